@@ -1,0 +1,41 @@
+# Set-up and checks in one command each. ARGS goes to the program: make compare ARGS="torch:tuned jax:tuned --quick".
+# SAMESTEP_BUILD=cpu|cuda chooses the frameworks' builds, SAMESTEP_PYTHON the Python that .venv is made with.
+
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help prerequisites venv compare test check clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-15s %s\n", $$1, $$2}' Makefile
+
+prerequisites: ## check for Python with venv and headers, and a C++ compiler
+	@found=$$(scripts/prerequisites.sh) && echo "samestep: prerequisites found: $$found" >&2
+
+# A build asked for that is not the one installed makes the stamp out of date.
+ifneq ($(SAMESTEP_BUILD),)
+ifneq ($(SAMESTEP_BUILD),$(shell cat .venv/.stamp 2>/dev/null))
+.PHONY: .venv/.stamp
+endif
+endif
+
+.venv/.stamp: pyproject.toml constraints/cpu.txt constraints/cuda.txt scripts/install.sh | prerequisites
+	@scripts/install.sh
+
+venv: .venv/.stamp ## make .venv with samestep and both frameworks (once)
+
+compare: .venv/.stamp ## compare contenders (ARGS: see samestep compare --help)
+	@.venv/bin/samestep compare $(ARGS)
+
+test: .venv/.stamp ## run the tests (ARGS: for pytest)
+	@.venv/bin/python -m pytest $(ARGS)
+
+check: .venv/.stamp ## run the linters, the type checker and the import contracts
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/pyright
+	.venv/bin/lint-imports
+
+clean: ## remove .venv and everything else that is made
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks samestep-out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The certificate: whether two contenders compute the same thing."""

@@ -1,0 +1,148 @@
+"""One child process that serves one backend: start it, call it with a deadline, end it whatever happens."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from compare import protocol
+from compare.interface import ContenderFailed
+
+_GRACE_SECONDS = 2.0
+
+
+def _kernel_kills() -> int:
+    """Return how often this machine's kernel has killed a process for memory, 0 where it does not say (Linux only)."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+class Child:
+    """A worker process in a process group of its own, so that its whole family ends with it.
+
+    Args:
+        name: the contender's name, for messages.
+        package: the backend package, run as `python -m PACKAGE`.
+        environment: variables added to this process's own.
+        folder: where the child's log is written.
+    """
+
+    def __init__(self, name: str, package: str, environment: Mapping[str, str], folder: Path) -> None:
+        self.name = name
+        self._log = folder / f"{len(list(folder.glob('*.log'))):03d}-{name.replace(':', '_').replace('#', '_')}.log"
+        self._kills_before = _kernel_kills()
+        child_read, parent_write = os.pipe()
+        parent_read, child_write = os.pipe()
+        try:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", package, str(child_read), str(child_write)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=dict(os.environ) | dict(environment),
+                    pass_fds=(child_read, child_write),
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(parent_read)
+            os.close(parent_write)
+            raise
+        finally:
+            os.close(child_read)
+            os.close(child_write)
+        self._channel = protocol.Channel(parent_read, parent_write)
+        self._closed = False
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def greet(self, deadline: float) -> dict[str, Any]:
+        """Wait for the worker's first message and check the protocol version.
+
+        Raises:
+            ContenderFailed: when the child does not come up in time or speaks another version.
+        """
+        hello = self._receive("starting", deadline)
+        if hello.get("protocol") != protocol.VERSION:
+            self._fail("crash", f"speaks protocol {hello.get('protocol')!r}, this is {protocol.VERSION}")
+        return hello
+
+    def send(self, command: str, **arguments: Any) -> None:
+        """Start a command in the child; `reply` waits for its end."""
+        try:
+            self._channel.send({"command": command, **arguments})
+        except OSError:
+            self._died(command)
+
+    def reply(self, command: str, deadline: float) -> Any:
+        """Return the value of the command that `send` started, waiting at most `deadline` seconds.
+
+        Raises:
+            ContenderFailed: with status `oom`, `crash`, `timeout` or `refused`; the child is then gone.
+        """
+        message = self._receive(command, deadline)
+        if "error" in message:
+            error = message["error"]
+            self._fail(error["status"], f"{command}: {error['reason']}")
+        return message["value"]
+
+    def call(self, command: str, deadline: float, **arguments: Any) -> Any:
+        """`send` and `reply` in one."""
+        self.send(command, **arguments)
+        return self.reply(command, deadline)
+
+    def close(self) -> None:
+        """End the child and every process it started; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_SECONDS)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _receive(self, doing: str, deadline: float) -> protocol.Message:
+        try:
+            return self._channel.receive(deadline)
+        except TimeoutError:
+            self._kill()
+            self._fail("timeout", f"{doing} took longer than its deadline of {deadline:g} s")
+        except EOFError:
+            self._died(doing)
+        except protocol.ProtocolError as error:
+            self._fail("crash", f"{doing}: broken message: {error}")
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _died(self, doing: str) -> NoReturn:
+        try:
+            code = self._process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._fail("crash", f"{doing}: the process closed its pipe without ending")
+        if code == -signal.SIGKILL and _kernel_kills() > self._kills_before:
+            self._fail("oom", f"{doing}: killed by the kernel because memory ran out")
+        if code < 0:
+            self._fail("crash", f"{doing}: killed by signal {-code} ({signal.Signals(-code).name})")
+        self._fail("crash", f"{doing}: ended with exit code {code}; last output: {self._last_line()}")
+
+    def _fail(self, status: str, reason: str) -> NoReturn:
+        self.close()
+        raise ContenderFailed(status, reason)
+
+    def _last_line(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "nothing"

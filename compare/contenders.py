@@ -1,0 +1,56 @@
+"""Contenders: BACKEND[:TUNING] as a user writes it, parsed and named."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compare import environment
+from compare.interface import Refused
+
+# Backend name to the package that serves it as `python -m PACKAGE` and the distributions that the package needs.
+BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "torch": ("torchbackend", ("torch",)),
+    "jax": ("jaxbackend", ("jax", "flax", "optax")),
+}
+
+DEFAULT_TUNING = "compiled"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One side of a comparison; `name` is unique within a run (a repeated contender is named `torch#2`)."""
+
+    name: str
+    backend: str
+    tuning: str
+
+    @property
+    def package(self) -> str:
+        """The package that serves this contender's backend."""
+        return BACKENDS[self.backend][0]
+
+
+def parse(texts: Sequence[str]) -> list[Contender]:
+    """Return the contenders of a command line, the first being the baseline.
+
+    Raises:
+        Refused: for fewer than two, an unknown backend, an empty tuning or a backend that is not installed.
+    """
+    if len(texts) < 2:
+        raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
+    contenders: list[Contender] = []
+    for text in texts:
+        backend, colon, tuning = text.partition(":")
+        if backend not in BACKENDS:
+            raise Refused(f"unknown contender {text!r}; allowed: BACKEND[:TUNING] with BACKEND {' or '.join(BACKENDS)}")
+        if colon and not tuning:
+            raise Refused(f"contender {text!r} has an empty tuning; allowed: stock, compiled, tuned or knobs")
+        missing = [package for package in BACKENDS[backend][1] if not environment.installed(package)]
+        if missing:
+            raise Refused(
+                f"contender {text!r} needs the package {', '.join(missing)}, which is not installed; "
+                f"install it with: pip install 'samestep[{backend}]'"
+            )
+        earlier = sum(1 for other in texts[: len(contenders)] if other == text)
+        name = text if not earlier else f"{text}#{earlier + 1}"
+        contenders.append(Contender(name, backend, tuning or DEFAULT_TUNING))
+    return contenders

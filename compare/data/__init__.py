@@ -1,0 +1,119 @@
+"""Deterministic NumPy data, the same bytes for every backend: images NHWC float32, labels int32."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compare.interface import Array, Batch, Refused
+from compare.workloads import Workload
+
+_NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A training and a test set, and `source`, a sentence for the report that says where they came from."""
+
+    train: Batch
+    test: Batch
+    source: str
+
+
+def load(
+    workload: Workload, *, folder: str | None, seed: int, batch_size: int, image_size: int | None = None
+) -> Dataset:
+    """Return the data that `workload` trains and is tested on.
+
+    Data are synthetic for CIFAR-10 without a folder, and for every workload whose images are not of its dataset's own
+    size (a folder is then not read, and `source` says so).
+
+    Args:
+        workload: its `data` names the dataset: `digits`, `mnist` or `cifar10`.
+        folder: where the dataset lies in its original format; None for none.
+        seed: the run's seed; fixes the digits' split and the synthetic images.
+        batch_size: images per step; the training set must fill at least one batch.
+        image_size: height and width in pixels in place of the workload's.
+
+    Raises:
+        Refused: unknown dataset, folder missing or not wanted, file missing or damaged (named, with the byte offset),
+            `batch_size` or `image_size` outside what is possible.
+    """
+    native = _NATIVE.get(workload.data)
+    if native is None:
+        raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {', '.join(_NATIVE)}")
+    if batch_size < 1:
+        raise Refused(f"batch size {batch_size}: allowed are 1 and more")
+    if image_size is not None and image_size < 1:
+        raise Refused(f"image size {image_size}: allowed are 1 pixel and more")
+    if folder is not None and workload.data == "digits":
+        raise Refused(f"--data {folder}: workload {workload.name} takes no folder, its digits are embedded")
+    image = workload.model.resized(image_size).image
+    if image != native or (workload.data == "cifar10" and folder is None):
+        dataset = _synthetic(workload, image, seed, batch_size, folder)
+    else:
+        try:
+            dataset = _original(workload, folder, seed)
+        except OSError as error:
+            raise Refused(f"--data {folder}: cannot be read: {error}") from error
+    count = len(dataset.train.labels)
+    if batch_size > count:
+        raise Refused(
+            f"batch size {batch_size} is larger than the training set, {dataset.source}; allowed: 1 to {count}"
+        )
+    return dataset
+
+
+def digest(*arrays: Array) -> str:
+    """Return the SHA-256, in hexadecimal, over the dtype, shape and C-ordered bytes of the arrays in their order."""
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(f"{array.dtype.str}{array.shape};".encode())
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def _original(workload: Workload, folder: str | None, seed: int) -> Dataset:
+    # Loaders are imported where they are used: a child process pays only for its own dataset.
+    if workload.data == "digits":
+        from compare.data import digits
+
+        train, test = digits.load(seed)
+        return Dataset(train, test, f"scikit-learn digits ({_counts(train, test)})")
+    if workload.data == "mnist":
+        from compare.data import idx
+
+        if folder is None:
+            raise Refused(f"workload {workload.name} needs --data DIR, a folder with {idx.expected()}")
+        train, test = idx.load(_folder(folder))
+        return Dataset(train, test, f"MNIST IDX files in {folder} ({_counts(train, test)})")
+    from compare.data import cifar
+
+    assert folder is not None
+    train, test = cifar.load(_folder(folder))
+    return Dataset(train, test, f"CIFAR-10 binary files in {folder} ({_counts(train, test)})")
+
+
+def _synthetic(
+    workload: Workload, image: tuple[int, int, int], seed: int, batch_size: int, folder: str | None
+) -> Dataset:
+    from compare.data import synthetic
+
+    train, test = synthetic.make(
+        image, classes=workload.model.classes, seed=seed, train=8 * batch_size, test=2 * batch_size
+    )
+    shape = "x".join(str(size) for size in image)
+    unread = "" if folder is None else f", {folder} not read: its images are of another size"
+    return Dataset(train, test, f"synthetic {shape} images, seed {seed} ({_counts(train, test)}){unread}")
+
+
+def _folder(name: str) -> Path:
+    folder = Path(name)
+    if not folder.is_dir():
+        raise Refused(f"--data {name}: no such folder")
+    return folder
+
+
+def _counts(train: Batch, test: Batch) -> str:
+    return f"{len(train.labels):,} train, {len(test.labels):,} test"

@@ -1,0 +1,33 @@
+"""The handwritten digits that scikit-learn ships: 1,797 images of 8x8 pixels, no download."""
+
+from typing import Any, cast
+
+import numpy as np
+
+from compare.data.seeding import generator
+from compare.interface import Array, Batch
+
+TRAIN = 1437
+TEST = 360
+
+
+def load(seed: int) -> tuple[Batch, Batch]:
+    """Return the training and the test set: images [1437, 8, 8, 1] and [360, 8, 8, 1] in [0, 1].
+
+    Source: `sklearn.datasets.load_digits` (Alpaydin and Kaynak 1998, UCI optical recognition of handwritten digits,
+    its test part); grey values 0 to 16 are divided by 16. The split is `split(seed)`.
+    """
+    # scikit-learn has no type stubs; its two arrays get their types below.
+    from sklearn.datasets import load_digits  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+    loaded = cast(Any, load_digits(return_X_y=True))
+    images = (np.asarray(loaded[0], np.float32) / np.float32(16)).reshape(-1, 8, 8, 1)
+    labels = np.asarray(loaded[1], np.int32)
+    train, test = split(seed)
+    return Batch(images[train], labels[train]), Batch(images[test], labels[test])
+
+
+def split(seed: int) -> tuple[Array, Array]:
+    """Return the indices [1437] of the training and [360] of the test images, a random permutation cut in two."""
+    order = generator("split", seed).permutation(TRAIN + TEST)
+    return order[:TRAIN], order[TRAIN:]

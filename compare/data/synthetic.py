@@ -1,0 +1,55 @@
+"""Synthetic images that a CNN can learn to classify, for where no dataset of the wanted size is at hand."""
+
+import numpy as np
+
+from compare.data.seeding import generator
+from compare.interface import Array, Batch, Refused
+
+MOST_BYTES = 2**33
+_WAVES = 4
+_CYCLES = 3.0
+_SIGNAL = 0.3
+
+
+def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, test: int) -> tuple[Batch, Batch]:
+    """Return a training and a test set of `train` and `test` images [N, H, W, C], labels uniform in 0 to classes-1.
+
+    An image is its class's template plus independent standard normal noise. A template is a random sum of four plane
+    waves of up to three cycles per image, scaled to a root mean square of 0.3: a CNN learns 32x32 images in a few
+    epochs, not at once. All is fixed by the arguments; training and test images share the templates only.
+
+    Raises:
+        Refused: the images would need more than 8 GiB of host memory.
+    """
+    most = MOST_BYTES // (4 * int(np.prod(image)))
+    if train + test > most:
+        raise Refused(
+            f"{train + test} synthetic images of {image} values; allowed: {most}, by a smaller batch or image"
+        )
+    templates = _templates(image, classes, seed)
+    return _draw(templates, "train", seed, train), _draw(templates, "test", seed, test)
+
+
+def _templates(image: tuple[int, int, int], classes: int, seed: int) -> Array:
+    """Return one float32 template [classes, H, W, C] for each class."""
+    height, width, channels = image
+    random = generator("synthetic", seed, "templates")
+    frequency = random.uniform(-_CYCLES, _CYCLES, (2, classes, _WAVES, 1, 1, 1))
+    phase = random.uniform(0, 1, (classes, _WAVES, 1, 1, channels))
+    amplitude = random.normal(size=(classes, _WAVES, 1, 1, channels))
+    y = ((np.arange(height) + 0.5) / height).reshape(-1, 1, 1)
+    x = ((np.arange(width) + 0.5) / width).reshape(1, -1, 1)
+    waves = amplitude * np.cos(2 * np.pi * (frequency[0] * y + frequency[1] * x + phase))
+    templates = waves.sum(axis=1)
+    templates *= _SIGNAL / np.sqrt(np.mean(templates**2, axis=(1, 2, 3), keepdims=True))
+    return templates.astype(np.float32)
+
+
+def _draw(templates: Array, part: str, seed: int, count: int) -> Batch:
+    random = generator("synthetic", seed, part)
+    labels = random.integers(len(templates), size=count, dtype=np.int32)
+    images = random.standard_normal((count, *templates.shape[1:]), np.float32)
+    # Class by class, so that no second array of the images' size is made.
+    for label, template in enumerate(templates):
+        images[labels == label] += template
+    return Batch(images, labels)

@@ -1,0 +1,207 @@
+"""Where a run took place: all that a reader needs to repeat it, gathered without importing any framework."""
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import psutil
+
+from compare import __version__
+
+T = TypeVar("T")
+
+DISTRIBUTIONS = (
+    "jax",
+    "jaxlib",
+    "jax-cuda13-plugin",
+    "jax-cuda13-pjrt",
+    "flax",
+    "optax",
+    "ml_dtypes",
+    "torch",
+    "triton",
+    "nvidia-cudnn-cu13",
+    "nvidia-cublas",
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nccl-cu13",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "safetensors",
+    "psutil",
+    "nvidia-ml-py",
+    "pytest",
+    "pytest-benchmark",
+)
+PREFIXES = ("XLA_", "JAX_", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_")
+
+_SOURCE = Path(__file__).resolve().parent.parent
+
+
+def describe() -> dict[str, Any]:
+    """Return the software, the machine and its load now, as JSON types.
+
+    Memory is in bytes, clocks in MHz, power in watts. What this machine does not tell is None; `nvidia` then says
+    why under `reason`. Never raises for something that could not be read.
+    """
+    return {
+        "samestep": __version__,
+        "git": _git(_SOURCE),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": {
+            "model": _cpu_model(),
+            "physical_cores": psutil.cpu_count(logical=False),
+            "logical_cores": psutil.cpu_count(logical=True),
+            "usable_cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else psutil.cpu_count(),
+            "load_average": list(psutil.getloadavg()),
+        },
+        "memory_bytes": psutil.virtual_memory().total,
+        "nvidia": _nvidia(),
+        "packages": {name: version(name) for name in DISTRIBUTIONS},
+        "variables": _variables(os.environ),
+    }
+
+
+def has_cuda() -> bool:
+    """Tell whether NVML sees at least one NVIDIA GPU. Starts no CUDA context."""
+    return bool(_nvidia()["gpus"])
+
+
+def installed(distribution_or_module: str) -> bool:
+    """Tell whether a distribution or top-level module of that name is installed, without importing it."""
+    if version(distribution_or_module) is not None:
+        return True
+    # find_spec imports the parents of a dotted name.
+    return distribution_or_module.isidentifier() and importlib.util.find_spec(distribution_or_module) is not None
+
+
+def version(distribution: str) -> str | None:
+    """Return the version of an installed distribution (None if it is not installed)."""
+    try:
+        return importlib.metadata.version(distribution)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: environment[name] for name in sorted(environment) if name.startswith(PREFIXES)}
+
+
+def _git(tree: Path) -> dict[str, Any] | None:
+    """Return `commit` and `dirty` of the checkout whose root is `tree` (None if it is none)."""
+    if not (tree / ".git").exists():
+        return None
+    commit = _git_output(tree, "rev-parse", "HEAD")
+    changes = _git_output(tree, "status", "--porcelain")
+    if not commit:
+        return None
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _git_output(tree: Path, *arguments: str) -> str | None:
+    # No optional locks: describing a run must not get in the way of a git command in the same tree.
+    command = ["git", "--no-optional-locks", "-C", str(tree), *arguments]
+    # Inside a git hook GIT_DIR and its like name the hook's repository, which need not be this one.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        process = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return process.stdout.strip()
+
+
+@functools.cache
+def _cpu_model() -> str:
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def _load_nvml() -> Any:
+    """Return the NVML binding: the seam at which tests put a scripted one. It has no type annotations, hence Any."""
+    return importlib.import_module("pynvml")
+
+
+def _nvidia() -> dict[str, Any]:
+    """Return `gpus`, `driver` and `cuda_driver`; without any GPU, also the `reason`."""
+    absent: dict[str, Any] = {"gpus": [], "driver": None, "cuda_driver": None}
+    try:
+        nvml = _load_nvml()
+    except ImportError as error:
+        return absent | {"reason": f"nvidia-ml-py cannot be imported: {error}"}
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return absent | {"reason": f"NVML: {error}"}
+    try:
+        count = cast(int, nvml.nvmlDeviceGetCount())
+        found = {
+            "gpus": [_gpu(nvml, index) for index in range(count)],
+            "driver": _read(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
+            "cuda_driver": _read(nvml, lambda: _cuda_version(nvml.nvmlSystemGetCudaDriverVersion_v2())),
+        }
+        return found if count else found | {"reason": "NVML sees no GPU"}
+    except nvml.NVMLError as error:
+        return absent | {"reason": f"NVML: {error}"}
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int) -> dict[str, Any]:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def clock(kind: str, get: str) -> int | None:
+        return _read(nvml, lambda: getattr(nvml, get)(handle, getattr(nvml, f"NVML_CLOCK_{kind}")))
+
+    def watts(get: str) -> float | None:
+        return _read(nvml, lambda: getattr(nvml, get)(handle) / 1000)
+
+    return {
+        "index": index,
+        "name": _text(nvml.nvmlDeviceGetName(handle)),
+        "uuid": _read(nvml, lambda: _text(nvml.nvmlDeviceGetUUID(handle))),
+        "memory_bytes": _read(nvml, lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
+        "persistence": _read(nvml, lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle))),
+        "ecc": _read(nvml, lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0])),
+        "mig": _read(nvml, lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0])),
+        "power_limit_watts": watts("nvmlDeviceGetPowerManagementLimit"),
+        "power_limit_default_watts": watts("nvmlDeviceGetPowerManagementDefaultLimit"),
+        "sm_clock_mhz": clock("SM", "nvmlDeviceGetClockInfo"),
+        "sm_clock_limit_mhz": clock("SM", "nvmlDeviceGetMaxClockInfo"),
+        "memory_clock_mhz": clock("MEM", "nvmlDeviceGetClockInfo"),
+        "application_clock_mhz": clock("SM", "nvmlDeviceGetApplicationsClock"),
+    }
+
+
+def _read(nvml: Any, get: Callable[[], T]) -> T | None:
+    """Return what `get` reads; None where this GPU, driver or binding does not tell."""
+    try:
+        return get()
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    # Bindings before 11.5 return bytes.
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _cuda_version(number: int) -> str:
+    """Return "13.0" for NVML's 13000."""
+    return f"{number // 1000}.{number % 1000 // 10}"

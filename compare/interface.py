@@ -1,0 +1,192 @@
+"""What a backend is and what crosses between it and samestep: the shared interface.
+
+Arrays that cross are NumPy, float32 or float64 (labels int32), images NHWC, convolution kernels HWIO,
+dense kernels [inputs, outputs]. Names of parameters and buffers are the dotted attribute path of the layer in
+the model followed by `kernel`, `bias`, `scale` (parameters), `mean` or `var` (buffers); both twins use the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+PRECISIONS = ("float64", "float32", "tf32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class Refused(Exception):
+    """Input that cannot be honoured, found before any work starts (exit code 2).
+
+    The message says what was wrong, where, and what is allowed.
+    """
+
+
+class ContenderFailed(Exception):
+    """A contender stopped working (exit code 3).
+
+    Attributes:
+        status: `oom`, `crash`, `timeout` or `refused`.
+        reason: one line for a reader.
+    """
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(f"{status}: {reason}")
+        self.status = status
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One training or test batch: `images` [N, H, W, C] float32, `labels` [N] int32."""
+
+    images: Array
+    labels: Array
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that one child process needs to build and train one contender.
+
+    Attributes:
+        workload: a name from `compare.workloads`.
+        precision: one of `PRECISIONS`.
+        device: `cpu` or `cuda` (already resolved, never `auto`).
+        batch_size: images per step.
+        seed: fixes weights, data split and shuffles.
+        knobs: the resolved optimisation switches, every knob of `compare.knobs` by name.
+        epochs: passes over the training set in the training run.
+        data: folder of a dataset in its original format; None means the workload's own default source.
+        image_size: height and width in pixels in place of the workload's (certificates use odd and even sizes).
+        deterministic: ask the framework for its deterministic algorithms.
+    """
+
+    workload: str
+    precision: str
+    device: str
+    batch_size: int
+    seed: int
+    knobs: Mapping[str, Any]
+    epochs: int
+    data: str | None = None
+    image_size: int | None = None
+    deterministic: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON types; `RunSpec(**spec.to_json())` is the inverse."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class State:
+    """A training state: `parameters`, `buffers` and `optimizer` by name, and `step`, the steps taken so far."""
+
+    parameters: Arrays
+    buffers: Arrays
+    optimizer: Arrays
+    step: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by the definitions of `compare.measure.memory`; None where the device or framework has no such figure.
+
+    Attributes:
+        live_peak_bytes: most bytes held by live tensors at any time, by the framework's own allocator.
+        pool_peak_bytes: most bytes that allocator had reserved from the device.
+        process_bytes: bytes of the process (NVML on a GPU, peak resident set on a CPU), import-only process deducted.
+        static_bytes: the compiler's own plan for one step: arguments, outputs and temporaries (XLA only).
+        absent: figure name to the reason why it is None.
+    """
+
+    live_peak_bytes: int | None = None
+    pool_peak_bytes: int | None = None
+    process_bytes: int | None = None
+    static_bytes: int | None = None
+    absent: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Session(Protocol):
+    """One model in training on one device. Calls are made from one thread, in any order after `assign` and `feed`."""
+
+    @property
+    def steps_per_dispatch(self) -> int:
+        """Steps that one dispatch trains; `run` takes multiples of it at full speed, any number correctly."""
+        ...
+
+    def signature(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every parameter and buffer by name, in neutral layout, in execution order."""
+        ...
+
+    def assign(self, arrays: Arrays) -> None:
+        """Set every parameter and buffer (float64 arrays, cast to the storage dtype), reset optimizer and step."""
+        ...
+
+    def feed(self, batches: Sequence[Batch]) -> None:
+        """Place equal-sized batches on the device; step i of what follows trains on batch i modulo their number."""
+        ...
+
+    def run(self, steps: int) -> None:
+        """Dispatch that many training steps without waiting for the device."""
+        ...
+
+    def wait(self) -> None:
+        """Return when the device has finished all dispatched work: the only synchronisation."""
+        ...
+
+    def losses(self) -> Array:
+        """Return the losses [steps] of the training steps since `feed`, at most the last 4,096; waits."""
+        ...
+
+    def logits(self, images: Array) -> Array:
+        """Return evaluation-mode logits [N, classes] for images [N, H, W, C]; waits."""
+        ...
+
+    def inspect(self, batch: Batch) -> Arrays:
+        """Train one step on `batch` and return its internals.
+
+        Keys: `loss`, `logits`, `activation/LAYER`, `gradient/PARAMETER`, `update/PARAMETER` (new value minus
+        old), `buffer/BUFFER` (new value). Gradients are those of the unscaled loss.
+        """
+        ...
+
+    def export(self) -> State:
+        """Return a copy of the whole training state; waits."""
+        ...
+
+    def memory(self) -> Memory:
+        """Return the figures that the framework itself can report."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return the effective settings, read back from the framework, as JSON types."""
+        ...
+
+
+class Backend(Protocol):
+    """A framework behind the shared interface."""
+
+    @property
+    def name(self) -> str:
+        """`jax`, `torch`, or a test backend's name."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Return package name to version for what takes part in a training step."""
+        ...
+
+    def open(self, spec: RunSpec) -> Session:
+        """Build the model and training step of `spec`.
+
+        Raises:
+            Refused: for anything in the spec that this framework, its version or the device cannot honour.
+        """
+        ...
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Tell whether an exception of the framework means that device or host memory ran out."""
+        ...

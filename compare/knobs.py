@@ -1,0 +1,182 @@
+"""The optimisation switches: one name each, what it does in either framework, and the named tunings made of them.
+
+A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compiled` or `tuned` and may be left out
+(then the knobs start from `stock`). A knob that a framework has no switch for is refused by name, never ignored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compare.interface import Refused
+
+Value = bool | int
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One switch. `mechanism` says what it does per backend; a backend in `fixed` has no switch, and why."""
+
+    name: str
+    summary: str
+    default: Value
+    mechanism: Mapping[str, str]
+    fixed: Mapping[str, str]
+
+
+_ALL = (
+    Knob(
+        "compile",
+        "compile the training step",
+        False,
+        {"jax": "jax.jit of the whole step (off: op by op)", "torch": "torch.compile of model and loss, default mode"},
+        {},
+    ),
+    Knob(
+        "channels-last",
+        "keep images and kernels in NHWC memory order",
+        False,
+        {"torch": "model and images .to(memory_format=torch.channels_last)"},
+        {"jax": "always NHWC"},
+    ),
+    Knob(
+        "fused-optimizer",
+        "update all parameters in one kernel",
+        False,
+        {"torch": "optimizer(fused=True)"},
+        {"jax": "the update is inside the jitted step"},
+    ),
+    Knob(
+        "donation",
+        "let the step overwrite its input state",
+        False,
+        {"jax": "jax.jit(donate_argnums=0)"},
+        {"torch": "updates are always in place"},
+    ),
+    Knob(
+        "steps-per-dispatch",
+        "training steps started by one call from Python",
+        1,
+        {"jax": "lax.scan over the steps", "torch": "that many steps captured in one CUDA graph"},
+        {},
+    ),
+    Knob(
+        "graph-capture",
+        "replay the step as a CUDA graph",
+        False,
+        {
+            "jax": "XLA command buffers, convolutions and loops included",
+            "torch": "torch.cuda.graph around the whole step",
+        },
+        {},
+    ),
+    Knob(
+        "kernel-search",
+        "time several convolution kernels and keep the fastest",
+        False,
+        {"torch": "torch.backends.cudnn.benchmark"},
+        {"jax": "XLA autotunes at its default level"},
+    ),
+)
+
+KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in _ALL}
+
+TUNINGS: Mapping[str, str] = {
+    "stock": "what the framework's own tutorial gives",
+    "compiled": "stock and the compiler",
+    "tuned": "the fastest known for the device",
+}
+
+# Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers.
+_SETTINGS: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
+    ("jax", "stock", "cpu"): {"compile": True},
+    ("jax", "stock", "cuda"): {"compile": True},
+    ("jax", "compiled", "cpu"): {"compile": True, "donation": True},
+    ("jax", "compiled", "cuda"): {"compile": True, "donation": True},
+    # A scan of convolutions is slower than single steps on XLA's CPU backend, a compiled model slower than eager
+    # kernels with PyTorch's (docs/measurements.md), so the tuned settings of the CPU leave them out.
+    ("jax", "tuned", "cpu"): {"compile": True, "donation": True},
+    ("jax", "tuned", "cuda"): {"compile": True, "donation": True, "graph-capture": True, "steps-per-dispatch": 20},
+    ("torch", "stock", "cpu"): {},
+    ("torch", "stock", "cuda"): {},
+    ("torch", "compiled", "cpu"): {"compile": True},
+    ("torch", "compiled", "cuda"): {"compile": True},
+    ("torch", "tuned", "cpu"): {"channels-last": True, "fused-optimizer": True},
+    ("torch", "tuned", "cuda"): {
+        "compile": True,
+        "channels-last": True,
+        "fused-optimizer": True,
+        "graph-capture": True,
+        "steps-per-dispatch": 20,
+        "kernel-search": True,
+    },
+}
+
+
+def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
+    """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
+
+    Raises:
+        Refused: for an unknown tuning, knob or value, or a knob that the backend or device has no switch for.
+    """
+    head, *rest = tuning.split("+")
+    if head not in TUNINGS:
+        head, rest = "stock", [head, *rest]
+    values: dict[str, Value] = {knob.name: knob.default for knob in _ALL if backend not in knob.fixed}
+    values |= _SETTINGS.get((backend, head, device), {})
+    for item in rest:
+        name, _, text = item.partition("=")
+        knob = KNOBS.get(name)
+        if knob is None:
+            raise Refused(
+                f"unknown tuning or knob {name!r} in {backend}:{tuning}; allowed: {', '.join(TUNINGS)}, or knobs joined "
+                f"by '+' out of {', '.join(KNOBS)}"
+            )
+        if backend in knob.fixed:
+            raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.fixed[backend]})")
+        values[name] = _value(knob, text, f"{backend}:{tuning}")
+    _check_device(backend, tuning, device, values)
+    return values
+
+
+def _value(knob: Knob, text: str, where: str) -> Value:
+    if isinstance(knob.default, bool):
+        if text not in ("", "on", "off"):
+            raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: on, off")
+        return text != "off"
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 1000 or len(text) > 4:
+        raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: a whole number from 1 to 1000")
+    return int(text)
+
+
+def _check_device(backend: str, tuning: str, device: str, values: Mapping[str, Value]) -> None:
+    where = f"{backend}:{tuning}"
+    if device == "cpu" and values.get("graph-capture"):
+        raise Refused(f"{where}: graph-capture needs --device cuda")
+    if device == "cpu" and values.get("kernel-search"):
+        raise Refused(f"{where}: kernel-search needs --device cuda")
+    several = values.get("steps-per-dispatch", 1) != 1
+    if backend == "torch" and several and not values.get("graph-capture"):
+        raise Refused(f"{where}: steps-per-dispatch above 1 needs graph-capture (and --device cuda) in torch")
+    if backend == "jax" and several and not values.get("compile"):
+        raise Refused(f"{where}: steps-per-dispatch above 1 needs compile in jax")
+    if backend == "jax" and values.get("donation") and not values.get("compile"):
+        raise Refused(f"{where}: donation needs compile in jax")
+
+
+def child_environment(
+    backend: str, knobs: Mapping[str, Any], device: str, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables to add for one child process, merged with what the user has set.
+
+    No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
+    (jax.readthedocs.io, GPU memory allocation); a user's own setting wins.
+    """
+    added: dict[str, str] = {}
+    if backend == "jax":
+        added["JAX_PLATFORMS"] = device
+        added["XLA_PYTHON_CLIENT_PREALLOCATE"] = inherited.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        if knobs.get("graph-capture"):
+            flags = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE --xla_gpu_graph_min_graph_size=1"
+            added["XLA_FLAGS"] = f"{flags} {inherited.get('XLA_FLAGS', '')}".strip()
+    return added

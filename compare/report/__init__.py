@@ -1,0 +1,1 @@
+"""What a person reads: one file a format, each made from the result object alone."""

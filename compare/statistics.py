@@ -1,0 +1,207 @@
+"""Ratios, intervals and verdicts from block times: pure functions, no input or output.
+
+The round (one fresh process per contender) is the unit of replication, never the block: blocks of one process share
+its memory layout, kernel choice and clock state, so treating them as independent gives intervals that are too narrow
+(Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013; Georges, Buytaert and Eeckhout,
+"Statistically rigorous Java performance evaluation", OOPSLA 2007).
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special  # pyright: ignore[reportMissingTypeStubs]
+
+OUTLIER_LIMIT = 5.0
+"""Scaled median absolute deviations beyond which `outliers` flags a value."""
+
+_MAD_TO_SIGMA = 1.482602218505602
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A positive estimate with its two-sided interval, `low <= estimate <= high`.
+
+    From `paired_ratio` it is dimensionless, above 1 meaning that the contender is slower than the baseline; from
+    `geometric_interval` it has the unit of the values. `confidence` is a fraction, for example 0.95.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+
+
+def paired_ratio(baseline: Sequence[float], contender: Sequence[float], confidence: float = 0.95) -> Ratio:
+    """Return how many times as long as the baseline the contender takes per step.
+
+    With d = ln(contender / baseline) of each round, the estimate is exp(mean d), the geometric mean ratio (Fleming
+    and Wallace, CACM 29(3), 1986), and the interval is Student's t over rounds of the paired d, carried back by exp
+    (Student, Biometrika 6, 1908). Pairing cancels what both contenders of a round have in common.
+
+    Args:
+        baseline: [rounds] median block time of each round, seconds per step.
+        contender: [rounds] the same of the contender, in the same order of rounds.
+        confidence: coverage of the interval, between 0 and 1.
+
+    Raises:
+        ValueError: for fewer than two rounds, unequal numbers of rounds, a time that is not positive and finite, or
+            a confidence outside (0, 1).
+    """
+    before, after = _logarithms("baseline", baseline, 2), _logarithms("contender", contender, 2)
+    if before.size != after.size:
+        raise ValueError(f"baseline has {before.size} rounds, contender {after.size}: they must be paired")
+    return _exponential_interval(after - before, confidence)
+
+
+def geometric_interval(values: Sequence[float], confidence: float = 0.95) -> Ratio:
+    """Return the geometric mean of per-round median block times with its Student t interval.
+
+    The same arithmetic as `paired_ratio`, on ln(value) in place of ln(ratio), so that the quotient of two contenders'
+    estimates is their paired ratio.
+
+    Args:
+        values: [rounds] median block time of each round, seconds per step.
+        confidence: coverage of the interval, between 0 and 1.
+
+    Raises:
+        ValueError: for fewer than two values, one that is not positive and finite, or a confidence outside (0, 1).
+    """
+    return _exponential_interval(_logarithms("values", values, 2), confidence)
+
+
+def verdict(ratio: Ratio, margin: float) -> str:
+    """Return FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE for a ratio of contender over baseline.
+
+    FASTER and SLOWER: the interval excludes 1, and the estimate is at most 1 / (1 + margin) or at least 1 + margin.
+    EQUIVALENT: the interval lies inside [1 / (1 + margin), 1 + margin] (Schuirmann's two one-sided tests, J.
+    Pharmacokinetics and Biopharmaceutics 15, 1987, made stricter: their interval at level a covers 1 - 2a, ours
+    1 - a). INCONCLUSIVE: neither. Both hold only for an interval of no width exactly on the margin; FASTER or SLOWER
+    wins then, because a difference of the margin itself counts as one.
+
+    Args:
+        ratio: from `paired_ratio`.
+        margin: smallest relative difference that matters, 0.01 for one percent; 0 or more.
+
+    Raises:
+        ValueError: for a margin that is negative or not finite, or a ratio that is not low <= estimate <= high.
+    """
+    if not 0 <= margin < math.inf:
+        raise ValueError(f"margin is {margin}; allowed: 0 or more, finite")
+    if not 0 <= ratio.low <= ratio.estimate <= ratio.high < math.inf:
+        raise ValueError(f"not an interval around its estimate: {ratio}")
+    fast, slow = 1 / (1 + margin), 1 + margin
+    if ratio.high < 1 and ratio.estimate <= fast:
+        return "FASTER"
+    if ratio.low > 1 and ratio.estimate >= slow:
+        return "SLOWER"
+    if fast <= ratio.low and ratio.high <= slow:
+        return "EQUIVALENT"
+    return "INCONCLUSIVE"
+
+
+def minimum_detectable_effect(differences: Sequence[float], confidence: float = 0.95, power: float = 0.8) -> float:
+    """Return the smallest relative slowdown that this many rounds, spread like this, would have detected.
+
+    The d at which the paired two-sided t test rejects "no difference" on the slow side with probability `power`, for
+    the observed standard deviation s of the differences: d = nc * s / sqrt(rounds), where the noncentral t with
+    noncentrality nc exceeds the critical value with that probability (Cohen, Statistical Power Analysis, 2nd edition,
+    1988, chapter 2). The noncentral t is used, not its normal approximation, which is too hopeful for few rounds. The
+    verdict's margin is no part of it: an effect below the margin may be detectable and still not be SLOWER.
+
+    Args:
+        differences: [rounds] ln(contender / baseline) of each round.
+        confidence: that of the interval, between 0 and 1.
+        power: probability of detection, between 0 and 1; at least (1 - confidence) / 2.
+
+    Returns:
+        exp(d) - 1, for example 0.02 for two percent; 0 when the differences do not vary.
+
+    Raises:
+        ValueError: for fewer than two differences, one that is not finite, or a confidence or power out of range.
+    """
+    values = _finite("differences", differences, 2)
+    critical = _critical(confidence, values.size - 1)
+    if not (1 - confidence) / 2 <= power < 1:
+        raise ValueError(f"power is {power}; allowed: from (1 - confidence) / 2 to below 1")
+    noncentrality = float(special.nctdtrinc(values.size - 1, 1 - power, critical))
+    return _exponential(noncentrality * _standard_error(values)) - 1
+
+
+def summarise(samples: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return `median`, `mean` and `iqr` (interquartile range) over all blocks of all rounds, in the samples' unit.
+
+    Quartiles interpolate linearly (Hyndman and Fan, The American Statistician 50(4), 1996, type 7, numpy's default).
+
+    Args:
+        samples: [rounds][blocks] seconds per step; rounds may differ in their number of blocks.
+
+    Raises:
+        ValueError: for no sample at all, or one that is not finite.
+    """
+    blocks = _finite("samples", [value for part in samples for value in part], 1)
+    lower, median, upper = (float(value) for value in np.quantile(blocks, (0.25, 0.5, 0.75)))
+    return {"median": median, "mean": float(blocks.mean()), "iqr": upper - lower}
+
+
+def outliers(values: Sequence[float]) -> list[int]:
+    """Return the indices of values more than five scaled median absolute deviations from the median.
+
+    For warnings only: no sample is ever dropped. The factor 1.4826 makes the deviation estimate a normal standard
+    deviation (Rousseeuw and Croux, JASA 88, 1993; Leys et al., J. Experimental Social Psychology 49, 2013). Where
+    more than half of the values are equal the deviation is 0, and every other value is flagged.
+
+    Args:
+        values: [n] any unit; fewer than three values have no outliers.
+
+    Raises:
+        ValueError: for a value that is not finite.
+    """
+    if len(values) == 0:
+        return []
+    data = _finite("values", values, 1)
+    distance = np.abs(data - np.median(data))
+    flagged = distance > OUTLIER_LIMIT * _MAD_TO_SIGMA * np.median(distance)
+    return [int(index) for index in np.flatnonzero(flagged)]
+
+
+def _finite(name: str, values: Sequence[float], least: int) -> NDArray[np.float64]:
+    data = np.asarray(values, dtype=np.float64)
+    if data.ndim != 1 or data.size < least:
+        raise ValueError(f"{name} has shape {list(data.shape)}; needed: a flat sequence of at least {least}")
+    bad = np.flatnonzero(~np.isfinite(data))
+    if bad.size:
+        raise ValueError(f"{name}[{bad[0]}] is {data[bad[0]]}; allowed: finite numbers")
+    return data
+
+
+def _logarithms(name: str, values: Sequence[float], least: int) -> NDArray[np.float64]:
+    data = _finite(name, values, least)
+    bad = np.flatnonzero(data <= 0)
+    if bad.size:
+        raise ValueError(f"{name}[{bad[0]}] is {data[bad[0]]}; allowed: positive times")
+    return np.log(data)
+
+
+def _critical(confidence: float, freedom: int) -> float:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}; allowed: between 0 and 1, for example 0.95")
+    return float(special.stdtrit(freedom, (1 + confidence) / 2))
+
+
+def _standard_error(values: NDArray[np.float64]) -> float:
+    return float(values.std(ddof=1)) / math.sqrt(values.size)
+
+
+def _exponential(value: float) -> float:
+    # Two wild rounds can put a bound beyond a double; Infinity has no place in a result file.
+    return math.exp(min(value, math.log(sys.float_info.max)))
+
+
+def _exponential_interval(values: NDArray[np.float64], confidence: float) -> Ratio:
+    half = _critical(confidence, values.size - 1) * _standard_error(values)
+    middle = float(values.mean())
+    return Ratio(_exponential(middle), _exponential(middle - half), _exponential(middle + half), confidence)

@@ -1,0 +1,218 @@
+"""The child's side: serve one backend over the pipe, with the one timing loop that every backend shares."""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compare import data, protocol, weights, workloads
+from compare.agreement import recording
+from compare.data.batches import epoch_batches
+from compare.interface import Array, Backend, Batch, Refused, RunSpec, Session
+from compare.measure import memory
+
+Clock = Callable[[], float]
+
+_PARENT_POLL_SECONDS = 0.5
+_WARM_UP_BLOCKS = (3, 25)
+_FLAT = 0.05
+
+
+def timed(session: Session, steps: int, clock: Clock) -> float:
+    """Return the seconds that `steps` training steps take, device work included: the one timing loop."""
+    start = clock()
+    session.run(steps)
+    session.wait()
+    return clock() - start
+
+
+class Worker:
+    """Carries out the runner's commands on one backend; every public method is a command of the protocol."""
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._session: Session | None = None
+        self._dispatched = 0
+
+    @property
+    def _open_session(self) -> Session:
+        if self._session is None:
+            raise RuntimeError("no session is open")
+        return self._session
+
+    def open(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """Build the session of a spec with its initial weights and the first epoch's batches on the device."""
+        self._spec = RunSpec(**spec)
+        self._workload = workloads.get(self._spec.workload)
+        self._session = None
+        self._dataset = data.load(
+            self._workload,
+            folder=self._spec.data,
+            seed=self._spec.seed,
+            batch_size=self._spec.batch_size,
+            image_size=self._spec.image_size,
+        )
+        session = self._backend.open(self._spec)
+        initial = weights.initial(session.signature(), self._spec.seed)
+        session.assign(initial)
+        session.feed(self._epoch(0))
+        self._session, self._dispatched = session, 0
+        train, test = self._dataset.train, self._dataset.test
+        return {
+            "data_source": self._dataset.source,
+            "data_sha256": data.digest(train.images, train.labels, test.images, test.labels),
+            "weights_sha256": weights.digest(initial),
+            "parameter_count": sum(array.size for name, array in initial.items() if not _is_buffer(name)),
+            "steps_per_dispatch": session.steps_per_dispatch,
+        }
+
+    def warm_up(self, block_seconds: float) -> dict[str, Any]:
+        """Take the first dispatch, find the block length, and warm up until three blocks in a row differ under 5 %."""
+        session = self._open_session
+        unit = session.steps_per_dispatch
+        first = self._timed(unit)
+        start = self._clock()
+        steps = unit
+        while (seconds := self._timed(steps)) < block_seconds:
+            growth = min(10.0, max(2.0, 1.2 * block_seconds / max(seconds, 1e-9)))
+            steps = unit * max(steps // unit + 1, int(steps * growth) // unit)
+        blocks: list[float] = []
+        steady = False
+        while not steady and len(blocks) < _WARM_UP_BLOCKS[1]:
+            blocks.append(self._timed(steps))
+            tail = blocks[-_WARM_UP_BLOCKS[0] :]
+            steady = len(tail) == _WARM_UP_BLOCKS[0] and max(tail) <= (1 + _FLAT) * min(tail)
+        return {
+            "first_step_seconds": first / unit,
+            "compile_seconds": max(0.0, first - unit * float(np.median(blocks)) / steps),
+            "warmup_seconds": self._clock() - start,
+            "steady": steady,
+            "steps_per_block": steps,
+        }
+
+    def block(self, steps: int) -> float:
+        """Time one block and return its seconds."""
+        return self._timed(steps)
+
+    def proof(self) -> dict[str, Any]:
+        """Return what shows that the dispatched work was done: step counter and losses (None where not finite)."""
+        losses = self._open_session.losses()
+        return {
+            "dispatched": self._dispatched,
+            "exported": self._open_session.export().step,
+            "last_loss": _finite(losses[-1]),
+        }
+
+    def train(self) -> dict[str, Any]:
+        """Train from the initial weights for the spec's epochs; return losses by epoch and accuracies."""
+        session = self._open_session
+        session.assign(weights.initial(session.signature(), self._spec.seed))
+        losses: list[float | None] = []
+        for epoch in range(self._spec.epochs):
+            batches = self._epoch(epoch)
+            session.feed(batches)
+            session.run(len(batches))
+            losses.append(_finite(session.losses().mean()))
+        return {
+            "loss": losses,
+            "train_accuracy": self._accuracy(self._dataset.train),
+            "test_accuracy": self._accuracy(self._dataset.test),
+        }
+
+    def record(self, spec: dict[str, Any], steps: int, path: str) -> list[str]:
+        """Record the certificate's arrays of `spec` into a safetensors file; return their names in execution order."""
+        recorded = recording.record(self._backend, RunSpec(**spec), steps)
+        recording.save(recorded, Path(path))
+        return list(recorded)
+
+    def memory(self, steps: int) -> dict[str, Any]:
+        """Train a few steps and return the framework's own memory figures and this process's peak resident bytes."""
+        session = self._open_session
+        session.run(max(steps, session.steps_per_dispatch))
+        session.wait()
+        return {"framework": vars(session.memory()), "process": memory.process_bytes(self._spec.device)}
+
+    def idle_memory(self, device: str) -> int | None:
+        """Return the bytes of this process when nothing but the framework's import has happened."""
+        return memory.process_bytes(device)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the effective settings, read back."""
+        return self._open_session.settings()
+
+    def _timed(self, steps: int) -> float:
+        self._dispatched += steps
+        return timed(self._open_session, steps, self._clock)
+
+    def _epoch(self, epoch: int) -> list[Batch]:
+        spec = self._spec
+        return epoch_batches(self._dataset.train, seed=spec.seed, epoch=epoch, batch_size=spec.batch_size)
+
+    def _accuracy(self, batch: Batch) -> float:
+        session, size = self._open_session, self._spec.batch_size
+        right = 0
+        for start in range(0, len(batch.labels), size):
+            images, labels = batch.images[start : start + size], batch.labels[start : start + size]
+            padded = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), images.dtype)])
+            right += int((session.logits(padded)[: len(images)].argmax(1) == labels).sum())
+        return right / len(batch.labels)
+
+
+COMMANDS = ("open", "warm_up", "block", "proof", "train", "record", "memory", "idle_memory", "settings")
+
+
+def serve(backend: Backend, clock: Clock = time.perf_counter) -> None:
+    """Serve `backend` on the pipe descriptors given as the two command-line arguments until the runner hangs up."""
+    sys.stdout = sys.stderr
+    _end_with_parent(os.getppid())
+    channel = protocol.Channel(int(sys.argv[1]), int(sys.argv[2]))
+    channel.send({"protocol": protocol.VERSION, "backend": backend.name, "versions": backend.versions()})
+    worker = Worker(backend, clock)
+    while True:
+        try:
+            message = channel.receive()
+        except EOFError:
+            return
+        channel.send(_answer(backend, worker, message))
+
+
+def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> protocol.Message:
+    command = message.pop("command")
+    try:
+        if command not in COMMANDS:
+            raise ValueError(f"unknown command {command!r}")
+        return {"value": getattr(worker, command)(**message)}
+    except Refused as error:
+        return {"error": {"status": "refused", "reason": str(error)}}
+    except Exception as error:
+        traceback.print_exc()
+        status = "oom" if isinstance(error, MemoryError) or backend.out_of_memory(error) else "crash"
+        first_line = (str(error).strip() or "no message").splitlines()[0][:400]
+        return {"error": {"status": status, "reason": f"{type(error).__name__}: {first_line}"}}
+
+
+def _end_with_parent(parent: int) -> None:
+    """Kill this process group once the runner is gone, however it went, so that no child is left behind."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_SECONDS)
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _finite(value: float | Array) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _is_buffer(name: str) -> bool:
+    return name.rsplit(".", 1)[-1] in ("mean", "var")

@@ -1,0 +1,105 @@
+"""What is trained, said without any framework: model, data, loss, optimizer.
+
+A workload is data only. Each backend's `models` folder builds the model that `ModelSpec` names, and its `optim.py`
+the optimizer, so that one description drives both twins.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from compare.interface import Refused
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model: `family` names a file in each backend's `models`, `arguments` its keyword arguments.
+
+    `image` is (height, width, channels) of one input, `classes` the number of outputs.
+    """
+
+    family: str
+    image: tuple[int, int, int]
+    classes: int
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def resized(self, size: int | None) -> "ModelSpec":
+        """Return the same model for square images of `size` pixels (unchanged if None)."""
+        return self if size is None else replace(self, image=(size, size, self.image[2]))
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """An update rule in torch's convention.
+
+    `sgd`: buffer = momentum * buffer + gradient (no dampening, first buffer = gradient); step = gradient + momentum *
+    buffer if nesterov else buffer (torch.optim.SGD; Sutskever et al. 2013 in torch's form).
+    `adam`: Kingma and Ba 2015, epsilon outside the square root (torch.optim.Adam, optax.adam with eps_root=0).
+    """
+
+    name: str
+    learning_rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained. `data` names a source of `compare.data`; `batch_size` and `epochs` are defaults."""
+
+    name: str
+    summary: str
+    model: ModelSpec
+    optimizer: OptimizerSpec
+    data: str
+    batch_size: int
+    epochs: int
+
+
+_ADAM = OptimizerSpec("adam", learning_rate=1e-3)
+
+_ALL = (
+    Workload(
+        name="digits-cnn",
+        summary="the classic Keras tutorial CNN on scikit-learn's 8x8 handwritten digits, Adam",
+        model=ModelSpec("simple", (8, 8, 1), 10, {"features": 32}),
+        optimizer=_ADAM,
+        data="digits",
+        batch_size=64,
+        epochs=30,
+    ),
+    Workload(
+        name="mnist-cnn",
+        summary="the same CNN on 28x28 MNIST from a local folder (--data DIR), Adam",
+        model=ModelSpec("simple", (28, 28, 1), 10, {"features": 32}),
+        optimizer=_ADAM,
+        data="mnist",
+        batch_size=64,
+        epochs=5,
+    ),
+    Workload(
+        name="cifar-cnn",
+        summary="six 3x3 convolutions with batch norm on CIFAR-10 (--data DIR) or synthetic 32x32 images, SGD Nesterov",
+        model=ModelSpec("staged", (32, 32, 3), 10, {"widths": (32, 64, 128)}),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.05, momentum=0.9, nesterov=True),
+        data="cifar10",
+        batch_size=512,
+        epochs=2,
+    ),
+)
+
+WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in _ALL}
+
+
+def get(name: str) -> Workload:
+    """Return the workload of that name.
+
+    Raises:
+        Refused: for an unknown name, listing those that exist.
+    """
+    try:
+        return WORKLOADS[name]
+    except KeyError:
+        raise Refused(f"unknown workload {name!r}; allowed: {', '.join(WORKLOADS)}") from None

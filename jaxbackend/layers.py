@@ -1,0 +1,109 @@
+"""Layers, in torch's conventions, for channels-last activations [N, H, W, C]."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxbackend.precision import Policy
+
+
+class Conv(nnx.Conv):
+    """Square 2-D convolution with the same zero padding on every side, as in torch.nn.Conv2d.
+
+    Flax's SAME would pad a stride-2 3x3 kernel by (0, 1) where torch's padding=1 pads by (1, 1).
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, size: int, *, policy: Policy, stride: int = 1, padding: int = 0, bias: bool = True
+    ) -> None:
+        super().__init__(
+            inputs,
+            outputs,
+            (size, size),
+            strides=stride,
+            padding=[(padding, padding)] * 2,
+            use_bias=bias,
+            dtype=policy.compute_dtype,
+            param_dtype=policy.parameter_dtype,
+            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
+            rngs=nnx.Rngs(0),
+        )
+
+
+class Dense(nnx.Linear):
+    """Affine map of the last axis."""
+
+    def __init__(self, inputs: int, outputs: int, *, policy: Policy) -> None:
+        super().__init__(
+            inputs,
+            outputs,
+            dtype=policy.compute_dtype,
+            param_dtype=policy.parameter_dtype,
+            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
+            rngs=nnx.Rngs(0),
+        )
+
+
+class BatchNorm(nnx.Module):
+    """Batch normalisation over all axes but the last (Ioffe and Szegedy 2015), in torch.nn.BatchNorm2d's convention.
+
+    Normalises by the biased batch variance and keeps the unbiased one; `momentum` is the weight of the new batch
+    (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, the variance in two passes.
+    """
+
+    def __init__(self, features: int, *, policy: Policy, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
+        self.scale = nnx.Param(jnp.ones(features, policy.parameter_dtype))
+        self.bias = nnx.Param(jnp.zeros(features, policy.parameter_dtype))
+        self.mean = nnx.BatchStat(jnp.zeros(features, policy.parameter_dtype))
+        self.var = nnx.BatchStat(jnp.ones(features, policy.parameter_dtype))
+        self.momentum, self.epsilon = momentum, epsilon
+        self.use_running_average = False  # nnx.Module.train and eval set it
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalise x [N, H, W, C]; in training also move the running statistics."""
+        wide = x.astype(self.scale[...].dtype)
+        mean, var = (self.mean[...], self.var[...]) if self.use_running_average else self._batch_statistics(wide)
+        factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
+        return (wide * factor + (self.bias[...] - mean * factor)).astype(x.dtype)
+
+    def _batch_statistics(self, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
+        axes = tuple(range(wide.ndim - 1))
+        count = wide.size // wide.shape[-1]
+        mean = wide.mean(axes)
+        var = jnp.square(wide - mean).mean(axes)
+        old, new = 1 - self.momentum, self.momentum
+        self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))
+        self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * (count / (count - 1)))))
+        return mean, var
+
+
+class MaxPool(nnx.Module):
+    """Largest value of each non-overlapping square window; a remainder at the far edge is left out."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Pool x [N, H, W, C] to [N, H // size, W // size, C]."""
+        return nnx.max_pool(x, (self.size, self.size), (self.size, self.size))
+
+
+class GlobalAveragePool(nnx.Module):
+    """Mean over height and width."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Pool x [N, H, W, C] to [N, C]."""
+        return x.mean((1, 2))
+
+
+class Flatten(nnx.Module):
+    """Flatten in height, width, channel order, whichever order memory has."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Flatten x [N, H, W, C] to [N, H * W * C]."""
+        return x.reshape(x.shape[0], -1)
+
+
+def relu(x: jax.Array) -> jax.Array:
+    """Return max(x, 0)."""
+    return nnx.relu(x)

@@ -1,0 +1,15 @@
+"""The model families, one file each; `build` makes the one that a workload names."""
+
+from flax import nnx
+
+from compare.workloads import ModelSpec
+from jaxbackend.models.simple import SimpleCNN
+from jaxbackend.models.staged import StagedCNN
+from jaxbackend.precision import Policy
+
+FAMILIES = {"simple": SimpleCNN, "staged": StagedCNN}
+
+
+def build(spec: ModelSpec, policy: Policy) -> nnx.Module:
+    """Return the model of a workload, its values yet to be assigned."""
+    return FAMILIES[spec.family](spec.image, spec.classes, policy=policy, **spec.arguments)

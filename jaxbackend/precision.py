@@ -1,0 +1,91 @@
+"""Precisions: which dtype each part of a training step uses, and float16's dynamic loss scaling."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from compare.interface import Refused
+
+# GradScaler's defaults (torch.amp.GradScaler), which both sides use.
+INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 65536.0, 2.0, 0.5, 2000
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The dtypes of one precision.
+
+    Attributes:
+        parameter_dtype: of parameters, buffers, optimizer state, batch-norm statistics and the loss.
+        compute_dtype: of convolutions and dense layers.
+        tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
+        loss_scaling: whether the loss is scaled dynamically.
+    """
+
+    parameter_dtype: Any
+    compute_dtype: Any
+    tf32: bool | None
+    loss_scaling: bool
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Make the framework's global precision switches this policy's while the context lasts."""
+        products = "tensorfloat32" if self.tf32 else "highest"
+        with jax.enable_x64(self.parameter_dtype == jnp.float64), jax.default_matmul_precision(products):
+            yield
+
+
+def policy(precision: str, device: str) -> Policy:
+    """Return the policy of a precision by name.
+
+    Raises:
+        Refused: for a precision that the device does not have.
+    """
+    if precision == "tf32" and device == "cpu":
+        raise Refused("precision tf32 needs --device cuda")
+    tf32 = None if device == "cpu" else precision == "tf32"
+    if precision == "float64":
+        return Policy(jnp.float64, jnp.float64, tf32, loss_scaling=False)
+    if precision in ("float32", "tf32"):
+        return Policy(jnp.float32, jnp.float32, tf32, loss_scaling=False)
+    if precision == "bfloat16":
+        return Policy(jnp.float32, jnp.bfloat16, tf32, loss_scaling=False)
+    return Policy(jnp.float32, jnp.float16, tf32, loss_scaling=True)
+
+
+class LossScale(NamedTuple):
+    """Dynamic loss scaling by GradScaler's rule: halve and skip on overflow, double after 2,000 finite steps.
+
+    Source: torch.amp.GradScaler; Micikevicius et al. 2018, Mixed Precision Training.
+    """
+
+    scale: jax.Array
+    good_steps: jax.Array
+
+    @classmethod
+    def initial(cls, policy: Policy) -> "LossScale | None":
+        """Return the first state, None where the policy does not scale."""
+        return cls(jnp.float32(INITIAL_SCALE), jnp.int32(0)) if policy.loss_scaling else None
+
+    def update(self, finite: jax.Array) -> "LossScale":
+        """Return the state after a step whose gradients were all finite or not."""
+        good = jnp.where(finite, self.good_steps + 1, 0)
+        grow = good == GROWTH_INTERVAL
+        factor = jnp.where(finite, jnp.where(grow, GROWTH_FACTOR, 1.0), BACKOFF_FACTOR)
+        return LossScale(self.scale * factor, jnp.where(grow, 0, good))
+
+
+def scaled(loss: jax.Array, scaling: LossScale | None) -> jax.Array:
+    """Return the loss times the scale."""
+    return loss if scaling is None else loss * scaling.scale
+
+
+def unscaled(gradients: Any, scaling: LossScale | None) -> tuple[Any, jax.Array | None]:
+    """Return the gradients of the unscaled loss and whether all are finite (None where nothing is scaled)."""
+    if scaling is None:
+        return gradients, None
+    gradients = jax.tree.map(lambda g: g * (1.0 / scaling.scale), gradients)
+    return gradients, jnp.array([jnp.isfinite(g).all() for g in jax.tree.leaves(gradients)]).all()

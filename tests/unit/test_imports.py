@@ -1,0 +1,40 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+import compare
+
+def fail(name):
+    raise
+
+names = [module.name for module in pkgutil.walk_packages(compare.__path__, "compare.", onerror=fail)]
+for name in names:
+    if not name.endswith(".__main__"):
+        importlib.import_module(name)
+json.dump([names, sorted(sys.modules)], sys.stdout)
+"""
+
+FRAMEWORKS = {"flax", "jax", "jaxlib", "optax", "torch", "jaxbackend", "torchbackend"}
+
+
+@pytest.fixture(scope="module")
+def imported() -> tuple[list[str], set[str]]:
+    """The modules of compare, and all modules that are loaded once these are."""
+    process = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    names, loaded = json.loads(process.stdout)
+    return names, set(loaded)
+
+
+def test_every_module_of_compare_is_found(imported: tuple[list[str], set[str]]) -> None:
+    names, _ = imported
+    assert {"compare.interface", "compare.workloads", "compare.environment"} <= set(names)
+
+
+def test_compare_imports_no_framework_and_no_backend(imported: tuple[list[str], set[str]]) -> None:
+    _, loaded = imported
+    assert not FRAMEWORKS & loaded

@@ -1,0 +1,273 @@
+import json
+import os
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import compare.results
+from compare.interface import Refused
+from compare.results import SIZE_LIMIT, load, validate, write
+from tests.unit.result_factory import make_comparison, make_contender, make_result
+
+
+def _refusal(result: Any) -> str:
+    with pytest.raises(Refused) as refused:
+        validate(result)
+    return str(refused.value)
+
+
+def _changed(path: list[Any], value: Any) -> dict[str, Any]:
+    result = make_result()
+    place: Any = result
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return result
+
+
+def test_the_example_is_valid_and_survives_the_file(tmp_path: Path) -> None:
+    path = write(make_result(), tmp_path / "new" / "folder")
+    assert path == tmp_path / "new" / "folder" / "result.json"
+    assert load(path) == make_result()
+
+
+def test_the_schema_is_draft_07_and_a_second_implementation_agrees() -> None:
+    schema = json.loads((Path(compare.results.__file__).parent / "result.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    validator = jsonschema.Draft7Validator(schema)
+    validator.validate(make_result())
+    assert not validator.is_valid(_changed(["comparisons", 0, "ratio"], None))
+
+
+def test_what_did_not_happen_is_null() -> None:
+    failed = make_contender(
+        "jax",
+        status="oom",
+        reason="out of device memory",
+        compile_seconds=None,
+        first_step_seconds=None,
+        warmup_seconds=None,
+        steady=None,
+        step_seconds=None,
+        images_per_second=None,
+        memory=None,
+        training=None,
+    )
+    invalid = make_comparison(verdict="INVALID", ratio=None, detectable=None, rounds=0, reason="jax ran out of memory")
+    validate(make_result(contenders=[make_contender(), failed], comparisons=[invalid]))
+
+
+def test_further_keys_are_allowed() -> None:
+    validate(_changed(["contenders", 0, "energy_joules"], 12.5))
+
+
+@pytest.mark.parametrize("key", sorted(make_result()))
+def test_every_key_of_the_top_level_is_required(key: str) -> None:
+    result = make_result()
+    del result[key]
+    assert _refusal(result).startswith(f"the result lacks {key};")
+
+
+@pytest.mark.parametrize("place", ["spec", "contenders", "comparisons", "agreement"])
+def test_every_key_below_is_required(place: str) -> None:
+    for key in make_result()["spec"] if place == "spec" else _first(make_result()[place]):
+        result = make_result()
+        del _first(result[place])[key]
+        assert f" lacks {key};" in _refusal(result)
+
+
+def _first(value: Any) -> dict[str, Any]:
+    return value[0] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["contenders", 0, "status"], "fine", "contenders[0].status is 'fine'; it must be one of ['ok', 'oom',"),
+        (["contenders", 1, "memory", "live_peak_bytes"], 1.5, "contenders[1].memory.live_peak_bytes is 1.5"),
+        (["contenders", 1, "step_seconds", "samples", 2, 1], "1", "contenders[1].step_seconds.samples[2][1] is '1'"),
+        (["contenders", 0, "training", "test_accuracy"], 98.3, "contenders[0].training.test_accuracy is 98.3"),
+        (["spec", "precision"], "float8", "spec.precision is 'float8'"),
+        (["spec", "device"], "auto", "spec.device is 'auto'"),
+        (["spec", "image"], [8, 8], "spec.image is [8, 8]"),
+        (["spec", "seed"], True, "spec.seed is True; it must be integer"),
+        (["spec", "data_sha256"], "abc", "spec.data_sha256 is 'abc'"),
+        (["created"], "31 January", "created is '31 January'"),
+        (["created"], "2026-01-31T12:00:00+02:00", "created is '2026-01-31T12:00:00+02:00'"),
+        (["schema_version"], 0, "schema_version is 0"),
+        (["comparisons", 0, "verdict"], "WINS", "comparisons[0].verdict is 'WINS'"),
+        (["comparisons", 0, "ratio"], None, "comparisons[0].ratio is None"),
+        (["comparisons", 0], make_comparison(verdict="INVALID", reason=None), "comparisons[0].reason is None"),
+        (["agreement", "gates", 0, "passed"], 1, "agreement.gates[0].passed is 1"),
+        (["voided"], [{"round": 1}], "voided[0] lacks reason"),
+    ],
+)
+def test_a_fault_is_named_with_its_place(path: list[Any], value: Any, message: str) -> None:
+    assert _refusal(_changed(path, value)).startswith(message)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), np.float64("nan")])
+def test_nan_is_refused_with_its_place(value: float, tmp_path: Path) -> None:
+    result = _changed(["contenders", 1, "training", "loss", 1], value)
+    assert _refusal(result).startswith(f"contenders[1].training.loss[1] is {float(value)}")
+    with pytest.raises(Refused, match=r"environment\.load is nan"):
+        write(_changed(["environment", "load"], float("nan")), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.int64(3), "environment.x is of type int64"),
+        ({1, 2}, "environment.x is of type set"),
+        (2**63, "environment.x is an integer of 64 bits"),
+        ({1: 2}, "environment.x has the key 1"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_with_its_place(value: Any, message: str) -> None:
+    assert _refusal(_changed(["environment", "x"], value)).startswith(message)
+
+
+def test_a_result_that_contains_itself_is_refused() -> None:
+    result = make_result()
+    result["environment"]["self"] = result
+    assert "nested too deeply" in _refusal(result)
+
+
+def test_no_claim_of_speed_without_agreement() -> None:
+    result = _changed(["agreement", "pairs", 0, "status"], "fail")
+    assert _refusal(result).startswith(
+        "comparisons[0].verdict is FASTER although the agreement of jax with torch failed"
+    )
+    validate({**result, "comparisons": [make_comparison(verdict="INVALID")]})
+
+
+@pytest.mark.parametrize("broken", ["replace", "fsync", "interrupt", "invalid"])
+def test_a_failed_write_leaves_the_old_file(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(make_result(), tmp_path)
+    before = path.read_bytes()
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        if broken == "interrupt":
+            raise KeyboardInterrupt
+        raise OSError(28, "No space left on device")
+
+    if broken != "invalid":
+        monkeypatch.setattr(os, "replace" if broken == "replace" else "fsync", fail)
+    result = _changed(["environment", "x"], object() if broken == "invalid" else "new")
+    with pytest.raises((Refused, KeyboardInterrupt), match=r"No space left|of type object|^$"):
+        write(result, tmp_path)
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_name_is_taken_only_by_a_whole_file_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def watched_replace(source: Any, target: Any) -> None:
+        assert Path(source).parent == Path(target).parent
+        json.loads(Path(source).read_text())
+        events.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (events.append("fsync"), fsync(descriptor)))
+    monkeypatch.setattr(os, "replace", watched_replace)
+    write(make_result(), tmp_path)
+    assert events == ["fsync", "replace"]
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Refused, match=r"cannot write .*result\.json"):
+        write(make_result(), tmp_path / "file")
+
+
+def test_what_load_would_refuse_for_its_size_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare.results, "SIZE_LIMIT", 1000)
+    with pytest.raises(Refused, match="allowed: at most 1,000"):
+        write(make_result(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_others_may_read_the_file(tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        assert write(make_result(), tmp_path).stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(mask)
+
+
+_TEXT = json.dumps(make_result())
+_HOSTILE = {
+    "empty": (b"", "not complete, valid JSON"),
+    "truncated": (_TEXT[:-40].encode(), "not complete, valid JSON"),
+    "two objects": ((_TEXT + _TEXT).encode(), "not complete, valid JSON: Extra data"),
+    "byte order mark": (b"\xef\xbb\xbf" + _TEXT.encode(), "not complete, valid JSON"),
+    "not UTF-8": (_TEXT.replace("digits-cnn", "\xff").encode("latin-1"), "not UTF-8"),
+    "NaN": (_TEXT.replace("12.34", "NaN").encode(), "the literal NaN"),
+    "Infinity": (_TEXT.replace("12.34", "-Infinity").encode(), "the literal -Infinity"),
+    "overflow": (_TEXT.replace("12.34", "1e999").encode(), r"contenders\[0\]\.compile_seconds is inf"),
+    "key twice": (_TEXT.replace('"id":', '"created": "x", "id":').encode(), "the key 'created' twice"),
+    "huge integer": (_TEXT.replace("12.34", "9" * 5000).encode(), "integer of too many digits"),
+    "large integer": (_TEXT.replace("12.34", "9" * 400).encode(), r"contenders\[0\]\.compile_seconds is an integer of"),
+    "newer": (
+        _TEXT.replace('"schema_version": 1', '"schema_version": 2').encode(),
+        r"newer samestep \(schema_version 2",
+    ),
+    "older": (_TEXT.replace('"schema_version": 1', '"schema_version": 0').encode(), "schema_version is 0"),
+    "version true": (_TEXT.replace('"schema_version": 1', '"schema_version": true').encode(), "schema_version is True"),
+    "array": (b"[1]", r"the result is \[1\]; it must be object"),
+    "deep": (b"[" * 200_000 + b"]" * 200_000, "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("kind", _HOSTILE)
+def test_hostile_file_is_refused_with_its_name(kind: str, tmp_path: Path) -> None:
+    data, message = _HOSTILE[kind]
+    path = tmp_path / "other.json"
+    path.write_bytes(data)
+    with pytest.raises(Refused, match=message) as refused:
+        load(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert len(str(refused.value)) < 500
+
+
+def test_a_newer_file_of_another_shape_is_still_called_newer(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text('{"schema_version": 7}')
+    with pytest.raises(Refused, match="newer samestep"):
+        load(path)
+
+
+def test_too_large_a_file_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    with path.open("wb") as stream:
+        stream.truncate(SIZE_LIMIT + 1)
+    with pytest.raises(Refused, match=r"result\.json: is too large; allowed: at most 67,108,864 bytes"):
+        load(path)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, message in (
+        (tmp_path, "not a regular file"),
+        (pipe, "not a regular file"),
+        (tmp_path / "none.json", "No such file"),
+        (Path("a\0b"), "cannot be read|not a regular file"),
+    ):
+        with pytest.raises(Refused, match=message):
+            load(path)
+
+
+def test_validation_leaves_the_result_as_it_was() -> None:
+    result = make_result()
+    copy = deepcopy(result)
+    validate(result)
+    assert result == copy

@@ -1,0 +1,216 @@
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from compare.measure.memory import DEFINITIONS
+from compare.report.sentences import agreement_lines, heading, sentence
+from compare.report.terminal import render, time_unit
+from compare.results import validate
+from tests.unit.result_factory import make_comparison, make_contender, make_result
+
+SPEED_WORDS = re.compile(r"fast|slow|times as|ratio|speed|equivalent|same time", re.IGNORECASE)
+
+
+def _rendered(width: int = 100, encoding: str = "utf-8", **overrides: Any) -> str:
+    result = make_result(**overrides)
+    validate(result)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    render(result, Console(file=stream, width=width))
+    stream.seek(0)
+    return stream.read()
+
+
+def _row(text: str, label: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.strip().startswith(label))
+    return line.strip().removeprefix(label).split()
+
+
+def test_heading_says_what_was_trained_where_and_how() -> None:
+    text = heading(make_result())
+    for part in (
+        "digits-cnn",
+        "cpu (Example CPU)",
+        "float32",
+        "batch 64",
+        "30 epochs",
+        "10 rounds",
+        "34,826 parameters",
+    ):
+        assert part in text
+    assert "cuda (H200)" in heading(
+        make_result(spec={"device": "cuda"}, environment={"nvidia": {"gpus": [{"name": "H200"}]}})
+    )
+    assert " on cuda in " in heading(make_result(spec={"device": "cuda"}, environment={"nvidia": None}))
+
+
+def test_sentence_for_faster() -> None:
+    assert sentence(make_comparison()) == (
+        "jax is 1.43 times as fast as torch (ratio 0.699, 95 % interval 0.688 to 0.711, 10 rounds): FASTER"
+    )
+
+
+def test_sentence_for_slower_is_turned_round() -> None:
+    assert sentence(make_comparison(verdict="SLOWER")) == (
+        "jax takes 1.43 times as long as torch (ratio 1.430, 95 % interval 1.406 to 1.453, 10 rounds): SLOWER"
+    )
+
+
+def test_sentence_for_equivalent() -> None:
+    assert sentence(make_comparison(verdict="EQUIVALENT")) == (
+        "jax and torch take the same time to within 1 % "
+        "(ratio 1.001, 95 % interval 0.996 to 1.006, 10 rounds): EQUIVALENT"
+    )
+
+
+def test_sentence_for_inconclusive_says_what_it_could_have_seen() -> None:
+    text = sentence(make_comparison(verdict="INCONCLUSIVE"))
+    assert text.startswith("jax against torch is undecided (ratio 1.010, ")
+    assert text.endswith("INCONCLUSIVE; the smallest slowdown this run could have seen is 2.34 %")
+    without = sentence(
+        make_comparison(verdict="INCONCLUSIVE", ratio=None, detectable=None, reason="every round is void")
+    )
+    assert without == "jax against torch: INCONCLUSIVE, every round is void"
+
+
+def test_invalid_gives_its_reason_and_claims_nothing() -> None:
+    invalid = make_comparison(verdict="INVALID")
+    assert sentence(invalid).endswith("the semantic gate failed")
+    assert not SPEED_WORDS.search(sentence(invalid))
+    report = _rendered(comparisons=[invalid])
+    assert "INVALID" in report
+    assert not SPEED_WORDS.search(report)
+    assert SPEED_WORDS.search(_rendered())
+
+
+def test_a_small_difference_does_not_read_as_none() -> None:
+    ratio = {"estimate": 0.9989, "low": 0.9981, "high": 0.99991, "confidence": 0.99}
+    text = sentence(make_comparison(ratio=ratio, margin=0.0))
+    assert "jax is 1.001 times as fast" in text
+    assert "ratio 0.9989, 99 % interval 0.9981 to 0.9999" in text
+
+
+def test_report_holds_the_sentence_and_the_figures() -> None:
+    text = _rendered()
+    assert sentence(make_comparison()) in text
+    assert _row(text, "compile (s)") == ["12.3", "12.3"]
+    assert _row(text, "first step (s)") == ["0.457", "0.457"]
+    assert _row(text, "step time (ms)") == ["2.500", "1.747"]
+    assert _row(text, "95 % interval") == ["2.475–2.525", "1.730–1.765"]  # noqa: RUF001
+    assert _row(text, "images/s") == ["25,600", "36,624"]
+    assert _row(text, "live peak (MiB)") == ["12.0", "12.0"]
+    assert _row(text, "train accuracy (%)") == ["99.91", "99.91"]
+    assert _row(text, "test accuracy (%)") == ["98.33", "98.33"]
+    assert _row(text, "final loss") == ["0.0421", "0.0421"]
+    assert "status" not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"),
+    [([2.0, 1.0], "s"), ([2.0, 0.5], "ms"), ([1e-3], "ms"), ([2e-3, 9e-4], "µs"), ([1e-8], "µs"), ([], "s")],
+)
+def test_one_unit_for_all_times(seconds: list[float], unit: str) -> None:
+    assert time_unit(seconds)[1] == unit
+
+
+def test_without_an_interval_the_median_stands() -> None:
+    step = {**make_contender()["step_seconds"], "interval": None, "median": 3e-3}
+    text = _rendered(contenders=[make_contender(step_seconds=step), make_contender("jax", step_seconds=step)])
+    assert _row(text, "step time (ms)") == ["3.000", "3.000"]
+    assert "95 % interval –" not in text  # noqa: RUF001
+    assert "geometric mean" not in text
+    assert "interval" not in text.partition("jax is")[0]
+
+
+def test_absent_memory_shows_a_dash_and_its_reason_once() -> None:
+    text = _rendered()
+    assert _row(text, "static (MiB)") == ["–", "–"]  # noqa: RUF001
+    assert text.count("torch has no static plan") == 1
+    assert "static: not available for torch, jax: torch has no static plan" in text
+
+
+def test_each_memory_figure_shown_is_defined() -> None:
+    text = " ".join(_rendered().split())
+    for definition in DEFINITIONS.values():
+        assert text.count(definition) == 1
+    none = _rendered(contenders=[make_contender(memory=None), make_contender("jax", memory=None)])
+    assert "MiB" not in none
+    assert "allocator" not in none
+
+
+def test_a_failed_contender_keeps_its_column_and_says_why() -> None:
+    failed = make_contender(
+        "jax", status="oom", reason="out of device memory", step_seconds=None, images_per_second=None, training=None
+    )
+    text = _rendered(contenders=[make_contender(), failed], comparisons=[])
+    assert _row(text, "status") == ["ok", "oom"]
+    assert _row(text, "step time (ms)") == ["2.500", "–"]  # noqa: RUF001
+    assert "jax: oom, out of device memory" in text
+
+
+def test_a_loss_that_became_nan_is_seen() -> None:
+    training = {"loss": [2.3, None], "train_accuracy": 0.1, "test_accuracy": 0.1}
+    assert "not finite" in _rendered(contenders=[make_contender(training=training)])
+
+
+def test_voids_and_unsteady_times_are_listed() -> None:
+    text = _rendered(
+        contenders=[make_contender(steady=False)], voided=[{"round": 3, "reason": "a foreign process on the GPU"}]
+    )
+    assert "round 3 is void: a foreign process on the GPU" in text
+    assert "torch: step times were not steady after warm-up" in text
+
+
+def test_agreement_names_each_gate_and_the_mismatch() -> None:
+    agreement = make_result()["agreement"]
+    assert agreement_lines(agreement) == [
+        "agreement in float32: pass",
+        "  semantic: 3.1e-13 (limit 1e-10), pass, worst tensor gradient/conv1.kernel",
+        "  precision: 1.8 (limit 10), pass, worst tensor update/dense2.bias",
+    ]
+    gate = {"name": "semantic", "value": None, "limit": 1e-10, "passed": False, "worst_tensor": None}
+    agreement["pairs"][0] |= {"status": "fail", "first_mismatch": "activation/conv1: padding"}
+    failed = {**agreement, "status": "fail", "reason": "one pair differs", "gates": [gate]}
+    assert agreement_lines(failed) == [
+        "agreement in float32: fail (one pair differs)",
+        "  semantic: – (limit 1e-10), FAIL",  # noqa: RUF001
+        "  jax against torch: fail, first mismatch activation/conv1: padding",
+    ]
+    lone = {**agreement, "pairs": [], "gates": [], "first_mismatch": "logits"}
+    assert agreement_lines(lone)[-1] == "  first mismatch logits"
+
+
+_FOUR = [
+    make_contender("torch:stock"),
+    make_contender("torch:tuned", 1.2e-3),
+    make_contender("jax:compiled", 1.1e-3),
+    make_contender("jax:compile=on,layout=nhwc,graph=off", 1e-3),
+]
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_four_contenders_fit_the_width(width: int) -> None:
+    text = _rendered(width, contenders=_FOUR)
+    assert max(len(line) for line in text.splitlines()) <= width
+    # Side by side or below one another, no number is broken or shortened.
+    assert len(re.findall(r"\b25,600\b", text)) == 1
+    assert len(re.findall(r"\b64,000\b", text)) == 1
+    assert "…" not in text
+    assert text.count("step time (ms)") == (2 if width == 80 else 1)
+
+
+def test_nothing_in_a_result_is_markup_or_a_control_code() -> None:
+    reason = "[red]a[/red] :smile:\x1b[31m\u202e\ud800\nend"
+    text = _rendered(contenders=[make_contender(status="crash", reason=reason)], comparisons=[])
+    assert "crash, [red]a[/red] :smile:?[31m?? end" in text
+    assert "\x1b" not in text
+
+
+def test_ascii_terminal() -> None:
+    step = 9e-4
+    text = _rendered(encoding="ascii", contenders=[make_contender(step=step)], environment={"cpu": {"model": "é"}})
+    assert "step time (us)" in text
+    assert "891.0-909.0" in text
+    assert "cpu (?)" in text

@@ -1,0 +1,1 @@
+"""The PyTorch side: torch.nn models, torch.optim updates, autocast and torch.compile."""

@@ -1,0 +1,64 @@
+"""Names and memory order: between torch's tensors and the neutral arrays of the shared interface.
+
+Torch keeps convolution kernels OIHW and dense kernels [outputs, inputs], so both are transposed on the way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from compare.interface import Array
+
+_CONV, _DENSE = (2, 3, 1, 0), (1, 0)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One parameter or buffer: neutral name, torch's tensor, and the axes that bring it into neutral order."""
+
+    name: str
+    tensor: torch.Tensor
+    axes: tuple[int, ...]
+    is_parameter: bool
+
+
+def leaves(model: nn.Module) -> list[Leaf]:
+    """Return every parameter and buffer in the order in which the model declares them."""
+    found: list[Leaf] = []
+    for path, module in model.named_modules():
+        for kind, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
+            for attribute, tensor in tensors.items():
+                if tensor is not None and attribute != "num_batches_tracked":
+                    name, axes = _neutral(module, attribute, tensor)
+                    found.append(Leaf(f"{path}.{name}", tensor, axes, kind == "parameter"))
+    return found
+
+
+def signature(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return name to shape of every parameter and buffer, in the order in which the model declares them."""
+    return {leaf.name: tuple(leaf.tensor.permute(leaf.axes).shape) for leaf in leaves(model)}
+
+
+def export(tensor: torch.Tensor, leaf: Leaf) -> Array:
+    """Return a tensor that is shaped like a leaf in neutral layout, copied to the host."""
+    return np.array(tensor.detach().permute(leaf.axes).cpu().numpy(), order="C")
+
+
+def assign(model: nn.Module, arrays: Mapping[str, Any]) -> None:
+    """Set every parameter and buffer in place from neutral arrays, cast to its own dtype."""
+    with torch.no_grad():
+        for leaf in leaves(model):
+            leaf.tensor.permute(leaf.axes).copy_(torch.from_numpy(np.asarray(arrays[leaf.name])))
+
+
+def _neutral(module: nn.Module, attribute: str, tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
+    same = tuple(range(tensor.ndim))
+    if isinstance(module, nn.BatchNorm2d):
+        return {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}[attribute], same
+    if attribute == "weight":
+        return "kernel", _CONV if isinstance(module, nn.Conv2d) else _DENSE
+    return attribute, same

@@ -1,0 +1,15 @@
+"""The model families, one file each; `build` makes the one that a workload names."""
+
+from torch import nn
+
+from compare.workloads import ModelSpec
+from torchbackend.models.simple import SimpleCNN
+from torchbackend.models.staged import StagedCNN
+from torchbackend.precision import Policy
+
+FAMILIES = {"simple": SimpleCNN, "staged": StagedCNN}
+
+
+def build(spec: ModelSpec, policy: Policy) -> nn.Module:
+    """Return the model of a workload, its values yet to be assigned."""
+    return FAMILIES[spec.family](spec.image, spec.classes, policy=policy, **spec.arguments)

@@ -1,0 +1,75 @@
+"""Precisions: which dtype each part of a training step uses, and float16's dynamic loss scaling."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from compare.interface import Refused
+
+# GradScaler's defaults (torch.amp.GradScaler), which both sides use.
+INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 65536.0, 2.0, 0.5, 2000
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The dtypes of one precision.
+
+    Attributes:
+        parameter_dtype: of parameters, buffers, optimizer state, batch-norm statistics and the loss.
+        compute_dtype: of convolutions and dense layers.
+        tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
+        loss_scaling: whether the loss is scaled dynamically.
+    """
+
+    parameter_dtype: torch.dtype
+    compute_dtype: torch.dtype
+    tf32: bool | None
+    loss_scaling: bool
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Make the framework's global precision switches this policy's while the context lasts."""
+        if self.tf32 is not None:
+            products = "tf32" if self.tf32 else "ieee"
+            torch.backends.cuda.matmul.fp32_precision = products
+            # The global switch does not reach cudnn.conv, whose own default is TF32 (pytorch issue 179445).
+            torch.backends.cudnn.conv.fp32_precision = products
+        yield
+
+    def autocast(self, device: str) -> AbstractContextManager[object]:
+        """Return the context in which convolutions and dense layers use the compute dtype."""
+        if self.compute_dtype == self.parameter_dtype:
+            return nullcontext()
+        return torch.autocast(device, self.compute_dtype)
+
+
+def policy(precision: str, device: str) -> Policy:
+    """Return the policy of a precision by name.
+
+    Raises:
+        Refused: for a precision that the device does not have.
+    """
+    if precision == "tf32" and device == "cpu":
+        raise Refused("precision tf32 needs --device cuda")
+    tf32 = None if device == "cpu" else precision == "tf32"
+    if precision == "float64":
+        return Policy(torch.float64, torch.float64, tf32, loss_scaling=False)
+    if precision in ("float32", "tf32"):
+        return Policy(torch.float32, torch.float32, tf32, loss_scaling=False)
+    if precision == "bfloat16":
+        return Policy(torch.float32, torch.bfloat16, tf32, loss_scaling=False)
+    return Policy(torch.float32, torch.float16, tf32, loss_scaling=True)
+
+
+def loss_scale(policy: Policy, device: str) -> torch.amp.GradScaler:
+    """Return torch's own dynamic loss scaling, switched off where the policy does not scale."""
+    return torch.amp.GradScaler(
+        device,
+        init_scale=INITIAL_SCALE,
+        growth_factor=GROWTH_FACTOR,
+        backoff_factor=BACKOFF_FACTOR,
+        growth_interval=GROWTH_INTERVAL,
+        enabled=policy.loss_scaling,
+    )
