@@ -6,6 +6,7 @@ A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compi
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from compare.interface import Refused
@@ -180,3 +181,13 @@ def child_environment(
             flags = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE --xla_gpu_graph_min_graph_size=1"
             added["XLA_FLAGS"] = f"{flags} {inherited.get('XLA_FLAGS', '')}".strip()
     return added
+
+
+def cache_environment(backend: str, folder: Path) -> dict[str, str]:
+    """Return the variables that put a backend's persistent cache of compiled programs into `folder`."""
+    if backend == "jax":
+        return {
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"), "TRITON_CACHE_DIR": str(folder / "triton")}

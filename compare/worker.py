@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from compare import data, protocol, weights, workloads
-from compare.agreement import recording
+from compare import data, protocol, recording, weights, workloads
 from compare.data.batches import epoch_batches
 from compare.interface import Array, Backend, Batch, Refused, RunSpec, Session
 from compare.measure import memory
@@ -21,8 +20,8 @@ from compare.measure import memory
 Clock = Callable[[], float]
 
 _PARENT_POLL_SECONDS = 0.5
-_WARM_UP_BLOCKS = (3, 25)
-_FLAT = 0.05
+_WARM_UP_TAIL, _WARM_UP_LIMIT, _FLAT = 3, 25, 0.05
+_FIRST_LOSSES = 3
 
 
 def timed(session: Session, steps: int, clock: Clock) -> float:
@@ -74,28 +73,28 @@ class Worker:
             "steps_per_dispatch": session.steps_per_dispatch,
         }
 
-    def warm_up(self, block_seconds: float) -> dict[str, Any]:
-        """Take the first dispatch, find the block length, and warm up until three blocks in a row differ under 5 %."""
+    def warm_up(self, block_seconds: float, steps: int | None) -> dict[str, Any]:
+        """Take the first dispatch, choose the block length unless given, and warm up until blocks differ under 5 %."""
         session = self._open_session
         unit = session.steps_per_dispatch
         first = self._timed(unit)
+        first_losses = [_finite(loss) for loss in session.losses()[:_FIRST_LOSSES]]
         start = self._clock()
-        steps = unit
-        while (seconds := self._timed(steps)) < block_seconds:
-            growth = min(10.0, max(2.0, 1.2 * block_seconds / max(seconds, 1e-9)))
-            steps = unit * max(steps // unit + 1, int(steps * growth) // unit)
+        if steps is None:
+            steps = self._block_length(block_seconds)
         blocks: list[float] = []
         steady = False
-        while not steady and len(blocks) < _WARM_UP_BLOCKS[1]:
+        while not steady and len(blocks) < _WARM_UP_LIMIT:
             blocks.append(self._timed(steps))
-            tail = blocks[-_WARM_UP_BLOCKS[0] :]
-            steady = len(tail) == _WARM_UP_BLOCKS[0] and max(tail) <= (1 + _FLAT) * min(tail)
+            tail = blocks[-_WARM_UP_TAIL:]
+            steady = len(tail) == _WARM_UP_TAIL and max(tail) <= (1 + _FLAT) * min(tail)
         return {
             "first_step_seconds": first / unit,
             "compile_seconds": max(0.0, first - unit * float(np.median(blocks)) / steps),
             "warmup_seconds": self._clock() - start,
             "steady": steady,
             "steps_per_block": steps,
+            "first_losses": first_losses,
         }
 
     def block(self, steps: int) -> float:
@@ -147,6 +146,15 @@ class Worker:
     def settings(self) -> dict[str, Any]:
         """Return the effective settings, read back."""
         return self._open_session.settings()
+
+    def _block_length(self, block_seconds: float) -> int:
+        """Return a number of steps, a multiple of the steps per dispatch, that lasts at least `block_seconds`."""
+        unit = self._open_session.steps_per_dispatch
+        steps = unit
+        while (seconds := self._timed(steps)) < block_seconds:
+            growth = min(10.0, max(2.0, 1.2 * block_seconds / max(seconds, 1e-9)))
+            steps = unit * max(steps // unit + 1, int(steps * growth) // unit)
+        return steps
 
     def _timed(self, steps: int) -> float:
         self._dispatched += steps

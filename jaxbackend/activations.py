@@ -1,5 +1,6 @@
 """Every layer's output by the layer's path, in execution order; a layer's second call in one pass is `PATH#2`."""
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ def recorded(model: nnx.Module) -> Iterator[dict[str, jax.Array]]:
     """Collect the output of each layer without sub-layers while the context lasts."""
     layers = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model) if _is_leaf(module)}
     kinds = {type(module) for _, module in nnx.iter_modules(model) if _is_leaf(module)}
-    outputs: dict[str, jax.Array] = {}
+    outputs: OrderedDict[str, jax.Array] = OrderedDict()  # as a pytree it keeps its order, a dict would be sorted
 
     def recording(call: Any) -> Any:
         def wrapped(self: Any, *inputs: Any) -> Any:

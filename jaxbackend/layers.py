@@ -14,7 +14,15 @@ class Conv(nnx.Conv):
     """
 
     def __init__(
-        self, inputs: int, outputs: int, size: int, *, policy: Policy, stride: int = 1, padding: int = 0, bias: bool = True
+        self,
+        inputs: int,
+        outputs: int,
+        size: int,
+        *,
+        policy: Policy,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = True,
     ) -> None:
         super().__init__(
             inputs,

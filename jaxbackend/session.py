@@ -1,32 +1,20 @@
-"""One model in training with JAX: a pure step over an explicit state, dispatched as the knobs say."""
+"""One model in training with JAX: batches, dispatch, and what is read back."""
 
 from collections import deque
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import nnx
 
 from compare import workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
-from jaxbackend import activations, layout, memory, models, optim, precision, tuning
-from jaxbackend.losses import softmax_cross_entropy
+from jaxbackend import layout, memory, models, optim, precision
+from jaxbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
-
-
-class TrainState(NamedTuple):
-    """All that a training step reads and writes."""
-
-    parameters: Any
-    buffers: Any
-    optimizer: Any
-    scaling: precision.LossScale | None
-    step: jax.Array
 
 
 class JaxSession:
@@ -40,16 +28,8 @@ class JaxSession:
         with self._policy.scope():
             model = models.build(workload.model.resized(spec.image_size), self._policy)
             self._signature = layout.signature(model)
-            model.eval()
-            self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
-            model.train()
-            self._graph, parameters, buffers = nnx.split(model, nnx.Param, nnx.BatchStat)
-        self._update = optim.build(workload.optimizer)
-        self._state = TrainState(parameters, buffers, None, None, jnp.int32(0))
-        self._step = tuning.compiled(self._train_step, spec.knobs)
-        self._several = tuning.several(self._train_step, spec.knobs)
-        self._inspect = tuning.compiled(self._inspected_step, spec.knobs)
-        self._evaluate = jax.jit(self._eval_logits) if spec.knobs["compile"] else self._eval_logits
+            self._step = TrainingStep(model, optim.build(workload.optimizer), self._policy, spec.knobs)
+            self._state = self._step.initial(self._step.parameters, self._step.buffers)
         self._pool: list[tuple[jax.Array, jax.Array]] = []
         self._stacked: tuple[jax.Array, jax.Array] | None = None
         self._position = 0
@@ -70,16 +50,13 @@ class JaxSession:
         with self._policy.scope():
             parameters = layout.assign(old.parameters, arrays, dtype, self._device)
             buffers = layout.assign(old.buffers, arrays, dtype, self._device)
-            optimizer = self._update.init(parameters)
-            scaling = precision.LossScale.initial(self._policy)
-            fresh = TrainState(parameters, buffers, optimizer, scaling, jnp.int32(0))
-            self._state = jax.device_put(fresh, self._device)
+            self._state = jax.device_put(self._step.initial(parameters, buffers), self._device)
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             self._pool, self._stacked = [], None
-            if self._several is None:
+            if self._step.several is None:
                 self._pool = [self._placed(batch) for batch in batches]
             else:
                 images = np.stack([batch.images for batch in batches])
@@ -90,10 +67,10 @@ class JaxSession:
     def run(self, steps: int) -> None:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            if self._several is not None and self._stacked is not None:
+            if self._step.several is not None and self._stacked is not None:
                 while steps >= self.steps_per_dispatch:
                     start = np.int32(self._position)
-                    self._state, losses = self._several(self._state, *self._stacked, start)
+                    self._state, losses = self._step.several(self._state, *self._stacked, start)
                     self._losses.append(losses)
                     self._position = (self._position + self.steps_per_dispatch) % len(self._stacked[0])
                     steps -= self.steps_per_dispatch
@@ -113,29 +90,28 @@ class JaxSession:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             placed, _ = self._placed(Batch(images, np.zeros(len(images), np.int32)))
-            logits = self._evaluate(self._state.parameters, self._state.buffers, placed)
-            return np.asarray(logits.astype(self._policy.parameter_dtype))
+            return np.asarray(self._step.evaluate(self._state, placed))
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            before = layout.export(self._state.parameters)
-            self._state, internals = self._inspect(self._state, *self._placed(batch))
+            before = self._exported(self._state.parameters)
+            self._state, internals = self._step.inspected(self._state, *self._placed(batch))
             activation, gradients = internals.pop("activation"), internals.pop("gradient")
-            after = layout.export(self._state.parameters)
+            after = self._exported(self._state.parameters)
             wide = {name: np.asarray(array.astype(self._policy.parameter_dtype)) for name, array in activation.items()}
             arrays = {f"activation/{name}": array for name, array in wide.items()}
             arrays |= {name: np.asarray(array) for name, array in internals.items()}
-            arrays |= {f"gradient/{name}": array for name, array in layout.export(gradients).items()}
+            arrays |= {f"gradient/{name}": array for name, array in self._exported(gradients).items()}
             arrays |= {f"update/{name}": after[name] - before[name] for name in before}
-            return arrays | {f"buffer/{name}": array for name, array in layout.export(self._state.buffers).items()}
+            return arrays | {f"buffer/{name}": array for name, array in self._exported(self._state.buffers).items()}
 
     def export(self) -> State:
         """See `compare.interface.Session`."""
         state = self._state
         return State(
-            parameters=layout.export(state.parameters),
-            buffers=layout.export(state.buffers),
+            parameters=self._exported(state.parameters),
+            buffers=self._exported(state.buffers),
             optimizer=optim.export(state.optimizer),
             step=int(state.step),
         )
@@ -145,7 +121,7 @@ class JaxSession:
         with self._policy.scope():
             program = None
             if self._spec.knobs["compile"]:
-                program = self._step.lower(self._state, *self._next_batch()).compile()  # type: ignore[attr-defined]
+                program = self._step.program.lower(self._state, *self._next_batch()).compile()  # type: ignore[attr-defined]
             return memory.report(self._device, program)
 
     def settings(self) -> dict[str, Any]:
@@ -154,55 +130,24 @@ class JaxSession:
         with policy.scope():
             copied = jax.tree.map(jnp.copy, self._state)
             self._step(copied, *self._next_batch())
-            layer_outputs = jax.eval_shape(self._layer_outputs, self._state, self._next_batch()[0])
+            outputs = self._step.layer_outputs(self._state, self._next_batch()[0])
             products = jax.config.jax_default_matmul_precision
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
-            "compute_dtype": str(next(iter(layer_outputs.values())).dtype),
+            "compute_dtype": str(next(iter(outputs.values())).dtype),
             "tf32": None if policy.tf32 is None else products == "tensorfloat32",
             "loss_scaling": self._state.scaling is not None,
             "batch_size": len(self._next_batch()[1]),
             "device": self._device.device_kind,
-            "compile": bool(knobs["compile"]) and self._step._cache_size() > 0,  # type: ignore[attr-defined]
+            "compile": bool(knobs["compile"]) and self._step.program._cache_size() > 0,  # type: ignore[attr-defined]
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
             "deterministic": self._spec.deterministic,
         }
 
-    def _train_step(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array]:
-        state, internals = self._inspected_step(state, images, labels)
-        return state, internals["loss"]
-
-    def _inspected_step(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, Any]:
-        def objective(parameters: Any) -> tuple[jax.Array, Any]:
-            model = nnx.merge(self._graph, parameters, state.buffers)
-            with activations.recorded(model) as outputs:
-                logits = model(images)
-            loss = softmax_cross_entropy(logits, labels, self._policy.parameter_dtype)
-            internals = {"activation": outputs, "logits": logits.astype(loss.dtype), "loss": loss}
-            return precision.scaled(loss, state.scaling), (internals, nnx.state(model, nnx.BatchStat))
-
-        scaled_gradients, (internals, buffers) = jax.grad(objective, has_aux=True)(state.parameters)
-        gradients, finite = precision.unscaled(scaled_gradients, state.scaling)
-        updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters)
-        parameters, scaling = optax.apply_updates(state.parameters, updates), state.scaling
-        if finite is not None and scaling is not None:  # an overflow skips the update; batch norm has moved all the same
-            old = state.parameters, state.optimizer
-            parameters, optimizer = jax.tree.map(
-                lambda new, kept: jnp.where(finite, new, kept), (parameters, optimizer), old
-            )
-            scaling = scaling.update(finite)
-        new = TrainState(parameters, buffers, optimizer, scaling, state.step + 1)
-        return new, internals | {"gradient": gradients}
-
-    def _layer_outputs(self, state: TrainState, images: jax.Array) -> dict[str, jax.Array]:
-        model = nnx.merge(self._graph, state.parameters, state.buffers)
-        with activations.recorded(model) as outputs:
-            model(images)
-        return outputs
-
-    def _eval_logits(self, parameters: Any, buffers: Any, images: jax.Array) -> jax.Array:
-        return nnx.merge(self._eval_graph, parameters, buffers)(images)
+    def _exported(self, state: Any) -> Arrays:
+        arrays = layout.export(state)
+        return {name: arrays[name] for name in self._signature if name in arrays}
 
     def _next_batch(self) -> tuple[jax.Array, jax.Array]:
         if self._stacked is not None:

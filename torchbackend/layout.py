@@ -3,7 +3,7 @@
 Torch keeps convolution kernels OIHW and dense kernels [outputs, inputs], so both are transposed on the way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,10 +48,16 @@ def export(tensor: torch.Tensor, leaf: Leaf) -> Array:
     return np.array(tensor.detach().permute(leaf.axes).cpu().numpy(), order="C")
 
 
-def assign(model: nn.Module, arrays: Mapping[str, Any]) -> None:
-    """Set every parameter and buffer in place from neutral arrays, cast to its own dtype."""
+def channels_last(activation: torch.Tensor) -> Array:
+    """Return an activation [N, C, H, W] as [N, H, W, C] (others unchanged), copied to the host."""
+    axes = (0, 2, 3, 1) if activation.ndim == 4 else tuple(range(activation.ndim))
+    return np.array(activation.permute(axes).cpu().numpy(), order="C")
+
+
+def assign(leaves: Sequence[Leaf], arrays: Mapping[str, Any]) -> None:
+    """Set parameters and buffers in place from neutral arrays, cast to their own dtype."""
     with torch.no_grad():
-        for leaf in leaves(model):
+        for leaf in leaves:
             leaf.tensor.permute(leaf.axes).copy_(torch.from_numpy(np.asarray(arrays[leaf.name])))
 
 

@@ -1,5 +1,6 @@
 """Update rules, in torch's conventions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,12 +28,12 @@ def build(spec: OptimizerSpec, model: nn.Module, *, fused: bool, capturable: boo
     )
 
 
-def export(optimizer: torch.optim.Optimizer, model: nn.Module) -> Arrays:
+def export(optimizer: torch.optim.Optimizer, leaves: Sequence[layout.Leaf]) -> Arrays:
     """Return the optimizer's moments by `KIND/PARAMETER` in neutral layout."""
     arrays: Arrays = {}
     names = (("momentum", "momentum_buffer"), ("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq"))
     for kind, attribute in names:
-        for leaf in layout.leaves(model):
+        for leaf in leaves:
             state: dict[str, Any] = optimizer.state.get(leaf.tensor, {})
             if attribute in state:
                 arrays[f"{kind}/{leaf.name}"] = layout.export(state[attribute], leaf)

@@ -1,17 +1,18 @@
-"""One model in training with PyTorch: a step over the model's own state, dispatched as the knobs say."""
+"""One model in training with PyTorch: batches, dispatch, and what is read back."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
+from torch._dynamo.utils import counters
 
 from compare import workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
-from torchbackend import activations, layout, memory, models, optim, precision, tuning
-from torchbackend.losses import softmax_cross_entropy
+from torchbackend import layout, memory, models, optim, precision, tuning
+from torchbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
 
@@ -20,31 +21,26 @@ class TorchSession:
     """`compare.interface.Session` in PyTorch."""
 
     def __init__(self, spec: RunSpec) -> None:
-        workload = workloads.get(spec.workload)
+        workload, knobs = workloads.get(spec.workload), spec.knobs
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device)
         self._device = _device(spec.device)
-        torch.backends.cudnn.benchmark = bool(spec.knobs["kernel-search"])
-        layout_order = torch.channels_last if spec.knobs["channels-last"] else torch.contiguous_format
-        with self._policy.scope():
-            model = models.build(workload.model.resized(spec.image_size), self._policy)
-            self._signature = layout.signature(model)
-            self._model = model.to(self._device, memory_format=layout_order)  # type: ignore[call-overload]
-        self._update = optim.build(
-            workload.optimizer,
-            self._model,
-            fused=bool(spec.knobs["fused-optimizer"]),
-            capturable=bool(spec.knobs["graph-capture"]),
+        torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
+        torch.backends.cudnn.benchmark = bool(knobs["kernel-search"])
+        model = models.build(workload.model.resized(spec.image_size), self._policy)
+        self._signature = layout.signature(model)
+        model = model.to(self._device)
+        if knobs["channels-last"]:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        update = optim.build(
+            workload.optimizer, model, fused=bool(knobs["fused-optimizer"]), capturable=bool(knobs["graph-capture"])
         )
-        self._scaling = precision.loss_scale(self._policy, self._device.type)
-        self._forward = tuning.compiled(self._objective, spec.knobs)
-        self._inspected_forward = tuning.compiled(self._inspected_objective, spec.knobs)
-        self._evaluate = tuning.compiled(self._eval_logits, spec.knobs)
+        self._step = TrainingStep(model, update, self._policy, self._device, knobs)
+        self._leaves = layout.leaves(model)
         self._several: tuning.Several | None = None
         self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._position = 0
+        self._position = self._steps = 0
         self._losses: deque[torch.Tensor] = deque(maxlen=_KEPT_LOSSES)
-        self._steps = 0
 
     @property
     def steps_per_dispatch(self) -> int:
@@ -57,15 +53,8 @@ class TorchSession:
 
     def assign(self, arrays: Arrays) -> None:
         """See `compare.interface.Session`."""
-        layout.assign(self._model, arrays)
-        # In place, because a captured graph holds these very tensors; zero is what a fresh optimizer starts from.
-        for state in self._update.state.values():
-            for value in state.values():
-                if isinstance(value, torch.Tensor):
-                    value.zero_()
-        if self._policy.loss_scaling:
-            fresh = precision.loss_scale(self._policy, self._device.type)
-            self._scaling.load_state_dict(fresh.state_dict())
+        layout.assign(self._leaves, arrays)
+        self._step.reset()
         self._steps = 0
 
     def feed(self, batches: Sequence[Batch]) -> None:
@@ -73,7 +62,132 @@ class TorchSession:
         self._pool = [self._placed(batch) for batch in batches]
         if self._spec.knobs["graph-capture"]:
             images, labels = (torch.stack(tensors) for tensors in zip(*self._pool, strict=True))
-            if self._several is None or self._several.images.shape != images.shape:
-                ...
+            if self._several is not None and self._several.labels.shape == labels.shape:
+                self._several.refill(images, labels)
+            else:
+                with self._policy.scope():
+                    snapshot, count = self._step.snapshot, self.steps_per_dispatch
+                    self._several = tuning.Several(self._step, snapshot, images, labels, count)
         self._position = 0
         self._losses.clear()
+
+    def run(self, steps: int) -> None:
+        """See `compare.interface.Session`."""
+        with self._policy.scope():
+            self._steps += steps
+            if self._several is not None:
+                while steps >= self.steps_per_dispatch:
+                    self._losses.append(self._several(self._position))
+                    self._position = (self._position + self.steps_per_dispatch) % len(self._pool)
+                    steps -= self.steps_per_dispatch
+            for _ in range(steps):
+                self._losses.append(self._step(*self._next_batch()))
+
+    def wait(self) -> None:
+        """See `compare.interface.Session`."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def losses(self) -> Array:
+        """See `compare.interface.Session`."""
+        return np.concatenate([np.atleast_1d(loss.cpu().numpy()) for loss in self._losses])
+
+    def logits(self, images: Array) -> Array:
+        """See `compare.interface.Session`."""
+        with self._policy.scope():
+            placed, _ = self._placed(Batch(images, np.zeros(len(images), np.int32)))
+            return self._step.evaluate(placed).cpu().numpy()
+
+    def inspect(self, batch: Batch) -> Arrays:
+        """See `compare.interface.Session`."""
+        with self._policy.scope():
+            parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
+            before = {leaf.name: layout.export(leaf.tensor, leaf) for leaf in parameters}
+            internals = self._step.inspected(*self._placed(batch))
+            self._steps += 1
+        dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
+        arrays = {f"activation/{name}": layout.channels_last(array.to(dtype)) for name, array in outputs.items()}
+        arrays |= {name: internals[name].cpu().numpy() for name in ("logits", "loss")}
+        arrays |= {f"gradient/{leaf.name}": layout.export(gradients[id(leaf.tensor)], leaf) for leaf in parameters}
+        arrays |= {f"update/{leaf.name}": layout.export(leaf.tensor, leaf) - before[leaf.name] for leaf in parameters}
+        buffers = [leaf for leaf in self._leaves if not leaf.is_parameter]
+        return arrays | {f"buffer/{leaf.name}": layout.export(leaf.tensor, leaf) for leaf in buffers}
+
+    def export(self) -> State:
+        """See `compare.interface.Session`."""
+        arrays = {leaf.name: layout.export(leaf.tensor, leaf) for leaf in self._leaves}
+        return State(
+            parameters={leaf.name: arrays[leaf.name] for leaf in self._leaves if leaf.is_parameter},
+            buffers={leaf.name: arrays[leaf.name] for leaf in self._leaves if not leaf.is_parameter},
+            optimizer=optim.export(self._step.update, self._leaves),
+            step=self._steps,
+        )
+
+    def memory(self) -> Memory:
+        """See `compare.interface.Session`."""
+        return memory.report(self._device)
+
+    def settings(self) -> dict[str, Any]:
+        """See `compare.interface.Session`."""
+        images, labels = self._pool[0]
+        with self._policy.scope():
+            outputs = self._step.layer_outputs(images)
+            products = {torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision}
+        kernel = next(leaf.tensor for leaf in self._leaves if leaf.tensor.ndim == 4)
+        return {
+            "parameter_dtype": _name(kernel.dtype),
+            "compute_dtype": _name(next(iter(outputs.values())).dtype),
+            "tf32": None if self._policy.tf32 is None else products == {"tf32"},
+            "loss_scaling": self._step.scaling.is_enabled(),
+            "batch_size": len(labels),
+            "compile": counters["frames"]["ok"] > 0,
+            "graph-breaks": sum(counters["graph_break"].values()),
+            "channels-last": kernel.is_contiguous(memory_format=torch.channels_last) and not kernel.is_contiguous(),
+            "fused-optimizer": bool(self._step.update.param_groups[0]["fused"]),
+            "graph-capture": self._several is not None,
+            "steps-per-dispatch": 1 if self._several is None else self.steps_per_dispatch,
+            "kernel-search": torch.backends.cudnn.benchmark,
+            "threads": torch.get_num_threads(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+
+    def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = self._pool[self._position % len(self._pool)]
+        self._position += 1
+        return batch
+
+    def _placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        images = torch.from_numpy(batch.images).to(self._device, self._policy.parameter_dtype).permute(0, 3, 1, 2)
+        labels = torch.from_numpy(batch.labels).to(self._device, torch.int64)
+        return images if self._spec.knobs["channels-last"] else images.contiguous(), labels
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise Refused("torch sees no cuda device")
+    return torch.device(name)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class TorchBackend:
+    """`compare.interface.Backend` of PyTorch."""
+
+    name = "torch"
+
+    def versions(self) -> dict[str, str]:
+        """See `compare.interface.Backend`."""
+        return {"torch": version("torch")}
+
+    def open(self, spec: RunSpec) -> TorchSession:
+        """See `compare.interface.Backend`."""
+        return TorchSession(spec)
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """See `compare.interface.Backend`."""
+        return memory.out_of_memory(error)
+
+
+BACKEND = TorchBackend()

@@ -8,15 +8,18 @@ from torchbackend.precision import Policy
 
 
 class SimpleCNN(nn.Module):
-    """3x3 convolution without padding, ReLU, 2x2 max-pool, flatten, dense."""
+    """3x3 convolution that keeps the image size, ReLU, 2x2 max-pool, flatten, dense.
+
+    The tutorial does not pad; here the edge pixels of 8x8 digits count (docs/architecture.md).
+    """
 
     def __init__(self, image: tuple[int, int, int], classes: int, *, policy: Policy, features: int) -> None:
         super().__init__()
         height, width, channels = image
-        self.conv = Conv(channels, features, 3, policy=policy)
+        self.conv = Conv(channels, features, 3, policy=policy, padding=1)
         self.pool = MaxPool(2)
         self.flatten = Flatten()
-        self.dense = Dense((height - 2) // 2 * ((width - 2) // 2) * features, classes, policy=policy)
+        self.dense = Dense((height // 2) * (width // 2) * features, classes, policy=policy)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits [N, classes]."""

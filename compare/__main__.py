@@ -1,0 +1,5 @@
+"""`python -m compare` is `samestep`."""
+
+from compare.cli import main
+
+main()

@@ -1,0 +1,140 @@
+"""The command line. Exit codes: 0 done, 1 a claim failed, 2 refused input, 3 a contender failed."""
+
+import json
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from compare import __version__, environment, judgement, plan, results, runner
+from compare.interface import Refused
+from compare.report import progress, terminal
+from compare.workloads import WORKLOADS
+
+CLAIM_FAILED, REFUSED, CONTENDER_FAILED = 1, 2, 3
+
+app = typer.Typer(
+    name="samestep",
+    help="Train the same CNN in JAX and in PyTorch, prove that both compute the same thing, and compare their speed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"samestep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def compare(
+    contenders: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="BACKEND[:TUNING], the first being the baseline; BACKEND is torch or jax, TUNING stock, compiled, "
+            "tuned or knobs joined by '+'. Default: torch jax.",
+            show_default=False,
+        ),
+    ] = None,
+    workload: Annotated[str, typer.Option(help="What to train; `samestep workloads` lists them.")] = "digits-cnn",
+    batch_size: Annotated[int | None, typer.Option(help="Images per step. Default: the workload's.")] = None,
+    precision: Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    rounds: Annotated[int, typer.Option(help="Rounds of fresh processes.")] = 10,
+    quick: Annotated[bool, typer.Option("--quick", help="5 rounds.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="20 rounds.")] = False,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training set. Default: the workload's.")] = None,
+    seed: Annotated[int, typer.Option(help="Fixes weights, data split and shuffles.")] = 0,
+    margin: Annotated[float, typer.Option(help="Relative difference that matters.")] = 0.01,
+    data: Annotated[str | None, typer.Option(help="Folder of the data set in its original format.")] = None,
+    skip_agreement: Annotated[
+        bool, typer.Option("--skip-agreement", help="Make no certificate; every verdict is then INVALID.")
+    ] = False,
+    deadline: Annotated[float | None, typer.Option(help="Seconds that any phase of a contender may take.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for result.json. Default: samestep-out/TIME.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result object alone.")] = False,
+) -> None:
+    """Train, certify and time contenders on the same machine; write DIR/result.json."""
+    if quick and paper:
+        raise Refused("--quick and --paper exclude each other")
+    chosen = plan.make(
+        contenders or ["torch", "jax"],
+        out=out or Path("samestep-out") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+        workload=workload,
+        batch_size=batch_size,
+        precision=precision,
+        device=device,
+        rounds=5 if quick else 20 if paper else rounds,
+        seed=seed,
+        epochs=epochs,
+        margin=margin,
+        data_folder=data,
+        agreement=not skip_agreement,
+        deadline=deadline,
+    )
+    with progress.shown() as advance:
+        outcomes = runner.run(chosen, advance)
+    result = judgement.result(chosen, outcomes, ["samestep", *sys.argv[1:]])
+    path = results.write(result, chosen.out)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        terminal.render(result, Console())
+        typer.echo(f"\nresult file: {path}")
+    raise typer.Exit(_exit_code(result))
+
+
+@app.command()
+def workloads() -> None:
+    """List what can be trained."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("workload", "image", "batch", "epochs", "optimizer", "what it is"):
+        table.add_column(column)
+    for each in WORKLOADS.values():
+        image = "x".join(map(str, each.model.image))
+        optimizer = f"{each.optimizer.name} {each.optimizer.learning_rate:g}"
+        table.add_row(each.name, image, str(each.batch_size), str(each.epochs), optimizer, each.summary)
+    Console().print(table)
+
+
+@app.command()
+def env() -> None:
+    """Print what a reader needs to repeat a run here: packages, devices, variables, as JSON."""
+    typer.echo(json.dumps(environment.describe(), indent=2))
+
+
+def _exit_code(result: dict[str, Any]) -> int:
+    if judgement.contender_failed(result):
+        return CONTENDER_FAILED
+    return CLAIM_FAILED if judgement.claim_failed(result) else 0
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """Run the program; the console script's entry point."""
+    signal.signal(signal.SIGTERM, _end)  # so that children are ended on the way out
+    try:
+        app()
+    except Refused as error:
+        typer.echo(f"samestep: {error}", err=True)
+        sys.exit(REFUSED)

@@ -1,0 +1,1 @@
+"""What is measured beside time: memory, and later telemetry and energy."""

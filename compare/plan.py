@@ -1,0 +1,154 @@
+"""What a comparison will do, checked as a whole before any process starts."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compare import contenders, data, environment, knobs, workloads
+from compare.contenders import Contender
+from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
+from compare.workloads import Workload
+
+# Seconds that each phase of a child may take before it counts as hanging; compilation is the longest.
+DEADLINES: Mapping[str, float] = {
+    "start": 300.0,
+    "open": 600.0,
+    "warm_up": 1800.0,
+    "block": 600.0,
+    "train": 7200.0,
+    "record": 1800.0,
+    "memory": 1800.0,
+}
+
+LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One comparison, all choices made. Build it with `make`, which refuses what cannot be done."""
+
+    contenders: tuple[Contender, ...]
+    workload: Workload
+    batch_size: int
+    precision: str
+    device: str
+    rounds: int
+    seed: int
+    epochs: int
+    margin: float
+    out: Path
+    data: str | None = None
+    agreement: bool = True
+    confidence: float = 0.95
+    deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES)
+
+    def spec(self, contender: Contender, **changes: Any) -> RunSpec:
+        """Return what one child of a contender gets, with some fields changed."""
+        values: dict[str, Any] = {
+            "workload": self.workload.name,
+            "precision": self.precision,
+            "device": self.device,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "knobs": knobs.resolve(contender.backend, contender.tuning, self.device),
+            "epochs": self.epochs,
+            "data": self.data,
+        }
+        return RunSpec(**(values | changes))
+
+
+def make(
+    texts: Sequence[str],
+    *,
+    out: Path,
+    workload: str = "digits-cnn",
+    batch_size: int | None = None,
+    precision: str = "float32",
+    device: str = "auto",
+    rounds: int = 10,
+    seed: int = 0,
+    epochs: int | None = None,
+    margin: float = 0.01,
+    data_folder: str | None = None,
+    agreement: bool = True,
+    deadline: float | None = None,
+) -> Plan:
+    """Return the plan of a comparison.
+
+    `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds
+    replaces the deadline of every phase.
+
+    Raises:
+        Refused: for anything that could not be honoured, before any process starts.
+    """
+    chosen = workloads.get(workload)
+    if precision not in PRECISIONS:
+        raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
+    resolved = _device(device)
+    if precision == "tf32" and resolved == "cpu":
+        raise Refused("precision tf32 needs --device cuda: a CPU has no TF32; allowed on cpu: all others")
+    size = chosen.batch_size if batch_size is None else batch_size
+    passes = chosen.epochs if epochs is None else epochs
+    _whole("--batch-size", size, 2)  # batch norm has no variance over one image
+    _whole("--rounds", rounds, 2)
+    _whole("--epochs", passes, 1)
+    _whole("--seed", seed, 0)
+    if not 0 < margin < 1:
+        raise Refused(f"--margin {margin:g} is not allowed; allowed: above 0 and below 1 (0.01 is 1 %)")
+    if deadline is not None and not 0 < deadline <= LARGEST:
+        raise Refused(f"--deadline {deadline:g} is not allowed; allowed: seconds above 0")
+    plan = Plan(
+        contenders=tuple(contenders.parse(texts)),
+        workload=chosen,
+        batch_size=size,
+        precision=precision,
+        device=resolved,
+        rounds=rounds,
+        seed=seed,
+        epochs=passes,
+        margin=margin,
+        out=out,
+        data=None if data_folder is None else str(Path(data_folder).resolve()),
+        agreement=agreement,
+        deadlines=DEADLINES if deadline is None else dict.fromkeys(DEADLINES, deadline),
+    )
+    for contender in plan.contenders:
+        plan.spec(contender)
+    data.load(chosen, folder=plan.data, seed=seed, batch_size=size)
+    writable(out)
+    return plan
+
+
+def writable(folder: Path) -> None:
+    """Make the output folder.
+
+    Raises:
+        Refused: when results could not be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(
+            f"--out {folder}: cannot be made: {error.strerror}; allowed: a folder you may write to"
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Refused(f"--out {folder}: not writable; allowed: a folder you may write to")
+
+
+def _device(name: str) -> str:
+    if name not in DEVICES:
+        raise Refused(f"unknown device {name!r}; allowed: {', '.join(DEVICES)}")
+    if name == "cpu":
+        return "cpu"
+    if environment.has_cuda():
+        return "cuda"
+    if name == "cuda":
+        raise Refused("--device cuda: this machine has no NVIDIA GPU that NVML can see; allowed here: auto, cpu")
+    return "cpu"
+
+
+def _whole(option: str, value: int, least: int) -> None:
+    if not least <= value <= LARGEST:
+        raise Refused(f"{option} {value} is not allowed; allowed: a whole number from {least} to {LARGEST}")

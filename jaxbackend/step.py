@@ -1,0 +1,99 @@
+"""The training step: forward, loss, backward and update, a pure function over an explicit state."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from jaxbackend import activations, precision, tuning
+from jaxbackend.losses import softmax_cross_entropy
+
+
+class TrainState(NamedTuple):
+    """All that a training step reads and writes."""
+
+    parameters: Any
+    buffers: Any
+    optimizer: Any
+    scaling: precision.LossScale | None
+    step: jax.Array
+
+
+class TrainingStep:
+    """One model's training step and evaluation, turned into programs as the knobs say."""
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        update: optax.GradientTransformation,
+        policy: precision.Policy,
+        knobs: Mapping[str, Any],
+    ) -> None:
+        self._update, self._policy = update, policy
+        model.eval()
+        self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
+        model.train()
+        self._graph, self.parameters, self.buffers = nnx.split(model, nnx.Param, nnx.BatchStat)
+        self.program = tuning.compiled(self._train, knobs)
+        self.several = tuning.several(self._train, knobs)
+        self._inspected = tuning.compiled(self._inspect, knobs)
+        self._evaluate = tuning.compiled(self._eval_logits, {**knobs, "donation": False})
+
+    def __call__(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array]:
+        """Train one step on images [N, H, W, C], labels [N]; return the new state and the loss."""
+        return self.program(state, images, labels)
+
+    def inspected(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
+        """Train the same step and return its internals: activations, logits, loss, gradients of the unscaled loss."""
+        return self._inspected(state, images, labels)
+
+    def evaluate(self, state: TrainState, images: jax.Array) -> jax.Array:
+        """Return evaluation-mode logits [N, classes] in the parameters' dtype."""
+        return self._evaluate(state, images)
+
+    def layer_outputs(self, state: TrainState, images: jax.Array) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return shape and dtype of every layer's output in evaluation mode."""
+        return jax.eval_shape(self._eval_outputs, state, images)
+
+    def initial(self, parameters: Any, buffers: Any) -> TrainState:
+        """Return the state before the first step."""
+        scaling = precision.LossScale.initial(self._policy)
+        return TrainState(parameters, buffers, self._update.init(parameters), scaling, jnp.int32(0))
+
+    def _train(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array]:
+        state, internals = self._inspect(state, images, labels)
+        return state, internals["loss"]
+
+    def _inspect(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
+        objective = jax.grad(self._objective, has_aux=True)
+        gradients, (internals, buffers) = objective(state.parameters, state, images, labels)
+        gradients, finite = precision.unscaled(gradients, state.scaling)
+        updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters)
+        new = optax.apply_updates(state.parameters, updates), optimizer
+        scaling = state.scaling
+        if finite is not None and scaling is not None:  # overflow skips the update; batch norm has moved all the same
+            old = state.parameters, state.optimizer
+            new = jax.tree.map(lambda updated, kept: jnp.where(finite, updated, kept), new, old)
+            scaling = scaling.update(finite)
+        return TrainState(new[0], buffers, new[1], scaling, state.step + 1), internals | {"gradient": gradients}
+
+    def _objective(self, parameters: Any, state: TrainState, images: jax.Array, labels: jax.Array) -> Any:
+        model = nnx.merge(self._graph, parameters, state.buffers, copy=True)  # copied into this trace
+        with activations.recorded(model) as outputs:
+            logits = model(images).astype(self._policy.parameter_dtype)
+        loss = softmax_cross_entropy(logits, labels)
+        internals = {"activation": outputs, "logits": logits, "loss": loss}
+        return precision.scaled(loss, state.scaling), (internals, nnx.state(model, nnx.BatchStat))
+
+    def _eval_logits(self, state: TrainState, images: jax.Array) -> jax.Array:
+        model = nnx.merge(self._eval_graph, state.parameters, state.buffers)
+        return model(images).astype(self._policy.parameter_dtype)
+
+    def _eval_outputs(self, state: TrainState, images: jax.Array) -> dict[str, jax.Array]:
+        model = nnx.merge(self._eval_graph, state.parameters, state.buffers)
+        with activations.recorded(model) as outputs:
+            model(images)
+        return outputs
