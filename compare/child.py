@@ -107,10 +107,7 @@ class Child:
             return
         self._closed = True
         self._channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_SECONDS)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._kill()  # at once: a worker holds nothing that an orderly exit would save, and frameworks take seconds
         self._process.wait()
 
     def _receive(self, doing: str, deadline: float) -> protocol.Message:

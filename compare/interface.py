@@ -60,7 +60,7 @@ class RunSpec:
         seed: fixes weights, data split and shuffles.
         knobs: the resolved optimisation switches, every knob of `compare.knobs` by name.
         epochs: passes over the training set in the training run.
-        data: folder of a dataset in its original format; None means the workload's own default source.
+        data: safetensors file of the dataset (`compare.data.store`), written by the runner.
         image_size: height and width in pixels in place of the workload's (certificates use odd and even sizes).
         deterministic: ask the framework for its deterministic algorithms.
     """
@@ -72,7 +72,7 @@ class RunSpec:
     seed: int
     knobs: Mapping[str, Any]
     epochs: int
-    data: str | None = None
+    data: str
     image_size: int | None = None
     deterministic: bool = False
 

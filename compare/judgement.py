@@ -11,6 +11,7 @@ from typing import Any
 from compare import environment, results, statistics
 from compare.agreement.gates import Certificate, Gate
 from compare.agreement.settings import unequal
+from compare.data import store
 from compare.plan import Plan
 from compare.runner import Outcome, Outcomes
 
@@ -66,8 +67,8 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "classes": plan.workload.model.classes,
         "parameter_count": opened.get("parameter_count"),
         "optimizer": {**asdict(plan.workload.optimizer), "betas": list(plan.workload.optimizer.betas)},
-        "data_source": opened.get("data_source"),
-        "data_sha256": opened.get("data_sha256"),
+        "data_source": plan.dataset.source,
+        "data_sha256": store.sha256(plan.dataset),
         "weights_sha256": opened.get("weights_sha256"),
         "agreement_requested": plan.agreement,
         "deterministic": False,

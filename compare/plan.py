@@ -8,6 +8,7 @@ from typing import Any
 
 from compare import contenders, data, environment, knobs, workloads
 from compare.contenders import Contender
+from compare.data import Dataset
 from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
 from compare.workloads import Workload
 
@@ -39,13 +40,13 @@ class Plan:
     epochs: int
     margin: float
     out: Path
-    data: str | None = None
+    dataset: Dataset
     agreement: bool = True
     confidence: float = 0.95
     deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES)
 
-    def spec(self, contender: Contender, **changes: Any) -> RunSpec:
-        """Return what one child of a contender gets, with some fields changed."""
+    def spec(self, contender: Contender, dataset: Path, **changes: Any) -> RunSpec:
+        """Return what one child of a contender gets, with some fields changed; `dataset` is the file it reads."""
         values: dict[str, Any] = {
             "workload": self.workload.name,
             "precision": self.precision,
@@ -54,7 +55,7 @@ class Plan:
             "seed": self.seed,
             "knobs": knobs.resolve(contender.backend, contender.tuning, self.device),
             "epochs": self.epochs,
-            "data": self.data,
+            "data": str(dataset),
         }
         return RunSpec(**(values | changes))
 
@@ -110,13 +111,12 @@ def make(
         epochs=passes,
         margin=margin,
         out=out,
-        data=None if data_folder is None else str(Path(data_folder).resolve()),
+        dataset=data.load(chosen, folder=data_folder, seed=seed, batch_size=size),
         agreement=agreement,
         deadlines=DEADLINES if deadline is None else dict.fromkeys(DEADLINES, deadline),
     )
     for contender in plan.contenders:
-        plan.spec(contender)
-    data.load(chosen, folder=plan.data, seed=seed, batch_size=size)
+        knobs.resolve(contender.backend, contender.tuning, resolved)
     writable(out)
     return plan
 

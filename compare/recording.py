@@ -10,21 +10,16 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from compare import data, weights, workloads
+from compare import weights
+from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.interface import Arrays, Backend, RunSpec, Session
 
 
 def record(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
     """Return the certificate's arrays of one contender, batch-norm scales, biases and statistics randomised."""
-    dataset = data.load(
-        workloads.get(spec.workload),
-        folder=spec.data,
-        seed=spec.seed,
-        batch_size=spec.batch_size,
-        image_size=spec.image_size,
-    )
-    batches = epoch_batches(dataset.train, seed=spec.seed, epoch=0, batch_size=spec.batch_size)
+    train, test = store.load(spec.data)
+    batches = epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size)
     session = backend.open(spec)
     start = weights.randomised(session.signature(), spec.seed)
     session.assign(start)
@@ -32,7 +27,7 @@ def record(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
     for step in range(steps):
         internals = session.inspect(batches[step % len(batches)])
         arrays |= {f"step{step + 1}/{key}": array for key, array in internals.items()}
-    arrays["evaluation/logits"] = session.logits(dataset.test.images[: spec.batch_size])
+    arrays["evaluation/logits"] = session.logits(test.images[: spec.batch_size])
     session.assign(start)
     session.feed(batches)
     session.run(steps)

@@ -15,6 +15,7 @@ from compare import knobs, recording
 from compare.agreement import gates
 from compare.child import Child
 from compare.contenders import Contender
+from compare.data import store
 from compare.interface import Arrays, ContenderFailed
 from compare.measure.order import palindromic
 from compare.plan import Plan
@@ -63,6 +64,7 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
     outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         launcher = _Launcher(plan, Path(scratch))
+        store.save(plan.dataset, launcher.dataset)
         for index, outcome in enumerate(outcomes.contenders):
             progress(f"train {outcome.contender.name}", index, len(outcomes.contenders))
             _train(launcher, outcome)
@@ -87,6 +89,15 @@ class _Launcher:
     plan: Plan
     scratch: Path
 
+    @property
+    def dataset(self) -> Path:
+        """The dataset file that all children read."""
+        return self.scratch / "dataset.safetensors"
+
+    def spec(self, outcome: Outcome, **changes: Any) -> dict[str, Any]:
+        """Return what a child of this contender is told to build, as JSON types."""
+        return self.plan.spec(outcome.contender, self.dataset, **changes).to_json()
+
     @contextmanager
     def child(self, outcome: Outcome, *, purpose: str) -> Iterator[Child]:
         """Start a greeted child for the `with` block; a failure in it marks the outcome and ends the block."""
@@ -104,7 +115,7 @@ class _Launcher:
     def started(self, outcome: Outcome, *, purpose: str) -> Child:
         """Start a child without waiting for it."""
         contender = outcome.contender
-        values = self.plan.spec(contender).knobs
+        values = knobs.resolve(contender.backend, contender.tuning, self.plan.device)
         added = knobs.child_environment(contender.backend, values, self.plan.device, os.environ)
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # have other precisions and keep theirs from run to run.
@@ -120,8 +131,8 @@ def _user_cache() -> Path:
 def _train(launcher: _Launcher, outcome: Outcome) -> None:
     plan = launcher.plan
     with launcher.child(outcome, purpose="training") as child:
-        spec = plan.spec(outcome.contender)
-        outcome.opened = child.call("open", plan.deadlines["open"], spec=spec.to_json())
+        spec = launcher.spec(outcome)
+        outcome.opened = child.call("open", plan.deadlines["open"], spec=spec)
         seconds = BLOCK_SECONDS[plan.device]
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
         outcome.settings = child.call("settings", plan.deadlines["open"])
@@ -147,9 +158,9 @@ def _certify(launcher: _Launcher, outcomes: Outcomes) -> None:
 
 def _record(launcher: _Launcher, child: Child, outcome: Outcome, precision: str) -> Arrays:
     path = launcher.scratch / f"record-{child.pid}-{precision}.safetensors"
-    spec = launcher.plan.spec(outcome.contender, precision=precision)
+    spec = launcher.spec(outcome, precision=precision)
     deadline = launcher.plan.deadlines["record"]
-    names = child.call("record", deadline, spec=spec.to_json(), steps=_CERTIFIED_STEPS, path=str(path))
+    names = child.call("record", deadline, spec=spec, steps=_CERTIFIED_STEPS, path=str(path))
     return recording.load(path, names)
 
 
@@ -162,7 +173,7 @@ def _measure_memory(launcher: _Launcher, outcome: Outcome) -> None:
         idle = outcome.memory["idle"]
     outcome.memory = None
     with launcher.child(outcome, purpose="memory") as child:
-        child.call("open", plan.deadlines["open"], spec=plan.spec(outcome.contender).to_json())
+        child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome))
         measured = child.call("memory", plan.deadlines["memory"], steps=_MEMORY_STEPS)
         outcome.memory = _memory_figures(measured, idle, plan.device)
 
@@ -185,7 +196,13 @@ def _round(launcher: _Launcher, alive: list[Outcome]) -> None:
         for outcome in alive:
             children[outcome.contender.name] = launcher.started(outcome, purpose="round")
         for outcome in alive:
-            _attempt(outcome, lambda o: _prepare(plan, children[o.contender.name], o))
+            _attempt(outcome, lambda o: _open(launcher, children[o.contender.name], o))
+        for outcome in alive:
+            if outcome.status == "ok":
+                _attempt(outcome, lambda o: children[o.contender.name].reply("open", plan.deadlines["open"]))
+        for outcome in alive:
+            if outcome.status == "ok":
+                _attempt(outcome, lambda o: _warm_up(plan, children[o.contender.name], o))
         timed = [outcome for outcome in alive if outcome.status == "ok"]
         blocks: dict[str, list[float]] = {outcome.contender.name: [] for outcome in timed}
         for index in palindromic(len(timed), _PALINDROMES):
@@ -200,16 +217,19 @@ def _round(launcher: _Launcher, alive: list[Outcome]) -> None:
             child.close()
 
 
-def _attempt(outcome: Outcome, action: Callable[[Outcome], None]) -> None:
+def _attempt(outcome: Outcome, action: Callable[[Outcome], object]) -> None:
     try:
         action(outcome)
     except ContenderFailed as failure:
         outcome.status, outcome.reason = failure.status, f"timed rounds: {failure.reason}"
 
 
-def _prepare(plan: Plan, child: Child, outcome: Outcome) -> None:
-    child.greet(plan.deadlines["start"])
-    child.call("open", plan.deadlines["open"], spec=plan.spec(outcome.contender).to_json())
+def _open(launcher: _Launcher, child: Child, outcome: Outcome) -> None:
+    child.greet(launcher.plan.deadlines["start"])
+    child.send("open", spec=launcher.spec(outcome))
+
+
+def _warm_up(plan: Plan, child: Child, outcome: Outcome) -> None:
     seconds, steps = BLOCK_SECONDS[plan.device], outcome.steps_per_block
     warm = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=steps)
     outcome.steps_per_block = warm["steps_per_block"]

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from compare import data, protocol, recording, weights, workloads
+from compare import protocol, recording, weights
+from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.interface import Array, Backend, Batch, Refused, RunSpec, Session
 from compare.measure import memory
@@ -50,24 +51,14 @@ class Worker:
     def open(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Build the session of a spec with its initial weights and the first epoch's batches on the device."""
         self._spec = RunSpec(**spec)
-        self._workload = workloads.get(self._spec.workload)
         self._session = None
-        self._dataset = data.load(
-            self._workload,
-            folder=self._spec.data,
-            seed=self._spec.seed,
-            batch_size=self._spec.batch_size,
-            image_size=self._spec.image_size,
-        )
+        self._train, self._test = store.load(self._spec.data)
         session = self._backend.open(self._spec)
         initial = weights.initial(session.signature(), self._spec.seed)
         session.assign(initial)
         session.feed(self._epoch(0))
         self._session, self._dispatched = session, 0
-        train, test = self._dataset.train, self._dataset.test
         return {
-            "data_source": self._dataset.source,
-            "data_sha256": data.digest(train.images, train.labels, test.images, test.labels),
             "weights_sha256": weights.digest(initial),
             "parameter_count": sum(array.size for name, array in initial.items() if not _is_buffer(name)),
             "steps_per_dispatch": session.steps_per_dispatch,
@@ -122,8 +113,8 @@ class Worker:
             losses.append(_finite(session.losses().mean()))
         return {
             "loss": losses,
-            "train_accuracy": self._accuracy(self._dataset.train),
-            "test_accuracy": self._accuracy(self._dataset.test),
+            "train_accuracy": self._accuracy(self._train),
+            "test_accuracy": self._accuracy(self._test),
         }
 
     def record(self, spec: dict[str, Any], steps: int, path: str) -> list[str]:
@@ -162,7 +153,7 @@ class Worker:
 
     def _epoch(self, epoch: int) -> list[Batch]:
         spec = self._spec
-        return epoch_batches(self._dataset.train, seed=spec.seed, epoch=epoch, batch_size=spec.batch_size)
+        return epoch_batches(self._train, seed=spec.seed, epoch=epoch, batch_size=spec.batch_size)
 
     def _accuracy(self, batch: Batch) -> float:
         session, size = self._open_session, self._spec.batch_size
