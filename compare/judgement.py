@@ -12,8 +12,9 @@ from compare import environment, results, statistics
 from compare.agreement.gates import Certificate, Gate
 from compare.agreement.settings import unequal
 from compare.data import store
+from compare.launcher import Outcome
 from compare.plan import Plan
-from compare.runner import Outcome, Outcomes
+from compare.runner import Outcomes
 
 _LEAST_ROUNDS = 2
 
@@ -51,7 +52,9 @@ _SKIPPED = "agreement was skipped, so nothing shows that both sides computed the
 
 
 def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
-    opened = next((outcome.opened for outcome in outcomes.contenders if outcome.opened), {})
+    opened: dict[str, Any] = {}
+    for outcome in outcomes.contenders:
+        opened = opened or outcome.opened
     return {
         "workload": plan.workload.name,
         "contenders": [contender.name for contender in plan.contenders],

@@ -130,8 +130,8 @@ def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
         knob = KNOBS.get(name)
         if knob is None:
             raise Refused(
-                f"unknown tuning or knob {name!r} in {backend}:{tuning}; allowed: {', '.join(TUNINGS)}, or knobs joined "
-                f"by '+' out of {', '.join(KNOBS)}"
+                f"unknown tuning or knob {name!r} in {backend}:{tuning}; allowed: {', '.join(TUNINGS)}, or knobs "
+                f"joined by '+' out of {', '.join(KNOBS)}"
             )
         if backend in knob.fixed:
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.fixed[backend]})")
@@ -178,7 +178,7 @@ def child_environment(
         added["JAX_PLATFORMS"] = device
         added["XLA_PYTHON_CLIENT_PREALLOCATE"] = inherited.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         if knobs.get("graph-capture"):
-            flags = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE --xla_gpu_graph_min_graph_size=1"
+            flags = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE"
             added["XLA_FLAGS"] = f"{flags} {inherited.get('XLA_FLAGS', '')}".strip()
     return added
 

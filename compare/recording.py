@@ -8,7 +8,9 @@ minus the initial state.
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+
+# safetensors' annotations leave the path's type parameter open.
+from safetensors.numpy import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
 from compare import weights
 from compare.data import store

@@ -80,7 +80,7 @@ class Worker:
             tail = blocks[-_WARM_UP_TAIL:]
             steady = len(tail) == _WARM_UP_TAIL and max(tail) <= (1 + _FLAT) * min(tail)
         return {
-            "first_step_seconds": first / unit,
+            "first_step_seconds": first,
             "compile_seconds": max(0.0, first - unit * float(np.median(blocks)) / steps),
             "warmup_seconds": self._clock() - start,
             "steady": steady,

@@ -86,7 +86,7 @@ _ALL = (
         optimizer=OptimizerSpec("sgd", learning_rate=0.05, momentum=0.9, nesterov=True),
         data="cifar10",
         batch_size=512,
-        epochs=2,
+        epochs=4,
     ),
 )
 

@@ -1,7 +1,7 @@
 """Every layer's output by the layer's path, in execution order; a layer's second call in one pass is `PATH#2`."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -11,7 +11,7 @@ from flax import nnx
 
 
 @contextmanager
-def recorded(model: nnx.Module) -> Iterator[dict[str, jax.Array]]:
+def recorded(model: nnx.Module) -> Generator[dict[str, jax.Array]]:
     """Collect the output of each layer without sub-layers while the context lasts."""
     layers = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model) if _is_leaf(module)}
     kinds = {type(module) for _, module in nnx.iter_modules(model) if _is_leaf(module)}

@@ -23,7 +23,7 @@ def export(state: Any) -> Arrays:
     return {_name(path): np.array(variable.get_value()) for path, variable in nnx.to_flat_state(state)}
 
 
-def assign(state: Any, arrays: Mapping[str, Any], dtype: Any, device: jax.Device) -> Any:
+def assign(state: Any, arrays: Mapping[str, Any], dtype: Any, device: Any) -> Any:
     """Return a flax state of the same structure with the values of neutral arrays, cast to `dtype`, on `device`."""
     return nnx.from_flat_state(
         (path, variable.replace(jax.device_put(np.asarray(arrays[_name(path)], dtype), device)))

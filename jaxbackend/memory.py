@@ -7,7 +7,7 @@ import jax
 from compare.interface import Memory
 
 
-def report(device: jax.Device, compiled: Any) -> Memory:
+def report(device: Any, compiled: Any) -> Memory:
     """Return the allocator's peaks (device.memory_stats) and the static plan of one compiled step.
 
     The plan is arguments, outputs and temporaries, aliased (donated) bytes counted once

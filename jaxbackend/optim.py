@@ -34,17 +34,17 @@ def _scale_by_adam(spec: OptimizerSpec) -> optax.GradientTransformation:
     # computes it in double. -expm1(t log beta) keeps all digits, and the float32 twins agree to rounding.
     first, second = spec.betas
 
-    def init(parameters: Any) -> optax.ScaleByAdamState:
+    def init(params: Any) -> optax.ScaleByAdamState:
         zeros = optax.tree_utils.tree_zeros_like
-        return optax.ScaleByAdamState(count=jnp.int32(0), mu=zeros(parameters), nu=zeros(parameters))
+        return optax.ScaleByAdamState(count=jnp.int32(0), mu=zeros(params), nu=zeros(params))
 
-    def update(gradients: Any, state: Any, parameters: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
-        del parameters
-        mu = optax.tree_utils.tree_update_moment(gradients, state.mu, first, 1)
-        nu = optax.tree_utils.tree_update_moment_per_elem_norm(gradients, state.nu, second, 2)
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+        del params
+        mu = optax.tree_utils.tree_update_moment(updates, state.mu, first, 1)
+        nu = optax.tree_utils.tree_update_moment_per_elem_norm(updates, state.nu, second, 2)
         count = state.count + 1
         unbias_first, unbias_second = (-jnp.expm1(count * math.log(beta)) for beta in spec.betas)
-        updates = jax.tree.map(lambda m, v: (m / unbias_first) / (jnp.sqrt(v / unbias_second) + spec.epsilon), mu, nu)
-        return updates, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
+        steps = jax.tree.map(lambda m, v: (m / unbias_first) / (jnp.sqrt(v / unbias_second) + spec.epsilon), mu, nu)
+        return steps, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)

@@ -1,6 +1,6 @@
 """Precisions: which dtype each part of a training step uses, and float16's dynamic loss scaling."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class Policy:
     loss_scaling: bool
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self) -> Generator[None]:
         """Make the framework's global precision switches this policy's while the context lasts."""
         products = "tensorfloat32" if self.tf32 else "highest"
         with jax.enable_x64(self.parameter_dtype == jnp.float64), jax.default_matmul_precision(products):

@@ -11,7 +11,7 @@ import numpy as np
 
 from compare import workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
-from jaxbackend import layout, memory, models, optim, precision
+from jaxbackend import layout, memory, models, optim, precision, tuning
 from jaxbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
@@ -26,6 +26,7 @@ class JaxSession:
         self._policy = precision.policy(spec.precision, spec.device)
         self._device = _device(spec.device)
         with self._policy.scope():
+            tuning.start_convolutions(spec.knobs)
             model = models.build(workload.model.resized(spec.image_size), self._policy)
             self._signature = layout.signature(model)
             self._step = TrainingStep(model, optim.build(workload.optimizer), self._policy, spec.knobs)
@@ -131,7 +132,7 @@ class JaxSession:
             copied = jax.tree.map(jnp.copy, self._state)
             self._step(copied, *self._next_batch())
             outputs = self._step.layer_outputs(self._state, self._next_batch()[0])
-            products = jax.config.jax_default_matmul_precision
+            products = jax.config.values["jax_default_matmul_precision"]
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
             "compute_dtype": str(next(iter(outputs.values())).dtype),
@@ -163,7 +164,7 @@ class JaxSession:
         return jax.device_put((images, batch.labels), self._device)
 
 
-def _device(name: str) -> jax.Device:
+def _device(name: str) -> Any:
     try:
         return jax.devices(name)[0]
     except RuntimeError as error:

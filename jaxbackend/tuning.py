@@ -6,17 +6,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-Step = Callable[..., tuple[Any, Any]]
 
-
-def compiled(step: Step, knobs: Mapping[str, Any]) -> Step:
+def compiled(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any]:
     """Return `step(state, ...)` as one XLA program, its state donated if the knobs say so."""
     if not knobs["compile"]:
         return step
     return jax.jit(step, donate_argnums=(0,) if knobs["donation"] else ())
 
 
-def several(step: Step, knobs: Mapping[str, Any]) -> Step | None:
+def start_convolutions(knobs: Mapping[str, Any]) -> None:
+    """Run one small convolution, so that cuDNN is up before a program from the cache is captured as a graph.
+
+    Without it the first captured convolution fails with "No DNN support for stream" (jax 0.11.2).
+    """
+    if knobs["graph-capture"]:
+        jax.lax.conv(jnp.ones((1, 4, 8, 8)), jnp.ones((4, 4, 3, 3)), (1, 1), "SAME").block_until_ready()
+
+
+def several(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Return a program of `steps-per-dispatch` steps over batches [P, N, ...], starting at batch `start`.
 
     `several(state, images, labels, start)` returns the state and the losses. None where the knob is 1.

@@ -1,6 +1,6 @@
 """Every layer's output by the layer's path, in execution order; a layer's second call in one pass is `PATH#2`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 @contextmanager
-def recorded(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+def recorded(model: nn.Module) -> Generator[dict[str, torch.Tensor]]:
     """Collect the output of each layer without sub-layers while the context lasts."""
     outputs: dict[str, torch.Tensor] = {}
 

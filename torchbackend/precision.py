@@ -1,8 +1,9 @@
 """Precisions: which dtype each part of a training step uses, and float16's dynamic loss scaling."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -29,13 +30,11 @@ class Policy:
     loss_scaling: bool
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self) -> Generator[None]:
         """Make the framework's global precision switches this policy's while the context lasts."""
         if self.tf32 is not None:
-            products = "tf32" if self.tf32 else "ieee"
-            torch.backends.cuda.matmul.fp32_precision = products
-            # The global switch does not reach cudnn.conv, whose own default is TF32 (pytorch issue 179445).
-            torch.backends.cudnn.conv.fp32_precision = products
+            for switch in tf32_switches():
+                switch.fp32_precision = "tf32" if self.tf32 else "ieee"
         yield
 
     def autocast(self, device: str) -> AbstractContextManager[object]:
@@ -43,6 +42,14 @@ class Policy:
         if self.compute_dtype == self.parameter_dtype:
             return nullcontext()
         return torch.autocast(device, self.compute_dtype)
+
+
+def tf32_switches() -> tuple[Any, Any]:
+    """Return the objects whose `fp32_precision` rules matrix products and convolutions.
+
+    The global switch does not reach cudnn.conv, whose own default is TF32 (pytorch issue 179445).
+    """
+    return torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv")  # noqa: B009 -- no type stub has it
 
 
 def policy(precision: str, device: str) -> Policy:

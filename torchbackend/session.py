@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._dynamo.utils import counters
+from torch.backends import cudnn
 
 from compare import workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
@@ -26,7 +27,7 @@ class TorchSession:
         self._policy = precision.policy(spec.precision, spec.device)
         self._device = _device(spec.device)
         torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
-        torch.backends.cudnn.benchmark = bool(knobs["kernel-search"])
+        cudnn.benchmark = bool(knobs["kernel-search"])
         model = models.build(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(model)
         model = model.to(self._device)
@@ -38,6 +39,7 @@ class TorchSession:
         self._step = TrainingStep(model, update, self._policy, self._device, knobs)
         self._leaves = layout.leaves(model)
         self._several: tuning.Several | None = None
+        self._stacked: tuple[torch.Tensor, torch.Tensor]
         self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._position = self._steps = 0
         self._losses: deque[torch.Tensor] = deque(maxlen=_KEPT_LOSSES)
@@ -65,9 +67,7 @@ class TorchSession:
             if self._several is not None and self._several.labels.shape == labels.shape:
                 self._several.refill(images, labels)
             else:
-                with self._policy.scope():
-                    snapshot, count = self._step.snapshot, self.steps_per_dispatch
-                    self._several = tuning.Several(self._step, snapshot, images, labels, count)
+                self._several, self._stacked = None, (images, labels)
         self._position = 0
         self._losses.clear()
 
@@ -75,9 +75,9 @@ class TorchSession:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             self._steps += steps
-            if self._several is not None:
+            if self._spec.knobs["graph-capture"]:
                 while steps >= self.steps_per_dispatch:
-                    self._losses.append(self._several(self._position))
+                    self._losses.append(self._captured()(self._position))
                     self._position = (self._position + self.steps_per_dispatch) % len(self._pool)
                     steps -= self.steps_per_dispatch
             for _ in range(steps):
@@ -132,7 +132,7 @@ class TorchSession:
         images, labels = self._pool[0]
         with self._policy.scope():
             outputs = self._step.layer_outputs(images)
-            products = {torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision}
+            products = {switch.fp32_precision for switch in precision.tf32_switches()}
         kernel = next(leaf.tensor for leaf in self._leaves if leaf.tensor.ndim == 4)
         return {
             "parameter_dtype": _name(kernel.dtype),
@@ -146,10 +146,16 @@ class TorchSession:
             "fused-optimizer": bool(self._step.update.param_groups[0]["fused"]),
             "graph-capture": self._several is not None,
             "steps-per-dispatch": 1 if self._several is None else self.steps_per_dispatch,
-            "kernel-search": torch.backends.cudnn.benchmark,
+            "kernel-search": cudnn.benchmark,
             "threads": torch.get_num_threads(),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
+
+    def _captured(self) -> tuning.Several:
+        if self._several is None:
+            snapshot, count = self._step.snapshot, self.steps_per_dispatch
+            self._several = tuning.Several(self._step, snapshot, *self._stacked, count)
+        return self._several
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         batch = self._pool[self._position % len(self._pool)]

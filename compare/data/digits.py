@@ -17,7 +17,8 @@ def load(seed: int) -> tuple[Batch, Batch]:
     """Return the training and the test set: images [1437, 8, 8, 1] and [360, 8, 8, 1], standardised.
 
     Source: `sklearn.datasets.load_digits` (Alpaydin and Kaynak 1998, UCI optical recognition of handwritten digits,
-    its test part); grey values 0 to 16 are divided by 16, then standardised by `MEAN` and `DEVIATION`. The split is `split(seed)`.
+    its test part); grey values 0 to 16 are divided by 16, then
+    standardised by `MEAN` and `DEVIATION`. The split is `split(seed)`.
     """
     # scikit-learn has no type stubs; its two arrays get their types below.
     from sklearn.datasets import load_digits  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+
+# safetensors' annotations leave the path's type parameter open.
+from safetensors.numpy import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
 from compare.data import Dataset, digest
 from compare.interface import Array, Batch

@@ -1,9 +1,11 @@
 """What the four memory figures mean, and the bytes that a process holds as the machine counts them."""
 
+import importlib
 import os
 import resource
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 DEFINITIONS: Mapping[str, str] = {
     "live_peak_bytes": "most bytes held by live tensors at any time, counted by the framework's own allocator",
@@ -26,8 +28,7 @@ def process_bytes(device: str) -> int | None:
 
 
 def _device_bytes(pid: int) -> int | None:
-    import pynvml  # here, because a CPU worker has no use for it
-
+    pynvml: Any = importlib.import_module("pynvml")  # here: a CPU worker has no use for it; it has no types
     pynvml.nvmlInit()
     try:
         for index in range(pynvml.nvmlDeviceGetCount()):

@@ -1,6 +1,6 @@
 """Progress on standard error: redrawn only when told to, so that nothing moves while a block is timed."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -10,7 +10,7 @@ from compare.runner import Progress as Callback
 
 
 @contextmanager
-def shown() -> Iterator[Callback]:
+def shown() -> Generator[Callback]:
     """Return a progress callback for the `with` block; it shows nothing where standard error is no terminal."""
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()

@@ -103,7 +103,7 @@ def test_the_rest_is_zeros_and_ones() -> None:
 
 
 def test_randomised_keeps_kernels_and_moves_the_rest() -> None:
-    shapes = SHAPES | {name: (2000,) for name in ("n.scale", "n.bias", "n.mean", "n.var")}
+    shapes = SHAPES | dict.fromkeys(("n.scale", "n.bias", "n.mean", "n.var"), (2000,))
     fresh, drawn = weights.initial(shapes, 3), weights.randomised(shapes, 3)
     for name in INITIAL:
         assert np.array_equal(fresh[name], drawn[name])

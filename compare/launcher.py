@@ -1,0 +1,79 @@
+"""Starting a plan's children: their environment, caches and input files, and what becomes of each contender."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compare import knobs
+from compare.child import Child
+from compare.contenders import Contender
+from compare.interface import ContenderFailed
+from compare.plan import Plan
+
+
+@dataclass
+class Outcome:
+    """What became of one contender; fields stay None or empty where a phase was not reached."""
+
+    contender: Contender
+    status: str = "ok"
+    reason: str | None = None
+    opened: dict[str, Any] = field(default_factory=dict[str, Any])
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    start: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
+    idle_bytes: int | None = None
+    memory: dict[str, Any] | None = None
+    steps_per_block: int | None = None
+    samples: list[list[float]] = field(default_factory=list[list[float]])
+    unproven: str | None = None
+
+
+@dataclass
+class Launcher:
+    """Starts children of one plan with their environment and compilation caches."""
+
+    plan: Plan
+    scratch: Path
+
+    @property
+    def dataset(self) -> Path:
+        """The dataset file that all children read."""
+        return self.scratch / "dataset.safetensors"
+
+    def spec(self, outcome: Outcome, **changes: Any) -> dict[str, Any]:
+        """Return what a child of this contender is told to build, as JSON types."""
+        return self.plan.spec(outcome.contender, self.dataset, **changes).to_json()
+
+    @contextmanager
+    def child(self, outcome: Outcome, *, purpose: str) -> Generator[Child]:
+        """Start a greeted child for the `with` block; a failure in it marks the outcome and ends the block."""
+        child = None
+        try:
+            child = self.started(outcome, purpose=purpose)
+            outcome.versions = child.greet(self.plan.deadlines["start"])["versions"]
+            yield child
+        except ContenderFailed as failure:
+            outcome.status, outcome.reason = failure.status, f"{purpose}: {failure.reason}"
+        finally:
+            if child is not None:
+                child.close()
+
+    def started(self, outcome: Outcome, *, purpose: str) -> Child:
+        """Start a child without waiting for it."""
+        contender = outcome.contender
+        values = knobs.resolve(contender.backend, contender.tuning, self.plan.device)
+        added = knobs.child_environment(contender.backend, values, self.plan.device, os.environ)
+        # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
+        # have other precisions and keep theirs from run to run.
+        cache = _user_cache() if purpose == "certificate" else self.scratch / f"cache-{contender.name}"
+        added |= knobs.cache_environment(contender.backend, cache)
+        return Child(contender.name, contender.package, added, self.scratch)
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"
