@@ -5,14 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from compare import protocol
 from compare.interface import ContenderFailed
 
 _GRACE_SECONDS = 2.0
+_LIVENESS_SECONDS = 1.0
+_LOG_TAIL = 1 << 14
 
 
 def _kernel_kills() -> int:
@@ -32,6 +35,9 @@ class Child:
         package: the backend package, run as `python -m PACKAGE`.
         environment: variables added to this process's own.
         folder: where the child's log is written.
+
+    Raises:
+        ContenderFailed: when the machine cannot start another process.
     """
 
     def __init__(self, name: str, package: str, environment: Mapping[str, str], folder: Path) -> None:
@@ -51,9 +57,11 @@ class Child:
                     pass_fds=(child_read, child_write),
                     start_new_session=True,
                 )
-        except BaseException:
+        except BaseException as error:
             os.close(parent_read)
             os.close(parent_write)
+            if isinstance(error, OSError):
+                raise ContenderFailed("crash", f"the process could not be started: {error.strerror}") from error
             raise
         finally:
             os.close(child_read)
@@ -75,6 +83,8 @@ class Child:
         hello = self._receive("starting", deadline)
         if hello.get("protocol") != protocol.VERSION:
             self._fail("crash", f"speaks protocol {hello.get('protocol')!r}, this is {protocol.VERSION}")
+        if not isinstance(hello.get("versions"), dict):
+            self._fail("crash", f"starting: broken message: {str(hello)[:80]}")
         return hello
 
     def send(self, command: str, **arguments: Any) -> None:
@@ -91,10 +101,13 @@ class Child:
             ContenderFailed: with status `oom`, `crash`, `timeout` or `refused`; the child is then gone.
         """
         message = self._receive(command, deadline)
-        if "error" in message:
-            error = message["error"]
-            self._fail(error["status"], f"{command}: {error['reason']}")
-        return message["value"]
+        match message:
+            case {"value": value}:
+                return value
+            case {"error": {"status": "oom" | "crash" | "refused" as status, "reason": str(reason)}}:
+                self._fail(cast(str, status), f"{command}: {reason}")
+            case _:
+                self._fail("crash", f"{command}: broken message: {str(message)[:80]}")
 
     def call(self, command: str, deadline: float, **arguments: Any) -> Any:
         """`send` and `reply` in one."""
@@ -111,10 +124,14 @@ class Child:
         self._process.wait()
 
     def _receive(self, doing: str, deadline: float) -> protocol.Message:
+        end = time.monotonic() + deadline
         try:
-            return self._channel.receive(deadline)
-        except TimeoutError:
-            self._kill()
+            while (remaining := end - time.monotonic()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    return self._channel.receive(min(remaining, _LIVENESS_SECONDS))
+                # A process that the child forked holds the pipe open after the child's death: no end of file comes.
+                if self._process.poll() is not None:
+                    raise EOFError
             self._fail("timeout", f"{doing} took longer than its deadline of {deadline:g} s")
         except EOFError:
             self._died(doing)
@@ -141,5 +158,7 @@ class Child:
         raise ContenderFailed(status, reason)
 
     def _last_line(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines()
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
+            lines = log.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else "nothing"

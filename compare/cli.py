@@ -132,7 +132,9 @@ def _end(number: int, _frame: object) -> None:
 
 def main() -> None:
     """Run the program; the console script's entry point."""
-    signal.signal(signal.SIGTERM, _end)  # so that children are ended on the way out
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has SIGHUP ignored
+            signal.signal(number, _end)  # so that children are ended on the way out
     try:
         app()
     except Refused as error:

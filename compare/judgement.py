@@ -9,12 +9,11 @@ from statistics import median
 from typing import Any
 
 from compare import environment, results, statistics
-from compare.agreement.gates import Certificate, Gate
+from compare.agreement.certificate import Certificate, worst_gates
 from compare.agreement.settings import unequal
 from compare.data import store
-from compare.launcher import Outcome
+from compare.launcher import Outcome, Outcomes
 from compare.plan import Plan
-from compare.runner import Outcomes
 
 _LEAST_ROUNDS = 2
 
@@ -171,7 +170,7 @@ def _agreement(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "precision": plan.precision,
         "reason": reason,
         "pairs": pairs,
-        "gates": [asdict(gate) for gate in _worst(list(outcomes.certificates.values()))],
+        "gates": [asdict(gate) for gate in worst_gates(list(outcomes.certificates.values()))],
         "first_mismatch": next((pair["first_mismatch"] for pair in pairs if pair["first_mismatch"]), None),
     }
 
@@ -183,15 +182,6 @@ def _pair(baseline: str, name: str, certificate: Certificate) -> dict[str, Any]:
         "status": "pass" if certificate.passed else "fail",
         "gates": [asdict(gate) for gate in certificate.gates],
         "first_mismatch": certificate.first_mismatch,
+        "notes": list(certificate.notes),
+        "tensors": [asdict(evidence) for evidence in certificate.evidence],
     }
-
-
-def _worst(certificates: Sequence[Certificate]) -> list[Gate]:
-    """Return each gate's worst outcome over all pairs: a failed one, else the one nearest to its limit."""
-
-    def strain(gate: Gate) -> float:
-        if not gate.passed or gate.value is None:
-            return math.inf
-        return gate.limit / gate.value if gate.name == "scaling" else gate.value / gate.limit
-
-    return [max(gates, key=strain) for gates in zip(*(c.gates for c in certificates), strict=True)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import knobs
+from compare.agreement.certificate import Certificate
 from compare.child import Child
 from compare.contenders import Contender
 from compare.interface import ContenderFailed
@@ -31,6 +32,19 @@ class Outcome:
     steps_per_block: int | None = None
     samples: list[list[float]] = field(default_factory=list[list[float]])
     unproven: str | None = None
+
+
+@dataclass
+class Outcomes:
+    """What became of a whole plan: contenders in order, and the certificate of each with the baseline."""
+
+    contenders: list[Outcome]
+    certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
+
+    @property
+    def alive(self) -> list[Outcome]:
+        """The contenders that have not failed."""
+        return [outcome for outcome in self.contenders if outcome.status == "ok"]
 
 
 @dataclass

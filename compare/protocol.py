@@ -7,7 +7,7 @@ import json
 import os
 import select
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 VERSION = 1
 _CHUNK = 1 << 16
@@ -18,6 +18,10 @@ Message = dict[str, Any]
 
 class ProtocolError(Exception):
     """The other end sent something that is not a message of this protocol."""
+
+
+def _no_constant(literal: str) -> NoReturn:
+    raise ValueError(f"{literal} is no JSON")
 
 
 class Channel:
@@ -62,8 +66,8 @@ class Channel:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
-            message = json.loads(line)
-        except ValueError as error:
+            message = json.loads(line, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"not JSON: {line[:80]!r}") from error
         if not isinstance(message, dict):
             raise ProtocolError(f"not an object: {line[:80]!r}")

@@ -17,9 +17,10 @@ def time_round(launcher: Launcher, alive: list[Outcome]) -> None:
     plan, children = launcher.plan, dict[str, Child]()
     try:
         for outcome in alive:
-            children[outcome.contender.name] = launcher.started(outcome, purpose="round")
+            _attempt(outcome, lambda o: children.update({o.contender.name: launcher.started(o, purpose="round")}))
         for outcome in alive:
-            _attempt(outcome, lambda o: _open(launcher, children[o.contender.name], o))
+            if outcome.status == "ok":
+                _attempt(outcome, lambda o: _open(launcher, children[o.contender.name], o))
         for outcome in alive:
             if outcome.status == "ok":
                 _attempt(outcome, lambda o: children[o.contender.name].reply("open", plan.deadlines["open"]))

@@ -5,36 +5,19 @@ Phases: training (cold caches; gives compile time, accuracy, effective settings)
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compare import recording
-from compare.agreement import gates
-from compare.child import Child
+from compare import certification
+from compare.certification import certify
 from compare.data import store
-from compare.interface import Arrays
-from compare.launcher import Launcher, Outcome
+from compare.launcher import Launcher, Outcome, Outcomes
 from compare.plan import Plan
 from compare.rounds import BLOCK_SECONDS, time_round
 
-_CERTIFIED_STEPS = 3
 _MEMORY_STEPS = 3
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass
-class Outcomes:
-    """What became of a whole plan: contenders in order, and the certificate of each with the baseline."""
-
-    contenders: list[Outcome]
-    certificates: dict[str, gates.Certificate] = field(default_factory=dict[str, gates.Certificate])
-
-    @property
-    def alive(self) -> list[Outcome]:
-        """The contenders that have not failed."""
-        return [outcome for outcome in self.contenders if outcome.status == "ok"]
 
 
 def run(plan: Plan, progress: Progress) -> Outcomes:
@@ -48,7 +31,7 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
             _train(launcher, outcome)
         progress("certify", 0, 1)
         if plan.agreement:
-            _certify(launcher, outcomes)
+            certify(launcher, outcomes, (certification.native(plan),))
         for index, outcome in enumerate(outcomes.alive):
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
             _measure_memory(launcher, outcome)
@@ -69,32 +52,6 @@ def _train(launcher: Launcher, outcome: Outcome) -> None:
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
         outcome.settings = child.call("settings", plan.deadlines["open"])
         outcome.training = child.call("train", plan.deadlines["train"])
-
-
-def _certify(launcher: Launcher, outcomes: Outcomes) -> None:
-    records: dict[str, dict[str, Arrays]] = {}
-    for outcome in outcomes.alive:
-        with launcher.child(outcome, purpose="certificate") as child:
-            # Before its first command, a child has imported its framework and nothing else.
-            outcome.idle_bytes = child.call(
-                "idle_memory", launcher.plan.deadlines["memory"], device=launcher.plan.device
-            )
-            records[outcome.contender.name] = {
-                precision: _record(launcher, child, outcome, precision) for precision in ("float64", "float32")
-            }
-    baseline = outcomes.contenders[0]
-    for outcome in outcomes.contenders[1:]:
-        if baseline.status == "ok" and outcome.status == "ok":
-            pair = records[baseline.contender.name], records[outcome.contender.name]
-            outcomes.certificates[outcome.contender.name] = gates.certify(*pair)
-
-
-def _record(launcher: Launcher, child: Child, outcome: Outcome, precision: str) -> Arrays:
-    path = launcher.scratch / f"record-{child.pid}-{precision}.safetensors"
-    spec = launcher.spec(outcome, precision=precision)
-    deadline = launcher.plan.deadlines["record"]
-    names = child.call("record", deadline, spec=spec, steps=_CERTIFIED_STEPS, path=str(path))
-    return recording.load(path, names)
 
 
 def _measure_memory(launcher: Launcher, outcome: Outcome) -> None:

@@ -1,5 +1,6 @@
 """The child's side: serve one backend over the pipe, with the one timing loop that every backend shares."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from compare.measure import memory
 Clock = Callable[[], float]
 
 _PARENT_POLL_SECONDS = 0.5
+_PR_SET_PDEATHSIG = 1
 _WARM_UP_TAIL, _WARM_UP_LIMIT, _FLAT = 3, 25, 0.05
 _FIRST_LOSSES = 3
 
@@ -98,7 +100,7 @@ class Worker:
         return {
             "dispatched": self._dispatched,
             "exported": self._open_session.export().step,
-            "last_loss": _finite(losses[-1]),
+            "last_loss": _finite(losses[-1]) if losses.size else None,
         }
 
     def train(self) -> dict[str, Any]:
@@ -122,6 +124,10 @@ class Worker:
         recorded = recording.record(self._backend, RunSpec(**spec), steps)
         recording.save(recorded, Path(path))
         return list(recorded)
+
+    def noise(self, spec: dict[str, Any], steps: int, roundoff: float, runs: int) -> dict[str, float]:
+        """Return the noise floor of a precision by tensor, computed in the precision of `spec`."""
+        return recording.noise(self._backend, RunSpec(**spec), steps, roundoff, runs)
 
     def memory(self, steps: int) -> dict[str, Any]:
         """Train a few steps and return the framework's own memory figures and this process's peak resident bytes."""
@@ -165,7 +171,7 @@ class Worker:
         return right / len(batch.labels)
 
 
-COMMANDS = ("open", "warm_up", "block", "proof", "train", "record", "memory", "idle_memory", "settings")
+COMMANDS = ("open", "warm_up", "block", "proof", "train", "record", "noise", "memory", "idle_memory", "settings")
 
 
 def serve(backend: Backend, clock: Clock = time.perf_counter) -> None:
@@ -178,9 +184,9 @@ def serve(backend: Backend, clock: Clock = time.perf_counter) -> None:
     while True:
         try:
             message = channel.receive()
-        except EOFError:
-            return
-        channel.send(_answer(backend, worker, message))
+            channel.send(_answer(backend, worker, message))
+        except (EOFError, BrokenPipeError):
+            _end_family()
 
 
 def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> protocol.Message:
@@ -200,13 +206,20 @@ def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> prot
 
 def _end_with_parent(parent: int) -> None:
     """Kill this process group once the runner is gone, however it went, so that no child is left behind."""
+    if sys.platform == "linux":
+        # A framework that hangs in native code with the interpreter lock held would stop the thread below too.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_PARENT_POLL_SECONDS)
-        os.killpg(os.getpgid(0), signal.SIGKILL)
+        _end_family()
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _end_family() -> None:
+    os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def _finite(value: float | Array) -> float | None:

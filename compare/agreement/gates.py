@@ -12,6 +12,8 @@ from compare.interface import Array, Arrays
 
 SEMANTIC_LIMIT = 1e-10
 SCALING_LIMIT = 1e6
+PRECISION_LIMIT = 10.0
+LIMITS = {"semantic": SEMANTIC_LIMIT, "scaling": SCALING_LIMIT, "precision": PRECISION_LIMIT}
 
 ROUNDOFF64, ROUNDOFF32 = 2.0**-53, 2.0**-24
 
@@ -27,38 +29,8 @@ class Gate:
     worst_tensor: str | None
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """All gates of one pair; `first_mismatch` says which tensor failed first in execution order, and how."""
-
-    gates: tuple[Gate, ...]
-    first_mismatch: str | None
-
-    @property
-    def passed(self) -> bool:
-        """Whether every gate passed."""
-        return all(gate.passed for gate in self.gates)
-
-
 class Incomparable(Exception):
     """Two records that no arithmetic can compare: a tensor missing, of another shape or dtype, or not finite."""
-
-
-def certify(baseline: dict[str, Arrays], contender: dict[str, Arrays]) -> Certificate:
-    """Judge two contenders by their records in `float64` and `float32` (precision to arrays by name)."""
-    try:
-        e64 = errors(baseline["float64"], contender["float64"])
-        e32 = errors(baseline["float32"], contender["float32"])
-    except Incomparable as problem:
-        failed = (
-            Gate("semantic", None, SEMANTIC_LIMIT, False, None),
-            Gate("scaling", None, SCALING_LIMIT, False, None),
-        )
-        return Certificate(failed, str(problem))
-    ratios = scaling_ratios(e32, e64, baseline["float64"])
-    semantic, scaling = _semantic(e64), _scaling(ratios)
-    first = next((name for name in in_execution_order(list(e64)) if _fails(name, e64, ratios)), None)
-    return Certificate((semantic, scaling), first and f"{first} (e64 {e64[first]:.1e}, e32/e64 {ratios[first]:.1e})")
 
 
 def errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
@@ -68,19 +40,21 @@ def errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
         Incomparable: naming the tensor, before any arithmetic on it.
     """
     check_comparable(baseline, contender)
-    found: dict[str, float] = {}
     for name, reference in baseline.items():
-        value = contender[name]
-        step, _, rest = name.partition("/")
+        if name.startswith("initial/") and not np.array_equal(contender[name], reference):
+            raise Incomparable(f"{name} differs although both start from the same bits")
+    values = changes(contender)
+    return {name: relative_error(values[name], reference) for name, reference in changes(baseline).items()}
+
+
+def changes(record: Arrays) -> Arrays:
+    """Return what is compared: all but the initial values, buffers as change from their initial value."""
+    found: Arrays = {}
+    for name, array in record.items():
+        stage, _, rest = name.partition("/")
         kind, _, leaf = rest.partition("/")
-        if step == "initial":
-            if not np.array_equal(value, reference):
-                raise Incomparable(f"{name} differs although both start from the same bits")
-            continue
-        if kind == "buffer":
-            reference = reference - baseline[f"initial/{leaf}"]
-            value = value - contender[f"initial/{leaf}"]
-        found[name] = relative_error(value, reference)
+        if stage != "initial":
+            found[name] = array - record[f"initial/{leaf}"] if kind == "buffer" else array
     return found
 
 
@@ -119,12 +93,13 @@ def scaling_ratios(e32: dict[str, float], e64: dict[str, float], reference: Arra
     """
     ratios: dict[str, float] = {}
     for name in e64:
-        coarseness = _coarseness(name, reference)
-        ratios[name] = max(e32[name], ROUNDOFF32 * coarseness) / max(e64[name], ROUNDOFF64 * coarseness)
+        least = coarseness(name, reference)
+        ratios[name] = max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
     return ratios
 
 
-def _coarseness(name: str, record: Arrays) -> float:
+def coarseness(name: str, record: Arrays) -> float:
+    """Return |stored tensor| / |its change| where `name` is a change of a parameter or buffer, at least 1."""
     initial = record.get(f"initial/{name.split('/', 2 if name.startswith('step') else 1)[-1]}")
     if initial is None or "/gradient/" in name:
         return 1.0
@@ -148,18 +123,21 @@ def in_execution_order(names: Sequence[str]) -> list[str]:
     return [name for _, name in sorted(enumerate(names), key=key)]
 
 
-def _semantic(e64: dict[str, float]) -> Gate:
+def semantic(e64: dict[str, float]) -> Gate:
+    """Gate 1: in float64 no tensor's error exceeds 1e-10."""
     worst = max(e64, key=lambda name: e64[name])
     return Gate("semantic", _json(e64[worst]), SEMANTIC_LIMIT, e64[worst] <= SEMANTIC_LIMIT, worst)
 
 
-def _scaling(ratios: dict[str, float]) -> Gate:
+def scaling(ratios: dict[str, float]) -> Gate:
+    """Gate 2: from float32 to float64 every error falls by 1e6 (rounding predicts 5e8, another meaning about 1)."""
     worst = min(ratios, key=lambda name: ratios[name])
     return Gate("scaling", _json(ratios[worst]), SCALING_LIMIT, ratios[worst] >= SCALING_LIMIT, worst)
 
 
-def _fails(name: str, e64: dict[str, float], ratios: dict[str, float]) -> bool:
-    return not (e64[name] <= SEMANTIC_LIMIT and ratios[name] >= SCALING_LIMIT)
+def fails(e64: float, ratio: float) -> bool:
+    """Whether one tensor fails gate 1 or gate 2."""
+    return not (e64 <= SEMANTIC_LIMIT and ratio >= SCALING_LIMIT)
 
 
 def _json(value: float) -> float | None:

@@ -106,14 +106,15 @@ def _remarks(contenders: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{each['name']}: {each['status']}, {each['reason'] or 'no reason was recorded'}"
         if each["steady"] is False:
             yield f"{each['name']}: step times were not steady after warm-up; use a quieter machine"
-    absent: dict[tuple[str, str], list[str]] = {}
+    absent: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for figure in _figures(contenders):
         for each in contenders:
             if each["memory"] and each["memory"][figure] is None:
                 reason = each["memory"]["absent"].get(figure, "no reason was recorded")
-                absent.setdefault((_label(figure), reason), []).append(each["name"])
-    for (label, reason), names in absent.items():
-        yield f"{label}: not available for {', '.join(names)}: {reason}"
+                labels, names = absent.setdefault(reason, ({}, {}))
+                labels[_label(figure)] = names[each["name"]] = None
+    for reason, (labels, names) in absent.items():
+        yield f"{', '.join(labels)}: not available for {', '.join(names)}: {reason}"
 
 
 def _figures(contenders: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,0 +1,117 @@
+"""The certificate of one pair: all gates, the evidence tensor by tensor, the first mismatch and its likely cause."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compare.agreement import causes, gates, referee
+from compare.agreement.gates import Gate
+from compare.interface import Arrays
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One tensor's figures, in execution order; the last three are None where no precision gate was asked for.
+
+    Attributes:
+        e64, e32: error between the sides in float64 and float32. scaling: e32 / e64 as the scaling gate takes it.
+        noise: floor at the timed precision. baseline_error, contender_error: each side's error against its own float64.
+    """
+
+    name: str
+    e64: float
+    e32: float
+    scaling: float
+    noise: float | None = None
+    baseline_error: float | None = None
+    contender_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """All gates of one pair; `first_mismatch` names the tensor that failed first in execution order, and the cause."""
+
+    gates: tuple[Gate, ...]
+    first_mismatch: str | None
+    evidence: tuple[Evidence, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gate passed."""
+        return all(gate.passed for gate in self.gates)
+
+
+def make(
+    baseline: Mapping[str, Arrays],
+    contender: Mapping[str, Arrays],
+    precision: str,
+    noise: Mapping[str, float] | None,
+) -> Certificate:
+    """Judge two contenders by their records (precision to arrays by name; `compare.recording` makes them).
+
+    `noise` is the noise floor at `precision`; without it (float64 is its own reference) the precision gate is left out.
+    """
+    try:
+        e64 = gates.errors(baseline["float64"], contender["float64"])
+        e32 = gates.errors(baseline["float32"], contender["float32"])
+        if noise is not None:
+            gates.check_comparable(baseline[precision], contender[precision])
+    except gates.Incomparable as problem:
+        failed = tuple(Gate(name, None, limit, False, None) for name, limit in gates.LIMITS.items())
+        return Certificate(failed if noise is not None else failed[:2], str(problem))
+    ratios = gates.scaling_ratios(e32, e64, baseline["float64"])
+    order = gates.in_execution_order(list(e64))
+    failing = [name for name in order if gates.fails(e64[name], ratios[name])]
+    first = None
+    if failing:
+        name = failing[0]
+        cause = causes.likely(baseline["float64"], contender["float64"], failing)
+        because = f"; likely cause: {cause}" if cause else ""
+        first = f"{name} (e64 {e64[name]:.1e}, e32/e64 {ratios[name]:.1e}){because}"
+    judged = (gates.semantic(e64), gates.scaling(ratios))
+    if noise is None:
+        evidence = tuple(Evidence(name, e64[name], e32[name], ratios[name]) for name in order)
+        return Certificate(judged, first, evidence)
+    judge = referee.judge(baseline, contender, precision, noise)
+    gate = judge.gate
+    notes = tuple(note for note in (judge.mismatch, gate.worst_tensor and judge.owner(gate.worst_tensor)) if note)
+    if first is None and not gate.passed:
+        first = notes[0]
+    evidence = tuple(
+        Evidence(
+            name, e64[name], e32[name], ratios[name], judge.floor[name], judge.baseline[name], judge.contender[name]
+        )
+        if name in judge.floor
+        else Evidence(name, e64[name], e32[name], ratios[name])
+        for name in order
+    )
+    return Certificate((*judged, gate), first, evidence, notes)
+
+
+def combine(cases: Mapping[str, Certificate]) -> Certificate:
+    """Return one certificate for several cases (by description): every gate at its worst, evidence named by case."""
+    if len(cases) == 1:
+        return next(iter(cases.values()))
+    first = next((f"{case}: {c.first_mismatch}" for case, c in cases.items() if c.first_mismatch), None)
+    evidence = [replace(each, name=f"{each.name} [{case}]") for case, c in cases.items() for each in c.evidence]
+    notes = [f"{case}: {note}" for case, c in cases.items() for note in c.notes]
+    named = [
+        Certificate(
+            tuple(replace(g, worst_tensor=g.worst_tensor and f"{g.worst_tensor} [{case}]") for g in c.gates),
+            c.first_mismatch,
+        )
+        for case, c in cases.items()
+    ]
+    return Certificate(tuple(worst_gates(named)), first, tuple(evidence), tuple(notes))
+
+
+def worst_gates(certificates: Sequence[Certificate]) -> list[Gate]:
+    """Return each gate's worst outcome over all certificates: a failed one, else the one nearest to its limit."""
+
+    def strain(gate: Gate) -> float:
+        if not gate.passed or gate.value is None:
+            return math.inf
+        return gate.limit / gate.value if gate.name == "scaling" else gate.value / gate.limit
+
+    return [max(same, key=strain) for same in zip(*(c.gates for c in certificates), strict=True)]
