@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare import data, recording
-from compare.agreement import certificate, referee
+from compare.agreement import certificate, gates, referee
+from compare.agreement.gates import Gate
 from compare.child import Child
 from compare.data import store
 from compare.interface import Arrays
@@ -45,6 +46,7 @@ def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> No
     precisions = list(dict.fromkeys(("float64", "float32", launcher.plan.precision)))
     datasets = {case: _dataset(launcher, case) for case in cases}
     records: dict[tuple[str, Case], dict[str, Arrays]] = {}
+    repeated: dict[str, Gate] = {}
     noise: dict[Case, dict[str, float] | None] = dict.fromkeys(cases)
     for outcome in outcomes.alive:
         with launcher.child(outcome, purpose="certificate") as child:
@@ -58,17 +60,26 @@ def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> No
                     precision: _record(launcher, child, outcome, precision, case, datasets[case])
                     for precision in precisions
                 }
+            if launcher.plan.deterministic:
+                again = _record(launcher, child, outcome, launcher.plan.precision, cases[0], datasets[cases[0]])
+                repeated[outcome.contender.name] = gates.determinism(
+                    records[outcome.contender.name, cases[0]][launcher.plan.precision], again
+                )
     baseline = outcomes.contenders[0]
     for outcome in outcomes.contenders[1:]:
         if baseline.status == "ok" and outcome.status == "ok":
             name, other = baseline.contender.name, outcome.contender.name
-            outcomes.certificates[other] = certificate.combine(
+            made = certificate.combine(
                 {
                     str(case): certificate.make(
                         records[name, case], records[other, case], launcher.plan.precision, noise[case]
                     )
                     for case in cases
                 }
+            )
+            both = [repeated[side] for side in (name, other) if side in repeated]
+            outcomes.certificates[other] = made.extended(
+                [max(both, key=lambda gate: gate.value or 0.0)] if both else []
             )
 
 

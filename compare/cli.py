@@ -13,7 +13,7 @@ from rich.table import Table
 
 from compare import __version__, environment, judgement, plan, results, runner
 from compare.interface import Refused
-from compare.report import progress, terminal
+from compare.report import certificate, figures, progress, terminal
 from compare.workloads import WORKLOADS
 
 CLAIM_FAILED, REFUSED, CONTENDER_FAILED = 1, 2, 3
@@ -43,40 +43,57 @@ def _root(
     del version
 
 
+_Contenders = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="BACKEND[:TUNING], the first being the baseline; BACKEND is torch or jax, TUNING stock, compiled, tuned "
+        "or knobs joined by '+'. Default: torch jax.",
+        show_default=False,
+    ),
+]
+_WorkloadName = Annotated[str, typer.Option(help="What to train; `samestep workloads` lists them.")]
+_BatchSize = Annotated[int | None, typer.Option(help="Images per step. Default: the workload's.")]
+_Precision = Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")]
+_Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+_Epochs = Annotated[int | None, typer.Option(help="Passes over the training set. Default: the workload's.")]
+_Seed = Annotated[int, typer.Option(help="Fixes weights, data split and shuffles.")]
+_Data = Annotated[str | None, typer.Option(help="Folder of the data set in its original format.")]
+_Deadline = Annotated[float | None, typer.Option(help="Seconds that any phase of a contender may take.")]
+_Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="Deterministic algorithms; running twice must be equal bit for bit.")
+]
+_Out = Annotated[Path | None, typer.Option(help="Folder for result.json. Default: samestep-out/TIME.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the result object alone.")]
+
+
 @app.command()
 def compare(
-    contenders: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="BACKEND[:TUNING], the first being the baseline; BACKEND is torch or jax, TUNING stock, compiled, "
-            "tuned or knobs joined by '+'. Default: torch jax.",
-            show_default=False,
-        ),
-    ] = None,
-    workload: Annotated[str, typer.Option(help="What to train; `samestep workloads` lists them.")] = "digits-cnn",
-    batch_size: Annotated[int | None, typer.Option(help="Images per step. Default: the workload's.")] = None,
-    precision: Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")] = "float32",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    contenders: _Contenders = None,
+    workload: _WorkloadName = "digits-cnn",
+    batch_size: _BatchSize = None,
+    precision: _Precision = "float32",
+    device: _Device = "auto",
     rounds: Annotated[int, typer.Option(help="Rounds of fresh processes.")] = 10,
     quick: Annotated[bool, typer.Option("--quick", help="5 rounds.")] = False,
     paper: Annotated[bool, typer.Option("--paper", help="20 rounds.")] = False,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training set. Default: the workload's.")] = None,
-    seed: Annotated[int, typer.Option(help="Fixes weights, data split and shuffles.")] = 0,
+    epochs: _Epochs = None,
+    seed: _Seed = 0,
     margin: Annotated[float, typer.Option(help="Relative difference that matters.")] = 0.01,
-    data: Annotated[str | None, typer.Option(help="Folder of the data set in its original format.")] = None,
+    data: _Data = None,
     skip_agreement: Annotated[
         bool, typer.Option("--skip-agreement", help="Make no certificate; every verdict is then INVALID.")
     ] = False,
-    deadline: Annotated[float | None, typer.Option(help="Seconds that any phase of a contender may take.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for result.json. Default: samestep-out/TIME.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result object alone.")] = False,
+    deterministic: _Deterministic = False,
+    deadline: _Deadline = None,
+    out: _Out = None,
+    as_json: _Json = False,
 ) -> None:
     """Train, certify and time contenders on the same machine; write DIR/result.json."""
     if quick and paper:
         raise Refused("--quick and --paper exclude each other")
     chosen = plan.make(
         contenders or ["torch", "jax"],
-        out=out or Path("samestep-out") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+        out=out or _default_out(),
         workload=workload,
         batch_size=batch_size,
         precision=precision,
@@ -87,6 +104,7 @@ def compare(
         margin=margin,
         data_folder=data,
         agreement=not skip_agreement,
+        deterministic=deterministic,
         deadline=deadline,
     )
     with progress.shown() as advance:
@@ -98,6 +116,54 @@ def compare(
     else:
         terminal.render(result, Console())
         typer.echo(f"\nresult file: {path}")
+    raise typer.Exit(_exit_code(result))
+
+
+@app.command()
+def agree(
+    contenders: _Contenders = None,
+    workload: _WorkloadName = "digits-cnn",
+    batch_size: _BatchSize = None,
+    precision: _Precision = "float32",
+    device: _Device = "auto",
+    epochs: _Epochs = None,
+    seed: _Seed = 0,
+    seeds: Annotated[int, typer.Option(help="Training runs per contender for the accuracy gate.")] = 5,
+    data: _Data = None,
+    deterministic: _Deterministic = False,
+    deadline: _Deadline = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Every tensor in execution order.")] = False,
+    out: _Out = None,
+    as_json: _Json = False,
+) -> None:
+    """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
+    if not 2 <= seeds <= 1000:
+        raise Refused(f"--seeds {seeds} is not allowed; allowed: a whole number from 2 to 1000")
+    chosen = plan.make(
+        contenders or ["torch", "jax"],
+        out=out or _default_out(),
+        workload=workload,
+        batch_size=batch_size,
+        precision=precision,
+        device=device,
+        rounds=None,
+        seed=seed,
+        epochs=epochs,
+        data_folder=data,
+        deterministic=deterministic,
+        deadline=deadline,
+    )
+    with progress.shown() as advance:
+        outcomes = runner.agree(chosen, seeds, advance)
+    result = judgement.result(chosen, outcomes, ["samestep", *sys.argv[1:]])
+    path = results.write(result, chosen.out)
+    if result["agreement"]["trajectory"]:
+        figures.loss_curves(result["agreement"]["trajectory"], chosen.out / "trajectory.svg")
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        certificate.render(result, Console(), verbose=verbose)
+        typer.echo(f"result file: {path}")
     raise typer.Exit(_exit_code(result))
 
 
@@ -118,6 +184,10 @@ def workloads() -> None:
 def env() -> None:
     """Print what a reader needs to repeat a run here: packages, devices, variables, as JSON."""
     typer.echo(json.dumps(environment.describe(), indent=2))
+
+
+def _default_out() -> Path:
+    return Path("samestep-out") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
 
 
 def _exit_code(result: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ from compare import environment, results, statistics
 from compare.agreement.certificate import Certificate, worst_gates
 from compare.agreement.settings import unequal
 from compare.data import store
+from compare.interface import Array
 from compare.launcher import Outcome, Outcomes
 from compare.plan import Plan
 
@@ -19,7 +20,7 @@ _LEAST_ROUNDS = 2
 
 
 def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, Any]:
-    """Return the result object of `compare.results` for a finished run."""
+    """Return the result object of `compare.results` for a finished run; without timed rounds it compares nothing."""
     agreement = _agreement(plan, outcomes)
     return {
         "schema_version": results.SCHEMA_VERSION,
@@ -29,7 +30,7 @@ def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, 
         "spec": _spec(plan, outcomes),
         "environment": environment.describe(),
         "contenders": [_contender(plan, outcome) for outcome in outcomes.contenders],
-        "comparisons": [_comparison(plan, outcomes, outcome) for outcome in outcomes.contenders[1:]],
+        "comparisons": [_comparison(plan, outcomes, outcome) for outcome in outcomes.contenders[1:] if plan.rounds],
         "agreement": agreement,
         "voided": [],
     }
@@ -73,7 +74,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "data_sha256": store.sha256(plan.dataset),
         "weights_sha256": opened.get("weights_sha256"),
         "agreement_requested": plan.agreement,
-        "deterministic": False,
+        "deterministic": plan.deterministic,
     }
 
 
@@ -172,7 +173,16 @@ def _agreement(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "pairs": pairs,
         "gates": [asdict(gate) for gate in worst_gates(list(outcomes.certificates.values()))],
         "first_mismatch": next((pair["first_mismatch"] for pair in pairs if pair["first_mismatch"]), None),
+        "accuracies": outcomes.accuracies,
+        "trajectory": {
+            name: {"loss": _finite(curves.own), "envelope": _finite(curves.envelope)}
+            for name, curves in outcomes.curves.items()
+        },
     }
+
+
+def _finite(values: Array) -> list[float | None]:
+    return [float(value) if math.isfinite(value) else None for value in values]
 
 
 def _pair(baseline: str, name: str, certificate: Certificate) -> dict[str, Any]:

@@ -125,6 +125,7 @@ def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
         head, rest = "stock", [head, *rest]
     values: dict[str, Value] = {knob.name: knob.default for knob in _ALL if backend not in knob.fixed}
     values |= _SETTINGS.get((backend, head, device), {})
+    given: set[str] = set()
     for item in rest:
         name, _, text = item.partition("=")
         knob = KNOBS.get(name)
@@ -133,6 +134,9 @@ def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
                 f"unknown tuning or knob {name!r} in {backend}:{tuning}; allowed: {', '.join(TUNINGS)}, or knobs "
                 f"joined by '+' out of {', '.join(KNOBS)}"
             )
+        if name in given:
+            raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")
+        given.add(name)
         if backend in knob.fixed:
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.fixed[backend]})")
         values[name] = _value(knob, text, f"{backend}:{tuning}")
@@ -166,7 +170,7 @@ def _check_device(backend: str, tuning: str, device: str, values: Mapping[str, V
 
 
 def child_environment(
-    backend: str, knobs: Mapping[str, Any], device: str, inherited: Mapping[str, str]
+    backend: str, knobs: Mapping[str, Any], device: str, deterministic: bool, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables to add for one child process, merged with what the user has set.
 
@@ -174,12 +178,18 @@ def child_environment(
     (jax.readthedocs.io, GPU memory allocation); a user's own setting wins.
     """
     added: dict[str, str] = {}
+    flags: list[str] = []
+    if backend == "torch" and deterministic:
+        added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch.use_deterministic_algorithms asks for it
     if backend == "jax":
         added["JAX_PLATFORMS"] = device
         added["XLA_PYTHON_CLIENT_PREALLOCATE"] = inherited.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         if knobs.get("graph-capture"):
-            flags = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE"
-            added["XLA_FLAGS"] = f"{flags} {inherited.get('XLA_FLAGS', '')}".strip()
+            flags.append("--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE")
+        if deterministic and device == "cuda":
+            flags.append("--xla_gpu_deterministic_ops=true")
+        if flags:
+            added["XLA_FLAGS"] = " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip()
     return added
 
 

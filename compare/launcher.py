@@ -9,6 +9,7 @@ from typing import Any
 
 from compare import knobs
 from compare.agreement.certificate import Certificate
+from compare.agreement.trajectory import Curves
 from compare.child import Child
 from compare.contenders import Contender
 from compare.interface import ContenderFailed
@@ -40,6 +41,8 @@ class Outcomes:
 
     contenders: list[Outcome]
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
+    curves: dict[str, Curves] = field(default_factory=dict[str, Curves])
+    accuracies: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
     @property
     def alive(self) -> list[Outcome]:
@@ -58,6 +61,10 @@ class Launcher:
     def dataset(self) -> Path:
         """The dataset file that all children read."""
         return self.scratch / "dataset.safetensors"
+
+    def seeded(self, seed: int) -> Path:
+        """The dataset file of another seed."""
+        return self.scratch / f"dataset-seed-{seed}.safetensors"
 
     def spec(self, outcome: Outcome, **changes: Any) -> dict[str, Any]:
         """Return what a child of this contender is told to build, as JSON types."""
@@ -81,7 +88,9 @@ class Launcher:
         """Start a child without waiting for it."""
         contender = outcome.contender
         values = knobs.resolve(contender.backend, contender.tuning, self.plan.device)
-        added = knobs.child_environment(contender.backend, values, self.plan.device, os.environ)
+        added = knobs.child_environment(
+            contender.backend, values, self.plan.device, self.plan.deterministic, os.environ
+        )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # have other precisions and keep theirs from run to run.
         cache = _user_cache() if purpose == "certificate" else self.scratch / f"cache-{contender.name}"

@@ -41,7 +41,9 @@ class Plan:
     margin: float
     out: Path
     dataset: Dataset
+    data_folder: str | None = None
     agreement: bool = True
+    deterministic: bool = False
     confidence: float = 0.95
     deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES)
 
@@ -56,6 +58,7 @@ class Plan:
             "knobs": knobs.resolve(contender.backend, contender.tuning, self.device),
             "epochs": self.epochs,
             "data": str(dataset),
+            "deterministic": self.deterministic,
         }
         return RunSpec(**(values | changes))
 
@@ -68,18 +71,19 @@ def make(
     batch_size: int | None = None,
     precision: str = "float32",
     device: str = "auto",
-    rounds: int = 10,
+    rounds: int | None = 10,
     seed: int = 0,
     epochs: int | None = None,
     margin: float = 0.01,
     data_folder: str | None = None,
     agreement: bool = True,
+    deterministic: bool = False,
     deadline: float | None = None,
 ) -> Plan:
     """Return the plan of a comparison.
 
-    `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds
-    replaces the deadline of every phase.
+    `rounds` None times nothing; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is
+    1 %); `deadline` in seconds replaces the deadline of every phase.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -93,7 +97,8 @@ def make(
     size = chosen.batch_size if batch_size is None else batch_size
     passes = chosen.epochs if epochs is None else epochs
     _whole("--batch-size", size, 2)  # batch norm has no variance over one image
-    _whole("--rounds", rounds, 2)
+    if rounds is not None:
+        _whole("--rounds", rounds, 2)
     _whole("--epochs", passes, 1)
     _whole("--seed", seed, 0)
     if not 0 < margin < 1:
@@ -106,13 +111,15 @@ def make(
         batch_size=size,
         precision=precision,
         device=resolved,
-        rounds=rounds,
+        rounds=rounds or 0,
         seed=seed,
         epochs=passes,
         margin=margin,
         out=out,
         dataset=data.load(chosen, folder=data_folder, seed=seed, batch_size=size),
+        data_folder=data_folder,
         agreement=agreement,
+        deterministic=deterministic,
         deadlines=DEADLINES if deadline is None else dict.fromkeys(DEADLINES, deadline),
     )
     for contender in plan.contenders:

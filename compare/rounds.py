@@ -66,7 +66,7 @@ def _warm_up(plan: Plan, child: Child, outcome: Outcome) -> None:
 
 def _block(plan: Plan, children: dict[str, Child], outcome: Outcome) -> float:
     steps = outcome.steps_per_block
-    assert steps is not None  # set by _prepare
+    assert steps is not None  # set by _warm_up
     return children[outcome.contender.name].call("block", plan.deadlines["block"], steps=steps) / steps
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compare import certification
+from compare import certification, trajectories
 from compare.certification import certify
 from compare.data import store
 from compare.launcher import Launcher, Outcome, Outcomes
@@ -40,6 +40,20 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
             if outcomes.alive:
                 time_round(launcher, outcomes.alive)
         progress("timed rounds", plan.rounds, plan.rounds)
+    return outcomes
+
+
+def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
+    """Certify a plan's contenders over all cases and by whole training runs, timing nothing."""
+    outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
+    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
+        launcher = Launcher(plan, Path(scratch))
+        store.save(plan.dataset, launcher.dataset)
+        progress("certify", 0, 2)
+        certify(launcher, outcomes, certification.adversarial(plan))
+        progress("train", 1, 2)
+        trajectories.run(launcher, outcomes, seeds)
+        progress("train", 2, 2)
     return outcomes
 
 

@@ -103,6 +103,17 @@ def verdict(ratio: Ratio, margin: float) -> str:
     return "INCONCLUSIVE"
 
 
+def equivalence(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval that two one-sided tests (TOST) judge by: two means are equivalent if it is inside a margin.
+
+    For paired `differences` it is the mean plus and minus Student's t at level 1 - confidence, one-sided (Schuirmann
+    1987): at 95 % confidence, the ordinary 90 % interval.
+    """
+    values = _finite("differences", differences, 2)
+    half = _critical(2 * confidence - 1, values.size - 1) * _standard_error(values)
+    return float(values.mean()) - half, float(values.mean()) + half
+
+
 def minimum_detectable_effect(differences: Sequence[float], confidence: float = 0.95, power: float = 0.8) -> float:
     """Return the smallest relative slowdown that this many rounds, spread like this, would have detected.
 

@@ -1,6 +1,5 @@
 """The child's side: serve one backend over the pipe, with the one timing loop that every backend shares."""
 
-import ctypes
 import os
 import signal
 import sys
@@ -22,7 +21,6 @@ from compare.measure import memory
 Clock = Callable[[], float]
 
 _PARENT_POLL_SECONDS = 0.5
-_PR_SET_PDEATHSIG = 1
 _WARM_UP_TAIL, _WARM_UP_LIMIT, _FLAT = 3, 25, 0.05
 _FIRST_LOSSES = 3
 
@@ -119,6 +117,25 @@ class Worker:
             "test_accuracy": self._accuracy(self._test),
         }
 
+    def losses(self, roundoff: float, generation: int) -> list[float | None]:
+        """Train as `train` does, but from weights moved by a relative `roundoff`, and return the loss of every step.
+
+        `generation` 0 moves nothing; any other number fixes the signs.
+        """
+        session = self._open_session
+        start = weights.initial(session.signature(), self._spec.seed)
+        if generation:
+            signs = np.random.default_rng((self._spec.seed, generation))
+            start = {name: a * (1 + roundoff * signs.choice((-1.0, 1.0), a.shape)) for name, a in start.items()}
+        session.assign(start)
+        losses: list[float | None] = []
+        for epoch in range(self._spec.epochs):
+            batches = self._epoch(epoch)
+            session.feed(batches)
+            session.run(len(batches))
+            losses += [_finite(loss) for loss in session.losses()]
+        return losses
+
     def record(self, spec: dict[str, Any], steps: int, path: str) -> list[str]:
         """Record the certificate's arrays of `spec` into a safetensors file; return their names in execution order."""
         recorded = recording.record(self._backend, RunSpec(**spec), steps)
@@ -171,7 +188,19 @@ class Worker:
         return right / len(batch.labels)
 
 
-COMMANDS = ("open", "warm_up", "block", "proof", "train", "record", "noise", "memory", "idle_memory", "settings")
+COMMANDS = (
+    "open",
+    "warm_up",
+    "block",
+    "proof",
+    "train",
+    "losses",
+    "record",
+    "noise",
+    "memory",
+    "idle_memory",
+    "settings",
+)
 
 
 def serve(backend: Backend, clock: Clock = time.perf_counter) -> None:
@@ -206,9 +235,6 @@ def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> prot
 
 def _end_with_parent(parent: int) -> None:
     """Kill this process group once the runner is gone, however it went, so that no child is left behind."""
-    if sys.platform == "linux":
-        # A framework that hangs in native code with the interpreter lock held would stop the thread below too.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         while os.getppid() == parent:

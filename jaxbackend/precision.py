@@ -74,8 +74,9 @@ class LossScale(NamedTuple):
         """Return the state after a step whose gradients were all finite or not."""
         good = jnp.where(finite, self.good_steps + 1, 0)
         grow = good == GROWTH_INTERVAL
-        factor = jnp.where(finite, jnp.where(grow, GROWTH_FACTOR, 1.0), BACKOFF_FACTOR)
-        return LossScale(self.scale * factor, jnp.where(grow, 0, good))
+        grown = self.scale * GROWTH_FACTOR
+        kept = jnp.where(grow & jnp.isfinite(grown), grown, self.scale)  # as torch, never past float32
+        return LossScale(jnp.where(finite, kept, self.scale * BACKOFF_FACTOR), jnp.where(grow, 0, good))
 
 
 def scaled(loss: jax.Array, scaling: LossScale | None) -> jax.Array:

@@ -1,5 +1,6 @@
 """One model in training with JAX: batches, dispatch, and what is read back."""
 
+import os
 from collections import deque
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -85,7 +86,9 @@ class JaxSession:
 
     def losses(self) -> Array:
         """See `compare.interface.Session`."""
-        return np.concatenate([np.atleast_1d(loss) for loss in self._losses])
+        if not self._losses:
+            return np.zeros(0)
+        return np.concatenate([np.atleast_1d(loss) for loss in self._losses])[-_KEPT_LOSSES:]
 
     def logits(self, images: Array) -> Array:
         """See `compare.interface.Session`."""
@@ -122,7 +125,7 @@ class JaxSession:
         with self._policy.scope():
             program = None
             if self._spec.knobs["compile"]:
-                program = self._step.program.lower(self._state, *self._next_batch()).compile()  # type: ignore[attr-defined]
+                program = self._step.program.lower(self._state, *self._batch(0)).compile()  # type: ignore[attr-defined]
             return memory.report(self._device, program)
 
     def settings(self) -> dict[str, Any]:
@@ -130,32 +133,35 @@ class JaxSession:
         knobs, policy = self._spec.knobs, self._policy
         with policy.scope():
             copied = jax.tree.map(jnp.copy, self._state)
-            self._step(copied, *self._next_batch())
-            outputs = self._step.layer_outputs(self._state, self._next_batch()[0])
+            images, labels = self._batch(0)
+            self._step(copied, images, labels)
+            outputs = self._step.layer_outputs(self._state, images)
             products = jax.config.values["jax_default_matmul_precision"]
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
             "compute_dtype": str(next(iter(outputs.values())).dtype),
             "tf32": None if policy.tf32 is None else products == "tensorfloat32",
             "loss_scaling": self._state.scaling is not None,
-            "batch_size": len(self._next_batch()[1]),
+            "batch_size": len(labels),
             "device": self._device.device_kind,
             "compile": bool(knobs["compile"]) and self._step.program._cache_size() > 0,  # type: ignore[attr-defined]
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
-            "deterministic": self._spec.deterministic,
+            "deterministic": self._spec.deterministic and _deterministic(self._device),
         }
 
     def _exported(self, state: Any) -> Arrays:
         arrays = layout.export(state)
         return {name: arrays[name] for name in self._signature if name in arrays}
 
-    def _next_batch(self) -> tuple[jax.Array, jax.Array]:
+    def _batch(self, index: int) -> tuple[jax.Array, jax.Array]:
         if self._stacked is not None:
-            index = self._position % len(self._stacked[0])
-            batch = self._stacked[0][index], self._stacked[1][index]
-        else:
-            batch = self._pool[self._position % len(self._pool)]
+            return self._stacked[0][index], self._stacked[1][index]
+        return self._pool[index]
+
+    def _next_batch(self) -> tuple[jax.Array, jax.Array]:
+        count = len(self._pool) if self._stacked is None else len(self._stacked[0])
+        batch = self._batch(self._position % count)
         self._position += 1
         return batch
 
@@ -169,6 +175,11 @@ def _device(name: str) -> Any:
         return jax.devices(name)[0]
     except RuntimeError as error:
         raise Refused(f"jax sees no {name} device: {error}") from error
+
+
+def _deterministic(device: Any) -> bool:
+    """XLA has no switch on a CPU, where it is deterministic; on a GPU its flag is in the environment or it is not."""
+    return device.platform == "cpu" or "--xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
 
 
 class JaxBackend:

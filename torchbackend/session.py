@@ -27,6 +27,8 @@ class TorchSession:
         self._policy = precision.policy(spec.precision, spec.device)
         self._device = _device(spec.device)
         torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
+        torch.use_deterministic_algorithms(spec.deterministic)
+        cudnn.deterministic = spec.deterministic
         cudnn.benchmark = bool(knobs["kernel-search"])
         model = models.build(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(model)
@@ -90,7 +92,9 @@ class TorchSession:
 
     def losses(self) -> Array:
         """See `compare.interface.Session`."""
-        return np.concatenate([np.atleast_1d(loss.cpu().numpy()) for loss in self._losses])
+        if not self._losses:
+            return np.zeros(0)
+        return np.concatenate([np.atleast_1d(loss.cpu().numpy()) for loss in self._losses])[-_KEPT_LOSSES:]
 
     def logits(self, images: Array) -> Array:
         """See `compare.interface.Session`."""
@@ -133,16 +137,16 @@ class TorchSession:
         with self._policy.scope():
             outputs = self._step.layer_outputs(images)
             products = {switch.fp32_precision for switch in precision.tf32_switches()}
-        kernel = next(leaf.tensor for leaf in self._leaves if leaf.tensor.ndim == 4)
+        first = next(iter(outputs.values()))  # of a convolution; a kernel of one channel has no telling memory order
         return {
-            "parameter_dtype": _name(kernel.dtype),
-            "compute_dtype": _name(next(iter(outputs.values())).dtype),
+            "parameter_dtype": _name(self._leaves[0].tensor.dtype),
+            "compute_dtype": _name(first.dtype),
             "tf32": None if self._policy.tf32 is None else products == {"tf32"},
             "loss_scaling": self._step.scaling.is_enabled(),
             "batch_size": len(labels),
             "compile": counters["frames"]["ok"] > 0,
             "graph-breaks": sum(counters["graph_break"].values()),
-            "channels-last": kernel.is_contiguous(memory_format=torch.channels_last) and not kernel.is_contiguous(),
+            "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
             "fused-optimizer": bool(self._step.update.param_groups[0]["fused"]),
             "graph-capture": self._several is not None,
             "steps-per-dispatch": 1 if self._several is None else self.steps_per_dispatch,
@@ -165,7 +169,9 @@ class TorchSession:
     def _placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         images = torch.from_numpy(batch.images).to(self._device, self._policy.parameter_dtype).permute(0, 3, 1, 2)
         labels = torch.from_numpy(batch.labels).to(self._device, torch.int64)
-        return images if self._spec.knobs["channels-last"] else images.contiguous(), labels
+        if not self._spec.knobs["channels-last"]:  # contiguous() would leave images of one channel as they are
+            images = images.clone(memory_format=torch.contiguous_format)
+        return images, labels
 
 
 def _device(name: str) -> torch.device:

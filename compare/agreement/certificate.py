@@ -1,7 +1,7 @@
 """The certificate of one pair: all gates, the evidence tensor by tensor, the first mismatch and its likely cause."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compare.agreement import causes, gates, referee
@@ -40,6 +40,12 @@ class Certificate:
     def passed(self) -> bool:
         """Whether every gate passed."""
         return all(gate.passed for gate in self.gates)
+
+    def extended(self, added: Iterable[Gate]) -> "Certificate":
+        """Return this certificate with further gates; a failed one is the first mismatch if there was none."""
+        more = tuple(added)
+        failed = next((f"{gate.name}: {gate.worst_tensor}" for gate in more if not gate.passed), None)
+        return replace(self, gates=(*self.gates, *more), first_mismatch=self.first_mismatch or failed)
 
 
 def make(
@@ -112,6 +118,6 @@ def worst_gates(certificates: Sequence[Certificate]) -> list[Gate]:
     def strain(gate: Gate) -> float:
         if not gate.passed or gate.value is None:
             return math.inf
-        return gate.limit / gate.value if gate.name == "scaling" else gate.value / gate.limit
+        return gate.limit / gate.value if gate.name == "scaling" else gate.value / (gate.limit or 1.0)
 
     return [max(same, key=strain) for same in zip(*(c.gates for c in certificates), strict=True)]

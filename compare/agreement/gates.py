@@ -135,6 +135,12 @@ def scaling(ratios: dict[str, float]) -> Gate:
     return Gate("scaling", _json(ratios[worst]), SCALING_LIMIT, ratios[worst] >= SCALING_LIMIT, worst)
 
 
+def determinism(once: Arrays, again: Arrays) -> Gate:
+    """Two runs of one side must be equal bit for bit; the value is the number of tensors that are not."""
+    unequal = [name for name in in_execution_order(list(once)) if not np.array_equal(once[name], again[name])]
+    return Gate("determinism", float(len(unequal)), 0.0, not unequal, unequal[0] if unequal else None)
+
+
 def fails(e64: float, ratio: float) -> bool:
     """Whether one tensor fails gate 1 or gate 2."""
     return not (e64 <= SEMANTIC_LIMIT and ratio >= SCALING_LIMIT)

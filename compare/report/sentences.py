@@ -15,10 +15,13 @@ def heading(result: Mapping[str, Any]) -> str:
     spec = result["spec"]
     name = _device_name(result["environment"], spec["device"])
     device = f"{spec['device']} ({name})" if name else spec["device"]
+    count = spec["parameter_count"]
+    parameters = "" if count is None else f"{_counted(count, 'parameter')}, "
+    rounds = f"{_counted(spec['rounds'], 'round')}, " if spec["rounds"] else ""
     return (
         f"{spec['workload']} trained on {device} in {spec['precision']}: batch {spec['batch_size']}, "
-        f"{_counted(spec['epochs'], 'epoch')}, {_counted(spec['rounds'], 'round')}, seed {spec['seed']}; "
-        f"{_counted(spec['parameter_count'], 'parameter')}, images {'x'.join(map(str, spec['image']))}, "
+        f"{_counted(spec['epochs'], 'epoch')}, {rounds}seed {spec['seed']}; "
+        f"{parameters}images {'x'.join(map(str, spec['image']))}, "
         f"data {spec['data_source']}"
     )
 

@@ -1,0 +1,56 @@
+"""Gate 4: over a training run the two sides stay as close as one side's own runs from one-ulp-perturbed weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compare.agreement.gates import Gate
+from compare.interface import Array
+from compare.statistics import equivalence
+
+# The envelope is the largest of a handful of twins, the next twin may well lie a little outside.
+TRAJECTORY_LIMIT = 3.0
+ACCURACY_MARGIN = 0.01
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The loss of every training step of one side: `own` [steps] and its perturbed `twins` [twins, steps]."""
+
+    own: Array
+    twins: Array
+
+    @property
+    def envelope(self) -> Array:
+        """The largest distance of any twin from `own` up to each step [steps]."""
+        return np.maximum.accumulate(np.abs(self.twins - self.own).max(0))
+
+
+def gate(baseline: Curves, contender: Curves) -> Gate:
+    """Compare the distance between the sides with the wider envelope, both as their largest value so far.
+
+    A loss that is not finite on either side fails.
+    """
+    every = (baseline.own, baseline.twins, contender.own, contender.twins)
+    if not all(np.isfinite(each).all() for each in every):
+        return Gate("trajectory", None, TRAJECTORY_LIMIT, False, "loss")
+    distance = np.maximum.accumulate(np.abs(contender.own - baseline.own))
+    # A loss is stored in float32: the envelope cannot be known to less than its resolution.
+    resolution = 2.0**-23 * np.maximum(np.abs(baseline.own), np.finfo(np.float32).tiny)
+    strain = distance / np.maximum(np.maximum(baseline.envelope, contender.envelope), resolution)
+    worst = int(strain.argmax())
+    return Gate(
+        "trajectory",
+        float(strain[worst]),
+        TRAJECTORY_LIMIT,
+        bool(strain[worst] <= TRAJECTORY_LIMIT),
+        f"loss at step {worst + 1}",
+    )
+
+
+def accuracy_gate(baseline: Sequence[float], contender: Sequence[float]) -> Gate:
+    """Judge final test accuracies over seeds: TOST at 95 %, margin one point of accuracy."""
+    low, high = equivalence([b - a for a, b in zip(baseline, contender, strict=True)])
+    bound = max(abs(low), abs(high))
+    return Gate("accuracy", bound, ACCURACY_MARGIN, bound <= ACCURACY_MARGIN, f"test accuracy, {len(baseline)} seeds")
