@@ -101,13 +101,13 @@ class Child:
             ContenderFailed: with status `oom`, `crash`, `timeout` or `refused`; the child is then gone.
         """
         message = self._receive(command, deadline)
-        match message:
-            case {"value": value}:
-                return value
-            case {"error": {"status": "oom" | "crash" | "refused" as status, "reason": str(reason)}}:
-                self._fail(cast(str, status), f"{command}: {reason}")
+        if "value" in message:
+            return message["value"]
+        match message.get("error"):
+            case {"status": "oom" | "crash" | "refused" as status, "reason": str(reason)}:
+                return self._fail(cast(str, status), f"{command}: {reason}")
             case _:
-                self._fail("crash", f"{command}: broken message: {str(message)[:80]}")
+                return self._fail("crash", f"{command}: broken message: {str(message)[:80]}")
 
     def call(self, command: str, deadline: float, **arguments: Any) -> Any:
         """`send` and `reply` in one."""

@@ -27,6 +27,7 @@ class TorchSession:
         self._policy = precision.policy(spec.precision, spec.device)
         self._device = _device(spec.device)
         torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
+        counters.clear()
         torch.use_deterministic_algorithms(spec.deterministic)
         cudnn.deterministic = spec.deterministic
         cudnn.benchmark = bool(knobs["kernel-search"])

@@ -1,0 +1,149 @@
+"""Does samestep's timing loop cost anything? A bare loop over the same step, in the same process, says.
+
+Opens a session as samestep's worker does, then alternates blocks A B B A between the worker's own `timed` and a loop
+written by hand that calls the framework directly. Prints the ratio of step times, reported over bare, with its
+interval; exits 1 where the estimate is more than 2 % from 1.
+
+    python benchmarks/bare_loop.py --backend jax --workload digits-cnn
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from compare import data, knobs, statistics, workloads
+from compare.data import store
+from compare.interface import DEVICES, PRECISIONS, RunSpec
+from compare.measure.order import palindromic
+from compare.rounds import BLOCK_SECONDS
+from compare.worker import Worker, timed
+
+LIMIT = 0.02
+PALINDROMES = 3
+
+Bare = Callable[[int], float]
+
+
+def torch_loop(session: Any) -> Bare:
+    import torch
+
+    step, pool, several = session._step, session._pool, session._several
+    cuda = session._device.type == "cuda"
+    synchronize = torch.cuda.synchronize if cuda else lambda: None
+
+    def single(steps: int) -> float:
+        start = perf_counter()
+        for index in range(steps):
+            images, labels = pool[index % len(pool)]
+            step(images, labels)
+        synchronize()
+        return perf_counter() - start
+
+    def replayed(steps: int) -> float:
+        start = perf_counter()
+        for index in range(0, steps, session.steps_per_dispatch):
+            several(index % len(pool))
+        synchronize()
+        return perf_counter() - start
+
+    return single if several is None else replayed
+
+
+def jax_loop(session: Any) -> Bare:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    program, several, pool, stacked = session._step.program, session._step.several, session._pool, session._stacked
+    state = jax.tree.map(jnp.copy, session._state)  # a donated state cannot be shared with the session
+
+    def single(steps: int) -> float:
+        nonlocal state
+        start = perf_counter()
+        for index in range(steps):
+            images, labels = pool[index % len(pool)]
+            state, _ = program(state, images, labels)
+        jax.block_until_ready(state)
+        return perf_counter() - start
+
+    def scanned(steps: int) -> float:
+        nonlocal state
+        images, labels = stacked
+        start = perf_counter()
+        for index in range(0, steps, session.steps_per_dispatch):
+            state, _ = several(state, images, labels, np.int32(index % len(images)))
+        jax.block_until_ready(state)
+        return perf_counter() - start
+
+    return single if several is None else scanned
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", choices=("jax", "torch"), required=True)
+    parser.add_argument("--workload", choices=("digits-cnn", "cifar-cnn"), default="digits-cnn")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    parser.add_argument("--device", choices=[name for name in DEVICES if name != "auto"], default="cpu")
+    parser.add_argument("--tuning", default="compiled")
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--rounds", type=int, default=20, help="groups of blocks, each giving one pair of medians")
+    return parser.parse_args()
+
+
+def main() -> int:
+    wanted = arguments()
+    workload = workloads.get(wanted.workload)
+    size = wanted.batch_size or workload.batch_size
+    switches = knobs.resolve(wanted.backend, wanted.tuning, wanted.device)
+    os.environ |= knobs.child_environment(wanted.backend, switches, wanted.device, False, os.environ)
+    backend = importlib.import_module(f"{wanted.backend}backend.session").BACKEND
+
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "dataset.safetensors"
+        store.save(data.load(workload, folder=None, seed=0, batch_size=size), path)
+        spec = RunSpec(workload.name, wanted.precision, wanted.device, size, 0, switches, 1, str(path))
+        worker = Worker(backend, perf_counter)
+        worker.open(spec.to_json())
+        steps = worker.warm_up(BLOCK_SECONDS[wanted.device], None)["steps_per_block"]
+    session: Any = worker._open_session
+
+    # The worker enters the precision's scope at every `run`; here it is entered once, outside the clock.
+    scope: contextlib.AbstractContextManager[None] = session._policy.scope()
+    bare = torch_loop(session) if wanted.backend == "torch" else jax_loop(session)
+    with scope:
+        bare(steps)
+    reported_medians: list[float] = []
+    bare_medians: list[float] = []
+    for _ in range(wanted.rounds):
+        blocks: tuple[list[float], list[float]] = ([], [])
+        for which in palindromic(2, PALINDROMES):
+            if which == 0:
+                blocks[0].append(timed(session, steps, perf_counter) / steps)
+            else:
+                with session._policy.scope():
+                    blocks[1].append(bare(steps) / steps)
+        reported_medians.append(median(blocks[0]))
+        bare_medians.append(median(blocks[1]))
+
+    ratio = statistics.paired_ratio(bare_medians, reported_medians)
+    passed = abs(ratio.estimate - 1) <= LIMIT
+    print(
+        f"{wanted.backend}:{wanted.tuning} {workload.name} {wanted.precision} {wanted.device} batch {size}, "
+        f"{steps} steps per block, {wanted.rounds} rounds of {2 * PALINDROMES} blocks each\n"
+        f"reported {1e3 * median(reported_medians):.4f} ms, bare {1e3 * median(bare_medians):.4f} ms per step; "
+        f"reported / bare {ratio.estimate:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}: "
+        f"{'within' if passed else 'beyond'} {100 * LIMIT:g} %"
+    )
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

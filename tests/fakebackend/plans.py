@@ -1,0 +1,71 @@
+"""What the tests of the runner and of the children share: scripts, small plans, and whether processes are gone."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from compare import contenders, plan
+from compare.plan import Plan
+from tests.fakebackend import BACKENDS
+
+ROOT = Path(__file__).resolve().parents[2]
+GONE_WITHIN = 3.0
+
+Script = Callable[..., Path]
+
+
+def environment(folder: Path, behaviours: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the variables that script the fake backends of a child process and let it find them."""
+    # One thread: BLAS would start a thread a core in each of many processes.
+    script = json.dumps({"folder": str(folder), **behaviours})
+    return {"SAMESTEP_FAKE": script, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+
+
+def register(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, behaviours: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Let this process know the fake backends, scripted by name."""
+    for name, value in BACKENDS.items():
+        monkeypatch.setitem(contenders.BACKENDS, name, value)
+    for name, value in environment(folder, behaviours or {}).items():
+        monkeypatch.setenv(name, value)
+
+
+def make(out: Path, texts: Sequence[str], **changes: Any) -> Plan:
+    """Return a plan small enough for a test: two rounds, one epoch."""
+    values: dict[str, Any] = {"rounds": 2, "epochs": 1, "device": "cpu", "deadline": 20.0}
+    return plan.make(texts, out=out, **(values | changes))
+
+
+def started(folder: Path) -> list[int]:
+    """Return the process ids of every fake process and its children that has been started with logs in `folder`."""
+    files = [*folder.glob("*.pid"), *folder.glob("grandchildren.log")]
+    return [int(pid) for file in files for pid in file.read_text().split()]
+
+
+def remaining(pids: Sequence[int], within: float = GONE_WITHIN) -> list[int]:
+    """Return those processes that still run after at most `within` seconds; a zombie does not run."""
+    end = time.monotonic() + within
+    while (alive := [pid for pid in pids if _runs(pid)]) and time.monotonic() < end:
+        time.sleep(0.02)
+    return alive
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:
+    """Wait until the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never came to hold"
+        time.sleep(0.02)

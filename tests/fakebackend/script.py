@@ -1,0 +1,148 @@
+"""What a fake process does beside its arithmetic: the scripted clock, the log, and faults."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compare.interface import Refused
+
+MEGABYTES = 4
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """The script of one fake backend.
+
+    Attributes:
+        step_seconds: scripted time of one training step.
+        launch_noise: standard deviation of ln(speed) from process to process.
+        step_noise: standard deviation of ln(time) from block to block.
+        seed: of both noises.
+        fault: one of `Script._FAULTS`, a fault of the arithmetic (`tests.fakebackend.session`), or `none`.
+        at: the session's method, `open` or `start`, at which a fault of the process happens.
+        process: the number, from 0, of the process of this backend that has the fault; None for all of them.
+    """
+
+    step_seconds: float = 1e-3
+    launch_noise: float = 0.0
+    step_noise: float = 0.0
+    seed: int = 0
+    fault: str = "none"
+    at: str = "run"
+    process: int | None = None
+
+
+class Script:
+    """One process's part: `clock` reports scripted seconds, `at` has the faults happen."""
+
+    def __init__(self, name: str, variable: str) -> None:
+        values: dict[str, Any] = json.loads(variable)
+        self.name = name
+        self.behaviour = Behaviour(**values.get(name, {}))
+        self._folder = Path(values["folder"])
+        self.process = self._claim_number()
+        self._random = np.random.default_rng([self.behaviour.seed, self.process, *name.encode()])
+        self._launch = np.exp(self._random.normal(0, self.behaviour.launch_noise))
+        self._now = 0.0
+
+    def clock(self) -> float:
+        return self._now
+
+    def advance(self, steps: float) -> None:
+        """Let the time of `steps` training steps pass."""
+        noise = np.exp(self._random.normal(0, self.behaviour.step_noise))
+        self._now += float(steps * self.behaviour.step_seconds * self._launch * noise)
+
+    def has(self, fault: str) -> bool:
+        """Whether this process has that fault."""
+        mine = self.behaviour.process in (None, self.process)
+        return mine and self.behaviour.fault == fault
+
+    def at(self, place: str) -> None:
+        """Say in the log that the process came to `place`, and let the fault scripted for it happen."""
+        self._log("calls", f"{self.name} {self.process} {os.getpid()} {place}")
+        if place == self.behaviour.at and self.has(self.behaviour.fault) and self.behaviour.fault in self._FAULTS:
+            self._FAULTS[self.behaviour.fault](self)
+
+    def _print(self) -> None:
+        line = "x" * 1023 + "\n"
+        for _ in range(MEGABYTES << 9):
+            sys.stdout.write(line)
+            os.write(1, line.encode())
+
+    def _hang(self) -> None:
+        time.sleep(3600)
+
+    def _hang_in_native_code(self) -> None:
+        ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps the interpreter lock: no other Python thread runs
+
+    def _exit(self) -> None:
+        os._exit(7)
+
+    def _kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _out_of_memory(self) -> None:
+        raise MemoryError("scripted: 8 GiB wanted")
+
+    def _raise(self) -> None:
+        raise RuntimeError("scripted failure\nwith a second line")
+
+    def _refuse(self) -> None:
+        raise Refused("scripted refusal")
+
+    def _start_grandchild(self) -> None:
+        process = subprocess.Popen(["sleep", "3600"])
+        self._log("grandchildren", str(process.pid))
+
+    def _start_grandchild_and_hang(self) -> None:
+        self._start_grandchild()
+        self._hang()
+
+    def _fork_and_die(self) -> None:
+        # A fork holds copies of the pipe's ends: the runner sees no end of file when the worker dies.
+        pid = os.fork()
+        if pid == 0:
+            self._hang()
+        self._log("grandchildren", str(pid))
+        self._kill()
+
+    def _break_protocol(self) -> None:
+        os.write(int(sys.argv[2]), b"{not json\n")
+
+    _FAULTS = {  # noqa: RUF012 -- a table of the functions above
+        "print": _print,
+        "hang": _hang,
+        "hang-native": _hang_in_native_code,
+        "exit": _exit,
+        "kill": _kill,
+        "oom": _out_of_memory,
+        "raise": _raise,
+        "refuse": _refuse,
+        "grandchild": _start_grandchild,
+        "grandchild-hang": _start_grandchild_and_hang,
+        "fork-die": _fork_and_die,
+        "garbage": _break_protocol,
+    }
+
+    def _claim_number(self) -> int:
+        number = 0
+        while True:
+            try:
+                (self._folder / f"{self.name}-{number}.pid").open("x").write(str(os.getpid()))
+                return number
+            except FileExistsError:
+                number += 1
+
+    def _log(self, name: str, line: str) -> None:
+        with (self._folder / f"{name}.log").open("a") as stream:
+            stream.write(f"{line}\n")

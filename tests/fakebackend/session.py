@@ -1,0 +1,160 @@
+"""A linear softmax classifier trained by SGD in NumPy, behind the shared interface; its work is real, its time is not.
+
+Faults of the arithmetic: `wrong-gradient` (the kernel's by 1 + 1e-6), `nan-gradient`, `skip` (every tenth step),
+`nan-loss` (after five steps), `never-wait` (queued work is never done), `settings` (reports another compute dtype),
+`nan-setting` (a value that JSON cannot carry), `protocol` (says hello in another version).
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compare import protocol, worker
+from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
+from tests.fakebackend.script import Script
+
+CLASSES = 10
+RATE = 0.1
+_DISPATCH = 0.01  # part of a step's time that passes while it is dispatched
+_NAN_AFTER = 5
+
+
+class FakeSession:
+    def __init__(self, spec: RunSpec, script: Script, inputs: int) -> None:
+        self._spec, self._script, self._inputs = spec, script, inputs
+        self._dtype = np.dtype(spec.precision)
+        self._queued = self._step = self._fed = 0
+        self._batches: list[Batch] = []
+        self._losses: list[float] = []
+
+    @property
+    def steps_per_dispatch(self) -> int:
+        return int(self._spec.knobs["steps-per-dispatch"])
+
+    def signature(self) -> dict[str, tuple[int, ...]]:
+        return {"dense.kernel": (self._inputs, CLASSES), "dense.bias": (CLASSES,)}
+
+    def assign(self, arrays: Arrays) -> None:
+        self._script.at("assign")
+        self._parameters = {name: arrays[name].astype(self._dtype) for name in self.signature()}
+        self._queued = self._step = 0
+
+    def feed(self, batches: Sequence[Batch]) -> None:
+        self._script.at("feed")
+        self._finish()
+        self._batches, self._losses, self._fed = list(batches), [], 0
+
+    def run(self, steps: int) -> None:
+        self._script.at("run")
+        self._queued += steps
+        self._script.advance(_DISPATCH * steps)
+
+    def wait(self) -> None:
+        self._script.at("wait")
+        self._finish()
+
+    def losses(self) -> Array:
+        self._finish()
+        return np.array(self._losses[-4096:])
+
+    def logits(self, images: Array) -> Array:
+        self._script.at("logits")
+        self._finish()
+        return self._forward(images.reshape(len(images), -1).astype(self._dtype))
+
+    def inspect(self, batch: Batch) -> Arrays:
+        self._script.at("inspect")
+        self._finish()
+        old = dict(self._parameters)
+        loss, logits, gradients = self._train(batch)
+        internals: Arrays = {"loss": loss, "logits": logits, "activation/dense": logits}
+        internals |= {f"gradient/{name}": gradient for name, gradient in gradients.items()}
+        return internals | {f"update/{name}": self._parameters[name] - old[name] for name in old}
+
+    def export(self) -> State:
+        self._script.at("export")
+        self._finish()
+        return State({name: array.copy() for name, array in self._parameters.items()}, {}, {}, self._step)
+
+    def memory(self) -> Memory:
+        self._script.at("memory")
+        return Memory(live_peak_bytes=1 << 20, absent=dict.fromkeys(("pool_peak_bytes", "static_bytes"), "fake"))
+
+    def settings(self) -> dict[str, Any]:
+        self._script.at("settings")
+        compute = "float16" if self._script.has("settings") else self._spec.precision
+        extra = {"odd": float("nan")} if self._script.has("nan-setting") else {}
+        batch_size = self._spec.batch_size
+        return {"parameter_dtype": str(self._dtype), "compute_dtype": compute, "batch_size": batch_size, **extra}
+
+    def _finish(self) -> None:
+        """Do the queued steps and let their time pass."""
+        if not self._queued or self._script.has("never-wait"):
+            return
+        steps, self._queued = self._queued, 0
+        for _ in range(steps):
+            batch = self._batches[self._fed % len(self._batches)]
+            self._fed += 1
+            if self._script.has("skip") and self._fed % 10 == 0:
+                continue
+            loss, _, _ = self._train(batch)
+            spoilt = self._script.has("nan-loss") and self._step > _NAN_AFTER
+            self._losses.append(float("nan") if spoilt else float(loss))
+        self._script.advance((1 - _DISPATCH) * steps)
+
+    def _train(self, batch: Batch) -> tuple[Array, Array, Arrays]:
+        count = len(batch.labels)
+        images = batch.images.reshape(count, -1).astype(self._dtype)
+        logits = self._forward(images)
+        shifted = logits - logits.max(1, keepdims=True)
+        logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+        loss = -logarithms[np.arange(count), batch.labels].mean()
+        error = (np.exp(logarithms) - np.eye(CLASSES, dtype=self._dtype)[batch.labels]) / self._dtype.type(count)
+        gradients = {"dense.kernel": self._product(images.T, error), "dense.bias": error.sum(0)}
+        if self._script.has("wrong-gradient"):
+            gradients["dense.kernel"] *= self._dtype.type(1 + 1e-6)
+        if self._script.has("nan-gradient"):
+            gradients["dense.kernel"][0, 0] = np.nan
+        for name, gradient in gradients.items():
+            self._parameters[name] = self._parameters[name] - self._dtype.type(RATE) * gradient
+        self._step += 1
+        return np.asarray(loss), logits, gradients
+
+    def _forward(self, images: Array) -> Array:
+        return self._product(images, self._parameters["dense.kernel"]) + self._parameters["dense.bias"]
+
+    def _product(self, a: Array, b: Array) -> Array:
+        # Another framework sums in another order: rounding then differs, and the gates have something to measure.
+        return a @ b if self._script.name == "fake" else a[:, ::-1] @ b[::-1]
+
+
+class FakeBackend:
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    @property
+    def name(self) -> str:
+        return self._script.name
+
+    def versions(self) -> dict[str, str]:
+        return {"numpy": np.__version__}
+
+    def open(self, spec: RunSpec) -> FakeSession:
+        self._script.at("open")
+        if spec.precision not in ("float32", "float64"):
+            raise Refused(f"the fake backend has no {spec.precision}; allowed: float32, float64")
+        return FakeSession(spec, self._script, inputs=64)
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        return "out of fake memory" in str(error)
+
+
+def serve_as(name: str) -> None:
+    """Serve the backend of that name, its clock scripted by SAMESTEP_FAKE."""
+    script = Script(name, os.environ["SAMESTEP_FAKE"])
+    script.at("start")
+    if script.has("protocol"):
+        protocol.VERSION += 1
+    worker.serve(FakeBackend(script), script.clock)

@@ -1,0 +1,139 @@
+"""Mixed precision: what stays float32, and float16's dynamic loss scale, by the same rule on both sides."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import jaxbackend.precision
+import torchbackend.precision
+from compare import weights
+from compare.interface import Array, Session
+from tests.parity import twins
+
+INFINITE, FINITE = False, True
+
+
+def is_bfloat16(array: Array) -> bool:
+    return not (array.view(np.uint32) & 0xFFFF).any()
+
+
+# XLA takes statistics before it rounds the convolution's output (its excess precision), torch after; bfloat16
+# statistics would be off by 4e-3 and be bfloat16 numbers.
+@pytest.mark.parametrize(("backend", "tolerance"), [("jax", 2e-3), ("torch", 2e-6)])
+def test_bfloat16_computes_layers_in_bfloat16_and_keeps_the_rest_in_float32(
+    backend: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+):
+    twins.narrow(monkeypatch)
+    session = twins.session(backend, "cifar-cnn", precision="bfloat16")
+    (batch,) = twins.batches("cifar-cnn", 1)
+    before = session.export()
+    found = session.inspect(batch)
+    after = session.export()
+    assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
+    for state in (after.parameters, after.buffers, after.optimizer):
+        assert {array.dtype for array in state.values()} == {np.dtype(np.float32)}
+    layers = {name: array for name, array in found.items() if name.startswith("activation/")}
+    assert all(is_bfloat16(array) for array in layers.values())
+    assert not is_bfloat16(found["loss"])
+    assert not any(is_bfloat16(array) for name, array in found.items() if name.startswith("update/"))
+    for block in range(4):  # statistics of what the convolution gave, not rounded to bfloat16 on the way
+        name = f"blocks.{block}.norm"
+        wide = layers[f"activation/blocks.{block}.conv"].astype(np.float64)
+        mean = 0.9 * before.buffers[f"{name}.mean"] + 0.1 * wide.mean((0, 1, 2))
+        var = 0.9 * before.buffers[f"{name}.var"] + 0.1 * wide.var((0, 1, 2), ddof=1)
+        np.testing.assert_allclose(found[f"buffer/{name}.mean"], mean, rtol=tolerance, atol=tolerance / 20)
+        np.testing.assert_allclose(found[f"buffer/{name}.var"], var, rtol=tolerance)
+        assert not is_bfloat16(found[f"buffer/{name}.mean"])
+        assert not is_bfloat16(found[f"buffer/{name}.var"])
+    session.feed([batch])
+    settings = session.settings()
+    assert (settings["parameter_dtype"], settings["compute_dtype"]) == ("float32", "bfloat16")
+
+
+def torch_scales(outcomes: list[bool], start: float) -> list[float]:
+    policy = torchbackend.precision.policy("float16", "cpu")
+    scaler = torchbackend.precision.loss_scale(policy, "cpu")
+    parameter = torch.nn.Parameter(torch.zeros(()))
+    update = torch.optim.SGD([parameter], 0.1)
+    scaler.load_state_dict(scaler.state_dict() | {"scale": start})
+    scaler.scale(parameter)
+    found: list[float] = []
+    for finite in outcomes:
+        parameter.grad = torch.tensor(1.0 if finite else float("inf"))
+        scaler.step(update)
+        scaler.update()
+        found.append(scaler.get_scale())
+    return found
+
+
+def jax_scales(outcomes: list[bool], start: float) -> list[float]:
+    state = jaxbackend.precision.LossScale.initial(jaxbackend.precision.policy("float16", "cpu"))
+    assert state is not None
+    state = state._replace(scale=jnp.float32(start))
+    update, found = jax.jit(lambda state, finite: state.update(finite)), []
+    for finite in outcomes:
+        state = update(state, finite)
+        found.append(float(state.scale))
+    return found
+
+
+@pytest.mark.parametrize("scales", [torch_scales, jax_scales])
+def test_the_loss_scale_halves_on_overflow_and_doubles_after_2000_finite_steps_in_a_row(scales):
+    outcomes = [INFINITE, INFINITE, *[FINITE] * 1999, INFINITE, *[FINITE] * 4000]
+    found = scales(outcomes, 65536.0)
+    assert found[:3] == [32768.0, 16384.0, 16384.0]
+    assert found[2000:2002] == [16384.0, 8192.0]
+    assert found[2001 + 1999 : 2001 + 2002] == [8192.0, 16384.0, 16384.0]
+    assert found[-2:] == [16384.0, 32768.0]
+
+
+@pytest.mark.parametrize("scales", [torch_scales, jax_scales])
+def test_the_loss_scale_does_not_grow_past_float32(scales):
+    largest = 2.0**127
+    assert scales([FINITE] * 2000, largest)[-1] == largest
+
+
+def test_the_first_scale_is_gradscaler_s():
+    scaler = torch.amp.GradScaler("cpu")
+    for backend in (jaxbackend.precision, torchbackend.precision):
+        assert scaler.get_scale() == backend.INITIAL_SCALE
+        assert scaler.get_growth_factor() == backend.GROWTH_FACTOR
+        assert scaler.get_backoff_factor() == backend.BACKOFF_FACTOR
+        assert scaler.get_growth_interval() == backend.GROWTH_INTERVAL
+
+
+def overflow_then_train(session: Session) -> list[bool]:
+    """Train on images whose scaled gradients leave float16 at first; return which steps updated the weights."""
+    start = weights.randomised(session.signature(), 3)
+    start["blocks.3.norm.scale"] *= 20  # large inputs of the dense layer: large gradients of its kernel
+    session.assign(start)
+    batches = twins.batches("cifar-cnn", 3)
+    taken: list[bool] = []
+    for step in range(10):
+        before = session.export()
+        found = session.inspect(batches[step % 3])
+        after = session.export()
+        assert after.step == before.step + 1 == step + 1
+        assert np.isfinite(found["loss"])
+        for name, array in after.buffers.items():
+            assert not np.array_equal(array, before.buffers[name])
+        finite = all(np.isfinite(array).all() for name, array in found.items() if name.startswith("gradient/"))
+        moved = [name for name, array in after.parameters.items() if not np.array_equal(array, before.parameters[name])]
+        assert len(moved) == (len(after.parameters) if finite else 0)
+        if not finite:
+            for name, array in after.optimizer.items():
+                np.testing.assert_array_equal(array, before.optimizer.get(name, np.zeros_like(array)))
+        taken.append(finite)
+    return taken
+
+
+def test_an_overflow_skips_the_update_but_not_batch_norm_nor_the_step_count(monkeypatch):
+    twins.narrow(monkeypatch, learning_rate=1e-4)
+    taken = {
+        backend: overflow_then_train(twins.session(backend, "cifar-cnn", precision="float16")) for backend in twins.BOTH
+    }
+    assert taken["jax"] == taken["torch"]
+    assert not taken["jax"][0]
+    assert taken["jax"][-1]

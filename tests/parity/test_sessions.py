@@ -1,0 +1,199 @@
+"""Sessions of both backends through the shared interface, in one process on the CPU."""
+
+import numpy as np
+import pytest
+import torch
+
+from compare import weights
+from compare.interface import Arrays, Refused, Session
+from tests.parity import twins
+
+BOTH = pytest.mark.parametrize("backend", twins.BOTH)
+
+
+def state(session: Session) -> Arrays:
+    exported = session.export()
+    return {**exported.parameters, **exported.buffers, **exported.optimizer}
+
+
+def equal(value: Arrays, reference: Arrays, tolerance: float) -> None:
+    assert value.keys() == reference.keys()
+    for name, array in value.items():
+        error = np.linalg.norm(array - reference[name]) / np.linalg.norm(reference[name])
+        assert error <= tolerance, f"{name}: {error}"
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch):
+    twins.narrow(monkeypatch)
+
+
+@pytest.mark.parametrize("workload", twins.WORKLOADS)
+def test_both_backends_have_the_same_tensors_in_the_same_order(workload: str):
+    signatures = [list(twins.session(backend, workload).signature().items()) for backend in twins.BOTH]
+    assert signatures[0] == signatures[1]
+
+
+@BOTH
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_what_is_assigned_is_exported_bit_by_bit(backend: str, precision: str):
+    session = twins.session(backend, "cifar-cnn", precision=precision)
+    assigned = weights.randomised(session.signature(), 3)
+    exported = session.export()
+    found = {**exported.parameters, **exported.buffers}
+    assert [name for name in assigned if name in exported.parameters] == list(exported.parameters)
+    assert [name for name in assigned if name in exported.buffers] == list(exported.buffers)
+    for name, array in assigned.items():
+        assert found[name].dtype == precision
+        np.testing.assert_array_equal(found[name], array)
+    assert exported.step == 0
+
+
+@BOTH
+def test_an_export_is_a_copy(backend: str):
+    session, pool = twins.session(backend), twins.batches("digits-cnn", 1)
+    before = session.export().parameters
+    kept = {name: array.copy() for name, array in before.items()}
+    session = twins.trained(session, pool, 1)
+    after = session.export().parameters
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, kept[name])
+        assert not np.array_equal(array, after[name])
+
+
+@BOTH
+def test_running_steps_is_inspecting_them(backend: str):
+    pool = twins.batches("digits-cnn", 3)
+    ran = twins.trained(twins.session(backend), pool, 3)
+    inspected = twins.session(backend)
+    found = [inspected.inspect(batch) for batch in pool]
+    equal(state(ran), state(inspected), 1e-13)
+    np.testing.assert_allclose(ran.losses(), [internals["loss"] for internals in found], rtol=1e-13)
+    assert ran.export().step == inspected.export().step == 3
+
+
+@BOTH
+def test_assigning_again_starts_again(backend: str):
+    session, pool = twins.session(backend), twins.batches("digits-cnn", 2)
+    first = state(twins.trained(session, pool, 2))
+    session.assign(weights.randomised(session.signature(), 3))
+    assert session.export().step == 0
+    second = state(twins.trained(session, pool, 2))
+    equal(second, first, 0.0)
+
+
+@pytest.fixture(scope="module")
+def ten_steps() -> dict[str, Session]:
+    """Ten float64 steps over a pool of four batches, in stock tuning."""
+    pool = twins.batches("digits-cnn", 4)
+    return {backend: twins.trained(twins.session(backend), pool, 10) for backend in twins.BOTH}
+
+
+VARIANTS = [
+    ("jax", "compile=off"),
+    ("jax", "compiled"),
+    ("jax", "stock+steps-per-dispatch=3"),
+    ("jax", "tuned+steps-per-dispatch=5"),
+    ("torch", "channels-last"),
+    ("torch", "fused-optimizer"),
+    ("torch", "tuned"),
+    pytest.param("torch", "compiled", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("backend", "tuning"), VARIANTS)
+def test_a_tuning_computes_what_stock_computes(backend: str, tuning: str, ten_steps: dict[str, Session]):
+    stock = ten_steps[backend]
+    session = twins.trained(twins.session(backend, tuning=tuning), twins.batches("digits-cnn", 4), 10)
+    equal(state(session), state(stock), 1e-12)
+    np.testing.assert_allclose(session.losses(), stock.losses(), rtol=1e-12)
+    assert session.export().step == 10
+
+
+@BOTH
+def test_step_i_trains_on_batch_i_of_the_pool_in_turn(backend: str):
+    pool = twins.batches("digits-cnn", 2)
+    session = twins.trained(twins.session(backend), pool, 3)
+    session.run(2)
+    by_hand = twins.session(backend)
+    for index in (0, 1, 0, 1, 0):
+        by_hand.inspect(pool[index])
+    equal(state(session), state(by_hand), 1e-13)
+    assert len(session.losses()) == 5
+
+
+@BOTH
+@pytest.mark.parametrize("reading", ["settings", "memory"])
+def test_reading_settings_and_memory_changes_nothing(backend: str, reading: str, ten_steps: dict[str, Session]):
+    session = twins.trained(twins.session(backend), twins.batches("digits-cnn", 4), 4)
+    getattr(session, reading)()
+    session.run(6)
+    equal(state(session), state(ten_steps[backend]), 1e-13)
+    np.testing.assert_allclose(session.losses(), ten_steps[backend].losses(), rtol=1e-13)
+
+
+@BOTH
+def test_feeding_forgets_losses_and_position(backend: str):
+    session, pool = twins.session(backend), twins.batches("digits-cnn", 2)
+    twins.trained(session, pool, 3)
+    session.feed(pool)
+    assert session.losses().shape == (0,)
+    before = twins.session(backend)
+    before.assign(session.export().parameters)
+    session.assign(session.export().parameters)
+    session.run(1)
+    np.testing.assert_allclose(session.losses(), before.inspect(pool[0])["loss"], rtol=1e-13)
+
+
+@pytest.mark.parametrize(("backend", "tuning"), [("jax", "steps-per-dispatch=4+compile"), ("torch", "stock")])
+def test_the_last_losses_are_kept(backend: str, tuning: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(f"{backend}backend.session._KEPT_LOSSES", 6)
+    session = twins.trained(twins.session(backend, tuning=tuning), twins.batches("digits-cnn", 3), 10)
+    whole = twins.session(backend)
+    found = [whole.inspect(twins.batches("digits-cnn", 3)[step % 3])["loss"] for step in range(10)]
+    np.testing.assert_allclose(session.losses(), found[-6:], rtol=1e-12)
+
+
+@pytest.mark.parametrize("workload", twins.WORKLOADS)
+def test_the_backends_agree_on_losses_logits_and_state(workload: str):
+    pool = twins.batches(workload, 2)
+    sessions = [twins.trained(twins.session(backend, workload), pool, 3) for backend in twins.BOTH]
+    equal(state(sessions[0]), state(sessions[1]), 1e-11)
+    np.testing.assert_allclose(sessions[0].losses(), sessions[1].losses(), rtol=1e-12)
+    logits = [session.logits(pool[0].images[:5]) for session in sessions]
+    assert logits[0].shape == logits[1].shape == (5, 10)
+    np.testing.assert_allclose(logits[0], logits[1], rtol=1e-10, atol=1e-12)
+
+
+READ_BACK = [
+    ("jax", "stock", {"compile": True, "donation": False, "steps-per-dispatch": 1}),
+    ("jax", "compile=off", {"compile": False, "donation": False}),
+    ("jax", "compiled", {"compile": True, "donation": True}),
+    ("jax", "compiled+steps-per-dispatch=4", {"compile": True, "donation": True, "steps-per-dispatch": 4}),
+    ("torch", "stock", {"compile": False, "channels-last": False, "fused-optimizer": False, "graph-capture": False}),
+    ("torch", "tuned", {"compile": False, "channels-last": True, "fused-optimizer": True}),
+    pytest.param("torch", "compiled", {"compile": True, "graph-breaks": 0}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("backend", "tuning", "expected"), READ_BACK)
+def test_settings_are_read_back(backend: str, tuning: str, expected: dict):
+    pool = twins.batches("digits-cnn", 4)
+    session = twins.trained(twins.session(backend, tuning=tuning), pool, 4)
+    shared = {"parameter_dtype": "float64", "compute_dtype": "float64", "tf32": None, "loss_scaling": False}
+    found = session.settings()
+    assert {name: found[name] for name in shared | expected} == shared | expected
+    assert found["batch_size"] == 8
+
+
+@BOTH
+def test_tf32_is_refused_on_a_cpu(backend: str):
+    with pytest.raises(Refused, match="tf32 needs --device cuda"):
+        twins.session(backend, precision="tf32")
+
+
+@BOTH
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a cuda device")
+def test_a_missing_device_is_refused(backend: str):
+    with pytest.raises(Refused, match=f"{backend} sees no cuda device"):
+        twins.session(backend, device="cuda")

@@ -1,0 +1,193 @@
+"""The backends are twins: the same files, in them the same public names, and the same arguments to them."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import compare.interface
+import jaxbackend
+import jaxbackend.session
+import torchbackend
+import torchbackend.session
+
+# Names that one backend has alone, by file, and why; a class stands for its methods too.
+INHERITED = "torch's own forward is inherited"
+ONLY_JAX = {
+    "layers.py": {"BatchNorm.__call__": INHERITED, "MaxPool.__call__": INHERITED},
+    "precision.py": {
+        "LossScale": "jax has no GradScaler; torch's own is used there",
+        "scaled": "GradScaler.scale in torch",
+        "unscaled": "GradScaler.unscale_ in torch",
+    },
+    "step.py": {
+        "TrainState": "jax steps are pure functions over a state; torch's model and optimizer hold theirs",
+        "TrainingStep.initial": "torch resets its state in place",
+    },
+    "tuning.py": {
+        "several": "several steps are a scan over any step in jax, a captured CUDA graph with buffers in torch",
+        "start_convolutions": "works around a fault of XLA's command buffers",
+    },
+}
+ONLY_TORCH = {
+    "layout.py": {
+        "Leaf": "flax's variables carry names and have the neutral axes; torch's tensors need both beside them",
+        "leaves": "see Leaf",
+        "channels_last": "jax activations are channels-last already",
+    },
+    "precision.py": {
+        "Policy.autocast": "jax layers are told their compute dtype when they are made",
+        "tf32_switches": "jax has one setting, torch one for products and one for convolutions",
+        "loss_scale": "makes torch's GradScaler; LossScale.initial in jax",
+    },
+    "step.py": {
+        "TrainingStep.reset": "jax makes a new state",
+        "TrainingStep.snapshot": "a captured graph updates in place; jax keeps the old state",
+    },
+    "tuning.py": {
+        "OneStep": "a type that only Several needs",
+        "Several": "see jax's several",
+    },
+}
+# Arguments that one backend has alone. A step takes its state in jax and holds it in torch, and so on down.
+HOLDS_STATE = "torch's step holds the state, jax's is given it"
+ARGUMENTS = {
+    ("layout.py", "export"): "a whole state in jax, one tensor and its leaf in torch",
+    ("layout.py", "assign"): "jax makes a new state and places it; torch's leaves know dtype and device",
+    ("memory.py", "report"): "only XLA has a compiled program with a static plan",
+    ("optim.py", "build"): "torch's optimizers hold parameters and have kernel options of their own",
+    ("optim.py", "export"): "torch's optimizer keys its moments by tensor",
+    ("step.py", "TrainingStep.__init__"): "autocast and GradScaler are made for a device type",
+    ("step.py", "TrainingStep.__call__"): HOLDS_STATE,
+    ("step.py", "TrainingStep.inspected"): HOLDS_STATE,
+    ("step.py", "TrainingStep.evaluate"): HOLDS_STATE,
+    ("step.py", "TrainingStep.layer_outputs"): HOLDS_STATE,
+    ("tuning.py", "compiled"): "what is compiled is a step in jax, forward and loss in torch",
+}
+
+
+def neutral(name: str) -> str:
+    return (
+        name.replace("JaxSession", "Session")
+        .replace("TorchSession", "Session")
+        .replace("JaxBackend", "Backend")
+        .replace("TorchBackend", "Backend")
+    )
+
+
+def files(package: ModuleType) -> list[str]:
+    root = Path(package.__path__[0])
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*.py"))
+
+
+def module(package: ModuleType, file: str) -> ModuleType:
+    name = file.removesuffix(".py").replace("/", ".").removesuffix("__init__").rstrip(".")
+    return importlib.import_module(f"{package.__name__}.{name}".rstrip("."))
+
+
+def public(package: ModuleType, file: str) -> dict[str, Any]:
+    """Return what a file itself defines: functions, classes, constants, and the classes' public methods."""
+    tree = ast.parse((Path(package.__path__[0]) / file).read_text())
+    names = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names += [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    found: dict[str, Any] = {}
+    for name in names:
+        if name.startswith("_"):
+            continue
+        value = found[neutral(name)] = getattr(module(package, file), name)
+        if inspect.isclass(value):
+            found |= {f"{neutral(name)}.{key}": method for key, method in methods(value).items()}
+    return found
+
+
+def methods(owner: type) -> dict[str, Any]:
+    own = {**owner.__dict__}
+    if "forward" in own:  # torch's __call__ goes through it
+        own["__call__"] = own.pop("forward")
+    kept = ("__init__", "__call__")
+    return {
+        name: value
+        for name, value in own.items()
+        if (name in kept or not name.startswith("_"))
+        and (callable(value) or isinstance(value, (property, classmethod)))
+    }
+
+
+def arguments(value: Any) -> list[tuple[str, Any, Any]] | None:
+    """Return name, kind and default of each argument; types differ by framework."""
+    function = value.__init__ if inspect.isclass(value) and "__init__" in vars(value) else value
+    if not inspect.isfunction(function):
+        return None
+    return [(item.name, item.kind, item.default) for item in inspect.signature(function).parameters.values()]
+
+
+def test_both_backends_have_the_same_files():
+    assert files(jaxbackend) == files(torchbackend)
+
+
+CODE = [file for file in files(jaxbackend) if file != "__main__.py"]
+
+
+def alone(package: ModuleType, file: str) -> set[str]:
+    allowed = (ONLY_JAX if package is jaxbackend else ONLY_TORCH).get(file, {})
+    return {name for name in public(package, file) if name in allowed or name.partition(".")[0] in allowed}
+
+
+@pytest.mark.parametrize("file", CODE)
+def test_both_files_have_the_same_public_names_in_the_same_order(file: str):
+    shared = [
+        [name for name in public(package, file) if name not in alone(package, file)]
+        for package in (jaxbackend, torchbackend)
+    ]
+    assert shared[0] == shared[1]
+
+
+@pytest.mark.parametrize("file", CODE)
+def test_both_files_have_the_same_arguments_to_the_same_names(file: str):
+    first, second = public(jaxbackend, file), public(torchbackend, file)
+    differing = {
+        name: (arguments(first[name]), arguments(second[name]))
+        for name in first.keys() & second.keys()
+        if not name.endswith("__call__") or file == "step.py"  # a layer's input has other axes and another name
+        if arguments(first[name]) != arguments(second[name]) and (file, name) not in ARGUMENTS
+        if not (inspect.isclass(first[name]) and (file, f"{name}.__init__") in ARGUMENTS)
+    }
+    assert not differing
+
+
+def test_the_lists_of_differences_name_nothing_that_is_not_one():
+    for package, other, lists in ((jaxbackend, torchbackend, ONLY_JAX), (torchbackend, jaxbackend, ONLY_TORCH)):
+        for file, names in lists.items():
+            assert names.keys() <= public(package, file).keys(), file
+            assert not names.keys() & public(other, file).keys(), file
+    for file, name in ARGUMENTS:
+        first, second = public(jaxbackend, file)[name], public(torchbackend, file)[name]
+        assert arguments(first) != arguments(second), (file, name)
+
+
+@pytest.mark.parametrize("kind", ["Session", "Backend"])
+@pytest.mark.parametrize("package", [jaxbackend.session, torchbackend.session], ids=["jax", "torch"])
+def test_the_classes_are_the_interface_s_and_no_more(package: ModuleType, kind: str):
+    protocol = methods(getattr(compare.interface, kind))
+    prefix = "Jax" if package is jaxbackend.session else "Torch"
+    own = methods(getattr(package, prefix + kind))
+    assert own.keys() - {"__init__"} == protocol.keys() - {"__init__", "name"}
+    for name in own.keys() - {"__init__"}:
+        if isinstance(protocol[name], property):
+            assert isinstance(own[name], property)
+            assert inspect.signature(own[name].fget) == inspect.signature(protocol[name].fget)
+        elif name == "open":  # returns its own kind of session
+            assert arguments(own[name]) == arguments(protocol[name])
+        else:
+            assert inspect.signature(own[name]) == inspect.signature(protocol[name]), name
+
+
+@pytest.mark.parametrize("package", [jaxbackend.session, torchbackend.session], ids=["jax", "torch"])
+def test_a_backend_has_its_package_s_name(package: ModuleType):
+    assert f"{package.BACKEND.name}backend" == package.__name__.partition(".")[0]

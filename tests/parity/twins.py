@@ -1,0 +1,62 @@
+"""Both backends in one process on the CPU, for tests that hold one against the other."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import jaxbackend.session
+import torchbackend.session
+from compare import knobs, weights, workloads
+from compare.data import synthetic
+from compare.interface import Backend, Batch, RunSpec, Session
+
+BACKENDS: dict[str, Backend] = {"jax": jaxbackend.session.BACKEND, "torch": torchbackend.session.BACKEND}
+BOTH = tuple(BACKENDS)
+
+# Odd, so that pooling drops a row; None is the workload's own size, which its data have too.
+IMAGE_SIZE = {"digits-cnn": None, "cifar-cnn": 7}
+WORKLOADS = tuple(IMAGE_SIZE)
+
+
+def spec(backend: str, workload: str = "digits-cnn", tuning: str = "stock", **changes: Any) -> RunSpec:
+    arguments: dict[str, Any] = {
+        "precision": "float64",
+        "device": "cpu",
+        "batch_size": 8,
+        "seed": 3,
+        "epochs": 1,
+        "data": "",
+        "image_size": IMAGE_SIZE[workload],
+    }
+    return RunSpec(workload=workload, knobs=knobs.resolve(backend, tuning, "cpu"), **(arguments | changes))
+
+
+def batches(workload: str, count: int, *, size: int = 8) -> list[Batch]:
+    model = workloads.get(workload).model.resized(IMAGE_SIZE[workload])
+    drawn, _ = synthetic.make(model.image, classes=model.classes, seed=1, train=count * size, test=1)
+    parts = [slice(start, start + size) for start in range(0, count * size, size)]
+    return [Batch(drawn.images[part], drawn.labels[part]) for part in parts]
+
+
+def session(backend: str, workload: str = "digits-cnn", tuning: str = "stock", **changes: Any) -> Session:
+    """Return a session with randomised weights."""
+    opened = BACKENDS[backend].open(spec(backend, workload, tuning, **changes))
+    opened.assign(weights.randomised(opened.signature(), 3))
+    return opened
+
+
+def trained(opened: Session, pool: list[Batch], steps: int) -> Session:
+    opened.feed(pool)
+    opened.run(steps)
+    return opened
+
+
+def narrow(patch: pytest.MonkeyPatch, learning_rate: float | None = None) -> None:
+    """Give cifar-cnn two narrow stages, because XLA takes 5 s to compile each program of the three wide ones."""
+    changed = dict(workloads.WORKLOADS)
+    wide = changed["cifar-cnn"]
+    optimizer = wide.optimizer if learning_rate is None else replace(wide.optimizer, learning_rate=learning_rate)
+    model = replace(wide.model, arguments={"widths": (4, 6)})
+    changed["cifar-cnn"] = replace(wide, model=model, optimizer=optimizer)
+    patch.setattr(workloads, "WORKLOADS", changed)

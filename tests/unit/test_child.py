@@ -1,0 +1,148 @@
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.child import Child
+from compare.interface import ContenderFailed
+from tests.fakebackend import BACKENDS, plans
+
+DEADLINE = 1.5
+
+
+class Nursery:
+    """Starts fake children whose logs lie in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.children: list[Child] = []
+
+    def child(self, **behaviour: Any) -> Child:
+        variables = plans.environment(self.folder, {"fake": behaviour})
+        child = Child("fake", BACKENDS["fake"][0], variables, self.folder)
+        self.children.append(child)
+        return child
+
+    def failure(self, command: str, **behaviour: Any) -> ContenderFailed:
+        """Return how a child fails that has a fault when the command is called."""
+        child = self.child(**behaviour)
+        try:
+            child.greet(20)
+            child.call(command, DEADLINE)
+        except ContenderFailed as failure:
+            return failure
+        raise AssertionError(f"{command} did not fail")
+
+    def family(self) -> list[int]:
+        return plans.started(self.folder)
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Generator[Nursery]:
+    descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- names only
+    nursery = Nursery(tmp_path)
+    yield nursery
+    for child in nursery.children:
+        child.close()
+        child.close()
+    assert not plans.remaining(nursery.family())
+    assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
+
+
+def test_a_child_greets_and_answers_until_it_is_closed(nursery: Nursery) -> None:
+    child = nursery.child()
+    hello = child.greet(20)
+    assert (hello["backend"], list(hello["versions"])) == ("fake", ["numpy"])
+    assert child.call("idle_memory", DEADLINE, device="cpu") > 1 << 20
+    assert nursery.family() == [child.pid]
+    child.close()
+    assert not plans.remaining([child.pid], within=0)
+
+
+def test_an_unknown_command_and_a_call_too_early_are_crashes_with_a_reason(nursery: Nursery) -> None:
+    assert "unknown command 'dance'" in nursery.failure("dance").reason
+    assert "no session is open" in nursery.failure("settings").reason
+    assert "unknown command '_timed'" in nursery.failure("_timed").reason
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        ("hang", "timeout", "starting took longer than its deadline of 1.5 s"),
+        ("hang-native", "timeout", "starting took longer than its deadline of 1.5 s"),
+        ("grandchild-hang", "timeout", "deadline"),
+        ("exit", "crash", "starting: ended with exit code 7; last output: nothing"),
+        ("kill", "crash", "starting: killed by signal 9 (SIGKILL)"),
+        ("fork-die", "crash", "starting: killed by signal 9 (SIGKILL)"),
+        ("raise", "crash", "ended with exit code 1; last output: with a second line"),
+        ("garbage", "crash", "starting: broken message: not JSON: b'{not json'"),
+        ("protocol", "crash", "speaks protocol 2, this is 1"),
+    ],
+)
+def test_a_child_that_does_not_come_up_is_typed_in_time(nursery: Nursery, fault: str, status: str, reason: str) -> None:
+    start = time.monotonic()
+    child = nursery.child(fault=fault, at="start")
+    with pytest.raises(ContenderFailed) as caught:
+        child.greet(DEADLINE)
+    assert time.monotonic() - start < DEADLINE + 1.5
+    assert caught.value.status == status
+    assert reason in caught.value.reason
+    assert not plans.remaining(nursery.family())
+
+
+def test_a_backend_that_cannot_be_found_is_a_crash_that_says_so(nursery: Nursery) -> None:
+    child = Child("absent", "tests.fakebackend.absent", plans.environment(nursery.folder, {}), nursery.folder)
+    with pytest.raises(ContenderFailed, match=r"exit code 1; last output: .*No module named tests.fakebackend.absent"):
+        child.greet(20)
+
+
+def test_the_kernels_memory_killer_is_told_from_other_kills(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = iter([3, 4])
+    monkeypatch.setattr("compare.child._kernel_kills", lambda: next(kills))
+    failure = nursery.failure("settings", fault="kill", at="start")
+    assert failure.status == "oom"
+    assert "memory ran out" in failure.reason
+
+
+def test_what_a_child_prints_does_not_reach_the_pipe_or_us(nursery: Nursery, capfd: pytest.CaptureFixture[str]) -> None:
+    child = nursery.child(fault="print", at="start")
+    assert child.greet(20)["protocol"] == 1
+    assert child.call("idle_memory", DEADLINE, device="cpu")
+    assert capfd.readouterr() == ("", "")
+    assert sum(log.stat().st_size for log in nursery.folder.glob("*-fake.log")) >= 4 << 20
+
+
+@pytest.mark.parametrize("message", [b'{"answer": 1}', b'{"error": 1}', b'{"error": {}}', b"{}"])
+def test_a_reply_that_is_no_reply_is_a_crash(nursery: Nursery, message: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = nursery.child()
+    child.greet(20)
+    monkeypatch.setattr(child._channel, "receive", lambda timeout: __import__("json").loads(message))
+    with pytest.raises(ContenderFailed, match="crash: idle_memory: broken message"):
+        child.call("idle_memory", DEADLINE, device="cpu")
+
+
+def test_a_greeting_without_versions_is_a_crash(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = nursery.child()
+    monkeypatch.setattr(child._channel, "receive", lambda timeout: {"protocol": 1})
+    with pytest.raises(ContenderFailed, match="crash: starting: broken message"):
+        child.greet(20)
+
+
+def test_a_process_that_cannot_be_started_is_a_crash(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(nursery.folder / "no-python"))
+    with pytest.raises(ContenderFailed, match="crash: the process could not be started: No such file"):
+        nursery.child()
+
+
+def test_closing_ends_grandchildren_and_a_dead_childs_orphans(nursery: Nursery) -> None:
+    child = nursery.child(fault="grandchild", at="start")
+    child.greet(20)
+    child_pid, grandchild = nursery.family()
+    assert plans.remaining([child_pid, grandchild], within=0) == [child_pid, grandchild]
+    os.kill(child_pid, 9)
+    with pytest.raises(ContenderFailed, match="SIGKILL"):
+        child.call("idle_memory", DEADLINE, device="cpu")
+    assert not plans.remaining([child_pid, grandchild])

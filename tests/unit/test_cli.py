@@ -1,0 +1,247 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import __version__, cli, environment
+from tests.fakebackend import plans
+
+
+class Program:
+    """Runs `samestep` in this process, in an empty folder."""
+
+    def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._capfd, self._monkeypatch = folder, capfd, monkeypatch
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """Return the exit code, standard output and standard error."""
+        self._monkeypatch.setattr(sys, "argv", ["samestep", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, error = self._capfd.readouterr()
+        code = caught.value.code
+        return (code if isinstance(code, int) else 0), out, error
+
+    def files(self) -> list[str]:
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    logs, here = tmp_path / "logs", tmp_path / "here"
+    logs.mkdir()
+    here.mkdir()
+    plans.register(monkeypatch, logs)
+    monkeypatch.chdir(here)
+    yield Program(here, capfd, monkeypatch)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+
+
+REFUSALS = [
+    (["fake", "nonesuch"], "unknown contender 'nonesuch'; allowed: BACKEND[:TUNING] with BACKEND torch or jax"),
+    (["fake", "Torch"], "unknown contender 'Torch'"),
+    (["fake", "fake#2"], "unknown contender 'fake#2'"),
+    (["fake", ""], "unknown contender ''"),
+    (["fake", "other:"], "contender 'other:' has an empty tuning; allowed: stock, compiled, tuned or knobs"),
+    (["fake", "other:fast"], "unknown tuning or knob 'fast' in other:fast; allowed: stock, compiled, tuned"),
+    (["fake", "other:tuned+warp=9"], "unknown tuning or knob 'warp'"),
+    (["fake", "other:compile=maybe"], "compile=maybe is not allowed; allowed: on, off"),
+    (["fake", "other:steps-per-dispatch=0"], "steps-per-dispatch=0 is not allowed; allowed: a whole number from 1"),
+    (["fake", "other:steps-per-dispatch=1e9"], "allowed: a whole number from 1 to 1000"),
+    (["fake", "other:compile=on+compile=off"], "other:compile=on+compile=off gives 'compile' twice"),
+    (["fake", "other:graph-capture"], "graph-capture needs --device cuda"),
+    (["jax:channels-last", "fake"], "jax has no switch 'channels-last' (always NHWC)"),
+    (["fake"], "a comparison needs at least two contenders, got 1: fake"),
+    (["fake", "other", "--workload", "resnet"], "unknown workload 'resnet'; allowed: digits-cnn, mnist-cnn"),
+    (["fake", "other", "--precision", "fp8"], "unknown precision 'fp8'; allowed: float64, float32, tf32"),
+    (["fake", "other", "--precision", "tf32", "--device", "cpu"], "precision tf32 needs --device cuda"),
+    (["fake", "other", "--precision", "tf32"], "precision tf32 needs --device cuda"),
+    (["fake", "other", "--device", "tpu"], "unknown device 'tpu'; allowed: auto, cpu, cuda"),
+    (["fake", "other", "--device", "cuda"], "--device cuda: this machine has no NVIDIA GPU"),
+    (["fake", "other", "--batch-size", "1438"], "batch size 1438 is larger than the training set"),
+    (["fake", "other", "--batch-size", "1"], "--batch-size 1 is not allowed; allowed: a whole number from 2"),
+    (["fake", "other", "--batch-size", "0"], "--batch-size 0 is not allowed"),
+    (["fake", "other", "--batch-size", "-64"], "--batch-size -64 is not allowed"),
+    (["fake", "other", "--workload", "cifar-cnn", "--batch-size", "2000000000"], "synthetic images"),
+    (["fake", "other", "--rounds", "0"], "--rounds 0 is not allowed"),
+    (["fake", "other", "--rounds", "1"], "--rounds 1 is not allowed"),
+    (["fake", "other", "--rounds", "-3"], "--rounds -3 is not allowed"),
+    (["fake", "other", "--epochs", "0"], "--epochs 0 is not allowed"),
+    (["fake", "other", "--epochs", "-1"], "--epochs -1 is not allowed"),
+    (["fake", "other", "--seed", "-1"], "--seed -1 is not allowed"),
+    (["fake", "other", "--seed", str(2**31)], f"--seed {2**31} is not allowed"),
+    (["fake", "other", "--margin", "0"], "--margin 0 is not allowed"),
+    (["fake", "other", "--margin", "nan"], "--margin nan is not allowed"),
+    (["fake", "other", "--deadline", "0"], "--deadline 0 is not allowed"),
+    (["fake", "other", "--deadline", "inf"], "--deadline inf is not allowed"),
+    (["fake", "other", "--quick", "--paper"], "--quick and --paper exclude each other"),
+    (["fake", "other", "--workload", "mnist-cnn"], "workload mnist-cnn needs --data DIR"),
+    (["fake", "other", "--workload", "mnist-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
+    (["fake", "other", "--workload", "cifar-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
+    (["fake", "other", "--data", "nowhere"], "workload digits-cnn takes no folder"),
+]
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize(("arguments", "said"), REFUSALS, ids=[" ".join(arguments) for arguments, _ in REFUSALS])
+def test_what_cannot_be_done_is_refused_before_any_process(
+    program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.setattr(environment, "has_cuda", lambda: False)
+    monkeypatch.setattr(environment, "installed", lambda package: True)
+    _refused(program, arguments, said)
+
+
+def _refused(program: Program, arguments: list[str], said: str) -> None:
+    before = program.files()
+    code, out, error = program.run("compare", *arguments)
+    assert (code, out) == (2, "")
+    assert error.startswith("samestep: ")
+    assert error.count("\n") == 1
+    assert said in error
+    assert program.files() == before
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_backend_that_is_not_installed_is_refused_with_the_command_that_installs_it(
+    program: Program, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setattr(environment, "installed", lambda package: package not in ("torch", "flax", "optax"))
+    missing = {"torch": "torch", "jax": "flax, optax"}[backend]
+    said = f"contender '{backend}:stock' needs the package {missing}, which is not installed; install it with: "
+    _refused(program, ["fake", f"{backend}:stock"], f"{said}pip install 'samestep[{backend}]'\n")
+
+
+@pytest.mark.usefixtures("no_process")
+def test_an_output_folder_that_cannot_be_written_is_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program.folder / "file").write_text("kept")
+    (program.folder / "folder").mkdir()
+    _refused(program, ["fake", "other", "--out", "file"], "--out file: cannot be made: File exists; allowed: a folder")
+    _refused(program, ["fake", "other", "--out", "file/below"], "--out file/below: cannot be made: Not a directory")
+    _refused(program, ["fake", "other", "--out", "x" * 300], "cannot be made: File name too long")
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write everywhere
+    _refused(program, ["fake", "other", "--out", "folder"], "--out folder: not writable; allowed: a folder you may")
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_missing_or_damaged_data_file_is_named(program: Program) -> None:
+    folder = program.folder / "mnist"
+    folder.mkdir()
+    arguments = ["fake", "other", "--workload", "mnist-cnn", "--data", "mnist"]
+    _refused(program, arguments, "train-images-idx3-ubyte")
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (folder / f"{name}-ubyte").write_bytes(b"\0\0\x09\x03")
+    _refused(program, arguments, "mnist/train-images-idx3-ubyte")
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rounds", "ten"],
+        ["--batch-size", "6.4"],
+        ["--epochs", ""],
+        ["--seed", "0x1"],
+        ["--margin", "1%"],
+        ["--nonesuch"],
+        ["--out"],
+    ],
+)
+def test_what_is_no_number_or_option_is_refused(program: Program, arguments: list[str]) -> None:
+    code, out, error = program.run("compare", "fake", "other", *arguments)
+    assert (code, out) == (2, "")
+    assert arguments[0] in error
+    assert "Traceback" not in error
+    assert not program.files()
+
+
+@pytest.mark.usefixtures("no_process")
+def test_help_version_workloads_and_nothing(program: Program) -> None:
+    assert program.run("--version") == (0, f"samestep {__version__}\n", "")
+    code, out, _ = program.run("--help")
+    assert code == 0
+    assert all(command in out for command in ("compare", "workloads", "env"))
+    code, out, _ = program.run("compare", "--help")
+    assert code == 0
+    assert all(option in out for option in ("--workload", "--batch-size", "--precision", "--device", "--out"))
+    code, out, error = program.run("workloads")
+    assert (code, error) == (0, "")
+    assert all(workload in out for workload in ("digits-cnn", "mnist-cnn", "cifar-cnn"))
+    code, out, error = program.run()
+    assert code == 2
+    assert "Usage: " in out + error
+    assert not program.files()
+
+
+def test_env_is_one_json_object(program: Program) -> None:
+    code, out, error = program.run("env")
+    assert (code, error) == (0, "")
+    assert {"samestep", "python", "cpu", "nvidia", "packages", "variables"} <= json.loads(out).keys()
+
+
+COMPARE = ("compare", "fake", "other", "--device", "cpu", "--epochs", "1", "--rounds", "2", "--out", "new/out")
+
+
+def test_json_is_one_object_the_same_as_in_the_file(program: Program) -> None:
+    code, out, error = program.run(*COMPARE, "--json")
+    assert (code, error) == (0, "")
+    result = json.loads(out)
+    assert result == json.loads((program.folder / "new/out/result.json").read_text())
+    assert result["command"] == ["samestep", *COMPARE, "--json"]
+    assert program.files() == ["new", "new/out", "new/out/result.json"]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "said"),
+    [
+        ({"fault": "wrong-gradient"}, 1, "gradient/dense.kernel"),
+        ({"fault": "exit", "at": "open"}, 3, "exit code 7"),
+    ],
+)
+def test_the_report_ends_with_the_exit_code_of_what_happened(
+    program: Program, monkeypatch: pytest.MonkeyPatch, behaviour: dict[str, Any], code: int, said: str
+) -> None:
+    plans.register(monkeypatch, program.folder.parent / "logs", {"other": behaviour})
+    returned, out, error = program.run(*COMPARE)
+    assert (returned, error) == (code, "")
+    assert "INVALID" in out
+    assert said in " ".join(out.split())
+    assert out.endswith("result file: new/out/result.json\n")
+
+
+def test_every_contender_failing_is_reported(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = {"fault": "refuse", "at": "open"}
+    plans.register(monkeypatch, program.folder.parent / "logs", {"fake": fault, "other": fault})
+    code, out, error = program.run(*COMPARE)
+    assert (code, error) == (3, "")
+    assert "scripted refusal" in out
+
+
+def test_the_module_and_the_script_are_the_same_program() -> None:
+    script = [str(Path(sys.executable).parent / "samestep")]
+    module = [sys.executable, "-m", "compare"]
+    for arguments in (["--version"], ["compare", "fake"]):
+        runs = [
+            subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=plans.ROOT, check=False)
+            for command in (script, module)
+        ]
+        one, other = ((run.returncode, run.stdout, run.stderr) for run in runs)
+        assert one == other
+        assert one[0] == (2 if arguments == ["compare", "fake"] else 0)

@@ -1,0 +1,87 @@
+"""However the parent ends, no process of its children's families stays."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.fakebackend import plans
+
+COMPARE = ["compare", "fake", "other", "--device", "cpu", "--epochs", "1", "--rounds", "2"]
+
+
+class Parents:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, arguments: list[str], **behaviour: Any) -> "subprocess.Popen[str]":
+        variables = plans.environment(self.folder, dict.fromkeys(("fake", "other"), behaviour))
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+def parents(tmp_path: Path) -> Generator[Parents]:
+    parents = Parents(tmp_path)
+    yield parents
+    for process in parents.processes:
+        process.kill()
+        process.communicate()
+    assert not plans.remaining(plans.started(tmp_path))
+
+
+def test_a_killed_parent_leaves_no_child_that_works(parents: Parents) -> None:
+    parent = parents.start(["-m", "tests.fakebackend.program", *COMPARE], fault="grandchild-hang", at="open")
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
+    parent.kill()
+    parent.wait()
+    assert not plans.remaining(plans.started(parents.folder))
+
+
+def test_a_killed_parent_leaves_no_grandchild_of_a_child_that_waits(parents: Parents, tmp_path: Path) -> None:
+    code = "import sys, time\nfrom pathlib import Path\nfrom compare.child import Child\n"
+    code += "child = Child('fake', 'tests.fakebackend', {}, Path(sys.argv[1]))\nchild.greet(20)\n"
+    code += "print('greeted', flush=True)\ntime.sleep(60)\n"
+    parent = parents.start(["-c", code, str(tmp_path)], fault="grandchild", at="start")
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "greeted\n"
+    family = plans.started(tmp_path)
+    assert len(plans.remaining(family, within=0)) == 2
+    parent.kill()
+    parent.wait()
+    assert not plans.remaining(family)
+
+
+# Process 0 of a contender trains, 3 is its first round's.
+@pytest.mark.parametrize(("number", "process"), [(signal.SIGTERM, 0), (signal.SIGINT, 3), (signal.SIGHUP, 0)])
+def test_a_signal_ends_the_program_and_everything_that_it_started(
+    parents: Parents, number: signal.Signals, process: int
+) -> None:
+    parent = parents.start(
+        ["-m", "tests.fakebackend.program", *COMPARE], fault="grandchild-hang", at="run", process=process
+    )
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
+    family = [child.pid for child in psutil.Process(parent.pid).children(recursive=True)]
+    assert len(family) == (2 if process == 0 else 3)
+    parent.send_signal(number)
+    out, error = parent.communicate(timeout=plans.GONE_WITHIN)
+    assert parent.returncode == 128 + number
+    assert out == ""
+    assert "Traceback" not in error
+    assert not plans.remaining(family)
+    assert not list(parents.folder.glob("samestep-out/*/result.json"))

@@ -1,0 +1,186 @@
+"""Whole runs with the fake backends: real worker, real processes, real arithmetic, scripted time."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import judgement, results, runner
+from tests.fakebackend import plans
+
+Result = dict[str, Any]
+
+
+class Stage:
+    """Runs whole comparisons of scripted contenders in a folder of their own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._monkeypatch = monkeypatch
+        self.progress: list[tuple[str, int, int]] = []
+
+    def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Result:
+        plans.register(self._monkeypatch, self.folder, script)
+        plan = plans.make(self.folder / "out", texts or ("fake", "other"), **changes)
+        outcomes = runner.run(plan, lambda *step: self.progress.append(step))
+        assert not plans.remaining(plans.started(self.folder), within=0.5)
+        result = judgement.result(plan, outcomes, ["samestep", "compare", *texts])
+        assert results.load(results.write(result, plan.out)) == result
+        return result
+
+    def calls(self, place: str) -> list[list[str]]:
+        """Return [name, process, pid, place] of every call to `place`, in order."""
+        lines = (self.folder / "calls.log").read_text().splitlines()
+        return [line.split() for line in lines if line.endswith(f" {place}")]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+def exit_code(result: Result) -> int:
+    if judgement.contender_failed(result):
+        return 3
+    return 1 if judgement.claim_failed(result) else 0
+
+
+def test_an_a_a_run_finds_no_difference_whatever_is_printed(stage: Stage, capfd: pytest.CaptureFixture[str]) -> None:
+    noise = {"step_noise": 0.001, "launch_noise": 0.0005, "seed": 1}
+    result = stage.run("fake", "fake", script={"fake": {"fault": "print", "at": "settings", **noise}}, rounds=4)
+    assert capfd.readouterr() == ("", "")
+    assert [contender["name"] for contender in result["contenders"]] == ["fake", "fake#2"]
+    (comparison,) = result["comparisons"]
+    assert (comparison["verdict"], comparison["rounds"], comparison["reason"]) == ("EQUIVALENT", 4, None)
+    assert result["agreement"]["status"] == "pass"
+    assert exit_code(result) == 0
+    assert stage.progress[-1] == ("timed rounds", 4, 4)
+
+
+def test_three_contenders_get_their_scripted_ratios_in_palindromic_order(stage: Stage) -> None:
+    noise = {"launch_noise": 0.001, "step_noise": 0.003}
+    script = {
+        "fake": {"step_seconds": 0.001, "seed": 1, **noise},
+        "other": {"step_seconds": 0.002, "seed": 2, **noise},
+        "third": {"step_seconds": 0.0005, "seed": 3, **noise},
+    }
+    result = stage.run("fake", "other", "third", script=script, rounds=3)
+    slower, faster = result["comparisons"]
+    assert slower["ratio"]["estimate"] == pytest.approx(2, rel=0.01)
+    assert faster["ratio"]["estimate"] == pytest.approx(0.5, rel=0.01)
+    assert (slower["verdict"], faster["verdict"]) == ("SLOWER", "FASTER")
+    assert [pair["status"] for pair in result["agreement"]["pairs"]] == ["pass", "pass"]
+    for contender, seconds in zip(result["contenders"], (0.001, 0.002, 0.0005), strict=True):
+        _check_figures(contender, seconds)
+    # The last calls of a round are its blocks: no contender runs anything after them.
+    order = [name for name, *_ in stage.calls("run")[-18:]]
+    assert order == ["fake", "other", "third", "third", "other", "fake"] * 3
+    processes = {pid for _, number, pid, _ in stage.calls("open") if int(number) >= 3}
+    assert len(processes) == 9  # three rounds of three fresh processes
+
+
+def _check_figures(contender: Result, seconds: float) -> None:
+    step = contender["step_seconds"]
+    assert step["median"] == pytest.approx(seconds, rel=0.01)
+    assert [len(blocks) for blocks in step["samples"]] == [6, 6, 6]
+    assert step["steps_per_block"] * seconds >= 0.98 * 0.02
+    assert contender["images_per_second"] == pytest.approx(64 / seconds, rel=0.01)
+    assert contender["training"]["test_accuracy"] > 0.5
+    assert contender["memory"]["live_peak_bytes"] == 1 << 20
+    assert contender["memory"]["process_bytes"] is not None
+    assert contender["first_step_seconds"] == pytest.approx(seconds, rel=0.02)
+    assert contender["status"] == "ok"
+
+
+# Processes of one contender: 0 trains, 1 certifies, 2 measures memory, from 3 on one a round.
+@pytest.mark.parametrize(
+    ("name", "process", "at", "fault", "status", "phase"),
+    [
+        ("fake", 0, "open", "refuse", "refused", "training: open: scripted refusal"),
+        ("other", 0, "logits", "raise", "crash", "training: train: RuntimeError: scripted failure"),
+        ("other", 1, "inspect", "exit", "crash", "certificate: .*: ended with exit code 7"),
+        ("fake", 2, "memory", "oom", "oom", "memory: memory: MemoryError: scripted: 8 GiB wanted"),
+        ("other", 3, "start", "exit", "crash", "timed rounds: starting: ended with exit code 7"),
+        ("fake", 4, "wait", "fork-die", "crash", r"timed rounds: warm_up: killed by signal 9 \(SIGKILL\)"),
+        ("other", 4, "export", "hang", "timeout", "timed rounds: proof took longer than its deadline of 2 s"),
+    ],
+)
+def test_one_contenders_failure_leaves_the_others_figures(
+    stage: Stage, name: str, process: int, at: str, fault: str, status: str, phase: str
+) -> None:
+    result = stage.run(script={name: {"fault": fault, "at": at, "process": process}}, deadline=2.0)
+    good, bad = sorted(result["contenders"], key=lambda each: each["name"] == name)
+    assert (good["status"], good["reason"], bad["status"]) == ("ok", None, status)
+    assert re.match(phase, bad["reason"])
+    assert good["step_seconds"]["median"] == pytest.approx(0.001)
+    assert len(good["step_seconds"]["samples"]) == 2
+    assert good["memory"] is not None
+    assert good["training"] is not None
+    (comparison,) = result["comparisons"]
+    assert comparison["verdict"] == "INVALID"
+    assert comparison["reason"].startswith(f"{name} failed ({status}): ")
+    assert (bad["training"] is None) == (process == 0)
+    assert result["agreement"]["status"] == ("skipped" if process <= 1 else "pass")
+    assert exit_code(result) == 3
+
+
+def test_every_contender_failing_is_still_a_result(stage: Stage) -> None:
+    fault = {"fault": "refuse", "at": "open"}
+    result = stage.run(script={"fake": fault, "other": fault})
+    assert [contender["status"] for contender in result["contenders"]] == ["refused", "refused"]
+    assert result["spec"]["weights_sha256"] is None
+    assert exit_code(result) == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "mismatch"),
+    [("wrong-gradient", "step1/gradient/dense.kernel (e64 1.0e-06"), ("nan-gradient", "is not finite")],
+)
+def test_a_wrong_gradient_is_named_and_forbids_any_claim(stage: Stage, fault: str, mismatch: str) -> None:
+    result = stage.run(script={"other": {"fault": fault}})
+    agreement, (comparison,) = result["agreement"], result["comparisons"]
+    assert agreement["status"] == "fail"
+    assert mismatch in agreement["first_mismatch"]
+    assert "dense.kernel" in agreement["first_mismatch"]
+    assert comparison["verdict"] == "INVALID"
+    assert comparison["reason"] in (
+        f"no agreement with fake: {agreement['first_mismatch']}",
+        "other did not do the work that was timed: the loss was not finite at the end of a timed round",
+    )
+    assert exit_code(result) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("skip", "steps were dispatched but"),
+        ("never-wait", "steps were dispatched but 0 trained"),
+        ("nan-loss", "the loss was not finite at the end of a timed round"),
+        ("settings", "unequal effective settings: compute_dtype is float32 against float16"),
+    ],
+)
+def test_work_that_was_not_done_is_invalid_with_the_reason(stage: Stage, fault: str, reason: str) -> None:
+    result = stage.run(script={"other": {"fault": fault}}, deadline=5.0)
+    (comparison,) = result["comparisons"]
+    assert comparison["verdict"] == "INVALID"
+    assert reason in comparison["reason"]
+    assert exit_code(result) == 1
+
+
+def test_a_value_that_json_cannot_carry_is_the_contenders_failure(stage: Stage) -> None:
+    result = stage.run(script={"other": {"fault": "nan-setting"}})
+    assert result["contenders"][1]["status"] == "crash"
+    assert "not JSON compliant" in result["contenders"][1]["reason"]
+
+
+def test_without_a_certificate_there_is_no_claim(stage: Stage) -> None:
+    result = stage.run("fake", "other:steps-per-dispatch=7", agreement=False)
+    assert result["contenders"][1]["step_seconds"]["steps_per_block"] % 7 == 0
+    (comparison,) = result["comparisons"]
+    assert (comparison["verdict"], result["agreement"]["status"]) == ("INVALID", "skipped")
+    assert comparison["reason"] == "agreement was skipped, so nothing shows that both sides computed the same thing"
+    assert math.isclose(comparison["ratio"]["estimate"], 1, rel_tol=1e-6)
+    assert exit_code(result) == 0
+    assert all(contender["memory"]["process_bytes"] is not None for contender in result["contenders"])
