@@ -3,6 +3,7 @@
 A disagreement between two sides in low precision has no owner; each side's distance from its own float64 record has.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -63,15 +64,17 @@ def judge(
 ) -> Referee:
     """Compare each side's record at `precision` with its own in float64.
 
-    The floor of a tensor is its noise (`compare.recording.noise`) or what float32 storage resolves of it, whichever is
-    larger. The state after the whole run (`delta/`) is left out: its noise is that of the last step.
+    The floor of a tensor is its noise (`compare.recording.noise`) times the square root of the number of layers, or
+    what float32 storage resolves of it, whichever is larger. The noise comes from rounding the inputs once; every layer
+    rounds its output once more, and independent errors add in quadrature (Higham 2002, section 2.8). The state after the whole run (`delta/`) is left out: its noise is that of the last step.
     """
     names = [name for name in noise if not name.startswith("delta/")]
     sides: list[dict[str, float]] = []
     for side in (baseline, contender):
         reference, value = changes(side["float64"]), changes(side[precision])
         sides.append({name: relative_error(value[name], reference[name]) for name in names})
-    floor = {name: max(noise[name], ROUNDOFF32 * coarseness(name, baseline["float64"])) for name in names}
+    depth = math.sqrt(max(1, sum(name.startswith("step1/activation/") for name in noise)))
+    floor = {name: max(depth * noise[name], ROUNDOFF32 * coarseness(name, baseline["float64"])) for name in names}
     return Referee(sides[0], sides[1], floor)
 
 

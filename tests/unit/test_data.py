@@ -42,8 +42,8 @@ def test_digits_have_the_documented_form() -> None:
         assert part.labels.shape == (count,)
         assert part.images.dtype == np.float32
         assert part.labels.dtype == np.int32
-        assert part.images.min() == 0
-        assert part.images.max() == 1
+        assert part.images.min() == (np.float32(0) - np.float32(digits.MEAN)) / np.float32(digits.DEVIATION)
+        assert part.images.max() == (np.float32(1) - np.float32(digits.MEAN)) / np.float32(digits.DEVIATION)
         assert set(part.labels.tolist()) == set(range(10))
 
 
