@@ -66,7 +66,8 @@ def judge(
 
     The floor of a tensor is its noise (`compare.recording.noise`) times the square root of the number of layers, or
     what float32 storage resolves of it, whichever is larger. The noise comes from rounding the inputs once; every layer
-    rounds its output once more, and independent errors add in quadrature (Higham 2002, section 2.8). The state after the whole run (`delta/`) is left out: its noise is that of the last step.
+    rounds its output once more, and independent errors add in quadrature (Higham 2002, section 2.8). The state after
+    the whole run (`delta/`) is left out: its noise is that of the last step.
     """
     names = [name for name in noise if not name.startswith("delta/")]
     sides: list[dict[str, float]] = []
