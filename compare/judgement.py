@@ -94,7 +94,8 @@ def _contender(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "warmup_seconds": start.get("warmup_seconds"),
         "steady": start.get("steady"),
         "step_seconds": step,
-        "images_per_second": None if step is None else plan.batch_size / step["median"],
+        "images_per_second": step
+        and plan.batch_size / (step["interval"]["estimate"] if step["interval"] else step["median"]),
         "memory": outcome.memory,
         "training": outcome.training,
     }

@@ -16,12 +16,11 @@ from compare import protocol, recording, weights
 from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.interface import Array, Backend, Batch, Refused, RunSpec, Session
-from compare.measure import memory
+from compare.measure import memory, warmup
 
 Clock = Callable[[], float]
 
 _PARENT_POLL_SECONDS = 0.5
-_WARM_UP_TAIL, _WARM_UP_LIMIT, _FLAT = 3, 25, 0.05
 _FIRST_LOSSES = 3
 
 
@@ -65,27 +64,23 @@ class Worker:
         }
 
     def warm_up(self, block_seconds: float, steps: int | None) -> dict[str, Any]:
-        """Take the first dispatch, choose the block length unless given, and warm up until blocks differ under 5 %."""
+        """Take the first dispatch, choose the block length unless given, and warm up until step times have settled."""
         session = self._open_session
         unit = session.steps_per_dispatch
         first = self._timed(unit)
-        first_losses = [_finite(loss) for loss in session.losses()[:_FIRST_LOSSES]]
+        self._timed(unit * -(-_FIRST_LOSSES // unit))
+        losses = session.losses()
         start = self._clock()
         if steps is None:
-            steps = self._block_length(block_seconds)
-        blocks: list[float] = []
-        steady = False
-        while not steady and len(blocks) < _WARM_UP_LIMIT:
-            blocks.append(self._timed(steps))
-            tail = blocks[-_WARM_UP_TAIL:]
-            steady = len(tail) == _WARM_UP_TAIL and max(tail) <= (1 + _FLAT) * min(tail)
+            steps = warmup.block_length(self._timed, unit, block_seconds)
+        blocks, steady = warmup.settle(self._timed, steps)
         return {
             "first_step_seconds": first,
             "compile_seconds": max(0.0, first - unit * float(np.median(blocks)) / steps),
             "warmup_seconds": self._clock() - start,
             "steady": steady,
             "steps_per_block": steps,
-            "first_losses": first_losses,
+            "first_losses": [_finite(loss) for loss in losses[:_FIRST_LOSSES]],
         }
 
     def block(self, steps: int) -> float:
@@ -160,15 +155,6 @@ class Worker:
     def settings(self) -> dict[str, Any]:
         """Return the effective settings, read back."""
         return self._open_session.settings()
-
-    def _block_length(self, block_seconds: float) -> int:
-        """Return a number of steps, a multiple of the steps per dispatch, that lasts at least `block_seconds`."""
-        unit = self._open_session.steps_per_dispatch
-        steps = unit
-        while (seconds := self._timed(steps)) < block_seconds:
-            growth = min(10.0, max(2.0, 1.2 * block_seconds / max(seconds, 1e-9)))
-            steps = unit * max(steps // unit + 1, int(steps * growth) // unit)
-        return steps
 
     def _timed(self, steps: int) -> float:
         self._dispatched += steps

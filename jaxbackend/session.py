@@ -27,7 +27,7 @@ class JaxSession:
         self._policy = precision.policy(spec.precision, spec.device)
         self._device = _device(spec.device)
         with self._policy.scope():
-            tuning.start_convolutions(spec.knobs)
+            tuning.prepare(spec.knobs, spec.device)
             model = models.build(workload.model.resized(spec.image_size), self._policy)
             self._signature = layout.signature(model)
             self._step = TrainingStep(model, optim.build(workload.optimizer), self._policy, spec.knobs)

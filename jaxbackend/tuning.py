@@ -14,12 +14,12 @@ def compiled(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[...
     return jax.jit(step, donate_argnums=(0,) if knobs["donation"] else ())
 
 
-def start_convolutions(knobs: Mapping[str, Any]) -> None:
+def prepare(knobs: Mapping[str, Any], device: str) -> None:
     """Run one small convolution, so that cuDNN is up before a program from the cache is captured as a graph.
 
     Without it the first captured convolution fails with "No DNN support for stream" (jax 0.11.2).
     """
-    if knobs["graph-capture"]:
+    if knobs["graph-capture"] and device == "cuda":
         jax.lax.conv(jnp.ones((1, 4, 8, 8)), jnp.ones((4, 4, 3, 3)), (1, 1), "SAME").block_until_ready()
 
 

@@ -31,6 +31,7 @@ class TorchSession:
         torch.use_deterministic_algorithms(spec.deterministic)
         cudnn.deterministic = spec.deterministic
         cudnn.benchmark = bool(knobs["kernel-search"])
+        tuning.prepare(knobs, spec.device)
         model = models.build(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(model)
         model = model.to(self._device)

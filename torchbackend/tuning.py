@@ -1,9 +1,12 @@
 """How a training step is turned into a program: the knobs' mechanisms."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest import mock
 
 import torch
+from torch._inductor import cpu_vec_isa
 
 _WARM_UP_STEPS = 3
 
@@ -13,6 +16,18 @@ OneStep = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def compiled(function: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the function compiled by TorchInductor if the knobs say so."""
     return torch.compile(function, dynamic=False) if knobs["compile"] else function
+
+
+def prepare(knobs: Mapping[str, Any], device: str) -> None:
+    """Have TorchInductor find this machine's vector instructions, before any program is compiled and timed.
+
+    It compiles and loads small probes for that. They say nothing of a program, so they are kept where torch keeps its
+    programs by default, whatever cache this process has been given, and no compile time contains them.
+    """
+    if knobs["compile"] and device == "cpu":
+        with mock.patch.dict(os.environ):
+            os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
+            cpu_vec_isa.valid_vec_isa_list()  # torch remembers the answer
 
 
 class Several:

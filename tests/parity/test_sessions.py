@@ -1,9 +1,13 @@
 """Sessions of both backends through the shared interface, in one process on the CPU."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+import torchbackend.tuning
 from compare import weights
 from compare.interface import Arrays, Refused, Session
 from tests.parity import twins
@@ -197,3 +201,13 @@ def test_tf32_is_refused_on_a_cpu(backend: str):
 def test_a_missing_device_is_refused(backend: str):
     with pytest.raises(Refused, match=f"{backend} sees no cuda device"):
         twins.session(backend, device="cuda")
+
+
+def test_torch_looks_for_vector_instructions_before_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    probes = torchbackend.tuning.cpu_vec_isa.valid_vec_isa_list
+    probes.cache_clear()
+    twins.session("torch", tuning="compiled")
+    assert probes.cache_info().currsize == 1
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+    assert not list(tmp_path.rglob("*.so"))  # the run's own cache is for its programs

@@ -30,7 +30,6 @@ ONLY_JAX = {
     },
     "tuning.py": {
         "several": "several steps are a scan over any step in jax, a captured CUDA graph with buffers in torch",
-        "start_convolutions": "works around a fault of XLA's command buffers",
     },
 }
 ONLY_TORCH = {
