@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare import data, recording
-from compare.agreement import certificate, gates, referee
+from compare.agreement import certificate, gates, referee, settings
 from compare.agreement.gates import Gate
+from compare.agreement.referee import Noise
 from compare.child import Child
 from compare.data import store
 from compare.interface import Arrays
@@ -15,6 +16,7 @@ from compare.plan import Plan
 
 _STEPS = 3
 _NOISE_RUNS = 20
+_CONDITIONING_RUNS = 5
 _LARGEST_BATCH = 64  # of a certificate: errors do not depend on it, the time of float64 does
 
 
@@ -47,7 +49,7 @@ def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> No
     datasets = {case: _dataset(launcher, case) for case in cases}
     records: dict[tuple[str, Case], dict[str, Arrays]] = {}
     repeated: dict[str, Gate] = {}
-    noise: dict[Case, dict[str, float] | None] = dict.fromkeys(cases)
+    noise: dict[Case, Noise] = {}
     for outcome in outcomes.alive:
         with launcher.child(outcome, purpose="certificate") as child:
             # Before its first command, a child has imported its framework and nothing else.
@@ -83,6 +85,17 @@ def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> No
             )
 
 
+def certify_settings(outcomes: Outcomes) -> None:
+    """Add to every certificate whether both sides run with the settings that decide the mathematics."""
+    baseline = outcomes.contenders[0]
+    for outcome in outcomes.alive:
+        made = outcomes.certificates.get(outcome.contender.name)
+        if made is not None:
+            sides = baseline.settings, outcome.settings
+            gate, mismatch, note = settings.gate(*sides), settings.unequal(*sides), settings.remark(*sides)
+            outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)
+
+
 def _dataset(launcher: Launcher, case: Case) -> Path:
     if case.image_size is None:
         return launcher.dataset
@@ -93,13 +106,15 @@ def _dataset(launcher: Launcher, case: Case) -> Path:
     return path
 
 
-def _noise(launcher: Launcher, child: Child, outcome: Outcome, case: Case, dataset: Path) -> dict[str, float] | None:
+def _noise(launcher: Launcher, child: Child, outcome: Outcome, case: Case, dataset: Path) -> Noise:
+    perturbations = [(referee.ULP64, _CONDITIONING_RUNS)]
     roundoff = referee.ROUNDOFF.get(launcher.plan.precision)
-    if roundoff is None:
-        return None
+    if roundoff is not None:
+        perturbations.append((roundoff, _NOISE_RUNS))
     spec = _spec(launcher, outcome, "float64", case, dataset)
     deadline = launcher.plan.deadlines["record"]
-    return child.call("noise", deadline, spec=spec, steps=_STEPS, roundoff=roundoff, runs=_NOISE_RUNS)
+    floors = child.call("noise", deadline, spec=spec, steps=_STEPS, perturbations=perturbations)
+    return Noise(*floors)
 
 
 def _record(launcher: Launcher, child: Child, outcome: Outcome, precision: str, case: Case, dataset: Path) -> Arrays:

@@ -62,6 +62,7 @@ class RunSpec:
         data: safetensors file of the dataset (`compare.data.store`), written by the runner.
         image_size: height and width in pixels in place of the workload's (certificates use odd and even sizes).
         deterministic: ask the framework for its deterministic algorithms.
+        loss_scale: float16's first loss scale (torch.amp.GradScaler's default).
     """
 
     workload: str
@@ -74,6 +75,7 @@ class RunSpec:
     data: str
     image_size: int | None = None
     deterministic: bool = False
+    loss_scale: float = 65536.0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types; `RunSpec(**spec.to_json())` is the inverse."""

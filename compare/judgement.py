@@ -1,5 +1,6 @@
 """From what was measured to what may be said: outcomes of a run become the result object."""
 
+import json
 import math
 import uuid
 from collections.abc import Sequence
@@ -10,7 +11,6 @@ from typing import Any
 
 from compare import environment, results, statistics
 from compare.agreement.certificate import Certificate, worst_gates
-from compare.agreement.settings import unequal
 from compare.data import store
 from compare.interface import Array
 from compare.launcher import Outcome, Outcomes
@@ -69,7 +69,8 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "image": list(plan.workload.model.image),
         "classes": plan.workload.model.classes,
         "parameter_count": opened.get("parameter_count"),
-        "optimizer": {**asdict(plan.workload.optimizer), "betas": list(plan.workload.optimizer.betas)},
+        "optimizer": json.loads(json.dumps(asdict(plan.workload.optimizer))),  # tuples become lists
+        "label_smoothing": plan.workload.label_smoothing,
         "data_source": plan.dataset.source,
         "data_sha256": store.sha256(plan.dataset),
         "weights_sha256": opened.get("weights_sha256"),
@@ -154,7 +155,7 @@ def _invalid(plan: Plan, outcomes: Outcomes, outcome: Outcome, rounds: int) -> s
     if certificate is None or not certificate.passed:
         where = certificate.first_mismatch if certificate else "no certificate was made"
         return f"no agreement with {baseline.contender.name}: {where}"
-    return unequal(baseline.settings, outcome.settings)
+    return None
 
 
 def _agreement(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:

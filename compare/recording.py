@@ -5,6 +5,8 @@ Names, in execution order: `initial/NAME`; for each step s from 1 `step{s}/KEY` 
 minus the initial state.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +20,26 @@ from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.interface import Array, Arrays, Backend, Batch, RunSpec, Session
 
+Floor = dict[str, float]
+
+_LOWER_LOSS_SCALES = (2.0**11, 2.0**6, 2.0)
+
 
 def record(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
-    """Return the certificate's arrays of one contender, batch-norm scales, biases and statistics randomised."""
+    """Return the certificate's arrays of one contender, batch-norm scales, biases and statistics randomised.
+
+    In float16, a step whose gradients overflow is skipped and could not be compared; the first loss scale is then taken
+    lower.
+    """
+    arrays = _recorded(backend, spec, steps)
+    for scale in _LOWER_LOSS_SCALES:
+        if spec.precision != "float16" or _gradients_are_finite(arrays):
+            break
+        arrays = _recorded(backend, replace(spec, loss_scale=scale), steps)
+    return arrays
+
+
+def _recorded(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
     session, start, batches, test = _begin(backend, spec)
     arrays = _taken(session, start, batches, steps)
     arrays["evaluation/logits"] = session.logits(test)
@@ -32,8 +51,12 @@ def record(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
     return arrays
 
 
-def noise(backend: Backend, spec: RunSpec, steps: int, roundoff: float, runs: int) -> dict[str, float]:
-    """Return by tensor how far rounding the inputs alone moves it: the noise floor of one precision.
+def _gradients_are_finite(arrays: Arrays) -> bool:
+    return all(np.isfinite(array).all() for name, array in arrays.items() if "/gradient/" in name)
+
+
+def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[tuple[float, int]]) -> list[Floor]:
+    """Return by tensor how far rounding the inputs alone moves it, for each perturbation (roundoff, runs).
 
     Each run starts from weights and images whose every element is moved by a relative `roundoff`, up or down at
     random, and is computed in the precision of `spec` (float64). The floor is the largest of |moved - unmoved| /
@@ -42,18 +65,23 @@ def noise(backend: Backend, spec: RunSpec, steps: int, roundoff: float, runs: in
     session, start, batches, test = _begin(backend, spec)
     generator = np.random.default_rng(spec.seed)
 
-    def moved(array: Array) -> Array:
+    def moved(array: Array, roundoff: float) -> Array:
         return array * (1 + roundoff * generator.choice((-1.0, 1.0), array.shape))
 
-    still = _taken(session, start, batches, steps) | {"evaluation/logits": session.logits(test)}
-    floors = dict.fromkeys(changes(still), 0.0)
-    for _ in range(runs):
-        shifted = {name: moved(array) for name, array in start.items()}
-        images = [Batch(moved(batch.images.astype(np.float64)), batch.labels) for batch in batches]
-        run = _taken(session, shifted, images, steps) | {"evaluation/logits": session.logits(test)}
-        for (name, reference), value in zip(changes(still).items(), changes(run).values(), strict=True):
-            floors[name] = max(floors[name], relative_error(value, reference))
-    return floors
+    def ran(start: Arrays, batches: list[Batch]) -> Arrays:
+        arrays = _taken(session, start, batches, steps) | {"evaluation/logits": session.logits(test)}
+        return changes(arrays) | {f"delta/{name}": a - arrays[f"initial/{name}"] for name, a in _state(session).items()}
+
+    still, found = ran(start, batches), list[Floor]()
+    for roundoff, runs in perturbations:
+        floor = dict.fromkeys(still, 0.0)
+        for _ in range(runs):
+            shifted = {name: moved(array, roundoff) for name, array in start.items()}
+            images = [Batch(moved(batch.images.astype(np.float64), roundoff), batch.labels) for batch in batches]
+            for name, value in ran(shifted, images).items():
+                floor[name] = max(floor[name], relative_error(value, still[name]))
+        found.append(floor)
+    return found
 
 
 def _begin(backend: Backend, spec: RunSpec) -> tuple[Session, Arrays, list[Batch], Array]:

@@ -32,6 +32,7 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
         progress("certify", 0, 1)
         if plan.agreement:
             certify(launcher, outcomes, (certification.native(plan),))
+            certification.certify_settings(outcomes)
         for index, outcome in enumerate(outcomes.alive):
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
             _measure_memory(launcher, outcome)
@@ -53,6 +54,7 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
         certify(launcher, outcomes, certification.adversarial(plan))
         progress("train", 1, 2)
         trajectories.run(launcher, outcomes, seeds)
+        certification.certify_settings(outcomes)
         progress("train", 2, 2)
     return outcomes
 

@@ -9,7 +9,7 @@ from compare.data import digest as data_digest
 from compare.data.seeding import generator
 from compare.interface import Array, Arrays, Refused
 
-_CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
+_CONSTANTS = {"bias": 0.0, "scale": 1.0, "gamma": 1e-6, "mean": 0.0, "var": 1.0}
 
 
 def initial(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
@@ -17,8 +17,8 @@ def initial(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
 
     The last component of the dotted name decides. `kernel` [inputs, outputs]: Glorot and Bengio's uniform (2010);
     `kernel` [height, width, inputs, outputs]: He et al.'s normal (2015) by fan-in, not truncated; `scale` and `var`: 1;
-    `bias` and `mean`: 0. A kernel depends on the seed, its own name and shape only. Every value is a float32 number, so
-    that float64 and float32 sessions start from the same bits.
+    `bias` and `mean`: 0; `gamma`, a layer scale: 1e-6 (Liu et al. 2022). A kernel depends on the seed, its own name and
+    shape only. Every value is a float32 number, so that float64 and float32 sessions start from the same bits.
 
     Raises:
         Refused: a name ends in none of these, or a kernel has another rank or an empty dimension.
@@ -29,8 +29,8 @@ def initial(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
 def randomised(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
     """Return `initial`, with biases, scales and statistics drawn at random: at 0 and 1 they hide errors.
 
-    `scale`: uniform in [0.5, 0.9] or [1.1, 1.5]; `bias`: normal, standard deviation 0.1; `mean`: normal, 0.2; `var`:
-    uniform in [0.5, 2]. Every value is a float32 number.
+    `scale` and `gamma`: uniform in [0.5, 0.9] or [1.1, 1.5]; `bias`: normal, standard deviation 0.1; `mean`: normal,
+    0.2; `var`: uniform in [0.5, 2]. Every value is a float32 number.
 
     Raises:
         Refused: as `initial`.
@@ -70,7 +70,7 @@ def _randomised(name: str, shape: tuple[int, ...], seed: int) -> Array:
             return random.normal(0, 0.1, shape)
         case "mean":
             return random.normal(0, 0.2, shape)
-        case "scale":
+        case "scale" | "gamma":
             return 1 + random.choice([-1, 1], shape) * random.uniform(0.1, 0.5, shape)
         case "var":
             return random.uniform(0.5, 2, shape)

@@ -137,9 +137,9 @@ class Worker:
         recording.save(recorded, Path(path))
         return list(recorded)
 
-    def noise(self, spec: dict[str, Any], steps: int, roundoff: float, runs: int) -> dict[str, float]:
-        """Return the noise floor of a precision by tensor, computed in the precision of `spec`."""
-        return recording.noise(self._backend, RunSpec(**spec), steps, roundoff, runs)
+    def noise(self, spec: dict[str, Any], steps: int, perturbations: list[tuple[float, int]]) -> list[dict[str, float]]:
+        """Return for each perturbation (roundoff, runs) how far it moves every tensor, in the precision of `spec`."""
+        return recording.noise(self._backend, RunSpec(**spec), steps, perturbations)
 
     def memory(self, steps: int) -> dict[str, Any]:
         """Train a few steps and return the framework's own memory figures and this process's peak resident bytes."""

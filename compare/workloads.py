@@ -29,12 +29,36 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """The factor on the learning rate at each step, counted from 0.
+
+    `constant`: 1. `step`: `factor` to the power of how many `milestones` have been reached. `cosine`: half a cosine
+    wave from 1 at the end of warm-up to 0 at `total` steps (Loshchilov and Hutter 2017, without restarts). In the first
+    `warmup` steps, any of these times (step + 1) / warmup (Goyal et al. 2017).
+    """
+
+    name: str = "constant"
+    warmup: int = 0
+    total: int = 0
+    milestones: tuple[int, ...] = ()
+    factor: float = 0.1
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every step has the same learning rate."""
+        return self.name == "constant" and not self.warmup
+
+
+@dataclass(frozen=True)
 class OptimizerSpec:
     """An update rule in torch's convention.
 
     `sgd`: buffer = momentum * buffer + gradient (no dampening, first buffer = gradient); step = gradient + momentum *
     buffer if nesterov else buffer (torch.optim.SGD; Sutskever et al. 2013 in torch's form).
     `adam`: Kingma and Ba 2015, epsilon outside the square root (torch.optim.Adam, optax.adam with eps_root=0).
+
+    `weight_decay` times the parameter is added to the gradient, or, if `decoupled` (adam only), to the step (AdamW,
+    Loshchilov and Hutter 2019); only kernels decay if `decay_kernels_only`.
     """
 
     name: str
@@ -43,11 +67,18 @@ class OptimizerSpec:
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    decay_kernels_only: bool = False
+    schedule: Schedule = Schedule()
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained. `data` names a source of `compare.data`; `batch_size` and `epochs` are defaults."""
+    """What is trained. `data` names a source of `compare.data`; `batch_size` and `epochs` are defaults.
+
+    `label_smoothing` is spread evenly over all classes, the true one included (Szegedy et al. 2016).
+    """
 
     name: str
     summary: str
@@ -56,6 +87,7 @@ class Workload:
     data: str
     batch_size: int
     epochs: int
+    label_smoothing: float = 0.0
 
 
 _ADAM = OptimizerSpec("adam", learning_rate=1e-3)
@@ -87,6 +119,54 @@ _ALL = (
         data="cifar10",
         batch_size=512,
         epochs=4,
+    ),
+    Workload(
+        name="cifar-resnet18",
+        summary="ResNet-18 with a 3x3 stem on CIFAR-10 (--data DIR) or synthetic 32x32 images, SGD Nesterov",
+        model=ModelSpec(
+            "resnet",
+            (32, 32, 3),
+            10,
+            {"block": "basic", "depths": (2, 2, 2, 2), "widths": (64, 128, 256, 512), "stem": "cifar"},
+        ),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        data="cifar10",
+        batch_size=512,
+        epochs=4,
+    ),
+    Workload(
+        name="resnet50",
+        summary="ResNet-50 v1.5 on synthetic 224x224 images, SGD Nesterov, decay of kernels only, label smoothing",
+        model=ModelSpec(
+            "resnet",
+            (224, 224, 3),
+            1000,
+            {"block": "bottleneck", "depths": (3, 4, 6, 3), "widths": (64, 128, 256, 512), "stem": "imagenet"},
+        ),
+        optimizer=OptimizerSpec(
+            "sgd", learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=5e-5, decay_kernels_only=True
+        ),
+        data="synthetic",
+        batch_size=256,
+        epochs=1,
+        label_smoothing=0.1,
+    ),
+    Workload(
+        name="convnext-tiny",
+        summary="ConvNeXt-T on synthetic 224x224 images, AdamW with warm-up, label smoothing",
+        model=ModelSpec("convnext", (224, 224, 3), 1000, {"depths": (3, 3, 9, 3), "widths": (96, 192, 384, 768)}),
+        optimizer=OptimizerSpec(
+            "adam",
+            learning_rate=1e-3,
+            weight_decay=0.05,
+            decoupled=True,
+            decay_kernels_only=True,
+            schedule=Schedule("cosine", warmup=20, total=1000),
+        ),
+        data="synthetic",
+        batch_size=128,
+        epochs=1,
+        label_smoothing=0.1,
     ),
 )
 

@@ -1,5 +1,7 @@
 """Layers, in torch's conventions, for channels-last activations [N, H, W, C]."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -10,7 +12,8 @@ from jaxbackend.precision import Policy
 class Conv(nnx.Conv):
     """Square 2-D convolution with the same zero padding on every side, as in torch.nn.Conv2d.
 
-    Flax's SAME would pad a stride-2 3x3 kernel by (0, 1) where torch's padding=1 pads by (1, 1).
+    Flax's SAME would pad a stride-2 3x3 kernel by (0, 1) where torch's padding=1 pads by (1, 1). `groups` equal to
+    `inputs` makes it depthwise.
     """
 
     def __init__(
@@ -22,6 +25,7 @@ class Conv(nnx.Conv):
         policy: Policy,
         stride: int = 1,
         padding: int = 0,
+        groups: int = 1,
         bias: bool = True,
     ) -> None:
         super().__init__(
@@ -29,7 +33,8 @@ class Conv(nnx.Conv):
             outputs,
             (size, size),
             strides=stride,
-            padding=[(padding, padding)] * 2,
+            padding=_sides(padding),
+            feature_group_count=groups,
             use_bias=bias,
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
@@ -78,22 +83,56 @@ class BatchNorm(nnx.Module):
         axes = tuple(range(wide.ndim - 1))
         count = wide.size // wide.shape[-1]
         mean = wide.mean(axes)
-        var = jnp.square(wide - mean).mean(axes)
+        var = _variance(wide, mean, axes)
         old, new = 1 - self.momentum, self.momentum
         self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))
-        self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * (count / (count - 1)))))
+        self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * _unbiased(count))))
         return mean, var
 
 
-class MaxPool(nnx.Module):
-    """Largest value of each non-overlapping square window; a remainder at the far edge is left out."""
+class LayerNorm(nnx.Module):
+    """Normalisation over the channels of each pixel (Ba et al. 2016; Liu et al. 2022 for CNNs).
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    Statistics are computed in the parameters' dtype; epsilon is ConvNeXt's 1e-6 (torch's default is 1e-5).
+    """
+
+    def __init__(self, features: int, *, policy: Policy, epsilon: float = 1e-6) -> None:
+        self.scale = nnx.Param(jnp.ones(features, policy.parameter_dtype))
+        self.bias = nnx.Param(jnp.zeros(features, policy.parameter_dtype))
+        self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Pool x [N, H, W, C] to [N, H // size, W // size, C]."""
-        return nnx.max_pool(x, (self.size, self.size), (self.size, self.size))
+        """Normalise x [N, H, W, C] or [N, C] over C."""
+        wide = x.astype(self.scale[...].dtype)
+        mean = wide.mean(-1, keepdims=True)
+        var = jnp.square(wide - mean).mean(-1, keepdims=True)
+        y = (wide - mean) * jax.lax.rsqrt(var + self.epsilon)
+        return (y * self.scale[...] + self.bias[...]).astype(x.dtype)
+
+
+class LayerScale(nnx.Module):
+    """Multiply each channel by a trained factor (Touvron et al. 2021)."""
+
+    def __init__(self, features: int, *, policy: Policy) -> None:
+        self.gamma = nnx.Param(jnp.ones(features, policy.parameter_dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Scale x [N, H, W, C]."""
+        return x * self.gamma[...].astype(x.dtype)
+
+
+class MaxPool(nnx.Module):
+    """Largest value of each square window, padded by minus infinity; a remainder at the far edge is left out.
+
+    Flax's SAME would pad a stride-2 3x3 window by (0, 1) where torch's padding=1 pads by (1, 1).
+    """
+
+    def __init__(self, size: int, *, stride: int | None = None, padding: int = 0) -> None:
+        self.size, self.stride, self.padding = size, stride or size, padding
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Pool x [N, H, W, C] over height and width."""
+        return nnx.max_pool(x, (self.size, self.size), (self.stride, self.stride), _sides(self.padding))
 
 
 class GlobalAveragePool(nnx.Module):
@@ -115,3 +154,20 @@ class Flatten(nnx.Module):
 def relu(x: jax.Array) -> jax.Array:
     """Return max(x, 0)."""
     return nnx.relu(x)
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """Return x * Phi(x) with the exact Gaussian distribution function, torch's default (Flax's is the tanh form)."""
+    return nnx.gelu(x, approximate=False)
+
+
+def _sides(padding: int) -> Any:
+    return [(padding, padding)] * 2
+
+
+def _variance(wide: jax.Array, mean: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    return jnp.square(wide - mean).mean(axes)
+
+
+def _unbiased(count: int) -> float:
+    return count / (count - 1)

@@ -4,6 +4,12 @@ import jax
 import optax
 
 
-def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Return the mean over the batch of the cross entropy of logits [N, classes] with integer labels [N]."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+def softmax_cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> jax.Array:
+    """Return the mean over the batch of the cross entropy of logits [N, classes] with integer labels [N].
+
+    `smoothing` is spread evenly over all classes, the true one included (Szegedy et al. 2016, and torch).
+    """
+    if not smoothing:
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+    targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype), smoothing)
+    return optax.softmax_cross_entropy(logits, targets).mean()

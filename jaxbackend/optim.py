@@ -12,11 +12,28 @@ from compare.workloads import OptimizerSpec
 from jaxbackend import layout
 
 
-def build(spec: OptimizerSpec) -> optax.GradientTransformation:
-    """Return the update rule of a workload."""
+def build(spec: OptimizerSpec) -> optax.GradientTransformationExtraArgs:
+    """Return the update rule of a workload; its `update` takes the number of the training step as `step`."""
+    rules = [_scale_by_adam(spec)]
     if spec.name == "sgd":
-        return optax.sgd(spec.learning_rate, momentum=spec.momentum, nesterov=spec.nesterov)
-    return optax.chain(_scale_by_adam(spec), optax.scale_by_learning_rate(spec.learning_rate))
+        rules = [optax.trace(spec.momentum, spec.nesterov)] if spec.momentum else []
+    if spec.weight_decay:
+        decay = optax.add_decayed_weights(spec.weight_decay, _kernels if spec.decay_kernels_only else None)
+        rules.insert(len(rules) if spec.decoupled else 0, decay)
+    return optax.chain(*rules, _descend(spec))
+
+
+def learning_rate(spec: OptimizerSpec, step: Any) -> Any:
+    """Return the learning rate of a step, counted from 0 (`compare.workloads.Schedule`)."""
+    schedule, rate, step = spec.schedule, spec.learning_rate, step * 1.0  # a float64 where x64 is on; int32 / 20 is not
+    if schedule.warmup:
+        rate *= jnp.minimum(1.0, (step + 1) / schedule.warmup)
+    if schedule.name == "step":
+        rate *= schedule.factor ** sum((step >= milestone) * 1.0 for milestone in schedule.milestones)
+    if schedule.name == "cosine":
+        progress = jnp.clip((step - schedule.warmup) / max(1, schedule.total - schedule.warmup), 0.0, 1.0)
+        rate *= 0.5 * (1 + jnp.cos(math.pi * progress))
+    return rate
 
 
 def export(state: Any) -> Arrays:
@@ -43,8 +60,35 @@ def _scale_by_adam(spec: OptimizerSpec) -> optax.GradientTransformation:
         mu = optax.tree_utils.tree_update_moment(updates, state.mu, first, 1)
         nu = optax.tree_utils.tree_update_moment_per_elem_norm(updates, state.nu, second, 2)
         count = state.count + 1
-        unbias_first, unbias_second = (-jnp.expm1(count * math.log(beta)) for beta in spec.betas)
-        steps = jax.tree.map(lambda m, v: (m / unbias_first) / (jnp.sqrt(v / unbias_second) + spec.epsilon), mu, nu)
+        first_total, second_total = (_total_weight(beta, count) for beta in spec.betas)
+        steps = jax.tree.map(lambda m, v: (m / first_total) / _root(v / second_total, spec.epsilon), mu, nu)
         return steps, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def _descend(spec: OptimizerSpec) -> optax.GradientTransformationExtraArgs:
+    # Not optax.scale_by_learning_rate: it counts the updates, and a float16 step whose update is skipped is a step too.
+    def init(params: Any) -> optax.EmptyState:
+        del params
+        return optax.EmptyState()
+
+    def update(updates: Any, state: Any, params: Any = None, *, step: Any = 0) -> tuple[Any, Any]:
+        del params
+        rate = learning_rate(spec, step)
+        return jax.tree.map(lambda u: -rate * u, updates), state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _total_weight(beta: float, count: jax.Array) -> jax.Array:
+    return -jnp.expm1(count * math.log(beta))
+
+
+def _root(second_moment: jax.Array, epsilon: float) -> jax.Array:
+    return jnp.sqrt(second_moment) + epsilon
+
+
+def _kernels(parameters: Any) -> Any:
+    """Return the same tree with True at every kernel."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: "kernel" in jax.tree_util.keystr(path), parameters)

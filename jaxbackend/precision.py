@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from compare.interface import Refused
 
-# GradScaler's defaults (torch.amp.GradScaler), which both sides use.
-INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 65536.0, 2.0, 0.5, 2000
+# GradScaler's defaults (torch.amp.GradScaler), which both sides use; its initial scale is RunSpec's.
+GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 2.0, 0.5, 2000
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Policy:
         parameter_dtype: of parameters, buffers, optimizer state, batch-norm statistics and the loss.
         compute_dtype: of convolutions and dense layers.
         tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
-        loss_scaling: whether the loss is scaled dynamically.
+        loss_scale: what the loss is first multiplied by, None where it is not scaled.
     """
 
     parameter_dtype: Any
     compute_dtype: Any
     tf32: bool | None
-    loss_scaling: bool
+    loss_scale: float | None
 
     @contextmanager
     def scope(self) -> Generator[None]:
@@ -38,8 +38,8 @@ class Policy:
             yield
 
 
-def policy(precision: str, device: str) -> Policy:
-    """Return the policy of a precision by name.
+def policy(precision: str, device: str, loss_scale: float = 65536.0) -> Policy:
+    """Return the policy of a precision by name; `loss_scale` is float16's first one.
 
     Raises:
         Refused: for a precision that the device does not have.
@@ -48,12 +48,12 @@ def policy(precision: str, device: str) -> Policy:
         raise Refused("precision tf32 needs --device cuda")
     tf32 = None if device == "cpu" else precision == "tf32"
     if precision == "float64":
-        return Policy(jnp.float64, jnp.float64, tf32, loss_scaling=False)
+        return Policy(jnp.float64, jnp.float64, tf32, loss_scale=None)
     if precision in ("float32", "tf32"):
-        return Policy(jnp.float32, jnp.float32, tf32, loss_scaling=False)
+        return Policy(jnp.float32, jnp.float32, tf32, loss_scale=None)
     if precision == "bfloat16":
-        return Policy(jnp.float32, jnp.bfloat16, tf32, loss_scaling=False)
-    return Policy(jnp.float32, jnp.float16, tf32, loss_scaling=True)
+        return Policy(jnp.float32, jnp.bfloat16, tf32, loss_scale=None)
+    return Policy(jnp.float32, jnp.float16, tf32, loss_scale=loss_scale)
 
 
 class LossScale(NamedTuple):
@@ -68,7 +68,7 @@ class LossScale(NamedTuple):
     @classmethod
     def initial(cls, policy: Policy) -> "LossScale | None":
         """Return the first state, None where the policy does not scale."""
-        return cls(jnp.float32(INITIAL_SCALE), jnp.int32(0)) if policy.loss_scaling else None
+        return None if policy.loss_scale is None else cls(jnp.float32(policy.loss_scale), jnp.int32(0))
 
     def update(self, finite: jax.Array) -> "LossScale":
         """Return the state after a step whose gradients were all finite or not."""

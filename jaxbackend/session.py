@@ -24,13 +24,14 @@ class JaxSession:
     def __init__(self, spec: RunSpec) -> None:
         workload = workloads.get(spec.workload)
         self._spec = spec
-        self._policy = precision.policy(spec.precision, spec.device)
+        self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)
         with self._policy.scope():
             tuning.prepare(spec.knobs, spec.device)
             model = models.build(workload.model.resized(spec.image_size), self._policy)
             self._signature = layout.signature(model)
-            self._step = TrainingStep(model, optim.build(workload.optimizer), self._policy, spec.knobs)
+            update, smoothing = optim.build(workload.optimizer), workload.label_smoothing
+            self._step = TrainingStep(model, update, self._policy, spec.knobs, smoothing=smoothing)
             self._state = self._step.initial(self._step.parameters, self._step.buffers)
         self._pool: list[tuple[jax.Array, jax.Array]] = []
         self._stacked: tuple[jax.Array, jax.Array] | None = None
@@ -140,6 +141,7 @@ class JaxSession:
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
             "compute_dtype": str(next(iter(outputs.values())).dtype),
+            "layer_dtypes": {name: str(output.dtype) for name, output in outputs.items()},
             "tf32": None if policy.tf32 is None else products == "tensorfloat32",
             "loss_scaling": self._state.scaling is not None,
             "batch_size": len(labels),
@@ -147,6 +149,7 @@ class JaxSession:
             "compile": bool(knobs["compile"]) and self._step.program._cache_size() > 0,  # type: ignore[attr-defined]
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
+            "excess_precision": bool(knobs["compile"]) and _excess_precision(policy),
             "deterministic": self._spec.deterministic and _deterministic(self._device),
         }
 
@@ -175,6 +178,12 @@ def _device(name: str) -> Any:
         return jax.devices(name)[0]
     except RuntimeError as error:
         raise Refused(f"jax sees no {name} device: {error}") from error
+
+
+def _excess_precision(policy: precision.Policy) -> bool:
+    """XLA may leave out roundings between fused operations unless its flag forbids it."""
+    mixed = policy.compute_dtype != policy.parameter_dtype
+    return mixed and "--xla_allow_excess_precision=false" not in os.environ.get("XLA_FLAGS", "")
 
 
 def _deterministic(device: Any) -> bool:

@@ -28,11 +28,13 @@ class TrainingStep:
     def __init__(
         self,
         model: nnx.Module,
-        update: optax.GradientTransformation,
+        update: optax.GradientTransformationExtraArgs,
         policy: precision.Policy,
         knobs: Mapping[str, Any],
+        *,
+        smoothing: float = 0.0,
     ) -> None:
-        self._update, self._policy = update, policy
+        self._update, self._policy, self._smoothing = update, policy, smoothing
         model.eval()
         self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
         model.train()
@@ -71,7 +73,7 @@ class TrainingStep:
         objective = jax.grad(self._objective, has_aux=True)
         gradients, (internals, buffers) = objective(state.parameters, state, images, labels)
         gradients, finite = precision.unscaled(gradients, state.scaling)
-        updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters)
+        updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters, step=state.step)
         new = optax.apply_updates(state.parameters, updates), optimizer
         scaling = state.scaling
         if finite is not None and scaling is not None:  # overflow skips the update; batch norm has moved all the same
@@ -84,7 +86,7 @@ class TrainingStep:
         model = nnx.merge(self._graph, parameters, state.buffers, copy=True)  # copied into this trace
         with activations.recorded(model) as outputs:
             logits = model(images).astype(self._policy.parameter_dtype)
-        loss = softmax_cross_entropy(logits, labels)
+        loss = softmax_cross_entropy(logits, labels, self._smoothing)
         internals = {"activation": outputs, "logits": logits, "loss": loss}
         return precision.scaled(loss, state.scaling), (internals, nnx.state(model, nnx.BatchStat))
 

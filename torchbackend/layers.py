@@ -10,7 +10,8 @@ from torchbackend.precision import Policy
 class Conv(nn.Conv2d):
     """Square 2-D convolution with the same zero padding on every side, as in torch.nn.Conv2d.
 
-    Flax's SAME would pad a stride-2 3x3 kernel by (0, 1) where torch's padding=1 pads by (1, 1).
+    Flax's SAME would pad a stride-2 3x3 kernel by (0, 1) where torch's padding=1 pads by (1, 1). `groups` equal to
+    `inputs` makes it depthwise.
     """
 
     def __init__(
@@ -22,6 +23,7 @@ class Conv(nn.Conv2d):
         policy: Policy,
         stride: int = 1,
         padding: int = 0,
+        groups: int = 1,
         bias: bool = True,
     ) -> None:
         super().__init__(
@@ -30,6 +32,7 @@ class Conv(nn.Conv2d):
             size,
             stride=stride,
             padding=padding,
+            groups=groups,
             bias=bias,
             dtype=policy.parameter_dtype,  # the compute dtype comes from autocast
         )
@@ -57,11 +60,42 @@ class BatchNorm(nn.BatchNorm2d):
         super().__init__(features, eps=epsilon, momentum=momentum, dtype=policy.parameter_dtype)
 
 
-class MaxPool(nn.MaxPool2d):
-    """Largest value of each non-overlapping square window; a remainder at the far edge is left out."""
+class LayerNorm(nn.LayerNorm):
+    """Normalisation over the channels of each pixel (Ba et al. 2016; Liu et al. 2022 for CNNs).
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
+    Statistics are computed in the parameters' dtype; epsilon is ConvNeXt's 1e-6 (torch's default is 1e-5).
+    """
+
+    def __init__(self, features: int, *, policy: Policy, epsilon: float = 1e-6) -> None:
+        super().__init__(features, eps=epsilon, dtype=policy.parameter_dtype)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalise input [N, C, H, W] or [N, C] over C."""
+        wide = input.movedim(1, -1).to(self.weight.dtype)
+        y = functional.layer_norm(wide, self.normalized_shape, self.weight, self.bias, self.eps)
+        return y.to(input.dtype).movedim(-1, 1)
+
+
+class LayerScale(nn.Module):
+    """Multiply each channel by a trained factor (Touvron et al. 2021)."""
+
+    def __init__(self, features: int, *, policy: Policy) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(features, dtype=policy.parameter_dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale x [N, C, H, W]."""
+        return x * self.gamma.to(x.dtype)[:, None, None]
+
+
+class MaxPool(nn.MaxPool2d):
+    """Largest value of each square window, padded by minus infinity; a remainder at the far edge is left out.
+
+    Flax's SAME would pad a stride-2 3x3 window by (0, 1) where torch's padding=1 pads by (1, 1).
+    """
+
+    def __init__(self, size: int, *, stride: int | None = None, padding: int = 0) -> None:
+        super().__init__(size, stride, padding)
 
 
 class GlobalAveragePool(nn.Module):
@@ -83,3 +117,8 @@ class Flatten(nn.Module):
 def relu(x: torch.Tensor) -> torch.Tensor:
     """Return max(x, 0)."""
     return functional.relu(x)
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    """Return x * Phi(x) with the exact Gaussian distribution function, torch's default (Flax's is the tanh form)."""
+    return functional.gelu(x)

@@ -63,7 +63,7 @@ def assign(leaves: Sequence[Leaf], arrays: Mapping[str, Any]) -> None:
 
 def _neutral(module: nn.Module, attribute: str, tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
     same = tuple(range(tensor.ndim))
-    if isinstance(module, nn.BatchNorm2d):
+    if isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
         return {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}[attribute], same
     if attribute == "weight":
         return "kernel", _CONV if isinstance(module, nn.Conv2d) else _DENSE

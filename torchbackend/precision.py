@@ -9,8 +9,8 @@ import torch
 
 from compare.interface import Refused
 
-# GradScaler's defaults (torch.amp.GradScaler), which both sides use.
-INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 65536.0, 2.0, 0.5, 2000
+# GradScaler's defaults (torch.amp.GradScaler), which both sides use; its initial scale is RunSpec's.
+GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 2.0, 0.5, 2000
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Policy:
         parameter_dtype: of parameters, buffers, optimizer state, batch-norm statistics and the loss.
         compute_dtype: of convolutions and dense layers.
         tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
-        loss_scaling: whether the loss is scaled dynamically.
+        loss_scale: what the loss is first multiplied by, None where it is not scaled.
     """
 
     parameter_dtype: torch.dtype
     compute_dtype: torch.dtype
     tf32: bool | None
-    loss_scaling: bool
+    loss_scale: float | None
 
     @contextmanager
     def scope(self) -> Generator[None]:
@@ -52,8 +52,8 @@ def tf32_switches() -> tuple[Any, Any]:
     return torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv")  # noqa: B009 -- no type stub has it
 
 
-def policy(precision: str, device: str) -> Policy:
-    """Return the policy of a precision by name.
+def policy(precision: str, device: str, loss_scale: float = 65536.0) -> Policy:
+    """Return the policy of a precision by name; `loss_scale` is float16's first one.
 
     Raises:
         Refused: for a precision that the device does not have.
@@ -62,21 +62,21 @@ def policy(precision: str, device: str) -> Policy:
         raise Refused("precision tf32 needs --device cuda")
     tf32 = None if device == "cpu" else precision == "tf32"
     if precision == "float64":
-        return Policy(torch.float64, torch.float64, tf32, loss_scaling=False)
+        return Policy(torch.float64, torch.float64, tf32, loss_scale=None)
     if precision in ("float32", "tf32"):
-        return Policy(torch.float32, torch.float32, tf32, loss_scaling=False)
+        return Policy(torch.float32, torch.float32, tf32, loss_scale=None)
     if precision == "bfloat16":
-        return Policy(torch.float32, torch.bfloat16, tf32, loss_scaling=False)
-    return Policy(torch.float32, torch.float16, tf32, loss_scaling=True)
+        return Policy(torch.float32, torch.bfloat16, tf32, loss_scale=None)
+    return Policy(torch.float32, torch.float16, tf32, loss_scale=loss_scale)
 
 
 def loss_scale(policy: Policy, device: str) -> torch.amp.GradScaler:
     """Return torch's own dynamic loss scaling, switched off where the policy does not scale."""
     return torch.amp.GradScaler(
         device,
-        init_scale=INITIAL_SCALE,
+        init_scale=policy.loss_scale or 1.0,
         growth_factor=GROWTH_FACTOR,
         backoff_factor=BACKOFF_FACTOR,
         growth_interval=GROWTH_INTERVAL,
-        enabled=policy.loss_scaling,
+        enabled=policy.loss_scale is not None,
     )

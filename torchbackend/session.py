@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
 from torch.backends import cudnn
 
 from compare import workloads
@@ -23,8 +24,10 @@ class TorchSession:
 
     def __init__(self, spec: RunSpec) -> None:
         workload, knobs = workloads.get(spec.workload), spec.knobs
+        if knobs["graph-capture"] and not workload.optimizer.schedule.is_constant:
+            raise Refused(f"graph-capture would freeze the learning rate of {spec.workload}'s schedule in torch")
         self._spec = spec
-        self._policy = precision.policy(spec.precision, spec.device)
+        self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)
         torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
         counters.clear()
@@ -40,7 +43,8 @@ class TorchSession:
         update = optim.build(
             workload.optimizer, model, fused=bool(knobs["fused-optimizer"]), capturable=bool(knobs["graph-capture"])
         )
-        self._step = TrainingStep(model, update, self._policy, self._device, knobs)
+        self._rule, smoothing = workload.optimizer, workload.label_smoothing
+        self._step = TrainingStep(model, update, self._policy, self._device, knobs, smoothing=smoothing)
         self._leaves = layout.leaves(model)
         self._several: tuning.Several | None = None
         self._stacked: tuple[torch.Tensor, torch.Tensor]
@@ -78,14 +82,16 @@ class TorchSession:
     def run(self, steps: int) -> None:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            self._steps += steps
             if self._spec.knobs["graph-capture"]:
                 while steps >= self.steps_per_dispatch:
                     self._losses.append(self._captured()(self._position))
                     self._position = (self._position + self.steps_per_dispatch) % len(self._pool)
+                    self._steps += self.steps_per_dispatch
                     steps -= self.steps_per_dispatch
             for _ in range(steps):
+                optim.schedule(self._step.update, self._rule, self._steps)
                 self._losses.append(self._step(*self._next_batch()))
+                self._steps += 1
 
     def wait(self) -> None:
         """See `compare.interface.Session`."""
@@ -109,6 +115,7 @@ class TorchSession:
         with self._policy.scope():
             parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
             before = {leaf.name: layout.export(leaf.tensor, leaf) for leaf in parameters}
+            optim.schedule(self._step.update, self._rule, self._steps)
             internals = self._step.inspected(*self._placed(batch))
             self._steps += 1
         dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
@@ -143,6 +150,7 @@ class TorchSession:
         return {
             "parameter_dtype": _name(self._leaves[0].tensor.dtype),
             "compute_dtype": _name(first.dtype),
+            "layer_dtypes": {name: _name(output.dtype) for name, output in outputs.items()},
             "tf32": None if self._policy.tf32 is None else products == {"tf32"},
             "loss_scaling": self._step.scaling.is_enabled(),
             "batch_size": len(labels),
@@ -154,6 +162,7 @@ class TorchSession:
             "steps-per-dispatch": 1 if self._several is None else self.steps_per_dispatch,
             "kernel-search": cudnn.benchmark,
             "threads": torch.get_num_threads(),
+            "excess_precision": counters["frames"]["ok"] > 0 and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
 
@@ -184,6 +193,12 @@ def _device(name: str) -> torch.device:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _excess_precision(policy: precision.Policy) -> bool:
+    """TorchInductor may leave out roundings between fused operations unless its option forbids it."""
+    mixed = policy.compute_dtype != policy.parameter_dtype
+    return mixed and not inductor.emulate_precision_casts
 
 
 class TorchBackend:

@@ -20,8 +20,11 @@ class TrainingStep:
         policy: precision.Policy,
         device: torch.device,
         knobs: Mapping[str, Any],
+        *,
+        smoothing: float = 0.0,
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
+        self._smoothing = smoothing
         self.scaling = precision.loss_scale(policy, device.type)
         self._forward = tuning.compiled(self._objective, knobs)
         self._inspected_forward = tuning.compiled(self._inspected_objective, knobs)
@@ -71,7 +74,7 @@ class TrainingStep:
         """Bring optimizer and loss scale to their start, in place, because a captured graph holds these tensors."""
         for value in self._moments():
             value.zero_()
-        if self._policy.loss_scaling:
+        if self._policy.loss_scale is not None:
             self.scaling.load_state_dict(precision.loss_scale(self._policy, self._device.type).state_dict())
 
     def snapshot(self) -> Callable[[], None]:
@@ -85,7 +88,7 @@ class TrainingStep:
             with torch.no_grad():
                 for tensor, value in saved:
                     tensor.copy_(value)
-            if self._policy.loss_scaling:
+            if self._policy.loss_scale is not None:
                 self.scaling.load_state_dict(scale)
 
         return restore
@@ -97,7 +100,7 @@ class TrainingStep:
     def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with self._policy.autocast(self._device.type):
             logits = self.model(images).to(self._policy.parameter_dtype)
-            return softmax_cross_entropy(logits, labels), logits
+            return softmax_cross_entropy(logits, labels, self._smoothing), logits
 
     def _inspected_objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # A function of its own: torch.compile keeps programs by function, and this one has the recording hooks in it.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from compare.agreement import causes, gates, referee
 from compare.agreement.gates import Gate
+from compare.agreement.referee import Noise
 from compare.interface import Arrays
 
 
@@ -14,8 +15,10 @@ class Evidence:
     """One tensor's figures, in execution order; the last three are None where no precision gate was asked for.
 
     Attributes:
-        e64, e32: error between the sides in float64 and float32. scaling: e32 / e64 as the scaling gate takes it.
-        noise: floor at the timed precision. baseline_error, contender_error: each side's error against its own float64.
+        e64, e32: error between the sides in float64 (as `referee.Noise` resolves it) and in float32.
+        scaling: e32 / e64 as the scaling gate takes it.
+        noise: floor at the timed precision.
+        baseline_error, contender_error: each side's error against its own float64.
     """
 
     name: str
@@ -41,31 +44,40 @@ class Certificate:
         """Whether every gate passed."""
         return all(gate.passed for gate in self.gates)
 
-    def extended(self, added: Iterable[Gate]) -> "Certificate":
-        """Return this certificate with further gates; a failed one is the first mismatch if there was none."""
+    def extended(self, added: Iterable[Gate], *, mismatch: str | None = None, note: str | None = None) -> "Certificate":
+        """Return this certificate with further gates; a failed one is the first mismatch if there was none.
+
+        `mismatch` says it in words, in place of the failed gate's name and tensor; `note` is added to the notes.
+        """
         more = tuple(added)
         failed = next((f"{gate.name}: {gate.worst_tensor}" for gate in more if not gate.passed), None)
-        return replace(self, gates=(*self.gates, *more), first_mismatch=self.first_mismatch or failed)
+        return replace(
+            self,
+            gates=(*self.gates, *more),
+            first_mismatch=self.first_mismatch or mismatch or failed,
+            notes=(*self.notes, *([note] if note else [])),
+        )
 
 
 def make(
     baseline: Mapping[str, Arrays],
     contender: Mapping[str, Arrays],
     precision: str,
-    noise: Mapping[str, float] | None,
+    noise: Noise,
 ) -> Certificate:
     """Judge two contenders by their records (precision to arrays by name; `compare.recording` makes them).
 
-    `noise` is the noise floor at `precision`; without it (float64 is its own reference) the precision gate is left out.
+    Without a noise floor at `precision` (float64 is its own reference) the precision gate is left out.
     """
     try:
         e64 = gates.errors(baseline["float64"], contender["float64"])
         e32 = gates.errors(baseline["float32"], contender["float32"])
-        if noise is not None:
+        if noise.roundoff is not None:
             gates.check_comparable(baseline[precision], contender[precision])
     except gates.Incomparable as problem:
         failed = tuple(Gate(name, None, limit, False, None) for name, limit in gates.LIMITS.items())
-        return Certificate(failed if noise is not None else failed[:2], str(problem))
+        return Certificate(failed if noise.roundoff is not None else failed[:2], str(problem))
+    e64 = noise.resolved(e64)
     ratios = gates.scaling_ratios(e32, e64, baseline["float64"])
     order = gates.in_execution_order(list(e64))
     failing = [name for name in order if gates.fails(e64[name], ratios[name])]
@@ -76,14 +88,14 @@ def make(
         because = f"; likely cause: {cause}" if cause else ""
         first = f"{name} (e64 {e64[name]:.1e}, e32/e64 {ratios[name]:.1e}){because}"
     judged = (gates.semantic(e64), gates.scaling(ratios))
-    if noise is None:
+    if noise.roundoff is None:
         evidence = tuple(Evidence(name, e64[name], e32[name], ratios[name]) for name in order)
         return Certificate(judged, first, evidence)
     judge = referee.judge(baseline, contender, precision, noise)
     gate = judge.gate
     notes = tuple(note for note in (judge.mismatch, gate.worst_tensor and judge.owner(gate.worst_tensor)) if note)
     if first is None and not gate.passed:
-        first = notes[0]
+        first = judge.mismatch or judge.owner(judge.failing[0])
     evidence = tuple(
         Evidence(
             name, e64[name], e32[name], ratios[name], judge.floor[name], judge.baseline[name], judge.contender[name]

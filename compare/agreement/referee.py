@@ -7,7 +7,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compare.agreement.gates import PRECISION_LIMIT, ROUNDOFF32, Gate, changes, coarseness, relative_error
+from compare.agreement.gates import (
+    PRECISION_LIMIT,
+    ROUNDOFF32,
+    SEMANTIC_LIMIT,
+    Gate,
+    changes,
+    coarseness,
+    in_execution_order,
+    relative_error,
+)
 from compare.interface import Arrays
 
 # Unit roundoff by precision (half the distance from 1 to the next number). TF32 keeps 10 bits of the fraction.
@@ -18,8 +27,32 @@ ROUNDOFF: Mapping[str, float] = {
     "float16": 2.0**-11,
 }
 
+ULP64 = 2.0**-52
+"""The least relative perturbation that moves every float64 number."""
+
 # A side whose median error is this much smaller than the other's computes in a higher precision than was asked for.
 _UNASKED = 30.0
+# An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
+_ROUNDING = 10.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """By tensor, how far rounding the inputs alone moves it, relatively (`compare.recording.noise`), in float64.
+
+    Attributes:
+        ulp: at one ulp of float64. Most tensors move by about as much. One that cancels moves by far more, and cannot
+            be known better: a bias before batch norm, say, whose gradient is zero but for rounding.
+        roundoff: at the timed precision's unit roundoff; None where that is float64.
+    """
+
+    ulp: Mapping[str, float]
+    roundoff: Mapping[str, float] | None = None
+
+    def resolved(self, errors: Mapping[str, float]) -> dict[str, float]:
+        """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for."""
+        least = SEMANTIC_LIMIT / _ROUNDING
+        return {name: error / max(1.0, self.ulp.get(name, 0.0) / least) for name, error in errors.items()}
 
 
 @dataclass(frozen=True)
@@ -31,12 +64,20 @@ class Referee:
     floor: Mapping[str, float]
 
     @property
+    def failing(self) -> list[str]:
+        """The tensors in which a side's error is more than rounding, in execution order."""
+        over = [name for name in self.floor if self._strain(name) > PRECISION_LIMIT]
+        return in_execution_order(over)
+
+    def _strain(self, name: str) -> float:
+        return max(self.baseline[name], self.contender[name]) / self.floor[name]
+
+    @property
     def gate(self) -> Gate:
         """The precision gate: the largest error of either side over its tensor's noise floor."""
-        strain = {name: max(self.baseline[name], self.contender[name]) / self.floor[name] for name in self.floor}
-        worst = max(strain, key=lambda name: strain[name])
-        passed = strain[worst] <= PRECISION_LIMIT and self.mismatch is None
-        return Gate("precision", strain[worst], PRECISION_LIMIT, passed, worst)
+        worst = max(self.floor, key=self._strain)
+        strain = self._strain(worst)
+        return Gate("precision", strain, PRECISION_LIMIT, strain <= PRECISION_LIMIT and self.mismatch is None, worst)
 
     @property
     def mismatch(self) -> str | None:
@@ -60,22 +101,39 @@ class Referee:
 
 
 def judge(
-    baseline: Mapping[str, Arrays], contender: Mapping[str, Arrays], precision: str, noise: Mapping[str, float]
+    baseline: Mapping[str, Arrays],
+    contender: Mapping[str, Arrays],
+    precision: str,
+    noise: Noise,
 ) -> Referee:
     """Compare each side's record at `precision` with its own in float64.
 
     The floor of a tensor is its noise (`compare.recording.noise`) times the square root of the number of layers, or
     what float32 storage resolves of it, whichever is larger. The noise comes from rounding the inputs once; every layer
-    rounds its output once more, and independent errors add in quadrature (Higham 2002, section 2.8). The state after
-    the whole run (`delta/`) is left out: its noise is that of the last step.
+    rounds its output once more, and independent errors add in quadrature (Higham 2002, section 2.8). Where a tensor
+    cancels, the noise is taken from float64's own rounding, scaled to the precision. The state after the whole run
+    (`delta/`) is left out: its noise is that of the last step.
+
+    Raises:
+        ValueError: `noise` has none for this precision.
     """
-    names = [name for name in noise if not name.startswith("delta/")]
+    if noise.roundoff is None:
+        raise ValueError(f"no noise was measured for {precision}")
+    names = [name for name in noise.roundoff if not name.startswith("delta/")]
     sides: list[dict[str, float]] = []
     for side in (baseline, contender):
         reference, value = changes(side["float64"]), changes(side[precision])
         sides.append({name: relative_error(value[name], reference[name]) for name in names})
-    depth = math.sqrt(max(1, sum(name.startswith("step1/activation/") for name in noise)))
-    floor = {name: max(depth * noise[name], ROUNDOFF32 * coarseness(name, baseline["float64"])) for name in names}
+    depth = math.sqrt(max(1, sum(name.startswith("step1/activation/") for name in names)))
+    scale = ROUNDOFF[precision] / ULP64
+    floor = {
+        name: max(
+            depth * noise.roundoff[name],
+            noise.ulp[name] * scale,
+            ROUNDOFF32 * coarseness(name, baseline["float64"]),
+        )
+        for name in names
+    }
     return Referee(sides[0], sides[1], floor)
 
 

@@ -1,16 +1,39 @@
-"""Effective settings that two contenders must share for their times to be comparable."""
+"""Effective settings that two contenders must share for their work to be the same and their times comparable."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
-SHARED = ("parameter_dtype", "compute_dtype", "tf32", "loss_scaling", "batch_size", "deterministic")
+from compare.agreement.gates import Gate
+
+SHARED = ("parameter_dtype", "compute_dtype", "layer_dtypes", "tf32", "loss_scaling", "batch_size", "deterministic")
+
+
+def gate(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Gate:
+    """No setting that decides the mathematics differs; the value is the number of those that do."""
+    names = [name for name in SHARED if baseline.get(name) != contender.get(name)]
+    return Gate("settings", float(len(names)), 0.0, not names, names[0] if names else None)
 
 
 def unequal(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> str | None:
     """Return what differs in the settings that decide the mathematics, None where nothing does."""
-    differing = [
-        f"{name} is {baseline.get(name)} against {contender.get(name)}"
-        for name in SHARED
-        if baseline.get(name) != contender.get(name)
-    ]
+    differing = [text for name in SHARED for text in _differences(name, baseline.get(name), contender.get(name))]
     return f"unequal effective settings: {', '.join(differing)}" if differing else None
+
+
+def remark(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> str | None:
+    """Return which side may keep more digits than asked for between fused operations, None where both or none may."""
+    allowed = [
+        side for side, each in (("baseline", baseline), ("contender", contender)) if each.get("excess_precision")
+    ]
+    if len(allowed) != 1:
+        return None
+    return f"the {allowed[0]}'s compiler may keep float32 between fused operations (excess precision), the other rounds"
+
+
+def _differences(name: str, a: Any, b: Any) -> Iterator[str]:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        first, second = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
+        for key in [*first, *(key for key in second if key not in first)]:
+            yield from _differences(f"{name} of {key}", first.get(key), second.get(key))
+    elif a != b:
+        yield f"{name} is {a} against {b}"

@@ -10,6 +10,7 @@ from compare.interface import Array, Batch, Refused
 from compare.workloads import Workload
 
 _NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
+_BUILT_IN = {"digits": "its digits are embedded", "synthetic": "its images are synthetic"}
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,11 @@ def load(
 ) -> Dataset:
     """Return the data that `workload` trains and is tested on.
 
-    Data are synthetic for CIFAR-10 without a folder, and for every workload whose images are not of its dataset's own
-    size (a folder is then not read, and `source` says so).
+    Data are synthetic for workloads that name no dataset, for CIFAR-10 without a folder, and for every workload whose
+    images are not of its dataset's own size (a folder is then not read, and `source` says so).
 
     Args:
-        workload: its `data` names the dataset: `digits`, `mnist` or `cifar10`.
+        workload: its `data` names the dataset: `digits`, `mnist` or `cifar10`, or `synthetic`.
         folder: where the dataset lies in its original format; None for none.
         seed: the run's seed; fixes the digits' split and the synthetic images.
         batch_size: images per step; the training set must fill at least one batch.
@@ -41,14 +42,15 @@ def load(
             `batch_size` or `image_size` outside what is possible.
     """
     native = _NATIVE.get(workload.data)
-    if native is None:
-        raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {', '.join(_NATIVE)}")
+    if native is None and workload.data != "synthetic":
+        allowed = ", ".join((*_NATIVE, "synthetic"))
+        raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {allowed}")
     if batch_size < 1:
         raise Refused(f"batch size {batch_size}: allowed are 1 and more")
     if image_size is not None and image_size < 1:
         raise Refused(f"image size {image_size}: allowed are 1 pixel and more")
-    if folder is not None and workload.data == "digits":
-        raise Refused(f"--data {folder}: workload {workload.name} takes no folder, its digits are embedded")
+    if folder is not None and workload.data in _BUILT_IN:
+        raise Refused(f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}")
     image = workload.model.resized(image_size).image
     if image != native or (workload.data == "cifar10" and folder is None):
         dataset = _synthetic(workload, image, seed, batch_size, folder)

@@ -3,11 +3,13 @@
 from flax import nnx
 
 from compare.workloads import ModelSpec
+from jaxbackend.models.convnext import ConvNeXt
+from jaxbackend.models.resnet import ResNet
 from jaxbackend.models.simple import SimpleCNN
 from jaxbackend.models.staged import StagedCNN
 from jaxbackend.precision import Policy
 
-FAMILIES = {"simple": SimpleCNN, "staged": StagedCNN}
+FAMILIES = {"simple": SimpleCNN, "staged": StagedCNN, "resnet": ResNet, "convnext": ConvNeXt}
 
 
 def build(spec: ModelSpec, policy: Policy) -> nnx.Module:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from compare.agreement import certificate, gates, settings
+from compare.agreement.referee import Noise
 from compare.interface import Array, Arrays
 
 NAMES = ("conv.kernel", "dense.kernel")
@@ -36,7 +37,7 @@ def pair(noise64: float = 1e-15, noise32: float = 1e-7) -> tuple[dict[str, Array
 
 
 def judged(baseline: dict[str, Arrays], contender: dict[str, Arrays]) -> certificate.Certificate:
-    return certificate.make(baseline, contender, "float64", None)
+    return certificate.make(baseline, contender, "float64", Noise({}))
 
 
 def test_rounding_passes_both_gates():

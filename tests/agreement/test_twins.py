@@ -10,6 +10,7 @@ import jaxbackend.layers
 import torchbackend.layers
 from compare import recording, workloads
 from compare.agreement import certificate
+from compare.agreement.referee import Noise
 from compare.data import Dataset, store, synthetic
 from compare.interface import Arrays
 from tests.parity import twins
@@ -42,7 +43,7 @@ def records(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def judged(baseline: Records, contender: Records) -> certificate.Certificate:
-    return certificate.make(baseline, contender, "float64", None)
+    return certificate.make(baseline, contender, "float64", Noise({}))
 
 
 def test_the_twins_certify(records: dict[str, Any]):

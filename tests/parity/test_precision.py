@@ -98,7 +98,7 @@ def test_the_loss_scale_does_not_grow_past_float32(scales):
 def test_the_first_scale_is_gradscaler_s():
     scaler = torch.amp.GradScaler("cpu")
     for backend in (jaxbackend.precision, torchbackend.precision):
-        assert scaler.get_scale() == backend.INITIAL_SCALE
+        assert scaler.get_scale() == backend.policy("float16", "cpu").loss_scale
         assert scaler.get_growth_factor() == backend.GROWTH_FACTOR
         assert scaler.get_backoff_factor() == backend.BACKOFF_FACTOR
         assert scaler.get_growth_interval() == backend.GROWTH_INTERVAL

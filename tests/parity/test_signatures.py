@@ -38,6 +38,7 @@ ONLY_TORCH = {
         "leaves": "see Leaf",
         "channels_last": "jax activations are channels-last already",
     },
+    "optim.py": {"schedule": "jax's rule takes the step's number and schedules itself"},
     "precision.py": {
         "Policy.autocast": "jax layers are told their compute dtype when they are made",
         "tf32_switches": "jax has one setting, torch one for products and one for convolutions",

@@ -3,11 +3,13 @@
 from torch import nn
 
 from compare.workloads import ModelSpec
+from torchbackend.models.convnext import ConvNeXt
+from torchbackend.models.resnet import ResNet
 from torchbackend.models.simple import SimpleCNN
 from torchbackend.models.staged import StagedCNN
 from torchbackend.precision import Policy
 
-FAMILIES = {"simple": SimpleCNN, "staged": StagedCNN}
+FAMILIES = {"simple": SimpleCNN, "staged": StagedCNN, "resnet": ResNet, "convnext": ConvNeXt}
 
 
 def build(spec: ModelSpec, policy: Policy) -> nn.Module:

@@ -1,0 +1,77 @@
+"""ConvNeXt: Liu et al. 2022, A ConvNet for the 2020s."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from torchbackend.layers import Conv, Dense, GlobalAveragePool, LayerNorm, LayerScale, gelu
+from torchbackend.precision import Policy
+
+
+class Block(nn.Module):
+    """7x7 depthwise convolution, layer norm, two 1x1 convolutions with GELU between, layer scale; added to the input.
+
+    The paper's stochastic depth is left out: twins could not share what each framework draws within a step.
+    """
+
+    def __init__(self, features: int, *, policy: Policy) -> None:
+        super().__init__()
+        self.depthwise = Conv(features, features, 7, policy=policy, padding=3, groups=features)
+        self.norm = LayerNorm(features, policy=policy)
+        self.expand = Conv(features, 4 * features, 1, policy=policy)
+        self.reduce = Conv(4 * features, features, 1, policy=policy)
+        self.layer_scale = LayerScale(features, policy=policy)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return activations of the same shape."""
+        y = self.reduce(gelu(self.expand(self.norm(self.depthwise(x)))))
+        return x + self.layer_scale(y)
+
+
+class Downsample(nn.Module):
+    """Layer norm, 2x2 convolution with stride 2."""
+
+    def __init__(self, inputs: int, outputs: int, *, policy: Policy) -> None:
+        super().__init__()
+        self.norm = LayerNorm(inputs, policy=policy)
+        self.conv = Conv(inputs, outputs, 2, policy=policy, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return activations of half the height and width, rounded down."""
+        return self.conv(self.norm(x))
+
+
+class ConvNeXt(nn.Module):
+    """Patches of 4x4 pixels, stages of blocks with downsampling between, global average pool, layer norm, dense."""
+
+    def __init__(
+        self,
+        image: tuple[int, int, int],
+        classes: int,
+        *,
+        policy: Policy,
+        depths: Sequence[int],
+        widths: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.stem = Conv(image[2], widths[0], 4, policy=policy, stride=4)
+        self.stem_norm = LayerNorm(widths[0], policy=policy)
+        self.blocks = nn.ModuleList([])
+        inputs = widths[0]
+        for depth, width in zip(depths, widths, strict=True):
+            if width != inputs:
+                self.blocks.append(Downsample(inputs, width, policy=policy))
+            for _ in range(depth):
+                self.blocks.append(Block(width, policy=policy))
+            inputs = width
+        self.average = GlobalAveragePool()
+        self.norm = LayerNorm(inputs, policy=policy)
+        self.dense = Dense(inputs, classes, policy=policy)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits [N, classes]."""
+        x = self.stem_norm(self.stem(images))
+        for block in self.blocks:
+            x = block(x)
+        return self.dense(self.norm(self.average(x)))
