@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from compare import __version__, environment, judgement, plan, results, runner
+from compare import __version__, environment, judgement, options, plan, results, runner
 from compare.interface import Refused
 from compare.report import certificate, figures, progress, terminal
 from compare.workloads import WORKLOADS
@@ -43,50 +43,27 @@ def _root(
     del version
 
 
-_Contenders = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="BACKEND[:TUNING], the first being the baseline; BACKEND is torch or jax, TUNING stock, compiled, tuned "
-        "or knobs joined by '+'. Default: torch jax.",
-        show_default=False,
-    ),
-]
-_WorkloadName = Annotated[str, typer.Option(help="What to train; `samestep workloads` lists them.")]
-_BatchSize = Annotated[int | None, typer.Option(help="Images per step. Default: the workload's.")]
-_Precision = Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")]
-_Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-_Epochs = Annotated[int | None, typer.Option(help="Passes over the training set. Default: the workload's.")]
-_Seed = Annotated[int, typer.Option(help="Fixes weights, data split and shuffles.")]
-_Data = Annotated[str | None, typer.Option(help="Folder of the data set in its original format.")]
-_Deadline = Annotated[float | None, typer.Option(help="Seconds that any phase of a contender may take.")]
-_Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="Deterministic algorithms; running twice must be equal bit for bit.")
-]
-_Out = Annotated[Path | None, typer.Option(help="Folder for result.json. Default: samestep-out/TIME.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print the result object alone.")]
-
-
 @app.command()
 def compare(
-    contenders: _Contenders = None,
-    workload: _WorkloadName = "digits-cnn",
-    batch_size: _BatchSize = None,
-    precision: _Precision = "float32",
-    device: _Device = "auto",
+    contenders: options.Contenders = None,
+    workload: options.WorkloadName = "digits-cnn",
+    batch_size: options.BatchSize = None,
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
     rounds: Annotated[int, typer.Option(help="Rounds of fresh processes.")] = 10,
     quick: Annotated[bool, typer.Option("--quick", help="5 rounds.")] = False,
     paper: Annotated[bool, typer.Option("--paper", help="20 rounds.")] = False,
-    epochs: _Epochs = None,
-    seed: _Seed = 0,
+    epochs: options.Epochs = None,
+    seed: options.Seed = 0,
     margin: Annotated[float, typer.Option(help="Relative difference that matters.")] = 0.01,
-    data: _Data = None,
+    data: options.Data = None,
     skip_agreement: Annotated[
         bool, typer.Option("--skip-agreement", help="Make no certificate; every verdict is then INVALID.")
     ] = False,
-    deterministic: _Deterministic = False,
-    deadline: _Deadline = None,
-    out: _Out = None,
-    as_json: _Json = False,
+    deterministic: options.Deterministic = False,
+    deadline: options.Deadline = None,
+    out: options.Out = None,
+    as_json: options.Json = False,
 ) -> None:
     """Train, certify and time contenders on the same machine; write DIR/result.json."""
     if quick and paper:
@@ -121,20 +98,20 @@ def compare(
 
 @app.command()
 def agree(
-    contenders: _Contenders = None,
-    workload: _WorkloadName = "digits-cnn",
-    batch_size: _BatchSize = None,
-    precision: _Precision = "float32",
-    device: _Device = "auto",
-    epochs: _Epochs = None,
-    seed: _Seed = 0,
+    contenders: options.Contenders = None,
+    workload: options.WorkloadName = "digits-cnn",
+    batch_size: options.BatchSize = None,
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
+    epochs: options.Epochs = None,
+    seed: options.Seed = 0,
     seeds: Annotated[int, typer.Option(help="Training runs per contender for the accuracy gate.")] = 5,
-    data: _Data = None,
-    deterministic: _Deterministic = False,
-    deadline: _Deadline = None,
+    data: options.Data = None,
+    deterministic: options.Deterministic = False,
+    deadline: options.Deadline = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Every tensor in execution order.")] = False,
-    out: _Out = None,
-    as_json: _Json = False,
+    out: options.Out = None,
+    as_json: options.Json = False,
 ) -> None:
     """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
     if not 2 <= seeds <= 1000:

@@ -1,7 +1,5 @@
 """Layers and losses where frameworks differ by convention: both against NumPy, in float64 (DESIGN.md, "traps")."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,63 +7,14 @@ import pytest
 import torch
 from flax import nnx
 
-import jaxbackend.layers
 import jaxbackend.losses
 import jaxbackend.precision
 import torchbackend.layers
-import torchbackend.layout
 import torchbackend.losses
-import torchbackend.precision
 from compare.interface import Array, Arrays
+from tests.parity.layer_twins import Twin, same
 
 RANDOM = np.random.default_rng(0)
-
-
-class Twin:
-    """One layer in both backends, with the same values."""
-
-    def __init__(self, name: str, *sizes: int, arrays: Arrays | None = None, **options: Any) -> None:
-        self.policy = jaxbackend.precision.policy("float64", "cpu")
-        has_values = arrays is not None
-        torch_policy = torchbackend.precision.policy("float64", "cpu")
-        with self.policy.scope():
-            self.jax = getattr(jaxbackend.layers, name)(
-                *sizes, **options, **({"policy": self.policy} if has_values else {})
-            )
-            for attribute, array in (arrays or {}).items():
-                getattr(self.jax, attribute).set_value(jnp.asarray(array))
-        self.torch = getattr(torchbackend.layers, name)(
-            *sizes, **options, **({"policy": torch_policy} if has_values else {})
-        )
-        self.leaves = torchbackend.layout.leaves(torch.nn.Sequential(self.torch))
-        torchbackend.layout.assign(
-            self.leaves, {f"0.{attribute}": array for attribute, array in (arrays or {}).items()}
-        )
-
-    def __call__(self, images: Array) -> Array:
-        """Return the output for images [N, H, W, C], the same from both."""
-        with self.policy.scope():
-            ours = np.asarray(self.jax(jnp.asarray(images)))
-        x = torch.from_numpy(images)
-        theirs = self.torch(x.permute(0, 3, 1, 2) if x.ndim == 4 else x).detach()
-        same(ours, torchbackend.layout.channels_last(theirs))
-        return ours
-
-    def buffers(self) -> Arrays:
-        """Return the running statistics, the same from both."""
-        theirs = {leaf.name: leaf.tensor.numpy() for leaf in self.leaves if not leaf.is_parameter}
-        for name, array in theirs.items():
-            same(np.asarray(getattr(self.jax, name.removeprefix("0."))[...]), array)
-        return {name.removeprefix("0."): array for name, array in theirs.items()}
-
-    def eval(self) -> None:
-        self.jax.eval()
-        self.torch.eval()
-
-
-def same(value: Array, reference: Array) -> None:
-    assert value.dtype == np.float64
-    np.testing.assert_allclose(value, reference, rtol=1e-12, atol=1e-13)
 
 
 def draw(*shape: int) -> Array:

@@ -1,0 +1,148 @@
+"""The tables of docs/h200.md, from the result files under benchmarks/h200/ and nothing else.
+
+python benchmarks/tables.py > docs/h200.md
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from compare import results
+from compare.report.sentences import DASH
+
+FOLDER = Path(__file__).parent / "h200"
+PAGE = FOLDER.parents[1] / "docs" / "h200.md"
+MEBIBYTE = 2**20
+
+HEAD = """# Measured on an NVIDIA H200
+
+Written by `python benchmarks/tables.py` from the result files under [benchmarks/h200](../benchmarks/h200), which
+samestep wrote itself and nobody edited. Each file holds its exact command, all raw samples, the environment and the
+certificate tensor by tensor.
+"""
+TIMES = """
+## Step times
+Times are per training step, with their 95 % interval over rounds of fresh processes; the ratio is the contender's time
+over the baseline's.
+
+"""
+TIME_COLUMNS = (
+    "workload, batch",
+    "data",
+    "precision",
+    "contender",
+    "step (ms)",
+    "images/s",
+    "pool peak (MiB)",
+    "ratio",
+    "verdict",
+    "agreement",
+    "file",
+)
+CERTIFICATES = """
+## Certificates
+`samestep agree`, every gate at its worst over all tensors, steps and cases, with its limit in the head; then the median
+over tensors of each side's error against its own float64 run.
+
+"""
+CERTIFICATE_COLUMNS = (
+    "workload, batch",
+    "precision",
+    "contenders",
+    "semantic (at most 1e-10)",
+    "scaling (at least 1e6)",
+    "precision (at most 10)",
+    "trajectory (at most 3)",
+    "accuracy (at most 0.01)",
+    "median error of baseline, contender",
+    "agreement",
+    "file",
+)
+
+
+def main() -> None:
+    found = {path: results.load(path) for path in sorted(FOLDER.glob("*/result.json"))}
+    timed = {path: result for path, result in found.items() if result["comparisons"]}
+    print(page(timed, {path: result for path, result in found.items() if path not in timed}), end="")
+
+
+def page(timed: dict[Path, Any], certified: dict[Path, Any]) -> str:
+    """Return the page for results by the path they were read from."""
+    text = HEAD
+    if timed:
+        text += TIMES + _row(TIME_COLUMNS) + _row(["---"] * len(TIME_COLUMNS))
+        text += "".join(line for path, result in timed.items() for line in time_lines(path, result))
+    if certified:
+        text += CERTIFICATES + _row(CERTIFICATE_COLUMNS) + _row(["---"] * len(CERTIFICATE_COLUMNS))
+        text += "".join(certificate_line(path, result) for path, result in certified.items())
+    return text
+
+
+def time_lines(path: Path, result: dict[str, Any]) -> list[str]:
+    spec, ratios = result["spec"], {each["contender"]: each for each in result["comparisons"]}
+    lines: list[str] = []
+    for contender in result["contenders"]:
+        step, comparison = contender["step_seconds"], ratios.get(contender["name"])
+        cells = [
+            f"{spec['workload']}, {spec['batch_size']}",
+            spec["data_source"].split(" (")[0],
+            spec["precision"],
+            f"`{contender['name']}`",
+            _interval(step and step["interval"], 1e3),
+            DASH if step is None else f"{contender['images_per_second']:,.0f}",
+            _mebibytes((contender["memory"] or {}).get("pool_peak_bytes")),
+            "baseline" if comparison is None else _interval(comparison["ratio"], 1),
+            DASH if comparison is None else comparison["verdict"],
+            result["agreement"]["status"],
+            _link(path),
+        ]
+        lines.append(_row(cells))
+    return lines
+
+
+def certificate_line(path: Path, result: dict[str, Any]) -> str:
+    spec, agreement = result["spec"], result["agreement"]
+    gates = {gate["name"]: gate["value"] for gate in agreement["gates"]}
+    cells = [
+        f"{spec['workload']}, {spec['batch_size']}",
+        spec["precision"],
+        " ".join(f"`{name}`" for name in spec["contenders"]),
+        *(_figure(gates.get(name)) for name in ("semantic", "scaling", "precision", "trajectory", "accuracy")),
+        ", ".join(_figure(_median_error(agreement, side)) for side in ("baseline_error", "contender_error")),
+        agreement["status"],
+        _link(path),
+    ]
+    return _row(cells)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _median_error(agreement: dict[str, Any], side: str) -> float | None:
+    errors = [each[side] for pair in agreement["pairs"] for each in pair["tensors"] if each[side] is not None]
+    return median(errors) if errors else None
+
+
+def _interval(interval: dict[str, float] | None, scale: float) -> str:
+    if interval is None:
+        return DASH
+    estimate, low, high = (f"{scale * interval[key]:.3f}" for key in ("estimate", "low", "high"))
+    return f"{estimate} ({low} to {high})"
+
+
+def _mebibytes(value: int | None) -> str:
+    return DASH if value is None else f"{value / MEBIBYTE:,.0f}"
+
+
+def _figure(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2g}"
+
+
+def _link(path: Path) -> str:
+    return f"[result](../benchmarks/h200/{path.parent.name}/result.json)"
+
+
+if __name__ == "__main__":
+    main()

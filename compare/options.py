@@ -1,0 +1,28 @@
+"""The command line's options that several commands share: one type and one help text each."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Contenders = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="BACKEND[:TUNING], the first being the baseline; BACKEND is torch or jax, TUNING stock, compiled, tuned "
+        "or knobs joined by '+'. Default: torch jax.",
+        show_default=False,
+    ),
+]
+WorkloadName = Annotated[str, typer.Option(help="What to train; `samestep workloads` lists them.")]
+BatchSize = Annotated[int | None, typer.Option(help="Images per step. Default: the workload's.")]
+Precision = Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training set. Default: the workload's.")]
+Seed = Annotated[int, typer.Option(help="Fixes weights, data split and shuffles.")]
+Data = Annotated[str | None, typer.Option(help="Folder of the data set in its original format.")]
+Deadline = Annotated[float | None, typer.Option(help="Seconds that any phase of a contender may take.")]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="Deterministic algorithms; running twice must be equal bit for bit.")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for result.json. Default: samestep-out/TIME.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result object alone.")]

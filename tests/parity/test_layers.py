@@ -1,0 +1,160 @@
+"""The layers and losses of residual networks and ConvNeXt: both backends against NumPy, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from scipy import special  # pyright: ignore[reportMissingTypeStubs]
+
+import jaxbackend.layers
+import jaxbackend.losses
+import jaxbackend.precision
+import torchbackend.layers
+import torchbackend.losses
+from compare.interface import Array, Arrays
+from tests.parity.layer_twins import Twin, same
+
+SHAPE = (3, 2, 5, 4)
+
+
+def drawn(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def layer_norm() -> tuple[Twin, Arrays]:
+    arrays = {"scale": drawn(1, 4), "bias": drawn(2, 4)}
+    return Twin("LayerNorm", 4, arrays=arrays), arrays
+
+
+def normalised(x: Array) -> Array:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (3, 4)], ids=["pixels", "vectors"])
+@pytest.mark.parametrize("spread", [3, 1e-3], ids=["wide", "narrow"])  # a variance of 1e-6 is as large as epsilon
+def test_layer_norm_is_over_channels_with_the_biased_variance_and_an_epsilon_of_1e_6(
+    shape: tuple[int, ...], spread: float
+):
+    layer, arrays = layer_norm()
+    x = spread * drawn(0, *shape) + 1
+    same(layer(x), normalised(x) * arrays["scale"] + arrays["bias"])
+
+
+def test_layer_norm_s_gradients_pass_through_mean_and_variance():
+    layer, arrays = layer_norm()
+    x, weight = 3 * drawn(0, *SHAPE) + 1, drawn(3, *SHAPE)
+    found, y = layer.gradients(x, weight), normalised(x)
+    same(found["bias"], weight.sum((0, 1, 2)))
+    same(found["scale"], (weight * y).sum((0, 1, 2)))
+    error = weight * arrays["scale"]
+    through = error - error.mean(-1, keepdims=True) - y * (error * y).mean(-1, keepdims=True)
+    same(found["input"], through / np.sqrt(x.var(-1, keepdims=True) + 1e-6))
+
+
+# From -10 on, x * Phi(x) is below what float64 resolves beside 1; the tanh form is off by up to 5e-4.
+POINTS = np.concatenate([np.linspace(-10, 10, 2001), [-40.0, 0.0, 40.0]])
+DISTRIBUTION = 0.5 * (1 + special.erf(POINTS / np.sqrt(2)))
+
+
+def test_gelu_is_x_times_the_gaussian_distribution_function():
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        same(np.asarray(jaxbackend.layers.gelu(jnp.asarray(POINTS))), POINTS * DISTRIBUTION)
+    same(torchbackend.layers.gelu(torch.from_numpy(POINTS)).numpy(), POINTS * DISTRIBUTION)
+
+
+def test_gelu_s_gradient_has_the_gaussian_density():
+    expected = DISTRIBUTION + POINTS * np.exp(-(POINTS**2) / 2) / np.sqrt(2 * np.pi)
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        ours = jax.grad(lambda x: jaxbackend.layers.gelu(x).sum())(jnp.asarray(POINTS))
+        same(np.asarray(ours), expected)
+    leaf = torch.from_numpy(POINTS).requires_grad_()
+    torchbackend.layers.gelu(leaf).sum().backward()
+    assert leaf.grad is not None
+    same(leaf.grad.numpy(), expected)
+
+
+def windows(images: Array, size: int, stride: int, padding: int, fill: float = 0.0) -> Array:
+    """Return every window [N, H, W, C, size, size] of images padded on all sides."""
+    padded = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)), constant_values=fill)
+    return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))[:, ::stride, ::stride]
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 9), (1, 2)], ids=str)
+def test_max_pool_3x3_with_stride_2_pads_one_row_of_minus_infinity_on_every_side(size: tuple[int, int]):
+    images = drawn(0, 2, *size, 3) - 5  # all negative: padding by zero would show
+    same(Twin("MaxPool", 3, stride=2, padding=1)(images), windows(images, 3, 2, 1, -np.inf).max((-2, -1)))
+
+
+def test_max_pool_s_gradient_goes_to_the_first_of_equal_values():
+    images, weight = np.zeros((1, 4, 4, 1)), np.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
+    found = Twin("MaxPool", 3, stride=2, padding=1).gradients(images, weight)["input"]
+    expected = np.zeros((4, 4))
+    expected[0, 0], expected[0, 1], expected[1, 0], expected[1, 1] = 1, 2, 3, 4
+    same(found, expected.reshape(1, 4, 4, 1))
+
+
+def convolved(images: Array, kernel: Array, stride: int, padding: int, groups: int) -> Array:
+    """Return the convolution of each group of channels with its part of a kernel [H, W, inputs / groups, outputs]."""
+    parts = zip(np.split(images, groups, -1), np.split(kernel, groups, -1), strict=True)
+    size = kernel.shape[0]
+    return np.concatenate(
+        [np.einsum("nhwiyx,yxio->nhwo", windows(part, size, stride, padding), own) for part, own in parts], -1
+    )
+
+
+CONVOLUTIONS = {
+    "grouped": (6, 4, 3, {"groups": 2, "padding": 1}),
+    "grouped with stride": (6, 9, 3, {"groups": 3, "padding": 1, "stride": 2}),
+    "depthwise": (4, 4, 7, {"groups": 4, "padding": 3}),
+    "depthwise, two outputs a channel": (4, 8, 3, {"groups": 4, "padding": 1}),
+    "pointwise": (4, 6, 1, {}),
+    "pointwise with stride": (4, 6, 1, {"stride": 2}),
+    "patches": (3, 4, 4, {"stride": 4}),
+    "7x7 stem": (3, 4, 7, {"stride": 2, "padding": 3}),
+}
+
+
+@pytest.mark.parametrize("size", [(8, 8), (9, 7)], ids=str)
+@pytest.mark.parametrize(("inputs", "outputs", "kernel_size", "options"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_a_convolution(inputs: int, outputs: int, kernel_size: int, options: dict[str, int], size: tuple[int, int]):
+    groups, images = options.get("groups", 1), drawn(0, 2, *size, inputs)
+    arrays = {"kernel": drawn(1, kernel_size, kernel_size, inputs // groups, outputs), "bias": drawn(2, outputs)}
+    layer = Twin("Conv", inputs, outputs, kernel_size, arrays=arrays, **options)
+    stride, padding = options.get("stride", 1), options.get("padding", 0)
+    same(layer(images), convolved(images, arrays["kernel"], stride, padding, groups) + arrays["bias"])
+
+
+def test_a_convolution_without_bias_has_a_kernel_alone():
+    kernel, images = drawn(1, 3, 3, 2, 4), drawn(0, 2, 5, 5, 2)
+    layer = Twin("Conv", 2, 4, 3, arrays={"kernel": kernel}, padding=1, bias=False)
+    assert [leaf.name for leaf in layer.leaves] == ["0.kernel"]
+    same(layer(images), convolved(images, kernel, 1, 1, 1))
+
+
+def test_layer_scale_multiplies_each_channel_by_its_factor():
+    gamma, x, weight = drawn(1, 4), drawn(0, *SHAPE), drawn(2, *SHAPE)
+    layer = Twin("LayerScale", 4, arrays={"gamma": gamma})
+    same(layer(x), x * gamma)
+    found = layer.gradients(x, weight)
+    same(found["gamma"], (x * weight).sum((0, 1, 2)))
+    same(found["input"], gamma * weight)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_label_smoothing_is_spread_over_all_classes_the_true_one_included(smoothing: float):
+    logits, labels = 4 * drawn(0, 6, 10), np.array([0, 9, 3, 3, 7, 1], np.int32)
+    targets = (1 - smoothing) * np.eye(10)[labels] + smoothing / 10
+    logarithms = logits - special.logsumexp(logits, 1, keepdims=True)
+    loss, gradient = -(targets * logarithms).sum(1).mean(), (np.exp(logarithms) - targets) / 6
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        objective = jax.value_and_grad(jaxbackend.losses.softmax_cross_entropy)
+        ours, our_gradient = objective(jnp.asarray(logits), jnp.asarray(labels), smoothing)
+    leaf = torch.from_numpy(logits).requires_grad_()
+    theirs = torchbackend.losses.softmax_cross_entropy(leaf, torch.from_numpy(labels).long(), smoothing)
+    theirs.backward()
+    assert leaf.grad is not None
+    for found in (np.asarray(ours), theirs.detach().numpy()):
+        same(found, loss)
+    for found in (np.asarray(our_gradient), leaf.grad.numpy()):
+        same(found, gradient)

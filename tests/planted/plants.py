@@ -1,0 +1,90 @@
+"""Ways to plant a bug in one side: a changed configuration, or a patched function of its backend; no copied code."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from torch.nn import functional
+
+import jaxbackend.layers
+from compare import recording, weights
+from compare.interface import Arrays, Batch
+from tests.planted.probes import BATCH, CLASSES, Side
+
+Plant = Callable[[Side], None]
+
+
+def default(owner: type, name: str, value: Any) -> Plant:
+    return lambda side: side.patch.setitem(vars(owner)["__init__"].__kwdefaults__, name, value)
+
+
+def attribute(owner: Any, name: str, value: Any) -> Plant:
+    return lambda side: side.patch.setattr(owner, name, value)
+
+
+def rule(**changes: Any) -> Plant:
+    return lambda side: side.optimizer(**changes)
+
+
+def scale_images(side: Side) -> None:
+    side.train = Batch(side.train.images * np.float32(1.001), side.train.labels)
+
+
+def batches(change: Callable[[list[Batch], Side], None]) -> Plant:
+    real = recording.epoch_batches
+
+    def plant(side: Side) -> None:
+        def changed(*arguments: Any, **options: Any) -> list[Batch]:
+            batches = real(*arguments, **options)
+            change(batches, side)
+            return batches
+
+        side.patch.setattr(recording, "epoch_batches", changed)
+
+    return plant
+
+
+def keep_partial(batches: list[Batch], side: Side) -> None:
+    batches.append(Batch(side.train.images[: BATCH // 2], side.train.labels[: BATCH // 2]))
+
+
+def shuffle_label(batches: list[Batch], side: Side) -> None:
+    batches[0].labels[0] = (batches[0].labels[0] + 1) % CLASSES
+
+
+def move_buffer(side: Side) -> None:
+    real = weights.randomised
+
+    def changed(shapes: Any, seed: int) -> Arrays:
+        arrays = real(shapes, seed)
+        arrays["blocks.1.norm.var"][0] += 1e-6
+        return arrays
+
+    side.patch.setattr(weights, "randomised", changed)
+
+
+def same_padding(side: Side) -> None:
+    side.patch.setattr(jaxbackend.layers, "_sides", lambda padding: "SAME" if padding else [(0, 0)] * 2)
+
+
+def same_pooling(side: Side) -> None:
+    real = nnx.max_pool
+    side.patch.setattr(nnx, "max_pool", lambda x, size, stride, _: real(x, size, stride, "SAME"))
+
+
+def shifted(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda first, count: function(first, count + 1)
+
+
+def uneven_smoothing(labels: Any, alpha: float) -> Any:
+    return labels * (1 - alpha) + (1 - labels) * alpha / (labels.shape[-1] - 1)
+
+
+def fast_variance(wide: Any, mean: Any, axes: Any) -> Any:
+    return jnp.square(wide).mean(axes) - jnp.square(mean)
+
+
+def summed(logits: Any, labels: Any, smoothing: float) -> Any:
+    return functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")

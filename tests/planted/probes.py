@@ -1,0 +1,88 @@
+"""The workloads that bugs are planted in, narrow and on small images, and what one side of a comparison is given."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare import recording, workloads
+from compare.data import Dataset, store, synthetic
+from compare.interface import Arrays, Batch, RunSpec
+from compare.workloads import OptimizerSpec, Schedule, Workload
+from tests.parity import twins
+
+BATCH, CLASSES, STEPS = 4, 5, 3
+OFFSET = 30.0  # of images whose mean is far from 0, where variance formulas differ
+
+
+def _probe(name: str, size: int, **changes: Any) -> Workload:
+    """Return a real workload, narrow and on small images."""
+    real = workloads.get(name)
+    narrow: dict[str, Any] = {"resnet": {"depths": (1, 1), "widths": (4, 6)}, "convnext": {"depths": (1, 1)}}.get(
+        real.model.family, {}
+    )
+    if real.model.family in ("staged", "convnext"):
+        narrow["widths"] = (4, 6)
+    model = replace(real.model, image=(size, size, real.model.image[2]), classes=CLASSES)
+    return replace(real, model=replace(model, arguments={**model.arguments, **narrow}), **changes)
+
+
+_SGD = workloads.get("cifar-cnn").optimizer
+
+PROBES: dict[str, Workload] = {
+    "digits-cnn": _probe("digits-cnn", 8),
+    "cifar-cnn": _probe("cifar-cnn", 7),
+    "cifar-cnn, heavy ball": _probe("cifar-cnn", 7, optimizer=replace(_SGD, nesterov=False)),
+    "cifar-cnn, kernels decay": _probe(
+        "cifar-cnn", 7, optimizer=replace(_SGD, weight_decay=0.01, decay_kernels_only=True)
+    ),
+    "cifar-resnet18, dark pixels": _probe("cifar-resnet18", 1),
+    "cifar-resnet18": _probe("cifar-resnet18", 8),
+    "resnet50": _probe("resnet50", 20),
+    "convnext-tiny": _probe("convnext-tiny", 17),
+    "digits-cnn, smoothed": _probe("digits-cnn", 8, label_smoothing=0.1),
+    "digits-cnn, scheduled": _probe(
+        "digits-cnn", 8, optimizer=OptimizerSpec("sgd", 0.05, schedule=Schedule("cosine", total=10))
+    ),
+}
+
+
+@dataclass
+class Side:
+    """What one side is given; a planted bug changes it, or patches that side's code."""
+
+    probe: str
+    workload: Workload
+    train: Batch
+    test: Batch
+    patch: pytest.MonkeyPatch
+    seed: int = 3
+
+    @classmethod
+    def clean(cls, probe: str, patch: pytest.MonkeyPatch, seed: int = 3) -> "Side":
+        """Return the side without a bug, with two and a half batches of images."""
+        workload = PROBES[probe]
+        train, test = synthetic.make(
+            workload.model.image, classes=CLASSES, seed=seed, train=2 * BATCH + BATCH // 2, test=BATCH
+        )
+        if probe == "cifar-resnet18, dark pixels":
+            train, test = (Batch(each.images - np.float32(OFFSET), each.labels) for each in (train, test))
+        return cls(probe, workload, train, test, patch, seed)
+
+    def optimizer(self, **changes: Any) -> None:
+        """Change the update rule."""
+        self.workload = replace(self.workload, optimizer=replace(self.workload.optimizer, **changes))
+
+    def spec(self, backend: str, precision: str, folder: Path) -> RunSpec:
+        """Write the data and return what the backend is told."""
+        self.patch.setattr(workloads, "WORKLOADS", {self.workload.name: self.workload})
+        file = folder / "data.safetensors"
+        store.save(Dataset(self.train, self.test, ""), file)
+        spec = twins.spec(backend, precision=precision, batch_size=BATCH, seed=self.seed, data=str(file))
+        return replace(spec, workload=self.workload.name, image_size=None)
+
+    def record(self, backend: str, precision: str, folder: Path) -> Arrays:
+        """Return the record of this side."""
+        return recording.record(twins.BACKENDS[backend], self.spec(backend, precision, folder), STEPS)
