@@ -1,17 +1,25 @@
 """The models are those of their papers: parameter counts, names and shapes, and where the image is halved."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from math import prod
 
-import numpy as np
+import jax
 import pytest
+import torch
 
+import jaxbackend.activations
+import jaxbackend.models
+import jaxbackend.precision
+import torchbackend.activations
+import torchbackend.models
+import torchbackend.precision
 from compare import workloads
-from compare.interface import Batch
+from compare.workloads import ModelSpec
 from tests.parity import twins
 
-# Of torchvision 0.20 (resnet50, convnext_tiny), of Kuangliu's pytorch-cifar (ResNet18), and by hand: 10 * 32 + 513 * 10.
+# digits-cnn by hand (10 * 32 + 513 * 10), cifar-resnet18 as in kuangliu's pytorch-cifar, the others as in torchvision.
 PARAMETERS = {
     "digits-cnn": 5_450,
     "cifar-resnet18": 11_173_962,
@@ -37,3 +45,55 @@ def test_a_model_has_as_many_parameters_as_published(workload: str, backend: str
 @pytest.mark.parametrize("workload", PARAMETERS)
 def test_both_backends_have_the_same_names_and_shapes_in_the_same_order(workload: str):
     assert list(signature("jax", workload).items()) == list(signature("torch", workload).items())
+
+
+SIZES = {
+    "cifar-resnet18": {"stem.conv": 17, "blocks.0.last.conv": 17, "blocks.1.first.conv": 9, "blocks.1.last.conv": 9},
+    "resnet50": {  # v1.5: the 3x3 convolution of a bottleneck has the stride
+        "stem.conv": 17,
+        "pool": 9,
+        "blocks.0.last.conv": 9,
+        "blocks.1.first.conv": 9,
+        "blocks.1.middle.conv": 5,
+        "blocks.1.shortcut.conv": 5,
+    },
+    "convnext-tiny": {"stem": 8, "blocks.0.depthwise": 8, "blocks.1.conv": 4, "blocks.2.depthwise": 4},
+}
+
+
+def jax_sides(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    policy = jaxbackend.precision.policy("float64", "cpu")
+    with policy.scope():
+        model = jaxbackend.models.build(spec, policy)
+        model.eval()
+
+        def outputs(images: jax.Array) -> dict[str, jax.Array]:
+            with jaxbackend.activations.recorded(model) as found:
+                model(images)
+            return found
+
+        shapes = jax.eval_shape(outputs, jax.ShapeDtypeStruct((2, *spec.image), policy.compute_dtype))
+    return {name: output.shape[1:3] for name, output in shapes.items()}
+
+
+def torch_sides(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    policy = torchbackend.precision.policy("float64", "cpu")
+    model = torchbackend.models.build(spec, policy)
+    height, width, channels = spec.image
+    with torchbackend.activations.recorded(model) as found:
+        model(torch.zeros(2, channels, height, width, dtype=policy.compute_dtype))
+    return {name: tuple(output.shape[2:]) for name, output in found.items()}
+
+
+@pytest.mark.parametrize("sides", [jax_sides, torch_sides], ids=["jax", "torch"])
+@pytest.mark.parametrize("workload", SIZES)
+def test_the_image_is_halved_where_the_paper_halves_it(
+    workload: str, sides: Callable[[ModelSpec], dict[str, tuple[int, ...]]]
+):
+    model = workloads.get(workload).model
+    size = 17 if workload == "cifar-resnet18" else 33
+    narrow = {**model.arguments, "depths": (1, 1), "widths": (4, 6)}
+    found = sides(replace(model, image=(size, size, 3), classes=5, arguments=narrow))
+    assert {name: found[name] for name in SIZES[workload]} == {
+        name: (side, side) for name, side in SIZES[workload].items()
+    }
