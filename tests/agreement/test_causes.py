@@ -1,0 +1,104 @@
+"""Likely causes: each is suggested where its pattern of tensors disagrees, and no other one."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+
+from compare.agreement import causes, certificate, gates
+from compare.agreement.referee import Noise
+from compare.interface import Array, Arrays
+from tests.agreement import made_up
+
+EXACT = made_up.exact()
+COUNT = 4 * 4 * 4  # images times pixels of the batch-norm layer
+
+REDUCTION = "every gradient is scaled by {}: loss reduction (sum or mean, loss scale not undone)"
+VARIANCE = f"running variance differs by n/(n-1) with n = {COUNT}: biased against unbiased variance"
+STATISTICS = "only buffers differ in training: running statistics (momentum, biased or unbiased variance)"
+EVALUATION = "only evaluation differs: running variance or epsilon used in evaluation, or batch statistics there"
+LATER = "the first step agrees: momentum, Nesterov form, bias correction or schedule"
+RULE = "gradients agree, updates do not: learning rate, epsilon, weight decay or optimizer form"
+STRIDED = "strided halves the image and is the first to differ: padding (SAME pads 3x3 stride 2 by 0 and 1)"
+LAYER = "{} is the first layer to differ: its arithmetic, epsilon, padding or parameters"
+
+
+def noisy(array: Array) -> Array:
+    return array + np.random.default_rng(5).standard_normal(array.shape)
+
+
+def scaled(factor: float, array: Array) -> Array:
+    return array * factor
+
+
+def change(function: Callable[[Array], Array], *parts: str) -> Arrays:
+    return made_up.changed(EXACT, function, *parts)
+
+
+def variance(momentum: float, factor: float) -> Arrays:
+    """Return the record in which the batch's part of the running variance is `factor` times as large."""
+    name, start = "step1/buffer/norm.var", EXACT["initial/norm.var"]
+    batch = EXACT[name] - (1 - momentum) * start
+    return {**EXACT, name: (1 - momentum) * start + factor * batch}
+
+
+def failing(contender: Arrays) -> list[str]:
+    errors = gates.errors(EXACT, contender)
+    return [name for name in gates.in_execution_order(list(errors)) if errors[name] > gates.SEMANTIC_LIMIT]
+
+
+FORWARD = ("activation/norm", "activation/dense", "logits", "loss", "gradient", "buffer", "update", "delta")
+PATTERNS: list[tuple[Arrays, str | None]] = [
+    (change(partial(scaled, 64.0), "gradient/"), REDUCTION.format("64")),
+    (change(partial(scaled, 1 / 3), "gradient/", "update/", "step2/", "delta/"), REDUCTION.format("0.333333")),
+    *[(variance(momentum, COUNT / (COUNT - 1)), VARIANCE) for momentum in (0.1, 0.01, 0.001)],
+    (variance(0.1, (COUNT - 1) / COUNT), VARIANCE),
+    (variance(0.1, COUNT / (COUNT - 2)), STATISTICS),
+    (change(partial(scaled, 1.1), "buffer/"), STATISTICS),
+    (change(partial(scaled, 1.1), "buffer/", "evaluation/", "delta/norm.mean"), STATISTICS),
+    (change(noisy, "evaluation/"), EVALUATION),
+    (change(noisy, "step2/", "evaluation/", "delta/"), LATER),
+    (change(noisy, "step2/update/norm.scale"), LATER),
+    (change(partial(scaled, 1.001), "update/", "step2/", "evaluation/", "delta/"), RULE),
+    (change(noisy, "step1/update/norm.scale"), RULE),
+    (change(noisy, "activation/strided", *FORWARD), STRIDED),
+    (change(noisy, "activation/first", "activation/strided", *FORWARD), LAYER.format("first")),
+    (change(noisy, *FORWARD), LAYER.format("norm")),
+    (change(noisy, "activation/dense", "logits"), LAYER.format("dense")),
+    # No pattern: one gradient alone, gradients scaled unequally, a later step's activations, or the path that is timed.
+    (change(partial(scaled, 2.0), "gradient/first.kernel"), None),
+    (made_up.changed(change(partial(scaled, 2.0), "gradient/"), partial(scaled, 2.0), "gradient/norm"), None),
+    (change(noisy, "gradient/"), None),
+    (change(noisy, "step2/activation/dense"), None),
+    (change(noisy, "delta/"), None),
+]
+
+
+@pytest.mark.parametrize(("contender", "cause"), PATTERNS, ids=[str(cause)[:40] for _, cause in PATTERNS])
+def test_a_cause_is_suggested_by_its_pattern(contender: Arrays, cause: str | None):
+    assert causes.likely(EXACT, contender, failing(contender)) == cause
+
+
+def test_a_zero_gradient_has_no_factor():
+    zero = made_up.changed(EXACT, np.zeros_like, "step1/gradient/norm.scale")
+    contender = made_up.changed(zero, partial(scaled, 64.0), "gradient/")
+    names = [name for name in EXACT if name.startswith("step1/gradient/")]
+    assert causes.likely(zero, contender, names) is None
+
+
+def test_the_certificate_names_tensor_errors_and_cause():
+    contender = change(partial(scaled, 1.001), "update/")
+    sides = [{"float64": side, "float32": made_up.rounded(side, 1e-7, dtype="float32")} for side in (EXACT, contender)]
+    made = certificate.make(sides[0], sides[1], "float64", Noise({}))
+    assert made.first_mismatch is not None
+    assert made.first_mismatch.startswith("step1/update/first.kernel (e64 1.0e-03, e32/e64 1.0e+00); ")
+    assert made.first_mismatch.endswith(f"; likely cause: {RULE}")
+
+
+def test_without_a_pattern_the_certificate_names_the_tensor_alone():
+    contender = change(partial(scaled, 1.001), "delta/first.kernel")
+    sides = [{"float64": side, "float32": made_up.rounded(side, 1e-7, dtype="float32")} for side in (EXACT, contender)]
+    made = certificate.make(sides[0], sides[1], "float64", Noise({}))
+    assert (made.first_mismatch or "").startswith("delta/first.kernel (e64 1.0e-03")
+    assert "cause" not in (made.first_mismatch or "")

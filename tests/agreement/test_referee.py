@@ -1,0 +1,190 @@
+"""The float64 referee on made-up records: who is imprecise, by how much, and what no float64 could resolve."""
+
+import math
+
+import numpy as np
+import pytest
+
+from compare.agreement import certificate, referee
+from compare.agreement.certificate import Certificate
+from compare.agreement.referee import ROUNDOFF, ULP64, Noise, Referee
+from compare.interface import Array, Arrays
+from tests.agreement import made_up
+
+EXACT = made_up.exact()
+NAMES = made_up.compared(EXACT)
+SIDES = ("baseline", "contender")
+DEPTH = math.sqrt(len(made_up.ACTIVATIONS))
+Records = dict[str, Arrays]
+
+
+def noise(precision: str, **ulp: float) -> Noise:
+    """Return the noise of well-conditioned tensors, with `ulp` in place of an ulp at tensors whose name ends so."""
+    found = dict.fromkeys(NAMES, ULP64)
+    found |= {name: value for name in NAMES for end, value in ulp.items() if name.endswith(end)}
+    roundoff = ROUNDOFF.get(precision)
+    return Noise(found, None if roundoff is None else dict.fromkeys(NAMES, roundoff))
+
+
+def sides(precision: str, errors: tuple[float, float]) -> tuple[Records, Records]:
+    """Return the records of two sides that round at the given relative sizes at `precision`."""
+
+    def side(seed: int, error: float) -> Records:
+        return {
+            "float64": made_up.rounded(EXACT, 2.0**-53, seed=seed),
+            "float32": made_up.rounded(EXACT, 2.0**-24, seed=seed + 10, dtype="float32"),
+        } | {precision: made_up.rounded(EXACT, error, seed=seed + 20, dtype="float32")}
+
+    return side(0, errors[0]), side(1, errors[1])
+
+
+def judged(precision: str, records: tuple[Records, Records]) -> Referee:
+    return referee.judge(*records, precision, noise(precision))
+
+
+def certified(precision: str, records: tuple[Records, Records]) -> Certificate:
+    return certificate.make(*records, precision, noise(precision))
+
+
+@pytest.mark.parametrize("precision", ROUNDOFF)
+def test_two_sides_that_round_as_the_precision_does_agree(precision: str):
+    roundoff = ROUNDOFF[precision]
+    found = certified(precision, sides(precision, (roundoff, roundoff)))
+    assert [gate.name for gate in found.gates] == ["semantic", "scaling", "precision"]
+    assert found.passed
+    assert found.first_mismatch is None
+    value = found.gates[2].value
+    assert value is not None
+    assert 0.5 / DEPTH < value < 2
+
+
+@pytest.mark.parametrize("owner", [0, 1], ids=SIDES)
+@pytest.mark.parametrize(
+    ("precision", "precise", "coarse"),
+    [("bfloat16", 2.0**-24, 2.0**-8), ("float32", 0.0, 2.0**-24), ("float32", 2.0**-24, 2.0**-11)],
+    ids=["float32 for bfloat16", "no rounding for float32", "TF32 for float32"],
+)
+def test_a_side_in_another_precision_is_a_mismatch_that_names_the_less_precise_side(
+    precision: str, precise: float, coarse: float, owner: int
+):
+    records = sides(precision, (coarse, precise) if owner == 0 else (precise, coarse))
+    found, made = judged(precision, records), certified(precision, records)
+    assert [gate.passed for gate in made.gates] == [True, True, False]
+    assert made.first_mismatch == made.notes[0] == found.mismatch
+    assert found.mismatch is not None
+    assert found.mismatch.startswith(f"precision mismatch: the {SIDES[owner]}'s median error is ")
+    assert f"times the {SIDES[1 - owner]}'s" in found.mismatch
+
+
+@pytest.mark.parametrize(("times", "differs"), [(25, False), (35, True)])
+def test_thirty_times_the_other_s_median_error_is_another_precision(times: float, differs: bool):
+    errors = dict.fromkeys(NAMES, ROUNDOFF["bfloat16"])
+    less = {name: error / times for name, error in errors.items()}
+    found = Referee(less, errors, errors)
+    assert (found.mismatch is not None) == differs
+    assert found.gate.passed != differs  # although no tensor is over the limit
+    assert found.failing == []
+
+
+TF32_ON = ("step2/gradient/first.kernel", "step1/gradient/dense.kernel", "step1/gradient/strided.kernel")
+
+
+@pytest.mark.parametrize("owner", [0, 1], ids=SIDES)
+def test_tf32_on_a_few_tensors_names_the_owner_and_the_first_of_them_in_execution_order(owner: int):
+    records = sides("float32", (2.0**-24, 2.0**-24))
+    coarse = made_up.rounded(EXACT, 2.0**-11, dtype="float32")
+    records[owner]["float32"] |= {name: coarse[name] for name in TF32_ON}
+    found = judged("float32", records)
+    assert found.mismatch is None
+    assert found.failing == [TF32_ON[1], TF32_ON[2], TF32_ON[0]]  # of step 1 the last layer's first
+    made = certified("float32", records)
+    assert [gate.passed for gate in made.gates] == [True, True, False]
+    assert made.first_mismatch is not None
+    assert made.first_mismatch.startswith(f"{TF32_ON[1]}: the {SIDES[owner]}'s error is larger (4.9e-04 against ")
+    assert made.first_mismatch.endswith(", more than rounding")
+    assert made.gates[2].worst_tensor in TF32_ON
+
+
+def one(error: float, floor: float) -> Referee:
+    return Referee({"step1/loss": error}, {"step1/loss": error}, {"step1/loss": floor})
+
+
+@pytest.mark.parametrize(("error", "passes"), [(9.9e-7, True), (1.01e-6, False)])
+def test_an_error_may_be_ten_times_its_noise_floor(error: float, passes: bool):
+    found = one(error, 1e-7)
+    assert found.gate.passed == passes
+    assert found.gate.value == pytest.approx(error / 1e-7)
+    assert found.failing == ([] if passes else ["step1/loss"])
+    assert found.owner("step1/loss").endswith(", rounding" if passes else ", more than rounding")
+
+
+def test_the_floor_grows_with_the_square_root_of_the_number_of_layers():
+    found = judged("bfloat16", sides("bfloat16", (2.0**-8, 2.0**-8)))
+    assert found.floor["step1/logits"] == pytest.approx(DEPTH * 2.0**-8)
+
+
+def test_the_floor_of_a_tensor_that_cancels_is_float64_s_own_rounding_at_the_precision_s_scale():
+    records = sides("float32", (2.0**-24, 2.0**-24))
+    found = referee.judge(*records, "float32", noise("float32", **{"norm.scale": 1e-12}))
+    for name in NAMES:
+        if name.endswith("norm.scale") and not name.startswith("delta/"):
+            assert found.floor[name] == pytest.approx(1e-12 * 2.0**-24 / 2.0**-52)
+        elif name.endswith("activation/norm"):
+            assert found.floor[name] == pytest.approx(DEPTH * 2.0**-24)
+
+
+def test_the_floor_of_a_small_update_is_what_float32_stores_of_it():
+    small = "step1/update/dense.kernel"
+    records = sides("float32", (2.0**-24, 2.0**-24))
+    for record in records:
+        record["float64"] = {**record["float64"], small: EXACT[small] * 1e-4}
+    found = judged("float32", records)
+    size = np.linalg.norm(EXACT["initial/dense.kernel"]) / np.linalg.norm(records[0]["float64"][small])
+    assert found.floor[small] == pytest.approx(2.0**-24 * size)
+    assert found.floor["step1/gradient/dense.kernel"] == pytest.approx(DEPTH * 2.0**-24)
+
+
+def test_the_state_after_the_whole_run_is_left_out():
+    found = judged("float32", sides("float32", (2.0**-24, 2.0**-24)))
+    assert list(found.floor) == [name for name in NAMES if not name.startswith("delta/")]
+
+
+def test_without_a_noise_floor_there_is_nothing_to_judge_by():
+    with pytest.raises(ValueError, match="no noise was measured for float64"):
+        judged("float64", sides("float64", (2.0**-53, 2.0**-53)))
+
+
+def test_an_error_is_forgiven_in_proportion_to_how_badly_the_tensor_is_resolved():
+    found = Noise({"bad": 1e-6, "good": 2.0**-52, "barely": 1e-11})
+    errors: dict[str, float] = dict.fromkeys(("bad", "good", "barely", "unknown"), 1e-8)
+    assert found.resolved(errors) == pytest.approx({"bad": 1e-13, "good": 1e-8, "barely": 1e-8, "unknown": 1e-8})
+
+
+CANCELS = "step1/gradient/norm.scale"
+
+
+def off(error: float, name: str) -> tuple[Records, Records]:
+    """Return two sides in float64 and float32, the contender's tensor `name` off by `error` in both."""
+    baseline, contender = sides("float32", (2.0**-24, 2.0**-24))
+
+    def moved(array: Array) -> Array:
+        return (array * (1 + error)).astype(array.dtype)
+
+    return baseline, {key: made_up.changed(arrays, moved, name) for key, arrays in contender.items()}
+
+
+@pytest.mark.parametrize(("error", "passes"), [(8e-8, True), (2e-7, False)])
+def test_a_tensor_that_float64_cannot_resolve_may_be_off_by_ten_times_its_noise(error: float, passes: bool):
+    conditioned = noise("float64", **{"gradient/norm.scale": 1e-8})
+    made = certificate.make(*off(error, CANCELS), "float64", conditioned)
+    assert made.gates[0].passed == passes
+    assert made.gates[0].worst_tensor == CANCELS
+    if not passes:
+        assert (made.first_mismatch or "").startswith(CANCELS)
+
+
+def test_a_well_conditioned_tensor_off_by_as_much_is_not_forgiven():
+    conditioned = noise("float64", **{"gradient/norm.scale": 1e-8})
+    made = certificate.make(*off(8e-8, "step1/gradient/first.kernel"), "float64", conditioned)
+    assert not made.gates[0].passed
+    assert (made.first_mismatch or "").startswith("step1/gradient/first.kernel (e64 8.0e-08")

@@ -1,0 +1,78 @@
+"""The settings gate: what must be equal, how a difference is named, and what is only remarked."""
+
+from typing import Any
+
+import pytest
+
+from compare.agreement import settings
+
+EQUAL: dict[str, Any] = {
+    "parameter_dtype": "float32",
+    "compute_dtype": "bfloat16",
+    "layer_dtypes": {"conv": "bfloat16", "pool": "bfloat16", "dense": "bfloat16"},
+    "tf32": False,
+    "loss_scaling": False,
+    "batch_size": 64,
+    "deterministic": False,
+}
+OTHERS = {
+    "parameter_dtype": "float64",
+    "compute_dtype": "float32",
+    "layer_dtypes": {**EQUAL["layer_dtypes"], "dense": "float32"},
+    "tf32": True,
+    "loss_scaling": True,
+    "batch_size": 32,
+    "deterministic": True,
+}
+
+
+def test_equal_settings_pass_whatever_else_a_framework_reports():
+    found = settings.gate({**EQUAL, "threads": 2, "donation": True}, {**EQUAL, "channels-last": True})
+    assert (found.name, found.value, found.limit) == ("settings", 0, 0)
+    assert found.passed
+    assert found.worst_tensor is None
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_setting_that_decides_the_mathematics_fails_the_gate_by_name(name: str):
+    found = settings.gate(EQUAL, {**EQUAL, name: OTHERS[name]})
+    assert (found.value, found.passed, found.worst_tensor) == (1, False, name)
+
+
+def test_every_setting_that_decides_the_mathematics_is_here():
+    assert set(OTHERS) == set(EQUAL) == set(settings.SHARED)
+
+
+def test_the_gate_counts_all_that_differ_and_names_the_first():
+    found = settings.gate(EQUAL, {**EQUAL, "batch_size": 32, "compute_dtype": "float32"})
+    assert (found.value, found.passed, found.worst_tensor) == (2, False, "compute_dtype")
+
+
+def test_layer_dtypes_are_named_layer_by_layer():
+    changed = {"conv": "bfloat16", "pool": "float32", "dense": "float16"}
+    assert settings.unequal(EQUAL, {**EQUAL, "layer_dtypes": changed}) == (
+        "unequal effective settings: layer_dtypes of pool is bfloat16 against float32, "
+        "layer_dtypes of dense is bfloat16 against float16"
+    )
+
+
+def test_a_layer_that_only_one_side_has_is_named():
+    fewer = {"conv": "bfloat16", "pool": "bfloat16"}
+    text = "unequal effective settings: layer_dtypes of dense is {} against {}"
+    assert settings.unequal(EQUAL, {**EQUAL, "layer_dtypes": fewer}) == text.format("bfloat16", None)
+    assert settings.unequal({**EQUAL, "layer_dtypes": fewer}, EQUAL) == text.format(None, "bfloat16")
+
+
+def test_excess_precision_of_one_side_is_remarked_and_fails_nothing():
+    allowed = {**EQUAL, "excess_precision": True}
+    rounds = {**EQUAL, "excess_precision": False}
+    said = "compiler may keep float32 between fused operations (excess precision), the other rounds"
+    assert settings.remark(allowed, rounds) == f"the baseline's {said}"
+    assert settings.remark(rounds, allowed) == f"the contender's {said}"
+    assert settings.gate(allowed, rounds).passed
+    assert settings.unequal(allowed, rounds) is None
+
+
+@pytest.mark.parametrize("both", [{}, {"excess_precision": False}, {"excess_precision": True}], ids=str)
+def test_excess_precision_of_both_or_neither_is_not_remarked(both: dict[str, bool]):
+    assert settings.remark({**EQUAL, **both}, {**EQUAL, **both}) is None

@@ -1,0 +1,103 @@
+"""The trajectory gate on made-up loss curves, and the accuracy gate on made-up accuracies."""
+
+import math
+
+import numpy as np
+import pytest
+
+from compare.agreement import trajectory
+from compare.agreement.trajectory import Curves
+from compare.interface import Array
+
+STEPS = 20
+LOSS = np.linspace(2.3, 0.1, STEPS)
+GROWTH = 1e-6 * 1.5 ** np.arange(STEPS)  # chaos: what one ulp becomes
+
+
+def curves(own: Array = LOSS, spread: Array = GROWTH) -> Curves:
+    """Return a side whose twins lie at most `spread` from `own`."""
+    return Curves(own, np.stack([own + factor * spread for factor in (0.3, -1.0, 0.5)]))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("times", "passes"), [(0.0, True), (1.0, True), (2.9, True), (3.1, False), (100.0, False)])
+def test_the_distance_may_be_three_times_the_envelope(times: float, passes: bool, sign: int):
+    found = trajectory.gate(curves(), curves(LOSS + sign * times * GROWTH))
+    assert (found.name, found.limit, found.passed) == ("trajectory", 3.0, passes)
+    assert found.value == pytest.approx(times, rel=1e-6, abs=1e-6)
+
+
+def test_the_first_step_outside_is_found_and_named():
+    moved = LOSS.copy()
+    moved[7] += 10 * GROWTH[7]
+    found = trajectory.gate(curves(), curves(moved))
+    assert not found.passed
+    assert found.value == pytest.approx(10, rel=1e-6)
+    assert found.worst_tensor == "loss at step 8"
+
+
+@pytest.mark.parametrize("wider", ["baseline", "contender"])
+def test_the_wider_of_both_envelopes_counts(wider: str):
+    spreads = (GROWTH, GROWTH / 100) if wider == "baseline" else (GROWTH / 100, GROWTH)
+    assert trajectory.gate(curves(LOSS, spreads[0]), curves(LOSS + GROWTH, spreads[1])).passed
+    assert not trajectory.gate(curves(LOSS, GROWTH / 100), curves(LOSS + GROWTH, GROWTH / 100)).passed
+
+
+def test_an_envelope_is_the_largest_distance_so_far_of_any_twin():
+    twins = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 0.5, 1.0, 1.75]])
+    np.testing.assert_array_equal(Curves(np.ones(4), twins).envelope, [0, 0.5, 0.5, 0.75])
+
+
+def test_a_loss_that_comes_back_stays_outside_until_the_envelope_has_widened():
+    early = LOSS.copy()
+    early[2] += 5 * GROWTH[2]
+    found = trajectory.gate(curves(LOSS, np.full(STEPS, GROWTH[2])), curves(early, np.full(STEPS, GROWTH[2])))
+    assert found.value == pytest.approx(5, rel=1e-6)
+    assert not found.passed
+
+
+def test_twins_that_never_move_leave_the_resolution_of_a_float32_loss():
+    level, nothing = np.full(STEPS, 2.3), np.zeros(STEPS)
+    still = curves(level, nothing)
+    assert trajectory.gate(still, still).value == 0
+    assert trajectory.gate(still, curves(level * (1 + 2.0**-23), nothing)).value == pytest.approx(1)
+    assert not trajectory.gate(still, curves(level * (1 + 2.0**-21), nothing)).passed
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["own", "twins"])
+@pytest.mark.parametrize("side", [0, 1], ids=["baseline", "contender"])
+def test_a_loss_that_is_not_finite_fails(side: int, where: str, value: float):
+    sides = [curves(LOSS.copy()), curves(LOSS.copy())]
+    getattr(sides[side], where)[..., -1] = value
+    found = trajectory.gate(*sides)
+    assert (found.passed, found.value, found.worst_tensor) == (False, None, "loss")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("difference", "passes"), [(0.0, True), (0.0099, True), (0.0101, False), (0.2, False)])
+def test_accuracies_that_always_differ_by_as_much_are_judged_by_the_margin_of_one_point(
+    difference: float, passes: bool, sign: int
+):
+    baseline = [0.5, 0.625, 0.75]
+    found = trajectory.accuracy_gate(baseline, [accuracy + sign * difference for accuracy in baseline])
+    assert (found.name, found.limit, found.passed) == ("accuracy", 0.01, passes)
+    assert found.value == pytest.approx(difference, abs=1e-12)
+    assert found.worst_tensor == "test accuracy, 3 seeds"
+
+
+@pytest.mark.parametrize(("spread", "passes"), [(0.01, True), (0.02, False)])
+def test_accuracies_that_vary_much_are_not_equivalent_although_their_means_are_equal(spread: float, passes: bool):
+    differences = spread * np.array([1.0, -1.0, 0.5, -0.5, 0.0])
+    found = trajectory.accuracy_gate([0.9] * 5, list(0.9 + differences))
+    # Two one-sided tests at 95 %: Student's t of 4 degrees of freedom, 2.131847 (tables), times the standard error.
+    assert found.value == pytest.approx(2.131847 * spread * math.sqrt(2.5 / 4 / 5), rel=1e-6)
+    assert found.passed == passes
+
+
+def test_accuracies_are_paired_by_seed():
+    baseline = [0.5, 0.7, 0.9]
+    assert trajectory.accuracy_gate(baseline, baseline).value == 0
+    assert not trajectory.accuracy_gate(baseline, baseline[::-1]).passed
+    with pytest.raises(ValueError, match="shorter"):
+        trajectory.accuracy_gate(baseline, baseline[:2])
