@@ -14,6 +14,7 @@ _MEANINGS = {
     "semantic": "float64: largest error between the sides",
     "scaling": "float32 error / float64 error, least",
     "precision": "own error against float64 / noise floor",
+    "settings": "effective settings that differ and decide the mathematics",
     "determinism": "tensors that differ when run twice",
     "trajectory": "distance between losses / one-ulp envelope",
     "accuracy": "test accuracy: bound of the difference (TOST)",
