@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.interface import Refused
+from compare.interface import Array, Refused
 
 MEGABYTES = 4
 
@@ -61,6 +61,10 @@ class Script:
         """Let the time of `steps` training steps pass."""
         noise = np.exp(self._random.normal(0, self.behaviour.step_noise))
         self._now += float(steps * self.behaviour.step_seconds * self._launch * noise)
+
+    def order(self, count: int) -> Array:
+        """Return the numbers from 0 to `count` - 1 in an order that changes from call to call."""
+        return self._random.permutation(count)
 
     def has(self, fault: str) -> bool:
         """Whether this process has that fault."""

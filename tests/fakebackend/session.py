@@ -1,17 +1,19 @@
 """A linear softmax classifier trained by SGD in NumPy, behind the shared interface; its work is real, its time is not.
 
-Faults of the arithmetic: `wrong-gradient` (the kernel's by 1 + 1e-6), `nan-gradient`, `skip` (every tenth step),
-`nan-loss` (after five steps), `never-wait` (queued work is never done), `settings` (reports another compute dtype),
-`nan-setting` (a value that JSON cannot carry), `protocol` (says hello in another version).
+Faults of the arithmetic: `wrong-gradient` (the kernel's by 1 + 1e-6), `nan-gradient`, `zero-gradient`, `wrong-shape`
+(of the recorded logits), `wrong-dtype` (of the recorded loss), `unsteady` (sums in another order each time), `skip`
+(every tenth step), `nan-loss` (after five steps), `never-wait` (queued work is never done), `settings` (reports another
+compute dtype), `nan-setting` (a value that JSON cannot carry), `protocol` (says hello in another version).
 """
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from compare import protocol, worker
+from compare import protocol, worker, workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from tests.fakebackend.script import Script
 
@@ -69,6 +71,10 @@ class FakeSession:
         self._finish()
         old = dict(self._parameters)
         loss, logits, gradients = self._train(batch)
+        if self._script.has("wrong-shape"):
+            logits = logits[:1]
+        if self._script.has("wrong-dtype"):
+            loss = loss.astype(np.float16)
         internals: Arrays = {"loss": loss, "logits": logits, "activation/dense": logits}
         internals |= {f"gradient/{name}": gradient for name, gradient in gradients.items()}
         return internals | {f"update/{name}": self._parameters[name] - old[name] for name in old}
@@ -117,6 +123,8 @@ class FakeSession:
             gradients["dense.kernel"] *= self._dtype.type(1 + 1e-6)
         if self._script.has("nan-gradient"):
             gradients["dense.kernel"][0, 0] = np.nan
+        if self._script.has("zero-gradient"):
+            gradients["dense.kernel"] *= 0
         for name, gradient in gradients.items():
             self._parameters[name] = self._parameters[name] - self._dtype.type(RATE) * gradient
         self._step += 1
@@ -126,6 +134,9 @@ class FakeSession:
         return self._product(images, self._parameters["dense.kernel"]) + self._parameters["dense.bias"]
 
     def _product(self, a: Array, b: Array) -> Array:
+        if self._script.has("unsteady"):
+            order = self._script.order(a.shape[1])
+            return a[:, order] @ b[order]
         # Another framework sums in another order: rounding then differs, and the gates have something to measure.
         return a @ b if self._script.name == "fake" else a[:, ::-1] @ b[::-1]
 
@@ -145,7 +156,8 @@ class FakeBackend:
         self._script.at("open")
         if spec.precision not in ("float32", "float64"):
             raise Refused(f"the fake backend has no {spec.precision}; allowed: float32, float64")
-        return FakeSession(spec, self._script, inputs=64)
+        model = workloads.get(spec.workload).model.resized(spec.image_size)
+        return FakeSession(spec, self._script, inputs=math.prod(model.image))
 
     def out_of_memory(self, error: BaseException) -> bool:
         return "out of fake memory" in str(error)

@@ -1,6 +1,5 @@
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -9,40 +8,16 @@ from typing import Any
 
 import pytest
 
-from compare import __version__, cli, environment
+from compare import __version__, environment
 from tests.fakebackend import plans
-
-
-class Program:
-    """Runs `samestep` in this process, in an empty folder."""
-
-    def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._capfd, self._monkeypatch = folder, capfd, monkeypatch
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        """Return the exit code, standard output and standard error."""
-        self._monkeypatch.setattr(sys, "argv", ["samestep", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        out, error = self._capfd.readouterr()
-        code = caught.value.code
-        return (code if isinstance(code, int) else 0), out, error
-
-    def files(self) -> list[str]:
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+from tests.unit import programs
+from tests.unit.programs import Program
 
 
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    logs, here = tmp_path / "logs", tmp_path / "here"
-    logs.mkdir()
-    here.mkdir()
-    plans.register(monkeypatch, logs)
-    monkeypatch.chdir(here)
-    yield Program(here, capfd, monkeypatch)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        yield program
 
 
 @pytest.fixture
