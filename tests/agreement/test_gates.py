@@ -183,6 +183,14 @@ def test_a_tensor_that_only_the_baseline_has_at_zero_fails():
     assert (found.first_mismatch or "").startswith("step1/gradient/conv.kernel ")
 
 
+def test_determinism_is_equality_bit_for_bit():
+    once, again = record(), record()
+    assert gates.determinism(once, again) == gates.Gate("determinism", 0, 0, True, None)
+    for name in ("step2/logits", "step1/gradient/conv.kernel"):
+        again[name][0, 0] = np.nextafter(again[name][0, 0], 9)
+    assert gates.determinism(once, again) == gates.Gate("determinism", 2, 0, False, "step1/gradient/conv.kernel")
+
+
 SHARED: dict[str, str] = dict.fromkeys(settings.SHARED, "same")
 
 

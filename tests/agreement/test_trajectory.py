@@ -104,6 +104,15 @@ def test_accuracies_that_vary_much_are_not_equivalent_although_their_means_are_e
     assert found.passed == passes
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_far_end_of_the_interval_counts(sign: int):
+    found = trajectory.accuracy_gate(
+        [0.5] * 4, [0.5 + sign * difference for difference in (0.001, 0.009, 0.001, 0.009)]
+    )
+    assert found.value == pytest.approx(0.005 + 2.353363 * 0.004 / math.sqrt(3), rel=1e-6)
+    assert not found.passed
+
+
 def test_accuracies_are_paired_by_seed():
     baseline = [0.5, 0.7, 0.9]
     assert trajectory.accuracy_gate(baseline, baseline).value == 0
