@@ -8,6 +8,7 @@ import torch
 from scipy import special  # pyright: ignore[reportMissingTypeStubs]
 
 import jaxbackend.layers
+import jaxbackend.layout
 import jaxbackend.losses
 import jaxbackend.precision
 import torchbackend.layers
@@ -117,7 +118,9 @@ CONVOLUTIONS = {
 
 @pytest.mark.parametrize("size", [(8, 8), (9, 7)], ids=str)
 @pytest.mark.parametrize(("inputs", "outputs", "kernel_size", "options"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-def test_a_convolution(inputs: int, outputs: int, kernel_size: int, options: dict[str, int], size: tuple[int, int]):
+def test_a_convolution_has_the_stride_the_padding_and_the_groups_that_it_is_told(
+    inputs: int, outputs: int, kernel_size: int, options: dict[str, int], size: tuple[int, int]
+):
     groups, images = options.get("groups", 1), drawn(0, 2, *size, inputs)
     arrays = {"kernel": drawn(1, kernel_size, kernel_size, inputs // groups, outputs), "bias": drawn(2, outputs)}
     layer = Twin("Conv", inputs, outputs, kernel_size, arrays=arrays, **options)
@@ -129,6 +132,7 @@ def test_a_convolution_without_bias_has_a_kernel_alone():
     kernel, images = drawn(1, 3, 3, 2, 4), drawn(0, 2, 5, 5, 2)
     layer = Twin("Conv", 2, 4, 3, arrays={"kernel": kernel}, padding=1, bias=False)
     assert [leaf.name for leaf in layer.leaves] == ["0.kernel"]
+    assert list(jaxbackend.layout.signature(layer.jax)) == ["kernel"]
     same(layer(images), convolved(images, kernel, 1, 1, 1))
 
 
