@@ -90,7 +90,7 @@ def certify_settings(outcomes: Outcomes) -> None:
     baseline = outcomes.contenders[0]
     for outcome in outcomes.alive:
         made = outcomes.certificates.get(outcome.contender.name)
-        if made is not None:
+        if made is not None and baseline.status == "ok":
             sides = baseline.settings, outcome.settings
             gate, mismatch, note = settings.gate(*sides), settings.unequal(*sides), settings.remark(*sides)
             outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)

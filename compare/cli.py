@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from compare import __version__, environment, judgement, options, plan, results, runner
+from compare import fit as fitting
+from compare import selftest as selftests
 from compare.interface import Refused
 from compare.report import certificate, figures, progress, terminal
+from compare.report import fit as fit_report
+from compare.report import selftest as proof_table
 from compare.workloads import WORKLOADS
 
 CLAIM_FAILED, REFUSED, CONTENDER_FAILED = 1, 2, 3
@@ -51,7 +56,7 @@ def compare(
     precision: options.Precision = "float32",
     device: options.Device = "auto",
     rounds: Annotated[int, typer.Option(help="Rounds of fresh processes.")] = 10,
-    quick: Annotated[bool, typer.Option("--quick", help="5 rounds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="5 rounds, and no energy.")] = False,
     paper: Annotated[bool, typer.Option("--paper", help="20 rounds.")] = False,
     epochs: options.Epochs = None,
     seed: options.Seed = 0,
@@ -61,6 +66,7 @@ def compare(
         bool, typer.Option("--skip-agreement", help="Make no certificate; every verdict is then INVALID.")
     ] = False,
     deterministic: options.Deterministic = False,
+    design: Annotated[str, typer.Option(help="alternating, turns or sequential (which is INVALID).")] = "alternating",
     deadline: options.Deadline = None,
     out: options.Out = None,
     as_json: options.Json = False,
@@ -82,6 +88,8 @@ def compare(
         data_folder=data,
         agreement=not skip_agreement,
         deterministic=deterministic,
+        design=design,
+        energy=not quick,
         deadline=deadline,
     )
     with progress.shown() as advance:
@@ -142,6 +150,59 @@ def agree(
         certificate.render(result, Console(), verbose=verbose)
         typer.echo(f"result file: {path}")
     raise typer.Exit(_exit_code(result))
+
+
+@app.command()
+def selftest(
+    backends: Annotated[list[str] | None, typer.Argument(help="torch, jax or both.", show_default=False)] = None,
+    device: options.Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the proofs as JSON alone.")] = False,
+) -> None:
+    """Prove on this machine, with known inputs, that samestep measures what it says."""
+    with progress.shown() as advance:
+        proofs = selftests.run(backends or ["torch", "jax"], device, advance)
+    if as_json:
+        typer.echo(json.dumps([asdict(proof) for proof in proofs], indent=2))
+    else:
+        proof_table.render(proofs, Console())
+    raise typer.Exit(CLAIM_FAILED if any(proof.held is False for proof in proofs) else 0)
+
+
+@app.command()
+def fit(
+    contenders: options.Contenders = None,
+    workload: options.WorkloadName = "digits-cnn",
+    batch_size: options.BatchSize = None,
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
+    seed: options.Seed = 0,
+    memory: options.MemoryLimit = None,
+    deadline: options.Deadline = None,
+    out: options.Out = None,
+    as_json: options.Json = False,
+) -> None:
+    """Search for the largest batch that fits, and for the least memory that a batch needs; write DIR/fit.json."""
+    task = fitting.make(
+        contenders or ["torch", "jax"],
+        memory=memory,
+        out=out or _default_out(),
+        workload=workload,
+        batch_size=batch_size,
+        precision=precision,
+        device=device,
+        seed=seed,
+        deadline=deadline,
+    )
+    with progress.shown() as advance:
+        found = fitting.run(task, advance)
+    result = fitting.result(task, found, ["samestep", *sys.argv[1:]])
+    path = fitting.write(result, task.plan.out)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        fit_report.render(result, Console())
+        typer.echo(f"\nresult file: {path}")
+    raise typer.Exit(CONTENDER_FAILED if fitting.failed(result) else 0)
 
 
 @app.command()

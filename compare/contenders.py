@@ -29,13 +29,13 @@ class Contender:
         return BACKENDS[self.backend][0]
 
 
-def parse(texts: Sequence[str]) -> list[Contender]:
+def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
     """Return the contenders of a command line, the first being the baseline.
 
     Raises:
-        Refused: for fewer than two, an unknown backend, an empty tuning or a backend that is not installed.
+        Refused: for fewer than `least`, an unknown backend, an empty tuning or a backend that is not installed.
     """
-    if len(texts) < 2:
+    if len(texts) < least:
         raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
     contenders: list[Contender] = []
     for text in texts:

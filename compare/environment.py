@@ -1,22 +1,20 @@
 """Where a run took place: all that a reader needs to repeat it, gathered without importing any framework."""
 
 import functools
-import importlib
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import psutil
 
 from compare import __version__
-
-T = TypeVar("T")
+from compare.measure import nvml
 
 DISTRIBUTIONS = (
     "jax",
@@ -66,7 +64,7 @@ def describe() -> dict[str, Any]:
             "load_average": list(psutil.getloadavg()),
         },
         "memory_bytes": psutil.virtual_memory().total,
-        "nvidia": _nvidia(),
+        "nvidia": nvml.describe(),
         "packages": {name: version(name) for name in DISTRIBUTIONS},
         "variables": _variables(os.environ),
     }
@@ -74,7 +72,7 @@ def describe() -> dict[str, Any]:
 
 def has_cuda() -> bool:
     """Tell whether NVML sees at least one NVIDIA GPU. Starts no CUDA context."""
-    return bool(_nvidia()["gpus"])
+    return bool(nvml.describe()["gpus"])
 
 
 def installed(distribution_or_module: str) -> bool:
@@ -131,77 +129,3 @@ def _cpu_model() -> str:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()
-
-
-def _load_nvml() -> Any:
-    """Return the NVML binding: the seam at which tests put a scripted one. It has no type annotations, hence Any."""
-    return importlib.import_module("pynvml")
-
-
-def _nvidia() -> dict[str, Any]:
-    """Return `gpus`, `driver` and `cuda_driver`; without any GPU, also the `reason`."""
-    absent: dict[str, Any] = {"gpus": [], "driver": None, "cuda_driver": None}
-    try:
-        nvml = _load_nvml()
-    except ImportError as error:
-        return absent | {"reason": f"nvidia-ml-py cannot be imported: {error}"}
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return absent | {"reason": f"NVML: {error}"}
-    try:
-        count = cast(int, nvml.nvmlDeviceGetCount())
-        found = {
-            "gpus": [_gpu(nvml, index) for index in range(count)],
-            "driver": _read(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
-            "cuda_driver": _read(nvml, lambda: _cuda_version(nvml.nvmlSystemGetCudaDriverVersion_v2())),
-        }
-        return found if count else found | {"reason": "NVML sees no GPU"}
-    except nvml.NVMLError as error:
-        return absent | {"reason": f"NVML: {error}"}
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _gpu(nvml: Any, index: int) -> dict[str, Any]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-
-    def clock(kind: str, get: str) -> int | None:
-        return _read(nvml, lambda: getattr(nvml, get)(handle, getattr(nvml, f"NVML_CLOCK_{kind}")))
-
-    def watts(get: str) -> float | None:
-        return _read(nvml, lambda: getattr(nvml, get)(handle) / 1000)
-
-    return {
-        "index": index,
-        "name": _text(nvml.nvmlDeviceGetName(handle)),
-        "uuid": _read(nvml, lambda: _text(nvml.nvmlDeviceGetUUID(handle))),
-        "memory_bytes": _read(nvml, lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
-        "persistence": _read(nvml, lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle))),
-        "ecc": _read(nvml, lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0])),
-        "mig": _read(nvml, lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0])),
-        "power_limit_watts": watts("nvmlDeviceGetPowerManagementLimit"),
-        "power_limit_default_watts": watts("nvmlDeviceGetPowerManagementDefaultLimit"),
-        "sm_clock_mhz": clock("SM", "nvmlDeviceGetClockInfo"),
-        "sm_clock_limit_mhz": clock("SM", "nvmlDeviceGetMaxClockInfo"),
-        "memory_clock_mhz": clock("MEM", "nvmlDeviceGetClockInfo"),
-        "application_clock_mhz": clock("SM", "nvmlDeviceGetApplicationsClock"),
-    }
-
-
-def _read(nvml: Any, get: Callable[[], T]) -> T | None:
-    """Return what `get` reads; None where this GPU, driver or binding does not tell."""
-    try:
-        return get()
-    except (nvml.NVMLError, AttributeError):
-        return None
-
-
-def _text(value: str | bytes) -> str:
-    # Bindings before 11.5 return bytes.
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _cuda_version(number: int) -> str:
-    """Return "13.0" for NVML's 13000."""
-    return f"{number // 1000}.{number % 1000 // 10}"

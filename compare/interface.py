@@ -5,7 +5,7 @@ dense kernels [inputs, outputs]. Names of parameters and buffers are the dotted 
 the model followed by `kernel`, `bias`, `scale` (parameters), `mean` or `var` (buffers); both twins use the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -63,6 +63,9 @@ class RunSpec:
         image_size: height and width in pixels in place of the workload's (certificates use odd and even sizes).
         deterministic: ask the framework for its deterministic algorithms.
         loss_scale: float16's first loss scale (torch.amp.GradScaler's default).
+        memory_limit_bytes: most bytes that may be taken (None: as many as there are). On `cuda` a limit on the
+            framework's allocator; on `cpu` on all that the process takes after the framework's import
+            (`compare.memory_limit`, by the worker's command `open`).
     """
 
     workload: str
@@ -76,6 +79,7 @@ class RunSpec:
     image_size: int | None = None
     deterministic: bool = False
     loss_scale: float = 65536.0
+    memory_limit_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types; `RunSpec(**spec.to_json())` is the inverse."""
@@ -190,4 +194,12 @@ class Backend(Protocol):
 
     def out_of_memory(self, error: BaseException) -> bool:
         """Tell whether an exception of the framework means that device or host memory ran out."""
+        ...
+
+    def delay(self, seconds: float, device: str) -> Callable[[], None]:
+        """Return a function that keeps the device busy for so long, without waiting for it (`samestep selftest`)."""
+        ...
+
+    def ballast(self, size: int, device: str) -> Any:
+        """Return an object that holds `size` bytes of device memory while it lives (`samestep selftest`)."""
         ...

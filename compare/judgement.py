@@ -29,17 +29,22 @@ def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, 
         "command": list(command),
         "spec": _spec(plan, outcomes),
         "environment": environment.describe(),
-        "contenders": [_contender(plan, outcome) for outcome in outcomes.contenders],
+        "contenders": [_contender(plan, outcomes, outcome) for outcome in outcomes.contenders],
         "comparisons": [_comparison(plan, outcomes, outcome) for outcome in outcomes.contenders[1:] if plan.rounds],
         "agreement": agreement,
-        "voided": [],
+        "voided": [{"round": index + 1, "reason": reason} for index, reason in sorted(outcomes.voided.items())],
+        "telemetry": {
+            **outcomes.telemetry.to_json(),
+            "foreign_cores": [each.foreign_cores for each in outcomes.rounds],
+        },
     }
 
 
 def claim_failed(result: dict[str, Any]) -> bool:
     """Whether the contenders ran but a claim failed: no agreement, or work that was not proved."""
     return result["agreement"]["status"] == "fail" or any(
-        comparison["verdict"] == "INVALID" and comparison["reason"] != _SKIPPED for comparison in result["comparisons"]
+        comparison["verdict"] == "INVALID" and comparison["reason"] not in (_SKIPPED, _SEQUENTIAL)
+        for comparison in result["comparisons"]
     )
 
 
@@ -49,6 +54,11 @@ def contender_failed(result: dict[str, Any]) -> bool:
 
 
 _SKIPPED = "agreement was skipped, so nothing shows that both sides computed the same thing"
+
+_SEQUENTIAL = (
+    "invalid design: all rounds of one contender were timed before the other's, so that a drift of the machine cannot "
+    "be told from a difference between them"
+)
 
 
 def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
@@ -76,12 +86,14 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "weights_sha256": opened.get("weights_sha256"),
         "agreement_requested": plan.agreement,
         "deterministic": plan.deterministic,
+        "design": outcomes.design,
+        "design_reason": outcomes.design_reason,
     }
 
 
-def _contender(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def _contender(plan: Plan, outcomes: Outcomes, outcome: Outcome) -> dict[str, Any]:
     start = outcome.start or {}
-    step = _step_seconds(plan, outcome)
+    step = _step_seconds(plan, outcomes, outcome)
     return {
         "name": outcome.contender.name,
         "backend": outcome.contender.backend,
@@ -94,50 +106,67 @@ def _contender(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "first_step_seconds": start.get("first_step_seconds"),
         "warmup_seconds": start.get("warmup_seconds"),
         "steady": start.get("steady"),
+        "unsteady_rounds": outcome.unsteady_rounds,
         "step_seconds": step,
         "images_per_second": step
         and plan.batch_size / (step["interval"]["estimate"] if step["interval"] else step["median"]),
         "memory": outcome.memory,
+        "energy": outcome.energy,
         "training": outcome.training,
     }
 
 
-def _step_seconds(plan: Plan, outcome: Outcome) -> dict[str, Any] | None:
+def _step_seconds(plan: Plan, outcomes: Outcomes, outcome: Outcome) -> dict[str, Any] | None:
     if not outcome.samples:
         return None
-    enough = len(outcome.samples) >= _LEAST_ROUNDS
-    interval = statistics.geometric_interval(_medians(outcome), plan.confidence) if enough else None
+    medians = list(_medians(outcomes, outcome).values())
+    interval = statistics.geometric_interval(medians, plan.confidence) if len(medians) >= _LEAST_ROUNDS else None
     return {
         **statistics.summarise(outcome.samples),
         "interval": interval and asdict(interval),
         "samples": outcome.samples,
+        "windows": [[list(window) for window in windows] for windows in outcome.windows],
         "steps_per_block": outcome.steps_per_block,
     }
 
 
-def _medians(outcome: Outcome) -> list[float]:
-    return [median(blocks) for blocks in outcome.samples]
+def _medians(outcomes: Outcomes, outcome: Outcome) -> dict[int, float]:
+    """Return the median block of every round that counts, by round."""
+    return {index: median(blocks) for index, blocks in enumerate(outcome.samples) if index not in outcomes.voided}
 
 
 def _comparison(plan: Plan, outcomes: Outcomes, outcome: Outcome) -> dict[str, Any]:
     baseline = outcomes.contenders[0]
-    rounds = min(len(baseline.samples), len(outcome.samples))
+    a, b = _medians(outcomes, baseline), _medians(outcomes, outcome)
+    rounds = [index for index in a if index in b]
     ratio = detectable = None
-    if rounds >= _LEAST_ROUNDS:
-        a, b = _medians(baseline)[:rounds], _medians(outcome)[:rounds]
-        ratio = statistics.paired_ratio(a, b, plan.confidence)
-        detectable = statistics.minimum_detectable_effect([math.log(y / x) for x, y in zip(a, b, strict=True)])
-    reason = _invalid(plan, outcomes, outcome, rounds)
+    outliers: list[int] = []
+    if len(rounds) >= _LEAST_ROUNDS:
+        ratio = statistics.paired_ratio([a[r] for r in rounds], [b[r] for r in rounds], plan.confidence)
+        differences = [math.log(b[r] / a[r]) for r in rounds]
+        detectable = statistics.minimum_detectable_effect(differences, plan.confidence)
+        outliers = [rounds[index] + 1 for index in statistics.outliers(differences)]
+    invalid = _invalid(plan, outcomes, outcome, len(rounds))
+    undecided = _voided(outcomes, len(rounds))
+    decided = "INCONCLUSIVE" if ratio is None else statistics.verdict(ratio, plan.margin)
     return {
         "baseline": baseline.contender.name,
         "contender": outcome.contender.name,
         "ratio": ratio and asdict(ratio),
-        "verdict": "INVALID" if reason or ratio is None else statistics.verdict(ratio, plan.margin),
-        "rounds": rounds,
+        "verdict": "INVALID" if invalid else decided,
+        "rounds": len(rounds),
         "margin": plan.margin,
         "detectable": detectable,
-        "reason": reason,
+        "outliers": outliers,
+        "reason": invalid or undecided,
     }
+
+
+def _voided(outcomes: Outcomes, rounds: int) -> str | None:
+    """Return why nothing can be said where too few rounds are left, None otherwise."""
+    if rounds >= _LEAST_ROUNDS or not outcomes.voided:
+        return None
+    return f"{len(outcomes.voided)} of {len(outcomes.rounds)} rounds are void"
 
 
 def _invalid(plan: Plan, outcomes: Outcomes, outcome: Outcome, rounds: int) -> str | None:
@@ -147,7 +176,9 @@ def _invalid(plan: Plan, outcomes: Outcomes, outcome: Outcome, rounds: int) -> s
             return f"{side.contender.name} failed ({side.status}): {side.reason}"
         if side.unproven:
             return f"{side.contender.name} did not do the work that was timed: {side.unproven}"
-    if rounds < _LEAST_ROUNDS:
+    if outcomes.design == "sequential":
+        return _SEQUENTIAL
+    if rounds < _LEAST_ROUNDS and not outcomes.voided:
         return f"only {rounds} rounds were timed"
     if not plan.agreement:
         return _SKIPPED
@@ -162,11 +193,12 @@ def _agreement(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
     baseline = outcomes.contenders[0].contender.name
     pairs = [_pair(baseline, name, certificate) for name, certificate in outcomes.certificates.items()]
     expected = len(outcomes.contenders) - 1
-    status = "fail" if any(pair["status"] == "fail" for pair in pairs) else "pass"
+    found = {pair["status"] for pair in pairs}
+    status = "fail" if "fail" in found else "skipped" if "skipped" in found else "pass"
     reason = None
     if not plan.agreement:
         status, reason = "skipped", "skipped on request (--skip-agreement)"
-    elif status == "pass" and len(pairs) < expected:
+    elif status == "skipped" or (status == "pass" and len(pairs) < expected):
         status, reason = "skipped", "a contender failed before its certificate was complete"
     return {
         "status": status,
@@ -191,9 +223,14 @@ def _pair(baseline: str, name: str, certificate: Certificate) -> dict[str, Any]:
     return {
         "baseline": baseline,
         "contender": name,
-        "status": "pass" if certificate.passed else "fail",
+        "status": certificate.status,
         "gates": [asdict(gate) for gate in certificate.gates],
         "first_mismatch": certificate.first_mismatch,
         "notes": list(certificate.notes),
-        "tensors": [asdict(evidence) for evidence in certificate.evidence],
+        "tensors": [_json(asdict(evidence)) for evidence in certificate.evidence],
     }
+
+
+def _json(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures with None for infinity, the error of a tensor whose reference is zero."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in figures.items()}

@@ -170,12 +170,18 @@ def _check_device(backend: str, tuning: str, device: str, values: Mapping[str, V
 
 
 def child_environment(
-    backend: str, knobs: Mapping[str, Any], device: str, deterministic: bool, inherited: Mapping[str, str]
+    backend: str,
+    knobs: Mapping[str, Any],
+    device: str,
+    deterministic: bool,
+    inherited: Mapping[str, str],
+    memory_fraction: float | None = None,
 ) -> dict[str, str]:
     """Return the variables to add for one child process, merged with what the user has set.
 
     No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
-    (jax.readthedocs.io, GPU memory allocation); a user's own setting wins.
+    (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
+    the most that JAX's allocator grows to (None: JAX's default, 0.75).
     """
     added: dict[str, str] = {}
     flags: list[str] = []
@@ -184,6 +190,9 @@ def child_environment(
     if backend == "jax":
         added["JAX_PLATFORMS"] = device
         added["XLA_PYTHON_CLIENT_PREALLOCATE"] = inherited.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        if memory_fraction is not None and device == "cuda":
+            added["XLA_CLIENT_MEM_FRACTION"] = repr(memory_fraction)
+            added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name; jaxlib refuses both
         if knobs.get("graph-capture"):
             flags.append("--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE")
         if deterministic and device == "cuda":

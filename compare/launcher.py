@@ -1,7 +1,8 @@
 """Starting a plan's children: their environment, caches and input files, and what becomes of each contender."""
 
 import os
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from compare.agreement.trajectory import Curves
 from compare.child import Child
 from compare.contenders import Contender
 from compare.interface import ContenderFailed
+from compare.measure.telemetry import Family, Telemetry
+from compare.measure.voiding import Round, Window
 from compare.plan import Plan
 
 
@@ -30,19 +33,30 @@ class Outcome:
     training: dict[str, Any] | None = None
     idle_bytes: int | None = None
     memory: dict[str, Any] | None = None
+    energy: dict[str, Any] | None = None
     steps_per_block: int | None = None
     samples: list[list[float]] = field(default_factory=list[list[float]])
+    windows: list[list[Window]] = field(default_factory=list[list[Window]])
+    unsteady_rounds: int = 0
     unproven: str | None = None
 
 
 @dataclass
 class Outcomes:
-    """What became of a whole plan: contenders in order, and the certificate of each with the baseline."""
+    """What became of a whole plan: contenders in order, the certificate of each with the baseline, and the rounds.
+
+    `design` is how the rounds were really timed, with the reason where it is not what was planned.
+    """
 
     contenders: list[Outcome]
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
     curves: dict[str, Curves] = field(default_factory=dict[str, Curves])
     accuracies: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    design: str = "alternating"
+    design_reason: str | None = None
+    rounds: list[Round] = field(default_factory=list[Round])
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    voided: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
     def alive(self) -> list[Outcome]:
@@ -52,10 +66,20 @@ class Outcomes:
 
 @dataclass
 class Launcher:
-    """Starts children of one plan with their environment and compilation caches."""
+    """Starts children of one plan with their environment and compilation caches.
+
+    `memory_fraction` is the part of the GPU's memory that a child may take, where only its environment can say so.
+    """
 
     plan: Plan
     scratch: Path
+    memory_fraction: float | None = None
+    family: Family = field(default_factory=Family)
+    origin: float = field(default_factory=time.monotonic)
+
+    def now(self) -> float:
+        """Return the seconds since the run's start."""
+        return time.monotonic() - self.origin
 
     @property
     def dataset(self) -> Path:
@@ -89,13 +113,15 @@ class Launcher:
         contender = outcome.contender
         values = knobs.resolve(contender.backend, contender.tuning, self.plan.device)
         added = knobs.child_environment(
-            contender.backend, values, self.plan.device, self.plan.deterministic, os.environ
+            contender.backend, values, self.plan.device, self.plan.deterministic, os.environ, self.memory_fraction
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # have other precisions and keep theirs from run to run.
         cache = _user_cache() if purpose == "certificate" else self.scratch / f"cache-{contender.name}"
         added |= knobs.cache_environment(contender.backend, cache)
-        return Child(contender.name, contender.package, added, self.scratch)
+        child = Child(contender.name, contender.package, added, self.scratch)
+        self.family.add(child.pid)
+        return child
 
 
 def _user_cache() -> Path:

@@ -21,8 +21,18 @@ Epochs = Annotated[int | None, typer.Option(help="Passes over the training set. 
 Seed = Annotated[int, typer.Option(help="Fixes weights, data split and shuffles.")]
 Data = Annotated[str | None, typer.Option(help="Folder of the data set in its original format.")]
 Deadline = Annotated[float | None, typer.Option(help="Seconds that any phase of a contender may take.")]
+MemoryLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--memory",
+        metavar="MIB",
+        help="Memory in which the largest batch is searched for. Default: all of a GPU's, half of what is available "
+        "on a CPU.",
+        show_default=False,
+    ),
+]
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="Deterministic algorithms; running twice must be equal bit for bit.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder for result.json. Default: samestep-out/TIME.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the result file. Default: samestep-out/TIME.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result object alone.")]

@@ -23,6 +23,12 @@ DEADLINES: Mapping[str, float] = {
     "memory": 1800.0,
 }
 
+DESIGNS: Mapping[str, str] = {
+    "alternating": "all contenders of a round alive together, their blocks alternating",
+    "turns": "one contender after the other in each round",
+    "sequential": "all rounds of one contender, then all of the next: shows what a bad design does, and is INVALID",
+}
+
 LARGEST = 2**31 - 1
 
 
@@ -44,6 +50,8 @@ class Plan:
     data_folder: str | None = None
     agreement: bool = True
     deterministic: bool = False
+    design: str = "alternating"
+    energy: bool = True
     confidence: float = 0.95
     deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES)
 
@@ -78,12 +86,17 @@ def make(
     data_folder: str | None = None,
     agreement: bool = True,
     deterministic: bool = False,
+    design: str = "alternating",
+    energy: bool = True,
     deadline: float | None = None,
+    dataset: Dataset | None = None,
+    least_contenders: int = 2,
 ) -> Plan:
     """Return the plan of a comparison.
 
-    `rounds` None times nothing; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is
-    1 %); `deadline` in seconds replaces the deadline of every phase.
+    `rounds` None times nothing; `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells;
+    `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds
+    replaces the deadline of every phase; `dataset` (default: the workload's own, loaded) is what is trained on.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -101,12 +114,14 @@ def make(
         _whole("--rounds", rounds, 2)
     _whole("--epochs", passes, 1)
     _whole("--seed", seed, 0)
+    if design not in DESIGNS:
+        raise Refused(f"unknown design {design!r}; allowed: {', '.join(DESIGNS)}")
     if not 0 < margin < 1:
         raise Refused(f"--margin {margin:g} is not allowed; allowed: above 0 and below 1 (0.01 is 1 %)")
     if deadline is not None and not 0 < deadline <= LARGEST:
         raise Refused(f"--deadline {deadline:g} is not allowed; allowed: seconds above 0")
     plan = Plan(
-        contenders=tuple(contenders.parse(texts)),
+        contenders=tuple(contenders.parse(texts, least_contenders)),
         workload=chosen,
         batch_size=size,
         precision=precision,
@@ -116,10 +131,12 @@ def make(
         epochs=passes,
         margin=margin,
         out=out,
-        dataset=data.load(chosen, folder=data_folder, seed=seed, batch_size=size),
+        dataset=dataset or data.load(chosen, folder=data_folder, seed=seed, batch_size=size),
         data_folder=data_folder,
         agreement=agreement,
         deterministic=deterministic,
+        design=design,
+        energy=energy,
         deadlines=DEADLINES if deadline is None else dict.fromkeys(DEADLINES, deadline),
     )
     for contender in plan.contenders:

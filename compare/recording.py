@@ -102,7 +102,7 @@ def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) ->
 
 def save(arrays: Arrays, path: Path) -> None:
     """Write arrays to a safetensors file."""
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
 
 
 def load(path: Path, names: list[str]) -> Arrays:

@@ -50,21 +50,30 @@ def validate(result: Any) -> None:
 def write(result: Mapping[str, Any], folder: Path) -> Path:
     """Validate the result and write `folder/result.json` atomically; return that path.
 
+    Raises:
+        Refused: as `validate` and `replace`.
+    """
+    validate(result)
+    return replace(folder / FILE_NAME, result)
+
+
+def replace(target: Path, value: Mapping[str, Any]) -> Path:
+    """Write a JSON object as the file `target` atomically; return that path.
+
     A reader sees the old file or the new one, never a part: the text goes to a temporary file of the same folder, is
     flushed to the disk, and then takes the name. The folder is made where missing.
 
     Raises:
-        Refused: as `validate`, for a text over `SIZE_LIMIT`, or where the file system refuses; the old file, if any,
-            is then as it was, and no temporary file stays.
+        ValueError: for NaN and infinity.
+        Refused: for a text over `SIZE_LIMIT`, or where the file system refuses; the old file, if any, is then as it
+            was, and no temporary file stays.
     """
-    validate(result)
-    data = json.dumps(result, allow_nan=False, indent=1).encode("ascii") + b"\n"
-    target = folder / FILE_NAME
+    data = json.dumps(value, allow_nan=False, indent=1).encode("ascii") + b"\n"
     if len(data) > SIZE_LIMIT:
         raise Refused(f"{target} would have {len(data):,} bytes; allowed: at most {SIZE_LIMIT:,}")
-    temporary = folder / f".{FILE_NAME}.{uuid.uuid4().hex}.tmp"
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, temporary, data)
     except OSError as error:
         raise Refused(f"cannot write {target}: {error.strerror or error}") from error

@@ -1,44 +1,94 @@
 """Timed rounds: fresh processes, all alive together, one working at a time, and proof that the work was done."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from compare.child import Child
 from compare.interface import ContenderFailed
-from compare.launcher import Launcher, Outcome
+from compare.launcher import Launcher, Outcome, Outcomes
+from compare.measure import load
 from compare.measure.order import palindromic
+from compare.measure.voiding import Round, Window
 from compare.plan import Plan
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
 _PALINDROMES = 3
 
+Progress = Callable[[str, int, int], None]
 
-def time_round(launcher: Launcher, alive: list[Outcome]) -> None:
-    """Time one round: fresh processes, all alive together, one working at a time, blocks in palindromic order."""
+
+def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
+    """Time all rounds of a plan in its design, filling samples, windows and `outcomes.rounds`.
+
+    `alternating`: all contenders of a round are alive together and their blocks alternate. `turns`: one after the other
+    in each round, because they do not fit in memory together. `sequential`: all rounds of one, then all of the next.
+    """
+    total = launcher.plan.rounds
+    outcomes.design = launcher.plan.design
+    outcomes.rounds = [Round() for _ in range(total)]
+    if outcomes.design == "sequential":
+        for outcome in outcomes.alive:
+            for number in range(total):
+                progress(f"timed rounds of {outcome.contender.name}", number, total)
+                if outcome.status == "ok":
+                    _time(launcher, [outcome], outcomes.rounds[number])
+        return
+    for number in range(total):
+        progress("timed rounds", number, total)
+        together = outcomes.alive
+        if outcomes.design == "alternating" and not _time(launcher, together, outcomes.rounds[number]):
+            outcomes.design = "turns"
+            outcomes.design_reason = f"from round {number + 1} on: the contenders do not fit in memory together"
+            for outcome in together:
+                outcome.status, outcome.reason = "ok", None
+        if outcomes.design == "turns":
+            for outcome in together if number % 2 == 0 else reversed(together):
+                _time(launcher, [outcome], outcomes.rounds[number])
+
+
+def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> bool:
+    """Time one round of these contenders; False where memory did not hold them together (nothing is then kept)."""
     plan, children = launcher.plan, dict[str, Child]()
     try:
-        for outcome in alive:
-            _attempt(outcome, lambda o: children.update({o.contender.name: launcher.started(o, purpose="round")}))
-        for outcome in alive:
-            if outcome.status == "ok":
-                _attempt(outcome, lambda o: _open(launcher, children[o.contender.name], o))
-        for outcome in alive:
-            if outcome.status == "ok":
-                _attempt(outcome, lambda o: children[o.contender.name].reply("open", plan.deadlines["open"]))
-        for outcome in alive:
-            if outcome.status == "ok":
-                _attempt(outcome, lambda o: _warm_up(plan, children[o.contender.name], o))
-        timed = [outcome for outcome in alive if outcome.status == "ok"]
-        blocks: dict[str, list[float]] = {outcome.contender.name: [] for outcome in timed}
+        timed = _ready(launcher, alive, children)
+        blocks: dict[str, list[tuple[float, Window]]] = {outcome.contender.name: [] for outcome in timed}
+        pids = [child.pid for child in children.values()]
+        before = load.read(pids)
         for index in palindromic(len(timed), _PALINDROMES):
-            if timed[index].status == "ok":
-                _attempt(timed[index], lambda o: blocks[o.contender.name].append(_block(plan, children, o)))
+            outcome = timed[index]
+            if outcome.status == "ok":
+                _attempt(outcome, lambda o: blocks[o.contender.name].append(_block(launcher, children, o)))
+        after = load.read(pids)
+        if len(alive) > 1 and any(outcome.status == "oom" for outcome in alive):
+            return False
         for outcome in timed:
             if outcome.status == "ok":
-                outcome.samples.append(blocks[outcome.contender.name])
+                seconds, windows = zip(*blocks[outcome.contender.name], strict=True)
+                outcome.samples.append(list(seconds))
+                outcome.windows.append(list(windows))
+                seen.windows += windows
                 _attempt(outcome, lambda o: _prove(plan, children[o.contender.name], o))
+        if timed:
+            seen.foreign_cores = max(seen.foreign_cores or 0.0, load.foreign_cores(before, after))
+        return True
     finally:
         for child in children.values():
             child.close()
+
+
+def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Child]) -> list[Outcome]:
+    """Start, open and warm up a child for each contender; return those that got there."""
+    plan = launcher.plan
+    steps: Sequence[Callable[[Outcome], object]] = (
+        lambda o: children.update({o.contender.name: launcher.started(o, purpose="round")}),
+        lambda o: _open(launcher, children[o.contender.name], o),
+        lambda o: children[o.contender.name].reply("open", plan.deadlines["open"]),
+        lambda o: _warm_up(plan, children[o.contender.name], o),
+    )
+    for step in steps:
+        for outcome in alive:
+            if outcome.status == "ok":
+                _attempt(outcome, step)
+    return [outcome for outcome in alive if outcome.status == "ok"]
 
 
 def _attempt(outcome: Outcome, action: Callable[[Outcome], object]) -> None:
@@ -57,6 +107,7 @@ def _warm_up(plan: Plan, child: Child, outcome: Outcome) -> None:
     seconds, steps = BLOCK_SECONDS[plan.device], outcome.steps_per_block
     warm = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=steps)
     outcome.steps_per_block = warm["steps_per_block"]
+    outcome.unsteady_rounds += not warm["steady"]
     trained = outcome.start
     if trained is not None and warm["first_losses"] != trained["first_losses"]:
         outcome.unproven = outcome.unproven or _loss_difference(
@@ -64,19 +115,30 @@ def _warm_up(plan: Plan, child: Child, outcome: Outcome) -> None:
         )
 
 
-def _block(plan: Plan, children: dict[str, Child], outcome: Outcome) -> float:
-    steps = outcome.steps_per_block
+def _block(launcher: Launcher, children: Mapping[str, Child], outcome: Outcome) -> tuple[float, Window]:
+    """Time one block; return its seconds per step, and when it ran."""
+    steps, start = outcome.steps_per_block, launcher.now()
     assert steps is not None  # set by _warm_up
-    return children[outcome.contender.name].call("block", plan.deadlines["block"], steps=steps) / steps
+    child = children[outcome.contender.name]
+    seconds = child.call("block", launcher.plan.deadlines["block"], steps=steps) / steps
+    return seconds, (start, launcher.now())
 
 
 def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
-    proof = child.call("proof", plan.deadlines["block"])
+    proof = child.call("proof", plan.deadlines["block"], steps=outcome.steps_per_block)
     if proof["exported"] != proof["dispatched"]:
         outcome.unproven = f"{proof['dispatched']} steps were dispatched but {proof['exported']} trained"
-    elif proof["last_loss"] is None:
-        outcome.unproven = "the loss was not finite at the end of a timed round"
+    elif proof["not_finite"] is not None:
+        outcome.unproven = f"the loss was not finite at step {proof['not_finite']} of a timed round"
+    elif proof["unwaited_seconds"] > _UNWAITED * proof["block_seconds"]:
+        outcome.unproven = (
+            f"after wait() returned, {1e3 * proof['unwaited_seconds']:.3g} ms of a block's work were still to be done "
+            f"({1e3 * proof['block_seconds']:.3g} ms had been timed)"
+        )
 
+
+# Part of a block that may still be unfinished when `wait` returns; reading losses twice jitters by about as much.
+_UNWAITED = 0.25
 
 # Largest relative difference between one program's own losses over the first steps of two launches: kernel autotuning
 # and atomics change the order of summation, nothing else.

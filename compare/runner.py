@@ -3,21 +3,21 @@
 Phases: training (cold caches; gives compile time, accuracy, effective settings), certificate, memory, timed rounds.
 """
 
+import contextlib
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from compare import certification, trajectories
 from compare.certification import certify
+from compare.child import Child
 from compare.data import store
 from compare.launcher import Launcher, Outcome, Outcomes
+from compare.measure import energy, telemetry, voiding
 from compare.plan import Plan
-from compare.rounds import BLOCK_SECONDS, time_round
+from compare.rounds import BLOCK_SECONDS, Progress, time_rounds
 
 _MEMORY_STEPS = 3
-
-Progress = Callable[[str, int, int], None]
 
 
 def run(plan: Plan, progress: Progress) -> Outcomes:
@@ -36,11 +36,7 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
         for index, outcome in enumerate(outcomes.alive):
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
             _measure_memory(launcher, outcome)
-        for number in range(plan.rounds):
-            progress("timed rounds", number, plan.rounds)
-            if outcomes.alive:
-                time_round(launcher, outcomes.alive)
-        progress("timed rounds", plan.rounds, plan.rounds)
+        _time(launcher, outcomes, progress)
     return outcomes
 
 
@@ -57,6 +53,18 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
         certification.certify_settings(outcomes)
         progress("train", 2, 2)
     return outcomes
+
+
+def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
+    plan = launcher.plan
+    with contextlib.ExitStack() as stack:
+        if plan.device == "cuda":
+            outcomes.telemetry = stack.enter_context(telemetry.sampled(launcher.family, launcher.now))
+        else:
+            outcomes.telemetry.reason = "the run trains on the CPU"
+        time_rounds(launcher, outcomes, progress)
+    outcomes.voided = voiding.voids(outcomes.rounds, outcomes.telemetry, plan.device)
+    progress("timed rounds", plan.rounds, plan.rounds)
 
 
 def _train(launcher: Launcher, outcome: Outcome) -> None:
@@ -79,6 +87,22 @@ def _measure_memory(launcher: Launcher, outcome: Outcome) -> None:
         child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome))
         measured = child.call("memory", plan.deadlines["memory"], steps=_MEMORY_STEPS)
         outcome.memory = _memory_figures(measured, outcome.idle_bytes)
+        outcome.energy = _energy(launcher, child, outcome)
+
+
+def _energy(launcher: Launcher, child: Child, outcome: Outcome) -> dict[str, Any]:
+    plan = launcher.plan
+    if plan.device != "cuda":
+        return energy.absent("the run trains on the CPU")
+    if not plan.energy:
+        return energy.absent("not asked for")
+    warm = child.call(
+        "warm_up", plan.deadlines["warm_up"], block_seconds=BLOCK_SECONDS[plan.device], steps=outcome.steps_per_block
+    )
+    steps = warm["steps_per_block"]
+    # The block's deadline begins when the window has ended.
+    deadline = energy.WINDOW_SECONDS + plan.deadlines["block"]
+    return energy.measure(lambda: child.call("spin", deadline, seconds=energy.WINDOW_SECONDS, steps=steps))
 
 
 def _memory_figures(measured: dict[str, Any], idle: int | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Whole training runs for gate 4: each contender's losses, its perturbed twins', and accuracies over seeds."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,12 @@ def run(launcher: Launcher, outcomes: Outcomes, seeds: int) -> None:
             accuracies[outcome.contender.name] = _accuracies(launcher, child, outcome, seeds)
     baseline = outcomes.contenders[0]
     for outcome in outcomes.contenders[1:]:
-        if baseline.status == "ok" and outcome.status == "ok":
-            a, b = baseline.contender.name, outcome.contender.name
+        a, b = baseline.contender.name, outcome.contender.name
+        if b not in outcomes.certificates:
+            continue
+        if baseline.status != "ok" or outcome.status != "ok":
+            outcomes.certificates[b] = replace(outcomes.certificates[b], complete=False)
+        else:
             outcomes.certificates[b] = outcomes.certificates[b].extended(
                 (trajectory.gate(curves[a], curves[b]), trajectory.accuracy_gate(accuracies[a], accuracies[b]))
             )

@@ -8,15 +8,16 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from compare import protocol, recording, weights
+from compare import memory_limit, protocol, recording, weights
 from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.interface import Array, Backend, Batch, Refused, RunSpec, Session
 from compare.measure import memory, warmup
+from compare.measure.planted import Planted
 
 Clock = Callable[[], float]
 
@@ -51,6 +52,8 @@ class Worker:
         """Build the session of a spec with its initial weights and the first epoch's batches on the device."""
         self._spec = RunSpec(**spec)
         self._session = None
+        if self._spec.device == "cpu" and self._spec.memory_limit_bytes is not None:
+            memory_limit.hold(self._spec.memory_limit_bytes)
         self._train, self._test = store.load(self._spec.data)
         session = self._backend.open(self._spec)
         initial = weights.initial(session.signature(), self._spec.seed)
@@ -87,14 +90,51 @@ class Worker:
         """Time one block and return its seconds."""
         return self._timed(steps)
 
-    def proof(self) -> dict[str, Any]:
-        """Return what shows that the dispatched work was done: step counter and losses (None where not finite)."""
-        losses = self._open_session.losses()
+    def spin(self, seconds: float, steps: int) -> int:
+        """Train blocks of `steps` for at least `seconds`; return the steps taken."""
+        end, before = self._clock() + seconds, self._dispatched
+        while self._clock() < end:
+            self._timed(steps)
+        return self._dispatched - before
+
+    def proof(self, steps: int) -> dict[str, Any]:
+        """Return what shows that the dispatched work was done, and that `wait` waited for it.
+
+        Two more blocks are taken, one of a single dispatch and one of `steps`, each followed by an export, which needs
+        the finished state: what the longer one leaves for its export is `unwaited_seconds` of its `block_seconds`.
+        `not_finite` is the first step since `feed` whose loss was not (None: all were).
+        """
+        session = self._open_session
+        self._exported()  # whatever is still to be done
+        self._timed(session.steps_per_dispatch)
+        least = self._exported()[0]
+        block = self._timed(steps)
+        seconds, exported = self._exported()
+        bad = np.flatnonzero(~np.isfinite(losses := session.losses()))
         return {
             "dispatched": self._dispatched,
-            "exported": self._open_session.export().step,
-            "last_loss": _finite(losses[-1]) if losses.size else None,
+            "exported": exported,
+            "not_finite": self._dispatched - losses.size + int(bad[0]) + 1 if bad.size else None,
+            "block_seconds": block,
+            "unwaited_seconds": max(0.0, seconds - least),
         }
+
+    def _exported(self) -> tuple[float, int]:
+        start = self._clock()
+        step = self._open_session.export().step
+        return self._clock() - start, step
+
+    def plant(self, delay_seconds: float, waits: bool = True) -> None:
+        """Put a delay before every dispatch from now on, and leave out the synchronisation unless `waits`."""
+        session, device = self._open_session, self._spec.device
+        plain = session.unplanted if isinstance(session, Planted) else session
+        delay = self._backend.delay(delay_seconds, device)
+        self._session = cast(Session, Planted(plain, delay, apart=device == "cpu", waits=waits))
+
+    def ballast(self, size: int, device: str) -> None:
+        """Hold `size` bytes of device memory until this process ends; its peak resident set begins anew."""
+        memory.reset_peak()
+        self._ballast = self._backend.ballast(size, device)
 
     def train(self) -> dict[str, Any]:
         """Train from the initial weights for the spec's epochs; return losses by epoch and accuracies."""
@@ -178,7 +218,10 @@ COMMANDS = (
     "open",
     "warm_up",
     "block",
+    "spin",
     "proof",
+    "plant",
+    "ballast",
     "train",
     "losses",
     "record",

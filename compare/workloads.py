@@ -59,6 +59,9 @@ class OptimizerSpec:
 
     `weight_decay` times the parameter is added to the gradient, or, if `decoupled` (adam only), to the step (AdamW,
     Loshchilov and Hutter 2019); only kernels decay if `decay_kernels_only`.
+
+    Raises:
+        ValueError: decoupled decay of another rule than adam.
     """
 
     name: str
@@ -71,6 +74,11 @@ class OptimizerSpec:
     decoupled: bool = False
     decay_kernels_only: bool = False
     schedule: Schedule = Schedule()
+
+    def __post_init__(self) -> None:
+        """Refuse a combination that frameworks understand differently."""
+        if self.decoupled and self.name != "adam":
+            raise ValueError(f"decoupled weight decay is defined for adam, not for {self.name}")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from compare.interface import Memory
+from compare.interface import Memory, Refused
 
 
 def report(device: Any, compiled: Any) -> Memory:
@@ -27,9 +27,28 @@ def report(device: Any, compiled: Any) -> Memory:
     )
 
 
+def limit(device: Any, limit_bytes: int | None) -> None:
+    """Check that JAX's allocator takes at most so many bytes of a GPU: XLA_CLIENT_MEM_FRACTION, set before the start.
+
+    On a CPU the worker limits the whole process (`compare.memory_limit`).
+
+    Raises:
+        Refused: the allocator has another limit or none, as XLA_PYTHON_CLIENT_ALLOCATOR=platform has.
+    """
+    if limit_bytes is None or device.platform == "cpu":
+        return
+    held = (device.memory_stats() or {}).get("bytes_limit")
+    if held is None or held > limit_bytes:
+        raise Refused(
+            f"jax's allocator has the limit {held} bytes, not {limit_bytes}; unset XLA_PYTHON_CLIENT_ALLOCATOR"
+        )
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Tell whether an error of JAX means that memory ran out."""
-    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    # On a CPU the same lack of memory is RESOURCE_EXHAUSTED or, met while dispatching, INTERNAL.
+    said = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
+    return isinstance(error, jax.errors.JaxRuntimeError) and any(words in str(error) for words in said)
 
 
 def _static(plan: Any) -> int:

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from compare import workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
-from jaxbackend import layout, memory, models, optim, precision, tuning
+from jaxbackend import layout, memory, models, optim, precision, proofs, tuning
 from jaxbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
@@ -26,6 +26,7 @@ class JaxSession:
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)
+        memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
             tuning.prepare(spec.knobs, spec.device)
             model = models.build(workload.model.resized(spec.image_size), self._policy)
@@ -207,6 +208,14 @@ class JaxBackend:
     def out_of_memory(self, error: BaseException) -> bool:
         """See `compare.interface.Backend`."""
         return memory.out_of_memory(error)
+
+    def delay(self, seconds: float, device: str) -> Callable[[], None]:
+        """See `compare.interface.Backend`."""
+        return proofs.delay(seconds, device)
+
+    def ballast(self, size: int, device: str) -> Any:
+        """See `compare.interface.Backend`."""
+        return proofs.ballast(size, device)
 
 
 BACKEND = JaxBackend()

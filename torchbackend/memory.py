@@ -18,6 +18,17 @@ def report(device: torch.device) -> Memory:
     )
 
 
+def limit(device: torch.device, limit_bytes: int | None) -> None:
+    """Let torch's allocator reserve at most so many bytes of a GPU (torch.cuda.set_per_process_memory_fraction).
+
+    On a CPU the worker limits the whole process (`compare.memory_limit`).
+    """
+    if limit_bytes is None or device.type == "cpu":
+        return
+    _, total = torch.cuda.mem_get_info(device)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total))
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Tell whether an error of torch means that memory ran out."""
     if isinstance(error, torch.cuda.OutOfMemoryError):

@@ -1,7 +1,7 @@
 """One model in training with PyTorch: batches, dispatch, and what is read back."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.backends import cudnn
 
 from compare import workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
-from torchbackend import layout, memory, models, optim, precision, tuning
+from torchbackend import layout, memory, models, optim, precision, proofs, tuning
 from torchbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
@@ -29,6 +29,7 @@ class TorchSession:
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)
+        memory.limit(self._device, spec.memory_limit_bytes)
         torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
         counters.clear()
         torch.use_deterministic_algorithms(spec.deterministic)
@@ -217,6 +218,14 @@ class TorchBackend:
     def out_of_memory(self, error: BaseException) -> bool:
         """See `compare.interface.Backend`."""
         return memory.out_of_memory(error)
+
+    def delay(self, seconds: float, device: str) -> Callable[[], None]:
+        """See `compare.interface.Backend`."""
+        return proofs.delay(seconds, device)
+
+    def ballast(self, size: int, device: str) -> Any:
+        """See `compare.interface.Backend`."""
+        return proofs.ballast(size, device)
 
 
 BACKEND = TorchBackend()

@@ -32,17 +32,28 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Certificate:
-    """All gates of one pair; `first_mismatch` names the tensor that failed first in execution order, and the cause."""
+    """All gates of one pair; `first_mismatch` names the tensor that failed first in execution order, and the cause.
+
+    A certificate that is not `complete` lacks gates, because a side failed before they could be judged.
+    """
 
     gates: tuple[Gate, ...]
     first_mismatch: str | None
     evidence: tuple[Evidence, ...] = ()
     notes: tuple[str, ...] = ()
+    complete: bool = True
 
     @property
     def passed(self) -> bool:
-        """Whether every gate passed."""
-        return all(gate.passed for gate in self.gates)
+        """Whether every gate passed, and none is missing."""
+        return self.complete and all(gate.passed for gate in self.gates)
+
+    @property
+    def status(self) -> str:
+        """`fail` where a gate failed, else `pass`, or `skipped` where some are missing."""
+        if not all(gate.passed for gate in self.gates):
+            return "fail"
+        return "pass" if self.complete else "skipped"
 
     def extended(self, added: Iterable[Gate], *, mismatch: str | None = None, note: str | None = None) -> "Certificate":
         """Return this certificate with further gates; a failed one is the first mismatch if there was none.
@@ -132,4 +143,5 @@ def worst_gates(certificates: Sequence[Certificate]) -> list[Gate]:
             return math.inf
         return gate.limit / gate.value if gate.name == "scaling" else gate.value / (gate.limit or 1.0)
 
-    return [max(same, key=strain) for same in zip(*(c.gates for c in certificates), strict=True)]
+    every = [gate for c in certificates for gate in c.gates]
+    return [max((g for g in every if g.name == name), key=strain) for name in dict.fromkeys(g.name for g in every)]

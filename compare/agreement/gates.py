@@ -3,6 +3,7 @@
 An error is |a - b| / |b| in the Euclidean norm over one tensor, b being the baseline's.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,8 +82,10 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
 def relative_error(value: Array, reference: Array) -> float:
     """Return |value - reference| / |reference|, 0 where both are zero, infinity where only the reference is."""
     wide = reference.astype(np.float64)
-    difference = float(np.linalg.norm(value.astype(np.float64) - wide))
-    return difference and difference / max(float(np.linalg.norm(wide)), np.finfo(np.float64).tiny)
+    difference, size = float(np.linalg.norm(value.astype(np.float64) - wide)), float(np.linalg.norm(wide))
+    if not difference:
+        return 0.0
+    return difference / size if size else math.inf
 
 
 def scaling_ratios(e32: dict[str, float], e64: dict[str, float], reference: Arrays) -> dict[str, float]:
@@ -94,7 +97,8 @@ def scaling_ratios(e32: dict[str, float], e64: dict[str, float], reference: Arra
     ratios: dict[str, float] = {}
     for name in e64:
         least = coarseness(name, reference)
-        ratios[name] = max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
+        infinite = math.isinf(e64[name])  # the reference is zero in float64, and then in float32 as well
+        ratios[name] = 1.0 if infinite else max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
     return ratios
 
 

@@ -77,7 +77,8 @@ class Referee:
         """The precision gate: the largest error of either side over its tensor's noise floor."""
         worst = max(self.floor, key=self._strain)
         strain = self._strain(worst)
-        return Gate("precision", strain, PRECISION_LIMIT, strain <= PRECISION_LIMIT and self.mismatch is None, worst)
+        value = strain if math.isfinite(strain) else None
+        return Gate("precision", value, PRECISION_LIMIT, strain <= PRECISION_LIMIT and self.mismatch is None, worst)
 
     @property
     def mismatch(self) -> str | None:

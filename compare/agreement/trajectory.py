@@ -30,14 +30,17 @@ class Curves:
 def gate(baseline: Curves, contender: Curves) -> Gate:
     """Compare the distance between the sides with the wider envelope, both as their largest value so far.
 
-    A loss that is not finite on either side fails.
+    A loss that is not finite on either side fails, and so do unequal numbers of losses.
     """
+    if baseline.own.size != contender.own.size:
+        shorter = min(baseline.own.size, contender.own.size)
+        return Gate("trajectory", None, TRAJECTORY_LIMIT, False, f"loss at step {shorter + 1}, missing on one side")
     every = (baseline.own, baseline.twins, contender.own, contender.twins)
     if not all(np.isfinite(each).all() for each in every):
         return Gate("trajectory", None, TRAJECTORY_LIMIT, False, "loss")
     distance = np.maximum.accumulate(np.abs(contender.own - baseline.own))
     # A loss is stored in float32: the envelope cannot be known to less than its resolution.
-    resolution = 2.0**-23 * np.maximum(np.abs(baseline.own), np.finfo(np.float32).tiny)
+    resolution = 2.0**-23 * np.maximum.accumulate(np.maximum(np.abs(baseline.own), np.finfo(np.float32).tiny))
     strain = distance / np.maximum(np.maximum(baseline.envelope, contender.envelope), resolution)
     worst = int(strain.argmax())
     return Gate(

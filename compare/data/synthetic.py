@@ -11,6 +11,11 @@ _CYCLES = 3.0
 _SIGNAL = 0.3
 
 
+def most(image: tuple[int, int, int]) -> int:
+    """Return how many images of that shape, float32, fit into `MOST_BYTES` of host memory."""
+    return MOST_BYTES // (4 * int(np.prod(image)))
+
+
 def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, test: int) -> tuple[Batch, Batch]:
     """Return a training and a test set of `train` and `test` images [N, H, W, C], labels uniform in 0 to classes-1.
 
@@ -21,10 +26,10 @@ def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, te
     Raises:
         Refused: the images would need more than 8 GiB of host memory.
     """
-    most = MOST_BYTES // (4 * int(np.prod(image)))
-    if train + test > most:
+    allowed = most(image)
+    if train + test > allowed:
         raise Refused(
-            f"{train + test} synthetic images of {image} values; allowed: {most}, by a smaller batch or image"
+            f"{train + test} synthetic images of {image} values; allowed: {allowed}, by a smaller batch or image"
         )
     templates = _templates(image, classes, seed)
     return _draw(templates, "train", seed, train), _draw(templates, "test", seed, test)

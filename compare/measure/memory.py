@@ -1,11 +1,13 @@
 """What the four memory figures mean, and the bytes that a process holds as the machine counts them."""
 
-import importlib
+import contextlib
 import os
 import resource
 import sys
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+
+from compare.measure import nvml
 
 DEFINITIONS: Mapping[str, str] = {
     "live_peak_bytes": "most bytes held by live tensors at any time, counted by the framework's own allocator",
@@ -22,20 +24,16 @@ def process_bytes(device: str) -> int | None:
     None where NVML does not list the process (a container or virtual machine may hide process ids).
     """
     if device == "cuda":
-        return _device_bytes(os.getpid())
+        return nvml.process_bytes(os.getpid())
+    if sys.platform == "linux":
+        # Not ru_maxrss: it never falls below the resident set of the process that started this one (getrusage(2)).
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _device_bytes(pid: int) -> int | None:
-    pynvml: Any = importlib.import_module("pynvml")  # here: a CPU worker has no use for it; it has no types
-    pynvml.nvmlInit()
-    try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid == pid:
-                    return process.usedGpuMemory
-        return None
-    finally:
-        pynvml.nvmlShutdown()
+def reset_peak() -> None:
+    """Let the peak resident set of this process begin anew at what it holds now (proc(5), clear_refs); Linux only."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")

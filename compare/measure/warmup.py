@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
-_TAIL, _LIMIT, _FLAT = 3, 25, 0.05
+from compare.statistics import change_point
+
+_TAIL, _LIMIT = 16, 64
+_SIGNIFICANT, _SHIFT = 0.05, 0.01
 _SLACK, _LARGEST_GROWTH = 1.2, 10.0
 
 Timed = Callable[[int], float]
@@ -19,14 +22,17 @@ def block_length(timed: Timed, unit: int, least_seconds: float) -> int:
 
 
 def settle(timed: Timed, steps: int) -> tuple[list[float], bool]:
-    """Time blocks of `steps` until the last three differ by at most 5 %, at most 25 of them.
+    """Time blocks of `steps` until the last 16 show no change point, at most 64 of them.
 
-    Returns the seconds of every block, and whether they have settled.
+    A change counts if it is significant at the 5 % level and shifts the median by at least 1 % (Barrett et al.,
+    "Virtual machine warmup blows hot and cold", OOPSLA 2017, for why a change point and not a spread). Returns the
+    seconds of every block, and whether they have settled.
     """
     blocks: list[float] = []
     while len(blocks) < _LIMIT:
         blocks.append(timed(steps))
-        tail = blocks[-_TAIL:]
-        if len(tail) == _TAIL and max(tail) <= (1 + _FLAT) * min(tail):
-            return blocks, True
+        if len(blocks) >= _TAIL:
+            change = change_point(blocks[-_TAIL:])
+            if change.probability > _SIGNIFICANT or abs(change.shift) < _SHIFT:
+                return blocks, True
     return blocks, False

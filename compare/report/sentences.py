@@ -41,9 +41,10 @@ def sentence(comparison: Mapping[str, Any]) -> str:
         "EQUIVALENT": f"{contender} and {baseline} take the same time to within {percent(comparison['margin'])}",
         "INCONCLUSIVE": f"{contender} against {baseline} is undecided",
     }[verdict]
-    text = f"{claim} ({_ratio(ratio)}, {_counted(comparison['rounds'], 'round')}): {verdict}"
-    if verdict == "INCONCLUSIVE" and comparison["detectable"] is not None:
-        text += f"; the smallest slowdown this run could have seen is {percent(comparison['detectable'])}"
+    rounds = _counted(comparison["rounds"], "round")
+    text = f"{claim} ({_ratio(ratio)}, {rounds}): {verdict}"
+    if comparison["detectable"] is not None:
+        text += f"; with {rounds} this run could have seen {percent(comparison['detectable'])}"
     return f"{text}; {comparison['reason']}" if comparison["reason"] else text
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compare.measure.memory import DEFINITIONS
+from compare.report import telemetry
 from compare.report.sentences import DASH, agreement_lines, heading, percent, sentence
 
 STEP_TIME = "step time: geometric mean over rounds of each round's median block, Student's t interval"
@@ -39,7 +40,8 @@ def render(result: Mapping[str, Any], console: Console) -> None:
     definitions = [f"{_label(figure)}: {DEFINITIONS[figure]}" for figure in _figures(contenders)]
     if any("low" in (_step(each) or {}) for each in contenders):
         definitions.insert(0, STEP_TIME)
-    for index, part in enumerate(part for part in ([*_remarks(contenders), *voids], claims, definitions) if part):
+    remarks = [*_remarks(contenders), *telemetry.lines(result), *voids]
+    for index, part in enumerate(part for part in (remarks, claims, definitions) if part):
         for line in ([""] if index else []) + part:
             say(line)
 
@@ -69,6 +71,8 @@ def _rows(contenders: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> l
     row("images/s", lambda each: _number(each["images_per_second"]))
     for figure in _figures(contenders):
         row(f"{_label(figure)} (MiB)", lambda each, figure=figure: _mebibytes(each["memory"], figure))
+    row("energy (J/step)", lambda each: each["energy"] and _number(each["energy"]["joules_per_step"]))
+    row("idle power (W)", lambda each: each["energy"] and _number(each["energy"]["idle_watts"]))
     row("final loss", lambda each: _last_loss(each["training"]))
     for part in ("train", "test"):
         row(f"{part} accuracy (%)", lambda each, part=part: _accuracy(each["training"], part))
@@ -104,8 +108,11 @@ def _remarks(contenders: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for each in contenders:
         if each["status"] != "ok" or each["reason"]:
             yield f"{each['name']}: {each['status']}, {each['reason'] or 'no reason was recorded'}"
-        if each["steady"] is False:
-            yield f"{each['name']}: step times were not steady after warm-up; use a quieter machine"
+        if each["steady"] is False or each["unsteady_rounds"]:
+            rounds = f" in {each['unsteady_rounds']} rounds" if each["unsteady_rounds"] else ""
+            yield f"{each['name']}: no steady state{rounds}: step times still changed after warm-up"
+        if (energy := each["energy"]) and energy["joules_per_step"] is not None:
+            yield f"{each['name']}: energy of the whole board over {energy['seconds']:.1f} s, {energy['steps']:,} steps"
     absent: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for figure in _figures(contenders):
         for each in contenders:

@@ -64,9 +64,6 @@ def test_twins_that_never_move_leave_the_resolution_of_a_float32_loss():
     assert not trajectory.gate(still, curves(level * (1 + 2.0**-21), nothing)).passed
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, reason="the resolution is the present loss's, the distance the largest so far"
-)
 def test_one_unit_of_a_large_early_loss_stays_one_unit_when_the_loss_has_fallen():
     moved, nothing = LOSS.copy(), np.zeros(STEPS)
     moved[0] *= 1 + 2.0**-23

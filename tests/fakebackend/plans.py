@@ -1,6 +1,7 @@
 """What the tests of the runner and of the children share: scripts, small plans, and whether processes are gone."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from compare import contenders, plan
+from compare.measure import voiding
 from compare.plan import Plan
 from tests.fakebackend import BACKENDS
 
@@ -32,6 +34,8 @@ def register(
     """Let this process know the fake backends, scripted by name."""
     for name, value in BACKENDS.items():
         monkeypatch.setitem(contenders.BACKENDS, name, value)
+    # Scripted time does not mind other programs.
+    monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
     for name, value in environment(folder, behaviours or {}).items():
         monkeypatch.setenv(name, value)
 

@@ -30,6 +30,11 @@ class Behaviour:
         fault: one of `Script._FAULTS`, a fault of the arithmetic (`tests.fakebackend.session`), or `none`.
         at: the session's method, `open` or `start`, at which a fault of the process happens.
         process: the number, from 0, of the process of this backend that has the fault; None for all of them.
+        most_images: the largest batch that it can train.
+        base_bytes: memory that a training step needs, the batch apart; counts under a memory limit only.
+        image_bytes: memory that it needs for each image of a batch.
+        when_full: the fault of the process that happens where memory is too small; `none` raises an error that the
+            backend knows for that.
     """
 
     step_seconds: float = 1e-3
@@ -39,6 +44,10 @@ class Behaviour:
     fault: str = "none"
     at: str = "run"
     process: int | None = None
+    most_images: int | None = None
+    base_bytes: int = 0
+    image_bytes: int = 0
+    when_full: str = "none"
 
 
 class Script:
@@ -66,6 +75,10 @@ class Script:
         """Return the numbers from 0 to `count` - 1 in an order that changes from call to call."""
         return self._random.permutation(count)
 
+    def pass_seconds(self, seconds: float) -> None:
+        """Let seconds pass."""
+        self._now += seconds * (1.02 if self.has("fast-clock") else 1)
+
     def has(self, fault: str) -> bool:
         """Whether this process has that fault."""
         mine = self.behaviour.process in (None, self.process)
@@ -76,6 +89,16 @@ class Script:
         self._log("calls", f"{self.name} {self.process} {os.getpid()} {place}")
         if place == self.behaviour.at and self.has(self.behaviour.fault) and self.behaviour.fault in self._FAULTS:
             self._FAULTS[self.behaviour.fault](self)
+
+    def hold(self, images: int, limit_bytes: int | None) -> None:
+        """Take the memory of a step on that many images."""
+        script = self.behaviour
+        needed = script.base_bytes + images * script.image_bytes
+        if (script.most_images is None or images <= script.most_images) and needed <= (limit_bytes or needed):
+            return
+        if script.when_full in self._FAULTS:
+            self._FAULTS[script.when_full](self)
+        raise RuntimeError(f"out of fake memory: {needed} bytes wanted")
 
     def _print(self) -> None:
         line = "x" * 1023 + "\n"

@@ -2,13 +2,14 @@
 
 Faults of the arithmetic: `wrong-gradient` (the kernel's by 1 + 1e-6), `nan-gradient`, `zero-gradient`, `wrong-shape`
 (of the recorded logits), `wrong-dtype` (of the recorded loss), `unsteady` (sums in another order each time), `skip`
-(every tenth step), `nan-loss` (after five steps), `never-wait` (queued work is never done), `settings` (reports another
+(every tenth step), `nan-loss` (after five steps), `never-wait` (queued work is never done), `late` (it is
+done only when its result is read), `settings` (reports another
 compute dtype), `nan-setting` (a value that JSON cannot carry), `protocol` (says hello in another version).
 """
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,14 @@ class FakeSession:
 
     def run(self, steps: int) -> None:
         self._script.at("run")
+        self._script.hold(self._spec.batch_size, self._spec.memory_limit_bytes)
         self._queued += steps
         self._script.advance(_DISPATCH * steps)
 
     def wait(self) -> None:
         self._script.at("wait")
-        self._finish()
+        if not self._script.has("late"):
+            self._finish()
 
     def losses(self) -> Array:
         self._finish()
@@ -161,6 +164,12 @@ class FakeBackend:
 
     def out_of_memory(self, error: BaseException) -> bool:
         return "out of fake memory" in str(error)
+
+    def delay(self, seconds: float, device: str) -> Callable[[], None]:
+        return lambda: self._script.pass_seconds(seconds)
+
+    def ballast(self, size: int, device: str) -> Any:
+        return np.ones(size, np.uint8)
 
 
 def serve_as(name: str) -> None:

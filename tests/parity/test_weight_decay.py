@@ -118,3 +118,8 @@ def test_weight_decay_is_added_to_the_gradient_or_if_decoupled_to_the_step(spec:
         expected = rule(spec, decay, START[name], [gradients[name] for gradients in GRADIENTS])
         for step, value in enumerate(expected):
             np.testing.assert_allclose(found[step][name], value, rtol=1e-12, err_msg=f"{name} at step {step}")
+
+
+def test_decoupled_decay_is_adams_alone() -> None:
+    with pytest.raises(ValueError, match="not for sgd"):
+        OptimizerSpec("sgd", 0.1, weight_decay=0.1, decoupled=True)

@@ -24,12 +24,14 @@ def make_contender(name: str = "torch", step: float = 2.5e-3, **overrides: Any) 
         "first_step_seconds": 0.4567,
         "warmup_seconds": 1.5,
         "steady": True,
+        "unsteady_rounds": 0,
         "step_seconds": {
             "median": step,
             "mean": step * 1.01,
             "iqr": step * 0.02,
             "interval": {"estimate": step, "low": step * 0.99, "high": step * 1.01, "confidence": 0.95},
             "samples": [[step, step * 1.01, step * 0.99]] * 10,
+            "windows": [[[start, start + 0.1] for start in (1.0, 1.3, 1.4)]] * 10,
             "steps_per_block": 40,
         },
         "images_per_second": 64 / step,
@@ -39,6 +41,13 @@ def make_contender(name: str = "torch", step: float = 2.5e-3, **overrides: Any) 
             "process_bytes": 300 * 2**20,
             "static_bytes": None,
             "absent": {"static_bytes": "torch has no static plan"},
+        },
+        "energy": {
+            "joules_per_step": None,
+            "idle_watts": None,
+            "steps": None,
+            "seconds": None,
+            "reason": "the run trains on the CPU",
         },
         "training": {"loss": [2.3, 0.5, 0.0421], "train_accuracy": 0.9991, "test_accuracy": 0.9833},
     }
@@ -62,6 +71,7 @@ def make_comparison(contender: str = "jax", verdict: str = "FASTER", **overrides
         "rounds": 10,
         "margin": 0.01,
         "detectable": 0.0234,
+        "outliers": [],
         "reason": "the semantic gate failed" if verdict == "INVALID" else None,
     }
     return {**comparison, **deepcopy(overrides)}
@@ -94,6 +104,8 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "weights_sha256": "f" * 64,
             "agreement_requested": True,
             "deterministic": False,
+            "design": "alternating",
+            "design_reason": None,
         },
         "environment": {"python": "3.11", "cpu": {"model": "Example CPU"}},
         "contenders": [make_contender("torch", 2.5e-3), make_contender("jax", 1.7475e-3)],
@@ -109,6 +121,13 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "first_mismatch": None,
         },
         "voided": [],
+        "telemetry": {
+            "reason": "the run trains on the CPU",
+            "cost_cores": None,
+            "lists_processes": False,
+            "samples": {},
+            "foreign_cores": [0.0] * 10,
+        },
     }
     result = json.loads(json.dumps(result))  # unlike deepcopy, two uses of one list become two lists
     result["spec"].update(overrides.pop("spec", {}))

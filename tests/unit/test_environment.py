@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from compare import __version__, environment
+from compare.measure import nvml as nvml_module
 
 
 class NVMLError(Exception):
@@ -49,7 +50,7 @@ def scripted_nvml(count: int = 1, **replaced: Any) -> SimpleNamespace:
 
 def test_gpus_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = scripted_nvml(count=2)
-    monkeypatch.setattr(environment, "_load_nvml", lambda: nvml)
+    monkeypatch.setattr(nvml_module, "load", lambda: nvml)
     nvidia = environment.describe()["nvidia"]
     assert (nvidia["driver"], nvidia["cuda_driver"]) == ("580.159.04", "13.1")
     assert [gpu["index"] for gpu in nvidia["gpus"]] == [0, 1]
@@ -76,7 +77,7 @@ def test_gpus_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_gpu_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = scripted_nvml(nvmlDeviceGetPowerManagementLimit=refuse, nvmlDeviceGetMigMode=refuse)
     del nvml.nvmlDeviceGetApplicationsClock
-    monkeypatch.setattr(environment, "_load_nvml", lambda: nvml)
+    monkeypatch.setattr(nvml_module, "load", lambda: nvml)
     (gpu,) = environment.describe()["nvidia"]["gpus"]
     assert gpu["power_limit_watts"] is gpu["mig"] is gpu["application_clock_mhz"] is None
     assert gpu["sm_clock_mhz"] == 345
@@ -95,7 +96,7 @@ def test_what_a_gpu_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> No
 def test_absent_gpu_has_its_reason(
     monkeypatch: pytest.MonkeyPatch, nvml: SimpleNamespace, reason: str, calls: list[str]
 ) -> None:
-    monkeypatch.setattr(environment, "_load_nvml", lambda: nvml)
+    monkeypatch.setattr(nvml_module, "load", lambda: nvml)
     nvidia = environment.describe()["nvidia"]
     assert (nvidia["gpus"], nvidia["reason"]) == ([], reason)
     assert nvml.calls == calls
@@ -106,7 +107,7 @@ def test_absent_binding_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> Any:
         raise ImportError("no pynvml")
 
-    monkeypatch.setattr(environment, "_load_nvml", load)
+    monkeypatch.setattr(nvml_module, "load", load)
     assert environment.describe()["nvidia"]["reason"] == "nvidia-ml-py cannot be imported: no pynvml"
 
 

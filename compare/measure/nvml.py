@@ -1,0 +1,202 @@
+"""NVIDIA's management library: which GPUs there are, what they say of themselves, and whose processes they run.
+
+Everything samestep asks of NVML is asked here. A figure that a GPU, driver or binding does not tell is None, never 0.
+Names and units are those of the NVML API reference (docs.nvidia.com/deploy/nvml-api).
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+SLOWDOWNS = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""Clock event reasons that come from outside the workload (nvmlClocksEventReasons), by bit."""
+
+POWER_CAP = 0x04
+"""The clock event reason of a power cap, which the workload itself brings about."""
+
+_XID = 0x08  # nvmlEventTypeXidCriticalError
+
+
+def load() -> Any:
+    """Return the NVML binding: the seam at which tests put a scripted one. It has no type annotations, hence Any."""
+    return importlib.import_module("pynvml")
+
+
+def describe() -> dict[str, Any]:
+    """Return `gpus`, `driver` and `cuda_driver` as JSON types; without any GPU, also the `reason`.
+
+    Memory is in bytes, clocks in MHz, power in watts. Starts no CUDA context.
+    """
+    absent: dict[str, Any] = {"gpus": [], "driver": None, "cuda_driver": None}
+    try:
+        nvml = load()
+    except ImportError as error:
+        return absent | {"reason": f"nvidia-ml-py cannot be imported: {error}"}
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return absent | {"reason": f"NVML: {error}"}
+    try:
+        count = cast(int, nvml.nvmlDeviceGetCount())
+        found = {
+            "gpus": [_gpu(nvml, index) for index in range(count)],
+            "driver": read(nvml, lambda: text(nvml.nvmlSystemGetDriverVersion())),
+            "cuda_driver": read(nvml, lambda: _cuda_version(nvml.nvmlSystemGetCudaDriverVersion_v2())),
+        }
+        return found if count else found | {"reason": "NVML sees no GPU"}
+    except nvml.NVMLError as error:
+        return absent | {"reason": f"NVML: {error}"}
+    finally:
+        nvml.nvmlShutdown()
+
+
+def process_bytes(pid: int) -> int | None:
+    """Return the device memory of a process over all GPUs' lists; None where NVML does not list it.
+
+    A container or virtual machine may hide process ids.
+    """
+    nvml = load()
+    nvml.nvmlInit()
+    try:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid == pid:
+                    return process.usedGpuMemory
+        return None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def read(nvml: Any, get: Callable[[], T]) -> T | None:
+    """Return what `get` reads; None where this GPU, driver or binding does not tell."""
+    try:
+        return get()
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def text(value: str | bytes) -> str:
+    """Return text; bindings before 11.5 give bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class Device:
+    """The GPU that children train on: the first that CUDA_VISIBLE_DEVICES names, by number or UUID, else number 0.
+
+    Raises:
+        nvml.NVMLError, ImportError: where there is no NVML or no such GPU.
+    """
+
+    def __init__(self) -> None:
+        self._nvml = load()
+        self._nvml.nvmlInit()
+        self._handle = self._find(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip())
+        self._events = read(self._nvml, self._register)
+
+    def close(self) -> None:
+        """Leave NVML."""
+        if self._events is not None:
+            read(self._nvml, lambda: self._nvml.nvmlEventSetFree(self._events))
+        self._nvml.nvmlShutdown()
+
+    def memory_bytes(self) -> int:
+        """Return the device's memory."""
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).total)
+
+    def clock_mhz(self, kind: str) -> int | None:
+        """Return the present clock, `SM` or `MEM`."""
+        return self._read("nvmlDeviceGetClockInfo", getattr(self._nvml, f"NVML_CLOCK_{kind}"))
+
+    def temperature_celsius(self) -> int | None:
+        """Return the temperature of the chip."""
+        return self._read("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
+
+    def power_watts(self) -> float | None:
+        """Return the power drawn by the board."""
+        milliwatts = self._read("nvmlDeviceGetPowerUsage")
+        return None if milliwatts is None else milliwatts / 1000
+
+    def energy_joules(self) -> float | None:
+        """Return the energy drawn since the driver was loaded."""
+        millijoules = self._read("nvmlDeviceGetTotalEnergyConsumption")
+        return None if millijoules is None else millijoules / 1000
+
+    def clock_reasons(self) -> int | None:
+        """Return the bits of why clocks are not at their highest."""
+        return self._read("nvmlDeviceGetCurrentClocksEventReasons")
+
+    def uncorrected_errors(self) -> int | None:
+        """Return the memory errors that ECC could not correct since the driver was loaded."""
+        nvml = self._nvml
+        counter = getattr(nvml, "NVML_VOLATILE_ECC", 0)
+        return self._read(
+            "nvmlDeviceGetTotalEccErrors", getattr(nvml, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1), counter
+        )
+
+    def processes(self) -> list[int] | None:
+        """Return the ids of the processes that compute on the GPU."""
+        found = self._read("nvmlDeviceGetComputeRunningProcesses")
+        return None if found is None else [process.pid for process in found]
+
+    def xids(self) -> list[int] | None:
+        """Return the critical errors (Xid) since the last call, without waiting; None where they cannot be read."""
+        if self._events is None:
+            return None
+        found: list[int] = []
+        while (event := read(self._nvml, lambda: self._nvml.nvmlEventSetWait_v2(self._events, 0))) is not None:
+            found.append(int(event.eventData))
+        return found
+
+    def _find(self, wanted: str) -> Any:
+        nvml = self._nvml
+        if wanted and not wanted.isdigit():
+            return nvml.nvmlDeviceGetHandleByUUID(wanted)
+        return nvml.nvmlDeviceGetHandleByIndex(int(wanted or 0))
+
+    def _register(self) -> Any:
+        events = self._nvml.nvmlEventSetCreate()
+        self._nvml.nvmlDeviceRegisterEvents(self._handle, _XID, events)
+        return events
+
+    def _read(self, function: str, *arguments: Any) -> Any:
+        return read(self._nvml, lambda: getattr(self._nvml, function)(self._handle, *arguments))
+
+
+def _gpu(nvml: Any, index: int) -> dict[str, Any]:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def clock(kind: str, get: str) -> int | None:
+        return read(nvml, lambda: getattr(nvml, get)(handle, getattr(nvml, f"NVML_CLOCK_{kind}")))
+
+    def watts(get: str) -> float | None:
+        return read(nvml, lambda: getattr(nvml, get)(handle) / 1000)
+
+    return {
+        "index": index,
+        "name": text(nvml.nvmlDeviceGetName(handle)),
+        "uuid": read(nvml, lambda: text(nvml.nvmlDeviceGetUUID(handle))),
+        "memory_bytes": read(nvml, lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
+        "persistence": read(nvml, lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle))),
+        "ecc": read(nvml, lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0])),
+        "mig": read(nvml, lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0])),
+        "power_limit_watts": watts("nvmlDeviceGetPowerManagementLimit"),
+        "power_limit_default_watts": watts("nvmlDeviceGetPowerManagementDefaultLimit"),
+        "sm_clock_mhz": clock("SM", "nvmlDeviceGetClockInfo"),
+        "sm_clock_limit_mhz": clock("SM", "nvmlDeviceGetMaxClockInfo"),
+        "memory_clock_mhz": clock("MEM", "nvmlDeviceGetClockInfo"),
+        "application_clock_mhz": clock("SM", "nvmlDeviceGetApplicationsClock"),
+    }
+
+
+def _cuda_version(number: int) -> str:
+    """Return "13.0" for NVML's 13000."""
+    return f"{number // 1000}.{number % 1000 // 10}"

@@ -1,0 +1,163 @@
+"""What the GPU does while blocks are timed: clocks, temperature, power, other processes and errors, sampled aside."""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+from compare.measure.nvml import Device
+
+INTERVAL_SECONDS = 0.1
+SLOWEST_SECONDS = 0.2
+MOST_COST = 0.01
+
+Owns = Callable[[int], bool]
+"""Tells whether a process id belongs to this run."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at the GPU; a figure is None where it could not be read.
+
+    Attributes:
+        seconds: since the run's start.
+        sm_clock_mhz, memory_clock_mhz, temperature_celsius, power_watts: as NVML gives them.
+        clock_reasons: bits of `compare.measure.nvml.SLOWDOWNS` and `POWER_CAP`.
+        foreign: process ids on the GPU that are not of this run.
+        own: how many of this run's processes NVML lists.
+        uncorrected_errors: ECC's counter. xids: critical errors since the sample before.
+    """
+
+    seconds: float
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    clock_reasons: int | None = None
+    foreign: tuple[int, ...] | None = None
+    own: int | None = None
+    uncorrected_errors: int | None = None
+    xids: tuple[int, ...] | None = None
+
+
+@dataclass
+class Telemetry:
+    """All samples of a run, or the `reason` why there are none; `cost` is the CPU time they took, in cores."""
+
+    samples: list[Sample] = field(default_factory=list[Sample])
+    reason: str | None = None
+    cost: float | None = None
+
+    @property
+    def listed(self) -> bool:
+        """Whether NVML ever listed a process of this run: where it hides ours, it says nothing of others'."""
+        return any(sample.own for sample in self.samples)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON types, the samples as one series a figure."""
+        series = {each.name: [getattr(sample, each.name) for sample in self.samples] for each in fields(Sample)}
+        listed = {name: [_plain(value) for value in values] for name, values in series.items()}
+        return {"reason": self.reason, "cost_cores": self.cost, "lists_processes": self.listed, "samples": listed}
+
+
+@contextmanager
+def sampled(owns: Owns, now: Callable[[], float]) -> Generator[Telemetry]:
+    """Sample the GPU every 0.1 s in a thread for the `with` block; `now` gives seconds since the run's start.
+
+    The interval is doubled where sampling takes more than 1 % of a core.
+    """
+    telemetry, ended = Telemetry(), threading.Event()
+    try:
+        device = Device()
+    except Exception as error:
+        # NVMLError is the binding's own class, or the binding is missing.
+        telemetry.reason = f"no NVML: {error}"
+        yield telemetry
+        return
+
+    def work() -> None:
+        began, interval = time.monotonic(), INTERVAL_SECONDS
+        while True:
+            telemetry.samples.append(look(device, owns, now()))
+            telemetry.cost = time.thread_time() / max(time.monotonic() - began, interval)
+            interval = SLOWEST_SECONDS if telemetry.cost > MOST_COST else INTERVAL_SECONDS
+            if ended.wait(interval):
+                return
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield telemetry
+    finally:
+        ended.set()
+        thread.join()
+        telemetry.samples.append(look(device, owns, now()))  # errors that came after the last look
+        device.close()
+
+
+def look(device: Device, owns: Owns, seconds: float) -> Sample:
+    """Return one sample."""
+    pids, xids = device.processes(), device.xids()
+    return Sample(
+        seconds,
+        device.clock_mhz("SM"),
+        device.clock_mhz("MEM"),
+        device.temperature_celsius(),
+        device.power_watts(),
+        device.clock_reasons(),
+        None if pids is None else tuple(pid for pid in pids if not owns(pid)),
+        None if pids is None else sum(map(owns, pids)),
+        device.uncorrected_errors(),
+        None if xids is None else tuple(xids),
+    )
+
+
+class Family:
+    """The processes of a run: this one, its children, and what they started, each child leading a process group."""
+
+    def __init__(self) -> None:
+        self._known = {os.getpid()}
+
+    def add(self, child: int) -> None:
+        """Take a child in."""
+        self._known.add(child)
+
+    def __call__(self, pid: int) -> bool:
+        """Tell whether a process belongs to the run; one that has ended still does."""
+        if pid in self._known:
+            return True
+        try:
+            group = os.getpgid(pid)
+        except ProcessLookupError:
+            return False
+        if group in self._known and group != os.getpgid(0):
+            self._known.add(pid)
+            return True
+        return False
+
+
+def _plain(value: Any) -> Any:
+    return list(cast("tuple[int, ...]", value)) if isinstance(value, tuple) else value
+
+
+def within(samples: Sequence[Sample], windows: Collection[tuple[float, float]]) -> list[Sample]:
+    """Return the samples taken in any of the windows (start, end) in seconds."""
+    return [sample for sample in samples if any(start <= sample.seconds <= end for start, end in windows)]
+
+
+def since(samples: Sequence[Sample], windows: Collection[tuple[float, float]]) -> list[tuple[Sample | None, Sample]]:
+    """Return (sample before, sample) for every sample whose span since the one before touches a window.
+
+    Counters tell what happened between two looks.
+    """
+    found: list[tuple[Sample | None, Sample]] = []
+    for index, sample in enumerate(samples):
+        before = samples[index - 1] if index else None
+        start = -math.inf if before is None else before.seconds
+        if any(start <= high and low <= sample.seconds for low, high in windows):
+            found.append((before, sample))
+    return found

@@ -1,0 +1,64 @@
+"""What went on beside the contenders while they were timed, in words: the GPU's state, and other programs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from compare.measure.nvml import POWER_CAP
+from compare.report.sentences import percent
+
+_NOTICEABLE_CORES = 0.05
+
+
+def lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line on the design of the rounds, one on the GPU, one on other programs, and those on outliers."""
+    spec, telemetry = result["spec"], result["telemetry"]
+    if spec["design"] != "alternating":
+        reason = f" ({spec['design_reason']})" if spec["design_reason"] else ""
+        yield f"design of the rounds: {spec['design']}{reason}"
+    if spec["rounds"]:
+        yield from _gpu(result, telemetry) if spec["device"] == "cuda" else _others(telemetry)
+    for comparison in result["comparisons"]:
+        for number in comparison["outliers"]:
+            pair = f"{comparison['contender']} against {comparison['baseline']}"
+            yield f"{pair}: round {number} is far from the others; it counts"
+
+
+def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Iterator[str]:
+    if telemetry["reason"]:
+        yield f"no telemetry of the GPU: {telemetry['reason']}"
+        return
+    timed = _timed(result, telemetry["samples"]["seconds"])
+    series = {name: [values[index] for index in timed] for name, values in telemetry["samples"].items()}
+    parts = [
+        _spread("SM clock", series["sm_clock_mhz"], "MHz"),
+        _spread("memory clock", series["memory_clock_mhz"], "MHz"),
+        _spread("temperature", series["temperature_celsius"], "\N{DEGREE SIGN}C"),
+        _spread("power", series["power_watts"], "W"),
+    ]
+    yield f"GPU while blocks were timed ({len(timed)} samples): {', '.join(parts)}"
+    reasons = [bits for bits in series["clock_reasons"] if bits is not None]
+    if capped := sum(bool(bits & POWER_CAP) for bits in reasons):
+        yield f"power was capped in {percent(capped / len(reasons), 2)} of them, by the workload itself"
+    if not telemetry["lists_processes"]:
+        yield "NVML does not list this run's processes here, so that a foreign one could not have been found"
+
+
+def _others(telemetry: Mapping[str, Any]) -> Iterator[str]:
+    cores = [value for value in telemetry["foreign_cores"] if value is not None]
+    if cores and max(cores) > _NOTICEABLE_CORES:
+        yield f"other programs kept {median(cores):.2f} cores busy in the median round, {max(cores):.2f} at most"
+
+
+def _timed(result: Mapping[str, Any], seconds: Sequence[float]) -> list[int]:
+    steps = [each["step_seconds"] for each in result["contenders"] if each["step_seconds"]]
+    windows = [window for step in steps for blocks in step["windows"] for window in blocks]
+    return [index for index, at in enumerate(seconds) if any(start <= at <= end for start, end in windows)]
+
+
+def _spread(name: str, values: Sequence[float | None], unit: str) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return f"{name} not told"
+    low, high = f"{min(known):,.0f}", f"{max(known):,.0f}"
+    return f"{name} {low} {unit}" if low == high else f"{name} {low} to {high} {unit}"

@@ -1,0 +1,55 @@
+"""Work and memory of a known size, planted by `samestep selftest` to see whether they are measured."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_SIDE, _FIRST_PRODUCTS = 2048, 100
+
+
+def delay(seconds: float, device: str) -> Callable[[], None]:
+    """Return a function that keeps the device busy for so long after what is queued, without waiting for it.
+
+    On a GPU it multiplies matrices, as often as takes that long; on a CPU, where steps are waited for in between, the
+    caller sleeps.
+    """
+    if device != "cuda":
+        return lambda: _occupy(seconds)
+    matrix = jnp.full((_SIDE, _SIDE), 1 / _SIDE)
+    count = _FIRST_PRODUCTS
+    _duration(matrix, count)  # the first of each count compiles
+    for _ in range(3):
+        count = max(1, round(count * seconds / _duration(matrix, count)))
+        _duration(matrix, count)
+
+    def busy() -> None:
+        _products(matrix, count)
+
+    return busy
+
+
+def _occupy(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:  # not time.sleep: a core that has slept computes more slowly afterwards
+        pass
+
+
+def ballast(size: int, device: str) -> Any:
+    """Return an object that holds `size` bytes of device memory, every page of them written."""
+    return jnp.ones(size, dtype=jnp.uint8, device=jax.devices(device)[0]).block_until_ready()
+
+
+@partial(jax.jit, static_argnums=1)
+def _products(matrix: jax.Array, count: int) -> jax.Array:
+    return jax.lax.fori_loop(0, count, lambda _, product: product @ matrix, matrix)
+
+
+def _duration(matrix: jax.Array, count: int) -> float:
+    matrix.block_until_ready()
+    start = time.perf_counter()
+    _products(matrix, count).block_until_ready()
+    return time.perf_counter() - start

@@ -1,0 +1,31 @@
+"""`samestep fit` with both frameworks on a CPU: what it finds holds when it is tried again."""
+
+from pathlib import Path
+
+import pytest
+
+from compare import bisection, fit
+from compare.fit import MEBIBYTE
+
+MEMORY = 300
+BATCH = 16
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_both_frameworks_end_at_an_edge_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every try compiles in a process of its own: a coarse search is enough to see that there is an edge.
+    monkeypatch.setattr(bisection, "RESOLUTION", 0.5)
+    monkeypatch.setattr(bisection, "PRECISION", 0.5)
+    task = fit.make(["torch", "jax"], memory=MEMORY, batch_size=BATCH, device="cpu", out=tmp_path)
+    found = fit.run(task, lambda *_: None)
+    for each, contender in zip(found, fit.result(task, found, [])["contenders"], strict=True):
+        assert (contender["status"], contender["reason"], contender["stopped_by"]) == ("ok", None, "memory")
+        largest, smallest = contender["largest_batch"], contender["smallest_memory_bytes"]
+        assert largest > BATCH
+        assert smallest < MEMORY * MEBIBYTE
+        # Far enough from the edge that a repetition, whose memory is not the same to the byte, decides alike.
+        assert each.tester.fits(largest // 2, MEMORY * MEBIBYTE)
+        assert not each.tester.fits(3 * largest, MEMORY * MEBIBYTE)
+        assert each.tester.fits(BATCH, 2 * smallest)
+        assert not each.tester.fits(BATCH, smallest // 3)

@@ -1,0 +1,77 @@
+"""Limits on memory, and which errors mean that it ran out, on both sides."""
+
+from typing import Any
+
+import jax
+import pytest
+import torch
+
+import jaxbackend.memory
+import torchbackend.memory
+from compare.interface import Refused
+
+GIBIBYTE = 2**30
+
+
+class Gpu:
+    """What `jaxbackend.memory.limit` asks of a device."""
+
+    platform = "gpu"
+
+    def __init__(self, stats: dict[str, int] | None) -> None:
+        self._stats = stats
+
+    def memory_stats(self) -> dict[str, int] | None:
+        return self._stats
+
+
+def test_on_a_cpu_the_limit_is_the_workers():
+    torchbackend.memory.limit(torch.device("cpu"), 1)
+    jaxbackend.memory.limit(jax.devices("cpu")[0], 1)
+
+
+@pytest.mark.parametrize("stats", [None, {}, {"bytes_limit": GIBIBYTE + 1}])
+def test_jax_refuses_a_limit_that_its_allocator_does_not_have(stats: dict[str, int] | None):
+    with pytest.raises(Refused, match=r"jax's allocator has the limit .*, not 1073741824"):
+        jaxbackend.memory.limit(Gpu(stats), GIBIBYTE)
+
+
+@pytest.mark.parametrize(("stats", "limit"), [({"bytes_limit": GIBIBYTE}, GIBIBYTE), (None, None)])
+def test_jax_takes_a_limit_that_its_allocator_has(stats: dict[str, int] | None, limit: int | None):
+    jaxbackend.memory.limit(Gpu(stats), limit)
+
+
+@pytest.mark.parametrize(("limit", "fraction"), [(GIBIBYTE, 0.25), (4 * GIBIBYTE, 1.0), (8 * GIBIBYTE, 1.0)])
+def test_torch_is_given_its_limit_as_a_fraction_of_what_it_sees(
+    monkeypatch: pytest.MonkeyPatch, limit: int, fraction: float
+):
+    given: list[float] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3 * GIBIBYTE, 4 * GIBIBYTE))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
+    torchbackend.memory.limit(torch.device("cuda"), limit)
+    assert given == [fraction]
+
+
+@pytest.mark.parametrize(
+    ("backend", "error"),
+    [
+        (torchbackend, torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
+        (torchbackend, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")),
+        (jaxbackend, jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")),
+        (jaxbackend, jax.errors.JaxRuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 8")),
+    ],
+)
+def test_running_out_of_memory_is_known(backend: Any, error: BaseException):
+    assert backend.memory.out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    ("backend", "error"),
+    [
+        (torchbackend, RuntimeError("CUDA error: an illegal memory access was encountered")),
+        (jaxbackend, jax.errors.JaxRuntimeError("INTERNAL: illegal memory access")),
+        (jaxbackend, RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")),
+    ],
+)
+def test_another_error_is_not_running_out_of_memory(backend: Any, error: BaseException):
+    assert not backend.memory.out_of_memory(error)

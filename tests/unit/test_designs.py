@@ -1,0 +1,112 @@
+"""Rounds in their three designs, and rounds that are void, with the fake backends."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import judgement, results, runner
+from compare.interface import Refused
+from compare.measure import load, voiding
+from tests.fakebackend import plans
+
+NOISE = {"step_noise": 0.001, "seed": 1}
+
+
+def run(
+    folder: Path, patch: pytest.MonkeyPatch, script: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
+    plans.register(patch, folder, script)
+    plan = plans.make(folder / "out", ("fake", "other"), **changes)
+    outcomes = runner.run(plan, lambda *step: None)
+    result = judgement.result(plan, outcomes, ["samestep"])
+    assert results.load(results.write(result, plan.out)) == result
+    return result
+
+
+def working(folder: Path, place: str = "open") -> list[str]:
+    """Return the names of the contenders in the order in which their processes of the rounds came to a place."""
+    lines = [line.split() for line in (folder / "calls.log").read_text().splitlines()]
+    return [name for name, number, _, where in lines if where == place and int(number) >= 3]
+
+
+def windows(result: dict[str, Any], number: int) -> list[list[list[float]]]:
+    return [each["step_seconds"]["windows"][number] for each in result["contenders"]]
+
+
+def test_alternating_blocks_of_a_round_interleave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(tmp_path, monkeypatch)
+    assert (result["spec"]["design"], result["spec"]["design_reason"]) == ("alternating", None)
+    for number in (0, 1):
+        a, b = windows(result, number)
+        assert a[0][1] <= b[0][0] <= b[1][1] <= a[1][0], "A B B A"
+        assert sorted([*a, *b]) == sorted([*a, *b], key=lambda window: window[1]), "one at a time"
+
+
+def test_turns_take_every_other_contender_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(tmp_path, monkeypatch, design="turns")
+    assert working(tmp_path) == ["fake", "other", "other", "fake"]
+    a, b = windows(result, 0)
+    assert a[-1][1] < b[0][0]
+    assert result["comparisons"][0]["verdict"] == "EQUIVALENT"
+
+
+def test_sequential_rounds_are_named_an_invalid_design(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(tmp_path, monkeypatch, design="sequential")
+    assert working(tmp_path) == ["fake", "fake", "other", "other"]
+    (comparison,) = result["comparisons"]
+    assert comparison["verdict"] == "INVALID"
+    assert comparison["reason"].startswith("invalid design: all rounds of one contender were timed before the other's")
+    assert not judgement.claim_failed(result), "it was asked for"
+
+
+def test_contenders_that_do_not_fit_together_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The second process of the rounds runs out of memory beside its partner; the ones after it run alone.
+    result = run(tmp_path, monkeypatch, {"other": {"fault": "oom", "at": "open", "process": 4}}, rounds=3)
+    assert result["spec"]["design"] == "turns"
+    assert result["spec"]["design_reason"] == "from round 2 on: the contenders do not fit in memory together"
+    assert [each["status"] for each in result["contenders"]] == ["ok", "ok"]
+    assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [3, 3]
+    assert result["comparisons"][0]["rounds"] == 3
+
+
+def scripted_load(monkeypatch: pytest.MonkeyPatch, cores: list[float]) -> None:
+    monkeypatch.setattr(load, "foreign_cores", lambda before, after: cores.pop(0))
+    monkeypatch.setattr(voiding, "FOREIGN_CORES", 0.25)
+
+
+def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = {"fake": NOISE, "other": {"step_seconds": 0.002, **NOISE}}
+    plans.register(monkeypatch, tmp_path, script)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=4)
+    scripted_load(monkeypatch, [0.0, 0.8, 0.1, 0.0])
+    result = judgement.result(plan, runner.run(plan, lambda *step: None), ["samestep"])
+    assert result["voided"] == [{"round": 2, "reason": "other programs kept 0.80 cores busy"}]
+    (comparison,) = result["comparisons"]
+    assert (comparison["rounds"], comparison["verdict"]) == (3, "SLOWER")
+    samples = [each["step_seconds"]["samples"] for each in result["contenders"]]
+    assert [len(each) for each in samples] == [4, 4]
+    kept = [[sorted(blocks)[2:4] for index, blocks in enumerate(each) if index != 1] for each in samples]
+    logs = [math.log(sum(b) / sum(a)) for a, b in zip(*kept, strict=True)]
+    assert comparison["ratio"]["estimate"] == pytest.approx(math.exp(sum(logs) / 3))
+    assert result["telemetry"]["foreign_cores"] == [0.0, 0.8, 0.1, 0.0]
+
+
+def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans.register(monkeypatch, tmp_path)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=3)
+    scripted_load(monkeypatch, [0.9, 0.0, 0.9])
+    result = judgement.result(plan, runner.run(plan, lambda *step: None), ["samestep"])
+    (comparison,) = result["comparisons"]
+    assert (comparison["verdict"], comparison["rounds"]) == ("INCONCLUSIVE", 1)
+    assert comparison["reason"] == "2 of 3 rounds are void"
+    assert not judgement.claim_failed(result)
+    assert results.load(results.write(result, plan.out)) == result
+
+
+def test_an_unknown_design_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="unknown design 'random'; allowed: alternating, turns, sequential"):
+        plans.make(tmp_path, ("torch", "jax"), design="random")

@@ -1,0 +1,91 @@
+"""The self-test: its own proofs must be able to fail."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from compare import selftest, statistics
+from compare.interface import Refused
+from compare.measure import simulation, voiding
+from compare.statistics import Ratio
+from tests.fakebackend import plans
+
+
+def held(proofs: list[selftest.Proof]) -> dict[str, bool | None]:
+    return {proof.name: proof.held for proof in proofs}
+
+
+def test_the_statistics_hold() -> None:
+    assert set(held(list(selftest.statistical(500))).values()) == {True}
+
+
+@pytest.mark.parametrize("factor", [0.3, 3.0])
+def test_intervals_of_the_wrong_width_are_found(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = statistics.paired_ratio
+
+    def changed(*arguments: Any) -> Ratio:
+        ratio = real(*arguments)
+        half = factor * (ratio.high - ratio.low) / 2
+        return Ratio(ratio.estimate, ratio.estimate - half, ratio.estimate + half, ratio.confidence)
+
+    monkeypatch.setattr(simulation.statistics, "paired_ratio", changed)
+    assert False in held(list(selftest.statistical(200))).values()
+
+
+def test_an_order_that_does_not_alternate_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "palindromic", lambda contenders, repeats: [0] * 6 + [1] * 6)
+    assert held(list(selftest.statistical(200)))["A/A on a machine that slows down by 5 %: significant at 5 %"] is False
+
+
+def test_voiding_holds() -> None:
+    assert set(held(list(selftest.voided())).values()) == {True}
+
+
+@pytest.mark.parametrize(
+    "voids",
+    [lambda rounds, telemetry, device: {}, lambda rounds, telemetry, device: dict.fromkeys(range(5), "")],
+    ids=["none", "all"],
+)
+def test_voiding_too_little_or_too_much_is_found(voids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voiding, "voids", voids)
+    assert set(held(list(selftest.voided())).values()) == {False}
+
+
+def test_a_backend_that_is_not_there_is_refused() -> None:
+    with pytest.raises(Refused, match=r"unknown contender .tensorflow:stock."):
+        selftest.run(["tensorflow"], "cpu", lambda *step: None)
+
+
+def proofs_of(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **script: Any) -> dict[str, bool | None]:
+    plans.register(monkeypatch, tmp_path, {name: script})
+    monkeypatch.setattr(selftest, "TRIALS", 10)
+    monkeypatch.setattr(selftest, "statistical", lambda: ())
+    found = selftest.run([name], "cpu", lambda *step: None)
+    return {proof.name: proof.held for proof in found if name in proof.name}
+
+
+def test_a_delay_and_ballast_are_measured(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proofs_of("fake", tmp_path, monkeypatch) == {
+        "fake on cpu: 50 ms more of delay of the host": True,
+        "fake on cpu: synchronisation left out": None,
+        "fake on cpu: 1 GiB of ballast in live peak": False,  # a figure that the fake backend has made up
+        "fake on cpu: 1 GiB of ballast in process": True,
+    }
+
+
+def test_a_clock_that_runs_too_fast_is_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = proofs_of("fake", tmp_path, monkeypatch, fault="fast-clock")
+    assert found["fake on cpu: 50 ms more of delay of the host"] is False
+
+
+def test_a_backend_that_fails_is_a_proof_that_fails(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proofs_of("fake", tmp_path, monkeypatch, fault="raise", at="open") == {"fake on cpu: time": False}
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_ballast_is_measured_in_a_real_backend(backend: str) -> None:
+    found = {proof.name: proof for proof in selftest.run([backend], "cpu", lambda *step: None)}
+    assert found[f"{backend} on cpu: 1 GiB of ballast in process"].held
+    # How exactly a delay is read depends on what else runs here.
+    assert f"{backend} on cpu: 50 ms more of delay of the host" in found

@@ -1,0 +1,192 @@
+import itertools
+import os
+import subprocess
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from compare.measure import energy, nvml, telemetry, voiding
+from compare.measure.nvml import SLOWDOWNS
+from compare.measure.telemetry import Family, Sample, Telemetry
+from compare.measure.voiding import Round
+
+
+class NVMLError(Exception):
+    pass
+
+
+def refuse(*_: object) -> Any:
+    raise NVMLError("Not Supported")
+
+
+def scripted(**replaced: Any) -> SimpleNamespace:
+    """An NVML of one GPU on which this process trains and nothing happens; `replaced` overrides its functions."""
+    functions: dict[str, Any] = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetHandleByIndex": lambda index: f"number {index}",
+        "nvmlDeviceGetHandleByUUID": lambda uuid: f"uuid {uuid}",
+        "nvmlDeviceGetClockInfo": lambda handle, kind: 1980 if kind == 1 else 3201,
+        "nvmlDeviceGetTemperature": lambda handle, sensor: 41,
+        "nvmlDeviceGetPowerUsage": lambda handle: 412_500,
+        "nvmlDeviceGetTotalEnergyConsumption": lambda handle: 1_000_000,
+        "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: 0,
+        "nvmlDeviceGetTotalEccErrors": lambda handle, kind, counter: 0,
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=os.getpid())],
+        "nvmlEventSetCreate": lambda: "events",
+        "nvmlDeviceRegisterEvents": lambda handle, kinds, events: None,
+        "nvmlEventSetWait_v2": refuse,
+        "nvmlEventSetFree": lambda events: None,
+        "NVML_CLOCK_SM": 1,
+        "NVML_CLOCK_MEM": 2,
+        "NVML_TEMPERATURE_GPU": 0,
+        "NVMLError": NVMLError,
+    }
+    return SimpleNamespace(**(functions | replaced))
+
+
+def sampled_for(seconds: float, monkeypatch: pytest.MonkeyPatch, binding: Any) -> Telemetry:
+    monkeypatch.setattr(nvml, "load", lambda: binding)
+    start = time.monotonic()
+    with telemetry.sampled(Family(), lambda: time.monotonic() - start) as found:
+        time.sleep(seconds)
+    return found
+
+
+def test_samples_come_at_least_every_200_ms_and_cost_under_1_percent(monkeypatch: pytest.MonkeyPatch):
+    found = sampled_for(1.0, monkeypatch, scripted())
+    times = [sample.seconds for sample in found.samples]
+    assert max(b - a for a, b in itertools.pairwise(times)) < 0.25
+    assert found.samples[0] == Sample(times[0], 1980, 3201, 41, 412.5, 0, (), 1, 0, ())
+    assert found.cost is not None
+    assert 0 < found.cost < 0.01
+    assert found.listed
+    assert found.to_json()["samples"]["foreign"] == [[]] * len(times)
+
+
+def test_what_the_gpu_does_not_tell_is_none_and_never_zero(monkeypatch: pytest.MonkeyPatch):
+    unreadable = {
+        name: refuse for name in vars(scripted()) if name.startswith("nvmlDeviceGet") and "Handle" not in name
+    }
+    found = sampled_for(0.05, monkeypatch, scripted(**unreadable, nvmlEventSetCreate=refuse))
+    assert set(vars(found.samples[0]).values()) - {found.samples[0].seconds} == {None}
+
+
+def test_without_nvml_there_is_a_reason_and_no_sample(monkeypatch: pytest.MonkeyPatch):
+    found = sampled_for(0.0, monkeypatch, scripted(nvmlInit=refuse))
+    assert (found.samples, found.reason, found.cost) == ([], "no NVML: Not Supported", None)
+
+
+def test_an_xid_is_read_once(monkeypatch: pytest.MonkeyPatch):
+    waiting = [SimpleNamespace(eventData=79), SimpleNamespace(eventData=48)]
+    found = sampled_for(
+        0.15, monkeypatch, scripted(nvmlEventSetWait_v2=lambda events, timeout: waiting.pop() if waiting else refuse())
+    )
+    assert [sample.xids for sample in found.samples][:2] == [(48, 79), ()]
+
+
+@pytest.mark.parametrize(
+    ("variable", "handle"), [(None, "number 0"), ("2,0", "number 2"), ("GPU-4d", "uuid GPU-4d"), ("", "number 0")]
+)
+def test_the_gpu_is_the_one_that_children_see(variable: str | None, handle: str, monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    monkeypatch.setattr(
+        nvml, "load", lambda: scripted(nvmlDeviceGetPowerUsage=lambda handle: asked.append(handle) or 1)
+    )
+    if variable is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    nvml.Device().power_watts()
+    assert asked == [handle]
+
+
+def test_a_child_and_what_it_starts_are_of_the_family_and_others_are_not():
+    command = ["sh", "-c", "sleep 60 & echo $!; wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        family = Family()
+        assert not family(child.pid)
+        family.add(child.pid)
+        assert family(os.getpid())
+        assert family(child.pid)
+        assert family(grandchild)
+        assert not family(os.getppid())
+        assert not family(2**22 + 1)
+        os.killpg(child.pid, 9)
+    assert family(grandchild), "a process that has ended was still ours"
+
+
+QUIET = [Sample(tick / 10, clock_reasons=0, foreign=(), own=1, uncorrected_errors=7, xids=()) for tick in range(50)]
+ROUNDS = [Round([(number + 0.2, number + 0.5), (number + 0.5, number + 0.8)]) for number in range(5)]
+
+
+def scripted_voids(change: dict[str, Any], start: float, end: float, device: str = "cuda") -> dict[int, str]:
+    samples = [Sample(**(vars(each) | (change if start <= round(each.seconds, 3) <= end else {}))) for each in QUIET]
+    return dict(voiding.voids(ROUNDS, Telemetry(samples), device))
+
+
+@pytest.mark.parametrize(("bit", "name"), SLOWDOWNS.items())
+def test_a_slowdown_voids_the_rounds_that_it_touches(bit: int, name: str):
+    assert scripted_voids({"clock_reasons": bit | 0x4}, 1.7, 3.1) == {1: name, 2: name}
+
+
+def test_a_power_cap_or_an_idle_clock_voids_nothing():
+    assert scripted_voids({"clock_reasons": 0x4 | 0x1}, 0.0, 5.0) == {}
+
+
+def test_a_foreign_process_voids_the_rounds_that_it_touches():
+    assert scripted_voids({"foreign": (4711, 12)}, 2.3, 2.3) == {2: "foreign process 12, 4711 on the GPU"}
+    assert scripted_voids({"foreign": (4711,)}, 2.85, 3.15) == {}, "it was gone before the next block began"
+
+
+def test_where_nvml_hides_processes_none_is_called_foreign():
+    samples = [Sample(**(vars(each) | {"own": 0, "foreign": (4711,)})) for each in QUIET]
+    assert dict(voiding.voids(ROUNDS, Telemetry(samples), "cuda")) == {}
+
+
+def test_an_ecc_increment_voids_the_round_in_which_the_counter_rose():
+    assert scripted_voids({"uncorrected_errors": 9}, 3.5, 5.0) == {3: "2 uncorrected memory errors (ECC)"}
+    # Between two looks: it may have come in the last block, which ended at 3.8.
+    assert scripted_voids({"uncorrected_errors": 8}, 3.9, 5.0) == {3: "1 uncorrected memory error (ECC)"}
+    assert scripted_voids({"uncorrected_errors": 8}, 4.0, 5.0) == {}
+
+
+def test_an_xid_voids_the_round_that_it_came_in():
+    assert scripted_voids({"xids": (79,)}, 0.4, 0.4) == {0: "Xid 79"}
+
+
+def test_two_reasons_are_both_told():
+    assert scripted_voids({"xids": (79,), "foreign": (3,)}, 0.4, 0.4) == {0: "foreign process 3 on the GPU; Xid 79"}
+
+
+def test_on_a_cpu_other_programs_void_a_round_and_the_gpu_does_not_matter():
+    rounds = [Round([(0.0, 1.0)], cores) for cores in (0.0, 0.25, 0.26, None)]
+    found = voiding.voids(rounds, Telemetry([Sample(0.5, xids=(79,))]), "cpu")
+    assert dict(found) == {2: "other programs kept 0.26 cores busy"}
+
+
+def test_energy_is_the_counters_difference_over_the_steps(monkeypatch: pytest.MonkeyPatch):
+    counter = iter((1_000_000, 6_000_000))
+    binding = scripted(nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(counter))
+    monkeypatch.setattr(nvml, "load", lambda: binding)
+    monkeypatch.setattr(energy, "_IDLE_SECONDS", 0.01)
+    found = energy.measure(lambda: 250)
+    assert (found["joules_per_step"], found["idle_watts"], found["steps"]) == (20.0, 412.5, 250)
+    assert found["reason"] is None
+
+
+@pytest.mark.parametrize(
+    ("binding", "reason"),
+    [
+        (scripted(nvmlInit=refuse), "no NVML: Not Supported"),
+        (scripted(nvmlDeviceGetTotalEnergyConsumption=refuse), "this GPU has no energy counter"),
+    ],
+)
+def test_energy_that_is_not_told_has_its_reason(binding: Any, reason: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(nvml, "load", lambda: binding)
+    monkeypatch.setattr(energy, "_IDLE_SECONDS", 0.01)
+    assert energy.measure(lambda: 1) == energy.absent(reason)

@@ -1,0 +1,106 @@
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from compare.measure import load, simulation, warmup
+from compare.measure.simulation import Machine
+from compare.statistics import change_point
+
+
+class Blocks:
+    """Times that are played back, with normal noise."""
+
+    def __init__(self, times: Iterable[float], noise: float = 0.002) -> None:
+        self._times, self._noise = iter(times), noise
+        self._random = np.random.default_rng(5)
+        self.taken = 0
+
+    def __call__(self, steps: int) -> float:
+        self.taken += 1
+        return steps * next(self._times) * float(np.exp(self._random.normal(0, self._noise)))
+
+
+def test_a_flat_series_is_settled_at_once():
+    blocks = Blocks(itertools.repeat(1.0))
+    found, settled = warmup.settle(blocks, 10)
+    assert settled
+    assert len(found) == blocks.taken == 16
+
+
+def test_warming_up_is_over_when_the_slow_blocks_have_left_the_tail():
+    blocks = Blocks(itertools.chain([1.5] * 8, [1.2] * 8, itertools.repeat(1.0)))
+    found, settled = warmup.settle(blocks, 1)
+    assert settled
+    assert 26 <= len(found) <= 28  # 16 and up to four of the slower level in the tail
+    assert max(found[-11:]) < 1.05
+
+
+def test_a_series_that_never_settles_is_said_not_to():
+    blocks = Blocks(1.02**n for n in range(100))
+    found, settled = warmup.settle(blocks, 1)
+    assert not settled
+    assert len(found) == 64
+
+
+def test_a_change_too_small_to_matter_does_not_delay():
+    blocks = Blocks(itertools.chain([1.005] * 8, itertools.repeat(1.0)), noise=0.0)
+    assert len(warmup.settle(blocks, 1)[0]) == 16
+
+
+def test_blocks_last_at_least_as_long_as_asked():
+    blocks = Blocks(itertools.repeat(0.003), noise=0.0)
+    steps = warmup.block_length(blocks, 4, 0.1)
+    assert steps % 4 == 0
+    assert 0.1 <= steps * 0.003 <= 0.2
+
+
+def test_the_change_point_is_found_where_it_is():
+    change = change_point([1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 2.0, 2.1, 1.9, 2.0, 2.05, 1.95, 2.0])
+    assert change.index == 7
+    assert change.shift == pytest.approx(1.0, rel=0.02)
+    # Pettitt's approximation for K = 49, n = 14.
+    assert change.probability == pytest.approx(2 * np.exp(-6 * 49**2 / (14**3 + 14**2)))
+    assert change_point([1.0] * 12).probability == 1.0
+
+
+def test_noise_alone_rarely_counts_as_a_change():
+    random = np.random.default_rng(1)
+    found = [change_point(list(np.exp(random.normal(0, 0.01, 12)))).probability < 0.05 for _ in range(1000)]
+    assert sum(found) <= 50
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 0.0], [1.0, float("nan")]])
+def test_a_series_without_a_change_point_is_refused(values: list[float]):
+    with pytest.raises(ValueError, match="values"):
+        change_point(values)
+
+
+def test_a_drift_that_is_linear_cancels_and_a_design_without_alternation_would_show_it():
+    drift = Machine(launch_noise=0.0, step_noise=0.0, drift=0.5)
+    ratio = simulation.trial(np.random.default_rng(0), drift, rounds=4)
+    assert ratio.estimate == pytest.approx(1, abs=1e-3)
+
+
+def test_another_program_on_the_cpu_is_seen_and_a_child_is_not():
+    command = [sys.executable, "-c", "while True: pass"]
+    with subprocess.Popen(command) as other:
+        try:
+            time.sleep(0.3)
+            before, blind = load.read([]), load.read([other.pid])
+            time.sleep(1.0)
+            foreign = load.foreign_cores(before, load.read([]))
+            own = load.foreign_cores(blind, load.read([other.pid]))
+        finally:
+            other.kill()
+    assert foreign > 0.25
+    assert own < foreign - 0.25
+
+
+def test_what_ticks_cannot_tell_is_none():
+    assert load.foreign_cores(load.Reading(0, 1.0, 0.5), load.Reading(0.1, 1.14, 0.6)) == 0
+    assert load.foreign_cores(load.Reading(0, 1.0, 0.5), load.Reading(0.5, 1.9, 0.9)) == pytest.approx(1.0)

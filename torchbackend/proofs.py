@@ -1,0 +1,45 @@
+"""Work and memory of a known size, planted by `samestep selftest` to see whether they are measured."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_FIRST_CYCLES = 10_000_000
+
+
+def delay(seconds: float, device: str) -> Callable[[], None]:
+    """Return a function that keeps the device busy for so long after what is queued, without waiting for it.
+
+    On a GPU one thread counts clock cycles (torch.cuda._sleep); on a CPU, where torch computes in the calling thread,
+    the caller counts the time.
+    """
+    if device != "cuda":
+        return lambda: _occupy(seconds)
+    cycles = _FIRST_CYCLES
+    for _ in range(3):
+        cycles = round(cycles * seconds / _duration(cycles))
+    return lambda: torch.cuda._sleep(cycles)
+
+
+def _occupy(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:  # not time.sleep: a core that has slept computes more slowly afterwards
+        pass
+
+
+def ballast(size: int, device: str) -> Any:
+    """Return an object that holds `size` bytes of device memory, every page of them written."""
+    held = torch.ones(size, dtype=torch.uint8, device=device)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return held
+
+
+def _duration(cycles: int) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    torch.cuda._sleep(cycles)
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
