@@ -1,0 +1,85 @@
+"""One try of `samestep fit`: does a batch train in a fresh process within a memory limit?"""
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compare.contenders import Contender
+from compare.data import Dataset, store, synthetic
+from compare.interface import ContenderFailed
+from compare.launcher import Launcher, Outcome
+from compare.plan import Plan
+
+STEPS = 3
+"""Training steps of a try; more where one dispatch takes more."""
+
+SMALLEST_BATCH = 2  # batch norm has no variance over one image
+
+
+@dataclass(frozen=True)
+class Try:
+    """One fresh process: what it was given, whether it trained, and if not, why."""
+
+    batch_size: int
+    memory_limit_bytes: int | None
+    fitted: bool
+    reason: str | None
+
+
+@dataclass
+class Tester:
+    """Makes tries for one contender and remembers them.
+
+    Every try starts cold, in an empty cache of compiled programs, and trains on one batch of synthetic images, so that
+    what it needs is the step's memory and the compiler's.
+    """
+
+    plan: Plan
+    contender: Contender
+    device_bytes: int | None
+    tries: list[Try] = field(default_factory=list[Try])
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+
+    def fits(self, batch_size: int, limit_bytes: int | None) -> bool:
+        """Try it.
+
+        Status `oom` means that it does not fit. Under the limit of a CPU so does `crash`, if this contender has trained
+        without a limit before: frameworks answer a refused allocation with std::bad_alloc, with an abort, or with an
+        error of their own that hides its cause.
+
+        Raises:
+            ContenderFailed: for any other failure.
+        """
+        outcome = self._run(batch_size, limit_bytes)
+        fitted = outcome.status == "ok"
+        reason = None if fitted else f"{outcome.status}: {outcome.reason}"
+        limited = self.plan.device == "cpu" and limit_bytes is not None and self._has_trained_freely()
+        self.tries.append(Try(batch_size, limit_bytes, fitted, reason))
+        self.versions = self.versions or outcome.versions
+        if fitted or outcome.status == "oom" or (outcome.status == "crash" and limited):
+            return fitted
+        raise ContenderFailed(outcome.status, f"batch {batch_size:,}: {outcome.reason}")
+
+    def _has_trained_freely(self) -> bool:
+        return any(each.fitted and each.memory_limit_bytes is None for each in self.tries)
+
+    def _run(self, batch_size: int, limit_bytes: int | None) -> Outcome:
+        plan, outcome = self.plan, Outcome(self.contender)
+        fraction = limit_bytes / self.device_bytes if limit_bytes is not None and self.device_bytes else None
+        changes: dict[str, Any] = {"batch_size": batch_size, "memory_limit_bytes": limit_bytes}
+        with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
+            launcher = Launcher(plan, Path(scratch), memory_fraction=fraction)
+            store.save(_one_batch(plan, batch_size), launcher.dataset)
+            with launcher.child(outcome, purpose="try") as child:
+                opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome, **changes))
+                unit = opened["steps_per_dispatch"]
+                # The first step compiles, so the deadline is that of the warm-up.
+                child.call("block", plan.deadlines["warm_up"], steps=unit * -(-STEPS // unit))
+        return outcome
+
+
+def _one_batch(plan: Plan, batch_size: int) -> Dataset:
+    model = plan.workload.model
+    train, test = synthetic.make(model.image, classes=model.classes, seed=plan.seed, train=batch_size, test=0)
+    return Dataset(train, test, "synthetic")

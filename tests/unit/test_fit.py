@@ -1,0 +1,230 @@
+"""`samestep fit` with the fake backends: real processes whose memory is scripted, in images and in bytes."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import child, environment, fit, trial
+from compare.data import synthetic
+from compare.fit import MEBIBYTE
+from compare.interface import Refused
+from tests.fakebackend import plans
+
+Result = dict[str, Any]
+GPUS = [
+    {"index": 0, "uuid": "GPU-11aa", "memory_bytes": 80 * 2**30, "mig": False},
+    {"index": 1, "uuid": "GPU-22bb", "memory_bytes": 140 * 2**30, "mig": False},
+    {"index": 2, "uuid": "GPU-33cc", "memory_bytes": 40 * 2**30, "mig": True},
+    {"index": 3, "uuid": None, "memory_bytes": None, "mig": None},
+]
+# The fake processes need some memory of their own under a real limit; what is scripted is far above it.
+BASE = 64 * MEBIBYTE
+
+
+class Stage:
+    """Runs whole searches with scripted contenders in a folder of their own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._monkeypatch = folder, monkeypatch
+        self.progress: list[tuple[str, int, int]] = []
+
+    def make(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> fit.Task:
+        plans.register(self._monkeypatch, self.folder, script)
+        values: dict[str, Any] = {
+            "device": "cpu",
+            "deadline": 20.0,
+            "memory": 1000,
+            "batch_size": 8,
+            "out": self.folder / "out",
+        }
+        return fit.make(texts or ("fake",), **(values | changes))
+
+    def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> list[Result]:
+        """Return the contenders of the result."""
+        task = self.make(*texts, script=script, **changes)
+        found = fit.run(task, lambda *step: self.progress.append(step))
+        assert not plans.remaining(plans.started(self.folder), within=0.5)
+        return fit.result(task, found, ["samestep", "fit"])["contenders"]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with the GPUs above; no framework takes part, so nothing looks for them."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(environment, "has_cuda", lambda: True)
+    monkeypatch.setattr(environment, "describe", lambda: {"nvidia": {"gpus": GPUS}})
+
+
+def check_tries(contender: Result) -> None:
+    """Each try says why it did not fit, if it did not, and each is a process of its own."""
+    for attempt in contender["tries"]:
+        assert set(attempt) == {"batch_size", "memory_limit_bytes", "fitted", "reason"}
+        assert attempt["fitted"] == (attempt["reason"] is None)
+
+
+def test_a_scripted_capacity_in_images_is_found_exactly(stage: Stage) -> None:
+    (found,) = stage.run(script={"fake": {"most_images": 21}})
+    assert (found["status"], found["reason"], found["stopped_by"]) == ("ok", None, "memory")
+    assert (found["largest_batch"], found["largest_batch_exact"], found["smallest_failed_batch"]) == (21, True, 22)
+    check_tries(found)
+    within = [each["batch_size"] for each in found["tries"] if each["memory_limit_bytes"] == 1000 * MEBIBYTE]
+    assert within == [2, 4, 8, 16, 32, 24, 20, 22, 21]
+    assert len(plans.started(stage.folder)) == len(found["tries"])
+
+
+def test_a_scripted_need_in_bytes_decides_both_searches(stage: Stage) -> None:
+    need = {"base_bytes": BASE, "image_bytes": MEBIBYTE}
+    fake, other = stage.run(
+        "fake",
+        "other:tuned",
+        script={"fake": need, "other": need | {"image_bytes": 2 * MEBIBYTE}},
+        memory=200,
+        batch_size=64,
+    )
+    assert (fake["largest_batch"], fake["largest_batch_exact"]) == (136, True)
+    assert (other["largest_batch"], other["largest_batch_exact"]) == (68, True)
+    for found, needed in ((fake, BASE + 64 * MEBIBYTE), (other, BASE + 128 * MEBIBYTE)):
+        assert needed <= found["smallest_memory_bytes"] <= needed * 1.02
+        assert needed * 0.98 <= found["largest_failed_memory_bytes"] < needed
+        assert (found["status"], found["versions"].keys()) == ("ok", {"numpy"})
+        check_tries(found)
+        last = found["tries"][-1]
+        assert last["batch_size"] == 64
+    assert stage.progress[0] == ("fake: batch 2", 0, 2)
+    assert stage.progress[1] == ("fake: batch 2 in 200 MiB", 0, 2)
+    assert stage.progress[-1] == ("fit", 2, 2)
+
+
+def test_the_asked_batch_and_dispatches_of_many_steps(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    call = child.Child.call
+
+    def spied(self: child.Child, command: str, deadline: float, **arguments: Any) -> Any:
+        if command == "block":
+            steps.append(arguments["steps"])
+        return call(self, command, deadline, **arguments)
+
+    monkeypatch.setattr(child.Child, "call", spied)
+    script = {"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE}}
+    (found,) = stage.run("fake:steps-per-dispatch=2", script=script, memory=80, batch_size=100)
+    assert set(steps) == {4}
+    needed = BASE + 100 * MEBIBYTE
+    assert needed <= found["smallest_memory_bytes"] <= needed * 1.02
+    assert found["largest_batch"] == 16
+
+
+def test_only_one_batch_of_the_right_images_is_trained_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+    save = trial.store.save
+
+    def spied(dataset: Any, path: Path) -> None:
+        seen.append((*dataset.train.images.shape, len(dataset.test.labels)))
+        save(dataset, path)
+
+    monkeypatch.setattr(trial.store, "save", spied)
+    (found,) = stage.run(workload="mnist-cnn", script={"fake": {"most_images": 3}}, batch_size=64)
+    assert found["status"] == "oom"  # the asked batch of 64
+    assert seen == [(size, 28, 28, 1, 0) for size in (2, 2, 4, 3, 64)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "at", "status", "reason"),
+    [
+        ("kill", "feed", "crash", "batch 2: try: open: killed by signal 9 (SIGKILL)"),
+        ("refuse", "open", "refused", "batch 2: try: open: scripted refusal"),
+        ("hang", "wait", "timeout", "batch 2: try: block took longer than its deadline of 2 s"),
+        ("oom", "run", "oom", "batch 2, without a limit: oom: try: block: MemoryError: scripted: 8 GiB wanted"),
+    ],
+)
+def test_one_contenders_failure_leaves_the_others_search(
+    stage: Stage, fault: str, at: str, status: str, reason: str
+) -> None:
+    script = {"fake": {"fault": fault, "at": at}, "other": {"most_images": 5}}
+    bad, good = stage.run("fake", "other", script=script, deadline=2.0, batch_size=5)
+    assert (bad["status"], bad["reason"]) == (status, reason)
+    assert (bad["largest_batch"], bad["smallest_memory_bytes"], bad["stopped_by"]) == (None, None, status)
+    assert len(bad["tries"]) == 1
+    assert (good["status"], good["largest_batch"]) == ("ok", 5)
+    assert good["smallest_memory_bytes"] is not None
+
+
+def test_a_crash_under_a_cpus_limit_is_a_batch_that_does_not_fit(stage: Stage) -> None:
+    (found,) = stage.run(script={"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE, "when_full": "kill"}}, memory=80)
+    assert (found["status"], found["largest_batch"], found["stopped_by"]) == ("ok", 16, "memory")
+    failed = next(each for each in found["tries"] if each["batch_size"] == 17)
+    assert failed["reason"] == "crash: try: block: killed by signal 9 (SIGKILL)"
+
+
+def test_a_hang_under_a_cpus_limit_is_a_timeout(stage: Stage) -> None:
+    script = {"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE, "when_full": "hang"}}
+    (found,) = stage.run(script=script, memory=80, deadline=2.0)
+    assert (found["status"], found["largest_batch"]) == ("timeout", 16)
+    assert not found["largest_batch_exact"]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_crash_on_a_gpu_ends_the_contender_and_keeps_what_had_trained(stage: Stage) -> None:
+    script = {"fake": {"most_images": 9, "when_full": "kill"}, "other": {"most_images": 9}}
+    bad, good = stage.run("fake", "other", script=script, device="cuda", memory=None)
+    assert (bad["status"], bad["reason"]) == ("crash", "batch 16: try: block: killed by signal 9 (SIGKILL)")
+    assert (bad["largest_batch"], bad["largest_batch_exact"], bad["stopped_by"]) == (8, False, "crash")
+    assert (good["status"], good["largest_batch"], good["stopped_by"]) == ("ok", 9, "memory")
+    assert {each["memory_limit_bytes"] for each in good["tries"]} >= {80 * 2**30}
+
+
+def test_what_does_not_fit_at_all_is_said(stage: Stage) -> None:
+    script = {"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE, "most_images": 63}}
+    (found,) = stage.run(script=script, memory=20, batch_size=64)
+    assert (found["status"], found["largest_batch"], found["smallest_memory_bytes"]) == ("oom", None, None)
+    assert found["reason"].startswith("batch 2 does not fit in 20 MiB; batch 64 does not fit in ")
+
+
+def test_the_search_ends_at_the_hosts_cap(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthetic, "MOST_BYTES", 100 * 8 * 8 * 4)
+    (found,) = stage.run(script={"fake": {}})
+    assert (found["largest_batch"], found["largest_batch_exact"], found["stopped_by"]) == (100, False, "cap")
+    assert [each["batch_size"] for each in found["tries"][1:8]] == [2, 4, 8, 16, 32, 64, 100]
+    with pytest.raises(Refused, match="--batch-size 101 is not allowed; allowed: 2 to 100"):
+        stage.make(batch_size=101)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_gpu_is_the_first_visible_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for visible, gibibytes in ((None, 80), ("1,0", 140), ("GPU-22", 140), (" 0", 80)):
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        task = stage.make(device="cuda", memory=None)
+        assert task.device_bytes == task.limit_bytes == task.most_bytes == gibibytes * 2**30
+    for visible, said in (("2", "MIG"), ("3", "does not tell"), ("", "''"), ("-1", "'-1'"), ("GPU-9", "an index or")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        with pytest.raises(Refused, match=said):
+            stage.make(device="cuda")
+
+
+def test_only_linux_limits_a_process(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit.sys, "platform", "darwin")
+    with pytest.raises(Refused, match="only Linux limits the memory of a process"):
+        stage.make()
+
+
+def test_the_limit_of_a_process_counts_from_what_it_holds() -> None:
+    program = (
+        "from compare import memory_limit\n"
+        "kept = bytearray(200 << 20)\n"
+        "memory_limit.hold(100 << 20)\n"
+        "more = bytearray(80 << 20)\n"
+        "try:\n"
+        "    most = bytearray(40 << 20)\n"
+        "except MemoryError:\n"
+        "    print('refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=plans.ROOT, check=False)
+    assert (done.stdout, done.stderr) == ("refused\n", "")
