@@ -30,7 +30,10 @@ def limit(device: torch.device, limit_bytes: int | None) -> None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error of torch means that memory ran out."""
-    if isinstance(error, torch.cuda.OutOfMemoryError):
+    """Tell whether an error of torch means that memory ran out, also where torch.compile has wrapped that error."""
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+    if isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error):
+        return True
+    inner = error.__cause__ or error.__context__
+    return inner is not None and out_of_memory(inner)

@@ -65,6 +65,18 @@ def test_running_out_of_memory_is_known(backend: Any, error: BaseException):
     assert backend.memory.out_of_memory(error)
 
 
+@pytest.mark.parametrize("inner", [torch.cuda.OutOfMemoryError("CUDA out of memory."), MemoryError("std::bad_alloc")])
+def test_running_out_of_memory_is_known_inside_torch_compile(inner: BaseException):
+    def backend(*_: Any) -> Any:
+        raise inner
+
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"raised:\n") as caught:
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+    assert type(caught.value) is not type(inner)
+    assert torchbackend.memory.out_of_memory(caught.value)
+
+
 @pytest.mark.parametrize(
     ("backend", "error"),
     [
