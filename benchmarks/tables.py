@@ -1,6 +1,6 @@
 """The tables of docs/h200.md, from the result files under benchmarks/h200/ and nothing else.
 
-python benchmarks/tables.py > docs/h200.md
+python -m benchmarks.tables > docs/h200.md
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ MEBIBYTE = 2**20
 
 HEAD = """# Measured on an NVIDIA H200
 
-Written by `python benchmarks/tables.py` from the result files under [benchmarks/h200](../benchmarks/h200), which
+Written by `python -m benchmarks.tables` from the result files under [benchmarks/h200](../benchmarks/h200), which
 samestep wrote itself and nobody edited. Each file holds its exact command, all raw samples, the environment and the
-certificate tensor by tensor.
+certificate tensor by tensor; the link gives its date. Files without telemetry were made before samestep watched the GPU
+while it timed.
 """
 TIMES = """
 ## Step times
@@ -42,14 +43,15 @@ TIME_COLUMNS = (
 )
 CERTIFICATES = """
 ## Certificates
-`samestep agree`, every gate at its worst over all tensors, steps and cases, with its limit in the head; then the median
-over tensors of each side's error against its own float64 run.
+Every gate at its worst over all tensors and steps, with its limit in the head; then the median over tensors of each
+side's error against its own float64 run. A certificate of `samestep agree` covers more batch and image sizes than one
+that `samestep compare` makes before it times, and the gates of whole training runs.
 
 """
 CERTIFICATE_COLUMNS = (
     "workload, batch",
     "precision",
-    "contenders",
+    "made by, contenders",
     "semantic (at most 1e-10)",
     "scaling (at least 1e6)",
     "precision (at most 10)",
@@ -62,21 +64,17 @@ CERTIFICATE_COLUMNS = (
 
 
 def main() -> None:
-    found = {path: results.load(path) for path in sorted(FOLDER.glob("*/result.json"))}
-    timed = {path: result for path, result in found.items() if result["comparisons"]}
-    print(page(timed, {path: result for path, result in found.items() if path not in timed}), end="")
+    print(page({path: results.load(path) for path in sorted(FOLDER.glob("*/result.json"))}), end="")
 
 
-def page(timed: dict[Path, Any], certified: dict[Path, Any]) -> str:
+def page(found: dict[Path, Any]) -> str:
     """Return the page for results by the path they were read from."""
-    text = HEAD
-    if timed:
-        text += TIMES + _row(TIME_COLUMNS) + _row(["---"] * len(TIME_COLUMNS))
-        text += "".join(line for path, result in timed.items() for line in time_lines(path, result))
-    if certified:
-        text += CERTIFICATES + _row(CERTIFICATE_COLUMNS) + _row(["---"] * len(CERTIFICATE_COLUMNS))
-        text += "".join(certificate_line(path, result) for path, result in certified.items())
-    return text
+    text = HEAD + TIMES + _row(TIME_COLUMNS) + _row(["---"] * len(TIME_COLUMNS))
+    text += "".join(
+        line for path, result in found.items() if result["comparisons"] for line in time_lines(path, result)
+    )
+    text += CERTIFICATES + _row(CERTIFICATE_COLUMNS) + _row(["---"] * len(CERTIFICATE_COLUMNS))
+    return text + "".join(certificate_line(path, result) for path, result in found.items())
 
 
 def time_lines(path: Path, result: dict[str, Any]) -> list[str]:
@@ -95,7 +93,7 @@ def time_lines(path: Path, result: dict[str, Any]) -> list[str]:
             "baseline" if comparison is None else _interval(comparison["ratio"], 1),
             DASH if comparison is None else comparison["verdict"],
             result["agreement"]["status"],
-            _link(path),
+            _link(path, result),
         ]
         lines.append(_row(cells))
     return lines
@@ -107,11 +105,11 @@ def certificate_line(path: Path, result: dict[str, Any]) -> str:
     cells = [
         f"{spec['workload']}, {spec['batch_size']}",
         spec["precision"],
-        " ".join(f"`{name}`" for name in spec["contenders"]),
+        f"{result['command'][1]}, {' '.join(f'`{name}`' for name in spec['contenders'])}",
         *(_figure(gates.get(name)) for name in ("semantic", "scaling", "precision", "trajectory", "accuracy")),
         ", ".join(_figure(_median_error(agreement, side)) for side in ("baseline_error", "contender_error")),
         agreement["status"],
-        _link(path),
+        _link(path, result),
     ]
     return _row(cells)
 
@@ -140,8 +138,8 @@ def _figure(value: float | None) -> str:
     return DASH if value is None else f"{value:.2g}"
 
 
-def _link(path: Path) -> str:
-    return f"[result](../benchmarks/h200/{path.parent.name}/result.json)"
+def _link(path: Path, result: dict[str, Any]) -> str:
+    return f"[{result['created'][:10]}](../benchmarks/h200/{path.parent.name}/result.json)"
 
 
 if __name__ == "__main__":

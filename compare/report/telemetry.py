@@ -12,14 +12,14 @@ _NOTICEABLE_CORES = 0.05
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line on the design of the rounds, one on the GPU, one on other programs, and those on outliers."""
-    spec, telemetry = result["spec"], result["telemetry"]
-    if spec["design"] != "alternating":
+    spec, telemetry = result["spec"], result.get("telemetry")
+    if spec.get("design", "alternating") != "alternating":
         reason = f" ({spec['design_reason']})" if spec["design_reason"] else ""
         yield f"design of the rounds: {spec['design']}{reason}"
-    if spec["rounds"]:
+    if telemetry and spec["rounds"]:
         yield from _gpu(result, telemetry) if spec["device"] == "cuda" else _others(telemetry)
     for comparison in result["comparisons"]:
-        for number in comparison["outliers"]:
+        for number in comparison.get("outliers", ()):
             pair = f"{comparison['contender']} against {comparison['baseline']}"
             yield f"{pair}: round {number} is far from the others; it counts"
 
@@ -52,7 +52,7 @@ def _others(telemetry: Mapping[str, Any]) -> Iterator[str]:
 
 def _timed(result: Mapping[str, Any], seconds: Sequence[float]) -> list[int]:
     steps = [each["step_seconds"] for each in result["contenders"] if each["step_seconds"]]
-    windows = [window for step in steps for blocks in step["windows"] for window in blocks]
+    windows = [window for step in steps for blocks in step.get("windows", ()) for window in blocks]
     return [index for index, at in enumerate(seconds) if any(start <= at <= end for start, end in windows)]
 
 

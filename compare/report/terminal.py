@@ -71,8 +71,8 @@ def _rows(contenders: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> l
     row("images/s", lambda each: _number(each["images_per_second"]))
     for figure in _figures(contenders):
         row(f"{_label(figure)} (MiB)", lambda each, figure=figure: _mebibytes(each["memory"], figure))
-    row("energy (J/step)", lambda each: each["energy"] and _number(each["energy"]["joules_per_step"]))
-    row("idle power (W)", lambda each: each["energy"] and _number(each["energy"]["idle_watts"]))
+    row("energy (J/step)", lambda each: _number(_energy(each)["joules_per_step"]))
+    row("idle power (W)", lambda each: _number(_energy(each)["idle_watts"]))
     row("final loss", lambda each: _last_loss(each["training"]))
     for part in ("train", "test"):
         row(f"{part} accuracy (%)", lambda each, part=part: _accuracy(each["training"], part))
@@ -108,10 +108,10 @@ def _remarks(contenders: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for each in contenders:
         if each["status"] != "ok" or each["reason"]:
             yield f"{each['name']}: {each['status']}, {each['reason'] or 'no reason was recorded'}"
-        if each["steady"] is False or each["unsteady_rounds"]:
-            rounds = f" in {each['unsteady_rounds']} rounds" if each["unsteady_rounds"] else ""
+        if each["steady"] is False or each.get("unsteady_rounds"):
+            rounds = f" in {each['unsteady_rounds']} rounds" if each.get("unsteady_rounds") else ""
             yield f"{each['name']}: no steady state{rounds}: step times still changed after warm-up"
-        if (energy := each["energy"]) and energy["joules_per_step"] is not None:
+        if (energy := _energy(each))["joules_per_step"] is not None:
             yield f"{each['name']}: energy of the whole board over {energy['seconds']:.1f} s, {energy['steps']:,} steps"
     absent: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for figure in _figures(contenders):
@@ -132,6 +132,10 @@ def _figures(contenders: Sequence[Mapping[str, Any]]) -> list[str]:
 def _step(contender: Mapping[str, Any]) -> Mapping[str, float] | None:
     step = contender["step_seconds"]
     return (step["interval"] or {"estimate": step["median"]}) if step else None
+
+
+def _energy(contender: Mapping[str, Any]) -> Mapping[str, Any]:
+    return contender.get("energy") or {"joules_per_step": None, "idle_watts": None}
 
 
 def _label(figure: str) -> str:
