@@ -44,9 +44,9 @@ class Tester:
     def fits(self, batch_size: int, limit_bytes: int | None) -> bool:
         """Try it.
 
-        Status `oom` means that it does not fit. Under the limit of a CPU so does `crash`, if this contender has trained
-        without a limit before: frameworks answer a refused allocation with std::bad_alloc, with an abort, or with an
-        error of their own that hides its cause.
+        Status `oom` means that it does not fit. Under the limit of a CPU so does `crash`: frameworks answer a refused
+        allocation with std::bad_alloc, with an abort, or with an error of their own that hides its cause. Let a
+        contender train without a limit first, so that it is known to train at all.
 
         Raises:
             ContenderFailed: for any other failure.
@@ -54,15 +54,12 @@ class Tester:
         outcome = self._run(batch_size, limit_bytes)
         fitted = outcome.status == "ok"
         reason = None if fitted else f"{outcome.status}: {outcome.reason}"
-        limited = self.plan.device == "cpu" and limit_bytes is not None and self._has_trained_freely()
         self.tries.append(Try(batch_size, limit_bytes, fitted, reason))
         self.versions = self.versions or outcome.versions
+        limited = self.plan.device == "cpu" and limit_bytes is not None
         if fitted or outcome.status == "oom" or (outcome.status == "crash" and limited):
             return fitted
         raise ContenderFailed(outcome.status, f"batch {batch_size:,}: {outcome.reason}")
-
-    def _has_trained_freely(self) -> bool:
-        return any(each.fitted and each.memory_limit_bytes is None for each in self.tries)
 
     def _run(self, batch_size: int, limit_bytes: int | None) -> Outcome:
         plan, outcome = self.plan, Outcome(self.contender)

@@ -12,10 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import memory_limit, protocol, recording, weights
+from compare import memory_limit, protocol, recording, training, weights
 from compare.data import store
-from compare.data.batches import epoch_batches
-from compare.interface import Array, Backend, Batch, Refused, RunSpec, Session
+from compare.interface import Backend, Refused, RunSpec, Session
 from compare.measure import memory, warmup
 from compare.measure.planted import Planted
 
@@ -58,7 +57,7 @@ class Worker:
         session = self._backend.open(self._spec)
         initial = weights.initial(session.signature(), self._spec.seed)
         session.assign(initial)
-        session.feed(self._epoch(0))
+        session.feed(training.epoch(self._spec, self._train, 0))
         self._session, self._dispatched = session, 0
         return {
             "weights_sha256": weights.digest(initial),
@@ -83,7 +82,7 @@ class Worker:
             "warmup_seconds": self._clock() - start,
             "steady": steady,
             "steps_per_block": steps,
-            "first_losses": [_finite(loss) for loss in losses[:_FIRST_LOSSES]],
+            "first_losses": [training.finite(loss) for loss in losses[:_FIRST_LOSSES]],
         }
 
     def block(self, steps: int) -> float:
@@ -138,38 +137,11 @@ class Worker:
 
     def train(self) -> dict[str, Any]:
         """Train from the initial weights for the spec's epochs; return losses by epoch and accuracies."""
-        session = self._open_session
-        session.assign(weights.initial(session.signature(), self._spec.seed))
-        losses: list[float | None] = []
-        for epoch in range(self._spec.epochs):
-            batches = self._epoch(epoch)
-            session.feed(batches)
-            session.run(len(batches))
-            losses.append(_finite(session.losses().mean()))
-        return {
-            "loss": losses,
-            "train_accuracy": self._accuracy(self._train),
-            "test_accuracy": self._accuracy(self._test),
-        }
+        return training.train(self._open_session, self._spec, self._train, self._test)
 
     def losses(self, roundoff: float, generation: int) -> list[float | None]:
-        """Train as `train` does, but from weights moved by a relative `roundoff`, and return the loss of every step.
-
-        `generation` 0 moves nothing; any other number fixes the signs.
-        """
-        session = self._open_session
-        start = weights.initial(session.signature(), self._spec.seed)
-        if generation:
-            signs = np.random.default_rng((self._spec.seed, generation))
-            start = {name: a * (1 + roundoff * signs.choice((-1.0, 1.0), a.shape)) for name, a in start.items()}
-        session.assign(start)
-        losses: list[float | None] = []
-        for epoch in range(self._spec.epochs):
-            batches = self._epoch(epoch)
-            session.feed(batches)
-            session.run(len(batches))
-            losses += [_finite(loss) for loss in session.losses()]
-        return losses
+        """Train as `train` does, but from weights moved by a relative `roundoff`, and return the loss of every step."""
+        return training.losses(self._open_session, self._spec, self._train, roundoff, generation)
 
     def record(self, spec: dict[str, Any], steps: int, path: str) -> list[str]:
         """Record the certificate's arrays of `spec` into a safetensors file; return their names in execution order."""
@@ -199,19 +171,6 @@ class Worker:
     def _timed(self, steps: int) -> float:
         self._dispatched += steps
         return timed(self._open_session, steps, self._clock)
-
-    def _epoch(self, epoch: int) -> list[Batch]:
-        spec = self._spec
-        return epoch_batches(self._train, seed=spec.seed, epoch=epoch, batch_size=spec.batch_size)
-
-    def _accuracy(self, batch: Batch) -> float:
-        session, size = self._open_session, self._spec.batch_size
-        right = 0
-        for start in range(0, len(batch.labels), size):
-            images, labels = batch.images[start : start + size], batch.labels[start : start + size]
-            padded = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), images.dtype)])
-            right += int((session.logits(padded)[: len(images)].argmax(1) == labels).sum())
-        return right / len(batch.labels)
 
 
 COMMANDS = (
@@ -275,10 +234,6 @@ def _end_with_parent(parent: int) -> None:
 
 def _end_family() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
-def _finite(value: float | Array) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _is_buffer(name: str) -> bool:

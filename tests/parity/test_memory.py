@@ -9,6 +9,7 @@ import torch
 import jaxbackend.memory
 import torchbackend.memory
 from compare.interface import Refused
+from tests.parity import twins
 
 GIBIBYTE = 2**30
 
@@ -28,6 +29,17 @@ class Gpu:
 def test_on_a_cpu_the_limit_is_the_workers():
     torchbackend.memory.limit(torch.device("cpu"), 1)
     jaxbackend.memory.limit(jax.devices("cpu")[0], 1)
+
+
+@pytest.mark.parametrize("backend", twins.BOTH)
+def test_a_session_hands_its_limit_on(monkeypatch: pytest.MonkeyPatch, backend: str):
+    seen: list[tuple[str, int | None]] = []
+    for module in (jaxbackend.memory, torchbackend.memory):
+        monkeypatch.setattr(module, "limit", lambda device, limit: seen.append((str(device), limit)))
+    twins.BACKENDS[backend].open(twins.spec(backend, memory_limit_bytes=GIBIBYTE))
+    ((device, limit),) = seen
+    assert "cpu" in device.lower()
+    assert limit == GIBIBYTE
 
 
 @pytest.mark.parametrize("stats", [None, {}, {"bytes_limit": GIBIBYTE + 1}])

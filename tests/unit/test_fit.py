@@ -2,15 +2,16 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from compare import child, environment, fit, trial
+from compare import child, environment, fit, knobs, memory_limit, trial, worker
 from compare.data import synthetic
 from compare.fit import MEBIBYTE
-from compare.interface import Refused
+from compare.interface import Backend, Refused, RunSpec
 from tests.fakebackend import plans
 
 Result = dict[str, Any]
@@ -207,6 +208,36 @@ def test_the_gpu_is_the_first_visible_one(stage: Stage, monkeypatch: pytest.Monk
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         with pytest.raises(Refused, match=said):
             stage.make(device="cuda")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_limit_reaches_the_child_as_bytes_and_as_a_fraction(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    added = knobs.child_environment
+
+    def spied(*arguments: Any) -> dict[str, str]:
+        given.append(arguments[-1])
+        return added(*arguments)
+
+    monkeypatch.setattr(knobs, "child_environment", spied)
+    script = {"fake": {"base_bytes": 2**30, "image_bytes": MEBIBYTE, "most_images": 9}}
+    (found,) = stage.run(script=script, device="cuda", memory=8 * 1024)
+    assert given == [each["memory_limit_bytes"] / (80 * 2**30) for each in found["tries"]]
+    assert given[0] == 0.1
+    needed = 2**30 + 8 * MEBIBYTE
+    assert needed <= found["smallest_memory_bytes"] <= needed * 1.02
+
+
+@pytest.mark.parametrize(("device", "limit", "held"), [("cpu", 5, [5]), ("cpu", None, []), ("cuda", 5, [])])
+def test_the_worker_limits_its_process_on_a_cpu_before_it_reads_data(
+    monkeypatch: pytest.MonkeyPatch, device: str, limit: int | None, held: list[int]
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(memory_limit, "hold", seen.append)
+    spec = RunSpec("digits-cnn", "float32", device, 8, 0, {}, 1, "no such file", memory_limit_bytes=limit)
+    with pytest.raises(FileNotFoundError):
+        worker.Worker(cast(Backend, None), time.perf_counter).open(spec.to_json())
+    assert seen == held
 
 
 def test_only_linux_limits_a_process(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,67 @@
+"""Whole training runs inside a child: losses, accuracies, and runs from perturbed weights for the certificate."""
+
+from typing import Any
+
+import numpy as np
+
+from compare import weights
+from compare.data.batches import epoch_batches
+from compare.interface import Array, Batch, RunSpec, Session
+
+
+def train(session: Session, spec: RunSpec, train: Batch, test: Batch) -> dict[str, Any]:
+    """Train from the initial weights for the spec's epochs.
+
+    Returns `loss`, the mean of each epoch (None where not finite), `train_accuracy` and `test_accuracy` at the end.
+    """
+    session.assign(weights.initial(session.signature(), spec.seed))
+    means: list[float | None] = []
+    for number in range(spec.epochs):
+        batches = epoch(spec, train, number)
+        session.feed(batches)
+        session.run(len(batches))
+        means.append(finite(session.losses().mean()))
+    return {
+        "loss": means,
+        "train_accuracy": _accuracy(session, train, spec.batch_size),
+        "test_accuracy": _accuracy(session, test, spec.batch_size),
+    }
+
+
+def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, generation: int) -> list[float | None]:
+    """Train as `train` does and return the loss of every step, None where not finite.
+
+    Every initial weight is moved by a relative `roundoff`, up or down at random; `generation` fixes the signs, and 0
+    moves nothing.
+    """
+    start = weights.initial(session.signature(), spec.seed)
+    if generation:
+        signs = np.random.default_rng((spec.seed, generation))
+        start = {name: a * (1 + roundoff * signs.choice((-1.0, 1.0), a.shape)) for name, a in start.items()}
+    session.assign(start)
+    found: list[float | None] = []
+    for number in range(spec.epochs):
+        batches = epoch(spec, train, number)
+        session.feed(batches)
+        session.run(len(batches))
+        found += [finite(loss) for loss in session.losses()]
+    return found
+
+
+def epoch(spec: RunSpec, train: Batch, number: int) -> list[Batch]:
+    """Return the batches of one epoch in their shuffled order."""
+    return epoch_batches(train, seed=spec.seed, epoch=number, batch_size=spec.batch_size)
+
+
+def finite(value: float | Array) -> float | None:
+    """Return a number that JSON can carry: None for NaN and infinity."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _accuracy(session: Session, batch: Batch, size: int) -> float:
+    right = 0
+    for start in range(0, len(batch.labels), size):
+        images, labels = batch.images[start : start + size], batch.labels[start : start + size]
+        padded = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), images.dtype)])
+        right += int((session.logits(padded)[: len(images)].argmax(1) == labels).sum())
+    return right / len(batch.labels)

@@ -1,0 +1,131 @@
+"""200 runs of the fake backend against itself, through the real worker, rounds and judgement, in this process."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import judgement, results, rounds
+from compare.data import store
+from compare.launcher import Launcher, Outcome, Outcomes
+from compare.measure import load
+from compare.worker import Worker
+from tests.fakebackend import plans
+from tests.fakebackend.script import Script
+from tests.fakebackend.session import FakeBackend
+
+TRIALS, ROUNDS, MOST_SIGNIFICANT, LEAST_COVERED = 200, 10, 18, 182
+LAUNCH_NOISE, STEP_NOISE = 0.005, 0.01
+BLOCKS = 12  # of a round of two contenders
+
+
+class Machine:
+    """Numbers the processes of all runs, and slows down by `drift` from the first block of a run to the last."""
+
+    def __init__(self, drift: float) -> None:
+        self.drift, self.blocks, self.processes = drift, 0, 0
+
+    @property
+    def slowness(self) -> float:
+        return 1 + self.drift * self.blocks / (ROUNDS * BLOCKS)
+
+
+class Quiet(Script):
+    """A script on a machine, without log or files."""
+
+    def __init__(self, name: str, variable: str, machine: Machine) -> None:
+        self._machine = machine
+        super().__init__(name, variable)
+
+    def advance(self, steps: float) -> None:
+        super().advance(steps * self._machine.slowness)
+
+    def at(self, place: str) -> None:
+        pass
+
+    def _claim_number(self) -> int:
+        self._machine.processes += 1
+        return self._machine.processes
+
+
+class InProcess:
+    """Stands for `compare.child.Child`, with the worker in this process."""
+
+    pid = 0
+
+    def __init__(self, script: Script, machine: Machine) -> None:
+        self._worker, self._machine = Worker(FakeBackend(script), script.clock), machine
+
+    def greet(self, deadline: float) -> dict[str, Any]:
+        return {"versions": {}}
+
+    def send(self, command: str, **arguments: Any) -> None:
+        self._machine.blocks += command == "block"
+        self._answer = getattr(self._worker, command)(**arguments)
+
+    def reply(self, command: str, deadline: float) -> Any:
+        return self._answer
+
+    def call(self, command: str, deadline: float, **arguments: Any) -> Any:
+        self.send(command, **arguments)
+        return self._answer
+
+    def close(self) -> None:
+        pass
+
+
+class Trials:
+    """Runs of `fake` against a slower `other`."""
+
+    def __init__(self, folder: Path, slowdown: float, drift: float) -> None:
+        noise = {"launch_noise": LAUNCH_NOISE, "step_noise": STEP_NOISE}
+        slow = {"step_seconds": 0.02 * (1 + slowdown), "seed": 2, **noise}
+        script = {"folder": str(folder), "fake": {"step_seconds": 0.02, "seed": 1, **noise}, "other": slow}
+        self._variable, self._machine = json.dumps(script), Machine(drift)
+        self._plan = plans.make(folder / "out", ("fake", "other"), rounds=ROUNDS, agreement=False)
+        self._launcher = Launcher(self._plan, folder)
+        store.save(self._plan.dataset, self._launcher.dataset)
+        self._launcher.started = self._started  # pyright: ignore[reportAttributeAccessIssue] -- no process is started
+
+    def _started(self, outcome: Outcome, *, purpose: str) -> Any:
+        return InProcess(Quiet(outcome.contender.name, self._variable, self._machine), self._machine)
+
+    def ratio(self) -> dict[str, float]:
+        """Return the ratio of one whole run."""
+        self._machine.blocks = 0
+        outcomes = Outcomes([Outcome(contender) for contender in self._plan.contenders])
+        rounds.time_rounds(self._launcher, outcomes, lambda *step: None)
+        result = judgement.result(self._plan, outcomes, ["samestep"])
+        results.validate(result)
+        return result["comparisons"][0]["ratio"]
+
+
+@pytest.fixture
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial[list[dict[str, float]]]:
+    plans.register(monkeypatch, tmp_path)
+    monkeypatch.setattr(store, "load", functools.cache(store.load))
+    monkeypatch.setattr(load, "read", lambda children: load.Reading(0, 0, 0))
+    monkeypatch.setattr(judgement.environment, "describe", dict)
+
+    def run(slowdown: float, drift: float) -> list[dict[str, float]]:
+        made = Trials(tmp_path, slowdown, drift)
+        return [made.ratio() for _ in range(TRIALS)]
+
+    return functools.partial(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drift", [0.0, 0.05])
+def test_equal_contenders_are_rarely_told_apart(trials: Any, drift: float):
+    significant = sum(not each["low"] <= 1 <= each["high"] for each in trials(0.0, drift))
+    assert significant <= MOST_SIGNIFICANT
+    assert significant > 0, "an interval that always holds 1 would be too wide"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slowdown", [0.01])
+def test_a_slowdown_lies_in_its_interval(trials: Any, slowdown: float):
+    covered = sum(each["low"] <= 1 + slowdown <= each["high"] for each in trials(slowdown, 0.0))
+    assert covered >= LEAST_COVERED
