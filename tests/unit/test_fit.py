@@ -1,17 +1,14 @@
 """`samestep fit` with the fake backends: real processes whose memory is scripted, in images and in bytes."""
 
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from compare import child, environment, fit, knobs, memory_limit, trial, worker
+from compare import child, environment, fit, knobs, trial
 from compare.data import synthetic
 from compare.fit import MEBIBYTE
-from compare.interface import Backend, Refused, RunSpec
+from compare.interface import Refused
 from tests.fakebackend import plans
 
 Result = dict[str, Any]
@@ -228,34 +225,7 @@ def test_the_limit_reaches_the_child_as_bytes_and_as_a_fraction(stage: Stage, mo
     assert needed <= found["smallest_memory_bytes"] <= needed * 1.02
 
 
-@pytest.mark.parametrize(("device", "limit", "held"), [("cpu", 5, [5]), ("cpu", None, []), ("cuda", 5, [])])
-def test_the_worker_limits_its_process_on_a_cpu_before_it_reads_data(
-    monkeypatch: pytest.MonkeyPatch, device: str, limit: int | None, held: list[int]
-) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(memory_limit, "hold", seen.append)
-    spec = RunSpec("digits-cnn", "float32", device, 8, 0, {}, 1, "no such file", memory_limit_bytes=limit)
-    with pytest.raises(FileNotFoundError):
-        worker.Worker(cast(Backend, None), time.perf_counter).open(spec.to_json())
-    assert seen == held
-
-
 def test_only_linux_limits_a_process(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit.sys, "platform", "darwin")
     with pytest.raises(Refused, match="only Linux limits the memory of a process"):
         stage.make()
-
-
-def test_the_limit_of_a_process_counts_from_what_it_holds() -> None:
-    program = (
-        "from compare import memory_limit\n"
-        "kept = bytearray(200 << 20)\n"
-        "memory_limit.hold(100 << 20)\n"
-        "more = bytearray(80 << 20)\n"
-        "try:\n"
-        "    most = bytearray(40 << 20)\n"
-        "except MemoryError:\n"
-        "    print('refused')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=plans.ROOT, check=False)
-    assert (done.stdout, done.stderr) == ("refused\n", "")

@@ -1,7 +1,6 @@
 """The command `samestep fit`: what it refuses, prints and writes, and its exit codes."""
 
 import json
-import math
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from compare import environment, knobs
+from compare import environment
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -124,14 +123,3 @@ def test_without_memory_a_cpus_limit_is_half_of_what_is_available(
     written = json.loads((program.folder / "out" / "fit.json").read_text())
     assert written["spec"]["memory_limit_bytes"] == written["spec"]["most_memory_bytes"] == 100 * MEBIBYTE
     assert written["contenders"][0]["largest_batch"] == 36
-
-
-def test_a_gpus_limit_reaches_jax_as_a_fraction_and_no_other_child() -> None:
-    user = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}
-    added = knobs.child_environment("jax", {}, "cuda", False, user, 1 / 3)
-    assert math.isclose(float(added["XLA_CLIENT_MEM_FRACTION"]), 1 / 3)
-    assert added["XLA_PYTHON_CLIENT_MEM_FRACTION"] == ""
-    assert added["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
-    for backend, device, fraction in (("jax", "cuda", None), ("jax", "cpu", 0.5), ("torch", "cuda", 0.5)):
-        others = knobs.child_environment(backend, {}, device, False, user, fraction)
-        assert not [name for name in others if "FRACTION" in name]
