@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Makes the evidence under benchmarks/h200 on a machine with four GPUs: three time, one certifies, each with cores of
-# its own. PYTHON names the interpreter. Arguments choose parts: compare, agree, large, selftest (default: all).
+# its own. PYTHON names the interpreter. Arguments choose parts: compare, agree, large, selftest, equal (default: all);
+# large certifies resnet50 and convnext-tiny, equal compares each tuned contender with itself, and with a bare loop.
 #   bash benchmarks/h200.sh compare agree
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 folder=benchmarks/h200
-parts=" ${*:-compare agree large selftest} "
+parts=" ${*:-compare agree large selftest equal} "
 precisions="float32 tf32 bfloat16 float16"
 cores=$(nproc)
 
@@ -63,6 +64,16 @@ certifying() { # GPU
     wait
 }
 
+equal() { # GPU BACKEND: the same contender twice, and its loop by hand
+    local gpu=$1 backend=$2 first=$(($1 * 8))
+    for workload in cifar-cnn resnet50; do
+        on "$gpu" "$first" $((first + 7)) "equal-$backend-$workload" \
+            compare "$backend:tuned" "$backend:tuned" --workload $workload --precision bfloat16
+    done
+    CUDA_VISIBLE_DEVICES=$gpu taskset -c "$first-$((first + 7))" "$python" -m benchmarks.bare_loop \
+        --backend "$backend" --tuning tuned --workload cifar-cnn --device cuda >"$folder/bare-$backend.txt" 2>&1
+}
+
 if asked compare; then
     timing 0 float32 &
     timing 1 tf32 bfloat16 &
@@ -72,3 +83,8 @@ if asked agree; then
     certifying 3 &
 fi
 wait
+if asked equal; then
+    equal 0 torch &
+    equal 1 jax &
+    wait
+fi
