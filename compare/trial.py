@@ -32,7 +32,8 @@ class Tester:
     """Makes tries for one contender and remembers them.
 
     Every try starts cold, in an empty cache of compiled programs, and trains on one batch of synthetic images, so that
-    what it needs is the step's memory and the compiler's.
+    what it needs is the step's memory and the compiler's. On a CPU that is not the same in every process: threads
+    allocate side by side, so close to the edge tries with the same numbers can end differently.
     """
 
     plan: Plan
