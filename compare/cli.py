@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from compare import __version__, environment, judgement, options, plan, results, runner
-from compare import fit as fitting
 from compare import selftest as selftests
+from compare.fitting import search
 from compare.interface import Refused
 from compare.report import certificate, figures, progress, terminal
 from compare.report import fit as fit_report
@@ -182,7 +182,7 @@ def fit(
     as_json: options.Json = False,
 ) -> None:
     """Search for the largest batch that fits, and for the least memory that a batch needs; write DIR/fit.json."""
-    task = fitting.make(
+    task = search.make(
         contenders or ["torch", "jax"],
         memory=memory,
         out=out or _default_out(),
@@ -194,15 +194,15 @@ def fit(
         deadline=deadline,
     )
     with progress.shown() as advance:
-        found = fitting.run(task, advance)
-    result = fitting.result(task, found, ["samestep", *sys.argv[1:]])
-    path = fitting.write(result, task.plan.out)
+        found = search.run(task, advance)
+    result = search.result(task, found, ["samestep", *sys.argv[1:]])
+    path = search.write(result, task.plan.out)
     if as_json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
     else:
         fit_report.render(result, Console())
         typer.echo(f"\nresult file: {path}")
-    raise typer.Exit(CONTENDER_FAILED if fitting.failed(result) else 0)
+    raise typer.Exit(CONTENDER_FAILED if search.failed(result) else 0)
 
 
 @app.command()

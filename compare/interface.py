@@ -65,7 +65,7 @@ class RunSpec:
         loss_scale: float16's first loss scale (torch.amp.GradScaler's default).
         memory_limit_bytes: most bytes that may be taken (None: as many as there are). On `cuda` a limit on the
             framework's allocator; on `cpu` on all that the process takes after the framework's import
-            (`compare.memory_limit`, by the worker's command `open`).
+            (`compare.measure.limit`, by the worker's command `open`).
     """
 
     workload: str

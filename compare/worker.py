@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import memory_limit, protocol, recording, training, weights
+from compare import protocol, recording, training, weights
 from compare.data import store
 from compare.interface import Backend, Refused, RunSpec, Session
-from compare.measure import memory, warmup
+from compare.measure import limit, memory, warmup
 from compare.measure.planted import Planted
 
 Clock = Callable[[], float]
@@ -52,7 +52,7 @@ class Worker:
         self._spec = RunSpec(**spec)
         self._session = None
         if self._spec.device == "cpu" and self._spec.memory_limit_bytes is not None:
-            memory_limit.hold(self._spec.memory_limit_bytes)
+            limit.hold(self._spec.memory_limit_bytes)
         self._train, self._test = store.load(self._spec.data)
         session = self._backend.open(self._spec)
         initial = weights.initial(session.signature(), self._spec.seed)

@@ -30,7 +30,7 @@ def report(device: Any, compiled: Any) -> Memory:
 def limit(device: Any, limit_bytes: int | None) -> None:
     """Check that JAX's allocator takes at most so many bytes of a GPU: XLA_CLIENT_MEM_FRACTION, set before the start.
 
-    On a CPU the worker limits the whole process (`compare.memory_limit`).
+    On a CPU the worker limits the whole process (`compare.measure.limit`).
 
     Raises:
         Refused: the allocator has another limit or none, as XLA_PYTHON_CLIENT_ALLOCATOR=platform has.

@@ -21,7 +21,7 @@ def report(device: torch.device) -> Memory:
 def limit(device: torch.device, limit_bytes: int | None) -> None:
     """Let torch's allocator reserve at most so many bytes of a GPU (torch.cuda.set_per_process_memory_fraction).
 
-    On a CPU the worker limits the whole process (`compare.memory_limit`).
+    On a CPU the worker limits the whole process (`compare.measure.limit`).
     """
     if limit_bytes is None or device.type == "cpu":
         return

@@ -24,7 +24,7 @@ _LIMITS = {
 
 
 def render(result: Mapping[str, Any], console: Console) -> None:
-    """Print the object of `fit.json` (see `compare.fit`) as a table, what stopped each search, and definitions."""
+    """Print the object of `fit.json` (`compare.fitting.search`): a table, what stopped each search, and definitions."""
 
     def say(text: str) -> None:
         console.print(Text(_plain(text)))

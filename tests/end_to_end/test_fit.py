@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from compare import bisection, fit
-from compare.fit import MEBIBYTE
+from compare.fitting import bisection
+from compare.fitting import search as fit
+from compare.fitting.search import MEBIBYTE
 
 MEMORY = 300
 BATCH = 16

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from compare import child, environment, fit, knobs, trial
+from compare import child, environment, knobs
 from compare.data import synthetic
-from compare.fit import MEBIBYTE
+from compare.fitting import search as fit
+from compare.fitting import trial
+from compare.fitting.search import MEBIBYTE
 from compare.interface import Refused
 from tests.fakebackend import plans
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from compare import knobs, memory_limit, worker
+from compare import knobs, worker
 from compare.interface import Backend, RunSpec
 from tests.fakebackend import plans
 
@@ -18,7 +18,7 @@ def test_the_worker_limits_its_process_on_a_cpu_before_it_reads_data(
     monkeypatch: pytest.MonkeyPatch, device: str, limit: int | None, held: list[int]
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(memory_limit, "hold", seen.append)
+    monkeypatch.setattr(limit, "hold", seen.append)
     spec = RunSpec("digits-cnn", "float32", device, 8, 0, {}, 1, "no such file", memory_limit_bytes=limit)
     with pytest.raises(FileNotFoundError):
         worker.Worker(cast(Backend, None), time.perf_counter).open(spec.to_json())
@@ -27,9 +27,9 @@ def test_the_worker_limits_its_process_on_a_cpu_before_it_reads_data(
 
 def test_the_limit_of_a_process_counts_from_what_it_holds() -> None:
     program = (
-        "from compare import memory_limit\n"
+        "from compare.measure import limit\n"
         "kept = bytearray(200 << 20)\n"
-        "memory_limit.hold(100 << 20)\n"
+        "limit.hold(100 << 20)\n"
         "more = bytearray(80 << 20)\n"
         "try:\n"
         "    most = bytearray(40 << 20)\n"

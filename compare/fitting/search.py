@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import psutil
 
-from compare import bisection, environment, plan, results, trial
-from compare.bisection import Bracket
+from compare import environment, plan, results
 from compare.contenders import Contender
 from compare.data import Dataset, synthetic
+from compare.fitting import bisection, trial
+from compare.fitting.bisection import Bracket
+from compare.fitting.trial import SMALLEST_BATCH, Tester
 from compare.interface import Batch, ContenderFailed, Refused
 from compare.plan import Plan
-from compare.trial import SMALLEST_BATCH, Tester
 
 SCHEMA_VERSION = 1
 FILE_NAME = "fit.json"
