@@ -18,7 +18,7 @@ def test_the_worker_limits_its_process_on_a_cpu_before_it_reads_data(
     monkeypatch: pytest.MonkeyPatch, device: str, limit: int | None, held: list[int]
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(limit, "hold", seen.append)
+    monkeypatch.setattr("compare.measure.limit.hold", seen.append)
     spec = RunSpec("digits-cnn", "float32", device, 8, 0, {}, 1, "no such file", memory_limit_bytes=limit)
     with pytest.raises(FileNotFoundError):
         worker.Worker(cast(Backend, None), time.perf_counter).open(spec.to_json())
