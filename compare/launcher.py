@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 from compare import knobs
 from compare.agreement.certificate import Certificate
@@ -99,9 +99,13 @@ class Launcher:
         """Start a greeted child for the `with` block; a failure in it marks the outcome and ends the block."""
         child = None
         try:
-            child = self.started(outcome, purpose=purpose)
-            outcome.versions = child.greet(self.plan.deadlines["start"])["versions"]
-            yield child
+            try:
+                child = self.started(outcome, purpose=purpose)
+                outcome.versions = child.greet(self.plan.deadlines["start"])["versions"]
+                ready = child
+            except ContenderFailed as failure:
+                ready = cast(Child, _NeverStarted(failure))  # a context manager cannot leave its block out
+            yield ready
         except ContenderFailed as failure:
             outcome.status, outcome.reason = failure.status, f"{purpose}: {failure.reason}"
         finally:
@@ -122,6 +126,16 @@ class Launcher:
         child = Child(contender.name, contender.package, added, self.scratch)
         self.family.add(child.pid)
         return child
+
+
+class _NeverStarted:
+    """Stands for a child that did not come up: whatever is asked of it raises why."""
+
+    def __init__(self, failure: ContenderFailed) -> None:
+        self._failure = failure
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self._failure
 
 
 def _user_cache() -> Path:

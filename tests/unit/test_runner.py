@@ -99,6 +99,7 @@ def _check_figures(contender: Result, seconds: float) -> None:
     ("name", "process", "at", "fault", "status", "phase"),
     [
         ("fake", 0, "open", "refuse", "refused", "training: open: scripted refusal"),
+        ("other", 0, "start", "exit", "crash", "training: starting: ended with exit code 7"),
         ("other", 0, "logits", "raise", "crash", "training: train: RuntimeError: scripted failure"),
         ("other", 1, "inspect", "exit", "crash", "certificate: .*: ended with exit code 7"),
         ("fake", 2, "memory", "oom", "oom", "memory: memory: MemoryError: scripted: 8 GiB wanted"),
