@@ -9,7 +9,6 @@ from typing import Any
 from compare import plan
 from compare.child import Child
 from compare.data import store
-from compare.interface import ContenderFailed
 from compare.launcher import Launcher, Outcome
 from compare.measure import simulation, voiding
 from compare.measure.nvml import SLOWDOWNS, Device
@@ -104,11 +103,8 @@ def _during(name: str, seconds: float) -> bool:
 def _with(launcher: Launcher, outcome: Outcome) -> Iterator[Proof]:
     name, device = outcome.contender.backend, launcher.plan.device
     for part, proofs in (("time", _time), ("memory", _memory)):
-        try:
-            with launcher.child(outcome, purpose="selftest") as child:
-                yield from proofs(launcher, child, outcome)
-        except ContenderFailed as failure:
-            outcome.reason = str(failure)
+        with launcher.child(outcome, purpose="selftest") as child:
+            yield from proofs(launcher, child, outcome)
         if outcome.status != "ok":
             yield Proof(f"{name} on {device}: {part}", f"{outcome.status}: {outcome.reason}", "no failure", False)
             return
