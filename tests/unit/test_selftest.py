@@ -83,6 +83,7 @@ def test_a_backend_that_fails_is_a_proof_that_fails(tmp_path: Any, monkeypatch: 
     assert proofs_of("fake", tmp_path, monkeypatch, fault="raise", at="open") == {"fake on cpu: time": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_ballast_is_measured_in_a_real_backend(backend: str) -> None:
     found = {proof.name: proof for proof in selftest.run([backend], "cpu", lambda *step: None)}
