@@ -196,8 +196,11 @@ class Backend(Protocol):
         """Tell whether an exception of the framework means that device or host memory ran out."""
         ...
 
-    def delay(self, seconds: float, device: str) -> Callable[[], None]:
-        """Return a function that keeps the device busy for so long, without waiting for it (`samestep selftest`)."""
+    def delay(self, seconds: float, device: str) -> Callable[[], None] | None:
+        """Return a function that keeps the device busy for so long, without waiting for it (`samestep selftest`).
+
+        None where the device is the host, which the caller can keep busy itself.
+        """
         ...
 
     def ballast(self, size: int, device: str) -> Any:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,9 @@ from compare.interface import ContenderFailed
 from compare.measure.telemetry import Family, Telemetry
 from compare.measure.voiding import Round, Window
 from compare.plan import Plan
+
+Progress = Callable[[str, int, int], None]
+"""Is told what is being done, how many parts of it are done, and out of how many; never while a block is timed."""
 
 
 @dataclass

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from compare.child import Child
 from compare.interface import ContenderFailed
-from compare.launcher import Launcher, Outcome, Outcomes
+from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.measure import load
 from compare.measure.order import palindromic
 from compare.measure.voiding import Round, Window
@@ -12,8 +12,6 @@ from compare.plan import Plan
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
 _PALINDROMES = 3
-
-Progress = Callable[[str, int, int], None]
 
 
 def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
@@ -116,11 +114,16 @@ def _warm_up(plan: Plan, child: Child, outcome: Outcome) -> None:
 
 
 def _block(launcher: Launcher, children: Mapping[str, Child], outcome: Outcome) -> tuple[float, Window]:
-    """Time one block; return its seconds per step, and when it ran."""
-    steps, start = outcome.steps_per_block, launcher.now()
+    """Time one block; return its seconds per step, and when it ran.
+
+    An equal block, which does not count, leads in: it outlasts what the contender that worked before has left behind
+    (threads that still spin, caches, clocks).
+    """
+    child, steps, deadline = children[outcome.contender.name], outcome.steps_per_block, launcher.plan.deadlines["block"]
     assert steps is not None  # set by _warm_up
-    child = children[outcome.contender.name]
-    seconds = child.call("block", launcher.plan.deadlines["block"], steps=steps) / steps
+    child.call("block", deadline, steps=steps)
+    start = launcher.now()
+    seconds = child.call("block", deadline, steps=steps) / steps
     return seconds, (start, launcher.now())
 
 

@@ -12,10 +12,10 @@ from compare import certification, trajectories
 from compare.certification import certify
 from compare.child import Child
 from compare.data import store
-from compare.launcher import Launcher, Outcome, Outcomes
+from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.measure import energy, telemetry, voiding
 from compare.plan import Plan
-from compare.rounds import BLOCK_SECONDS, Progress, time_rounds
+from compare.rounds import BLOCK_SECONDS, time_rounds
 
 _MEMORY_STEPS = 3
 

@@ -1,7 +1,7 @@
 """Proofs that samestep's own instruments work on this machine, made with known inputs: `samestep selftest`."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from compare import plan
 from compare.child import Child
 from compare.data import store
-from compare.launcher import Launcher, Outcome
+from compare.launcher import Launcher, Outcome, Progress
 from compare.measure import simulation, voiding
 from compare.measure.nvml import SLOWDOWNS, Device
 from compare.measure.simulation import Machine
@@ -24,8 +24,6 @@ _FIRST_BALLAST_BYTES = 2**20
 _BLOCKS, _DELAYED_STEPS, _MEMORY_STEPS = 9, 5, 3
 _PREALLOCATED = 0.25
 _FIGURES = ("live_peak_bytes", "pool_peak_bytes")
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

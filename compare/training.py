@@ -1,5 +1,6 @@
 """Whole training runs inside a child: losses, accuracies, and runs from perturbed weights for the certificate."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,8 @@ def train(session: Session, spec: RunSpec, train: Batch, test: Batch) -> dict[st
     Returns `loss`, the mean of each epoch (None where not finite), `train_accuracy` and `test_accuracy` at the end.
     """
     session.assign(weights.initial(session.signature(), spec.seed))
-    means: list[float | None] = []
-    for number in range(spec.epochs):
-        batches = epoch(spec, train, number)
-        session.feed(batches)
-        session.run(len(batches))
-        means.append(finite(session.losses().mean()))
     return {
-        "loss": means,
+        "loss": [finite(found.mean()) for found in _epochs(session, spec, train)],
         "train_accuracy": _accuracy(session, train, spec.batch_size),
         "test_accuracy": _accuracy(session, test, spec.batch_size),
     }
@@ -39,13 +34,7 @@ def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, gener
         signs = np.random.default_rng((spec.seed, generation))
         start = {name: a * (1 + roundoff * signs.choice((-1.0, 1.0), a.shape)) for name, a in start.items()}
     session.assign(start)
-    found: list[float | None] = []
-    for number in range(spec.epochs):
-        batches = epoch(spec, train, number)
-        session.feed(batches)
-        session.run(len(batches))
-        found += [finite(loss) for loss in session.losses()]
-    return found
+    return [finite(loss) for found in _epochs(session, spec, train) for loss in found]
 
 
 def epoch(spec: RunSpec, train: Batch, number: int) -> list[Batch]:
@@ -56,6 +45,15 @@ def epoch(spec: RunSpec, train: Batch, number: int) -> list[Batch]:
 def finite(value: float | Array) -> float | None:
     """Return a number that JSON can carry: None for NaN and infinity."""
     return float(value) if np.isfinite(value) else None
+
+
+def _epochs(session: Session, spec: RunSpec, train: Batch) -> Iterator[Array]:
+    """Train epoch after epoch and yield the losses [steps] of each."""
+    for number in range(spec.epochs):
+        batches = epoch(spec, train, number)
+        session.feed(batches)
+        session.run(len(batches))
+        yield session.losses()
 
 
 def _accuracy(session: Session, batch: Batch, size: int) -> float:

@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from compare import protocol, recording, training, weights
 from compare.data import store
 from compare.interface import Backend, Refused, RunSpec, Session
 from compare.measure import limit, memory, warmup
-from compare.measure.planted import Planted
+from compare.measure.planted import Planted, occupy
 
 Clock = Callable[[], float]
 
@@ -86,12 +87,7 @@ class Worker:
         }
 
     def block(self, steps: int) -> float:
-        """Time one block and return its seconds.
-
-        An equal block, not timed, leads in: it outlasts what the contender that worked before has left behind (threads
-        that still spin, caches, clocks).
-        """
-        self._timed(steps)
+        """Time one block and return its seconds."""
         return self._timed(steps)
 
     def spin(self, seconds: float, steps: int) -> int:
@@ -132,7 +128,7 @@ class Worker:
         """Put a delay before every dispatch from now on, and leave out the synchronisation unless `waits`."""
         session, device = self._open_session, self._spec.device
         plain = session.unplanted if isinstance(session, Planted) else session
-        delay = self._backend.delay(delay_seconds, device)
+        delay = self._backend.delay(delay_seconds, device) or partial(occupy, delay_seconds)
         self._session = cast(Session, Planted(plain, delay, apart=device == "cpu", waits=waits))
 
     def ballast(self, size: int, device: str) -> None:

@@ -11,14 +11,13 @@ import jax.numpy as jnp
 _SIDE, _FIRST_PRODUCTS = 2048, 100
 
 
-def delay(seconds: float, device: str) -> Callable[[], None]:
-    """Return a function that keeps the device busy for so long after what is queued, without waiting for it.
+def delay(seconds: float, device: str) -> Callable[[], None] | None:
+    """Return a function that keeps the GPU busy for so long after what is queued, without waiting for it.
 
-    On a GPU it multiplies matrices, as often as takes that long; on a CPU, where steps are waited for in between, the
-    caller sleeps.
+    It multiplies matrices, as often as takes that long. None on a CPU.
     """
     if device != "cuda":
-        return lambda: _occupy(seconds)
+        return None
     matrix = jnp.full((_SIDE, _SIDE), 1 / _SIDE)
     count = _FIRST_PRODUCTS
     _duration(matrix, count)  # the first of each count compiles
@@ -30,12 +29,6 @@ def delay(seconds: float, device: str) -> Callable[[], None]:
         _products(matrix, count)
 
     return busy
-
-
-def _occupy(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:  # not time.sleep: a core that has slept computes more slowly afterwards
-        pass
 
 
 def ballast(size: int, device: str) -> Any:

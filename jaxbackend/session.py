@@ -127,6 +127,7 @@ class JaxSession:
         with self._policy.scope():
             program = None
             if self._spec.knobs["compile"]:
+                # Its type is that of an uncompiled step as well, which has no such methods.
                 program = self._step.program.lower(self._state, *self._batch(0)).compile()  # type: ignore[attr-defined]
             return memory.report(self._device, program)
 
@@ -147,6 +148,7 @@ class JaxSession:
             "loss_scaling": self._state.scaling is not None,
             "batch_size": len(labels),
             "device": self._device.device_kind,
+            # Only a compiled step has a cache.
             "compile": bool(knobs["compile"]) and self._step.program._cache_size() > 0,  # type: ignore[attr-defined]
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
@@ -209,7 +211,7 @@ class JaxBackend:
         """See `compare.interface.Backend`."""
         return memory.out_of_memory(error)
 
-    def delay(self, seconds: float, device: str) -> Callable[[], None]:
+    def delay(self, seconds: float, device: str) -> Callable[[], None] | None:
         """See `compare.interface.Backend`."""
         return proofs.delay(seconds, device)
 

@@ -9,24 +9,17 @@ import torch
 _FIRST_CYCLES = 10_000_000
 
 
-def delay(seconds: float, device: str) -> Callable[[], None]:
-    """Return a function that keeps the device busy for so long after what is queued, without waiting for it.
+def delay(seconds: float, device: str) -> Callable[[], None] | None:
+    """Return a function that keeps the GPU busy for so long after what is queued, without waiting for it.
 
-    On a GPU one thread counts clock cycles (torch.cuda._sleep); on a CPU, where torch computes in the calling thread,
-    the caller counts the time.
+    One thread counts clock cycles (torch.cuda._sleep). None on a CPU.
     """
     if device != "cuda":
-        return lambda: _occupy(seconds)
+        return None
     cycles = _FIRST_CYCLES
     for _ in range(3):
         cycles = round(cycles * seconds / _duration(cycles))
     return lambda: torch.cuda._sleep(cycles)
-
-
-def _occupy(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:  # not time.sleep: a core that has slept computes more slowly afterwards
-        pass
 
 
 def ballast(size: int, device: str) -> Any:

@@ -40,6 +40,7 @@ class TorchSession:
         self._signature = layout.signature(model)
         model = model.to(self._device)
         if knobs["channels-last"]:
+            # torch's annotations leave out this form, which its documentation has.
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         update = optim.build(
             workload.optimizer, model, fused=bool(knobs["fused-optimizer"]), capturable=bool(knobs["graph-capture"])
@@ -219,7 +220,7 @@ class TorchBackend:
         """See `compare.interface.Backend`."""
         return memory.out_of_memory(error)
 
-    def delay(self, seconds: float, device: str) -> Callable[[], None]:
+    def delay(self, seconds: float, device: str) -> Callable[[], None] | None:
         """See `compare.interface.Backend`."""
         return proofs.delay(seconds, device)
 

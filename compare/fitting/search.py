@@ -19,13 +19,12 @@ from compare.fitting import bisection, trial
 from compare.fitting.bisection import Bracket
 from compare.fitting.trial import SMALLEST_BATCH, Tester
 from compare.interface import Batch, ContenderFailed, Refused
+from compare.launcher import Progress
 from compare.plan import Plan
 
 SCHEMA_VERSION = 1
 FILE_NAME = "fit.json"
 MEBIBYTE = 2**20
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What is measured beside time: memory, and later telemetry and energy."""
+"""What is measured and how: order and length of blocks, memory, telemetry, energy, load, and which rounds are void."""

@@ -1,5 +1,6 @@
 """Sessions with a fault of a known size, for `samestep selftest`."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,3 +37,10 @@ class Planted:
         """Wait for the device, or pretend to."""
         if self._waits:
             self.unplanted.wait()
+
+
+def occupy(seconds: float) -> None:
+    """Keep the calling thread busy for so long."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:  # not time.sleep: a core that has slept computes more slowly afterwards
+        pass

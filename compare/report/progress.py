@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from compare.rounds import Progress as Callback
+from compare.launcher import Progress as Callback
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.fakebackend.session import FakeBackend
 
 TRIALS, ROUNDS, MOST_SIGNIFICANT, LEAST_COVERED = 200, 10, 18, 182
 LAUNCH_NOISE, STEP_NOISE = 0.005, 0.01
-BLOCKS = 12  # of a round of two contenders
+BLOCKS = 24  # of a round of two contenders, half of them to lead in
 
 
 class Machine:

@@ -2,46 +2,21 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from compare import judgement, recording, results, runner
-from tests.fakebackend import plans
+from compare import recording
+from tests.unit.stage import Result, Stage, exit_code
 
-Result = dict[str, Any]
 GATES = ["semantic", "scaling", "precision", "trajectory", "accuracy", "settings"]
 CASES = ["batch 64", "batch 2, 9 pixels", "batch 7, 10 pixels"]
 STEPS = 22  # of one epoch of the digits in batches of 64
 
 
-class Stage:
-    """Certifies scripted contenders in a folder of their own."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._monkeypatch = folder, monkeypatch
-        self.progress: list[tuple[str, int, int]] = []
-
-    def agree(self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, **changes: Any) -> Result:
-        plans.register(self._monkeypatch, self.folder, script)
-        plan = plans.make(self.folder / "out", texts or ("fake", "other"), rounds=None, **changes)
-        outcomes = runner.agree(plan, seeds, lambda *step: self.progress.append(step))
-        assert not plans.remaining(plans.started(self.folder), within=0.5)
-        result = judgement.result(plan, outcomes, ["samestep", "agree", *texts])
-        assert results.load(results.write(result, plan.out)) == result
-        return result
-
-
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path, monkeypatch)
-
-
-def exit_code(result: Result) -> int:
-    if judgement.contender_failed(result):
-        return 3
-    return 1 if judgement.claim_failed(result) else 0
 
 
 def gate(result: Result, name: str) -> Result:

@@ -49,7 +49,7 @@ def nursery(tmp_path: Path) -> Generator[Nursery]:
         child.close()
         child.close()
     assert not plans.remaining(nursery.family())
-    assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208 -- names only
 
 
 def test_a_child_greets_and_answers_until_it_is_closed(nursery: Nursery) -> None:

@@ -10,6 +10,7 @@ from compare import judgement, results, runner
 from compare.interface import Refused
 from compare.measure import load, voiding
 from tests.fakebackend import plans
+from tests.unit.stage import Stage
 
 NOISE = {"step_noise": 0.001, "seed": 1}
 
@@ -17,12 +18,7 @@ NOISE = {"step_noise": 0.001, "seed": 1}
 def run(
     folder: Path, patch: pytest.MonkeyPatch, script: dict[str, Any] | None = None, **changes: Any
 ) -> dict[str, Any]:
-    plans.register(patch, folder, script)
-    plan = plans.make(folder / "out", ("fake", "other"), **changes)
-    outcomes = runner.run(plan, lambda *step: None)
-    result = judgement.result(plan, outcomes, ["samestep"])
-    assert results.load(results.write(result, plan.out)) == result
-    return result
+    return Stage(folder, patch).run(script=script, **changes)
 
 
 def working(folder: Path, place: str = "open") -> list[str]:

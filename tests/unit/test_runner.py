@@ -3,48 +3,15 @@
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from compare import judgement, results, runner
-from tests.fakebackend import plans
-
-Result = dict[str, Any]
-
-
-class Stage:
-    """Runs whole comparisons of scripted contenders in a folder of their own."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self._monkeypatch = monkeypatch
-        self.progress: list[tuple[str, int, int]] = []
-
-    def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Result:
-        plans.register(self._monkeypatch, self.folder, script)
-        plan = plans.make(self.folder / "out", texts or ("fake", "other"), **changes)
-        outcomes = runner.run(plan, lambda *step: self.progress.append(step))
-        assert not plans.remaining(plans.started(self.folder), within=0.5)
-        result = judgement.result(plan, outcomes, ["samestep", "compare", *texts])
-        assert results.load(results.write(result, plan.out)) == result
-        return result
-
-    def calls(self, place: str) -> list[list[str]]:
-        """Return [name, process, pid, place] of every call to `place`, in order."""
-        lines = (self.folder / "calls.log").read_text().splitlines()
-        return [line.split() for line in lines if line.endswith(f" {place}")]
+from tests.unit.stage import Result, Stage, exit_code
 
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path, monkeypatch)
-
-
-def exit_code(result: Result) -> int:
-    if judgement.contender_failed(result):
-        return 3
-    return 1 if judgement.claim_failed(result) else 0
 
 
 def test_an_a_a_run_finds_no_difference_whatever_is_printed(stage: Stage, capfd: pytest.CaptureFixture[str]) -> None:

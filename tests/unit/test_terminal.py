@@ -101,7 +101,7 @@ def test_report_holds_the_sentence_and_the_figures() -> None:
     assert _row(text, "compile (s)") == ["12.3", "12.3"]
     assert _row(text, "first step (s)") == ["0.457", "0.457"]
     assert _row(text, "step time (ms)") == ["2.500", "1.747"]
-    assert _row(text, "95 % interval") == ["2.475–2.525", "1.730–1.765"]  # noqa: RUF001
+    assert _row(text, "95 % interval") == ["2.475–2.525", "1.730–1.765"]  # noqa: RUF001 -- the report's dash
     assert _row(text, "images/s") == ["25,600", "36,624"]
     assert _row(text, "live peak (MiB)") == ["12.0", "12.0"]
     assert _row(text, "train accuracy (%)") == ["99.91", "99.91"]
@@ -122,14 +122,14 @@ def test_without_an_interval_the_median_stands() -> None:
     step = {**make_contender()["step_seconds"], "interval": None, "median": 3e-3}
     text = _rendered(contenders=[make_contender(step_seconds=step), make_contender("jax", step_seconds=step)])
     assert _row(text, "step time (ms)") == ["3.000", "3.000"]
-    assert "95 % interval –" not in text  # noqa: RUF001
+    assert "95 % interval –" not in text  # noqa: RUF001 -- the report's dash
     assert "geometric mean" not in text
     assert "interval" not in text.partition("jax is")[0]
 
 
 def test_absent_memory_shows_a_dash_and_its_reason_once() -> None:
     text = _rendered()
-    assert _row(text, "static (MiB)") == ["–", "–"]  # noqa: RUF001
+    assert _row(text, "static (MiB)") == ["–", "–"]  # noqa: RUF001 -- the report's dash
     assert text.count("torch has no static plan") == 1
     assert "static: not available for torch, jax: torch has no static plan" in text
 
@@ -149,7 +149,7 @@ def test_a_failed_contender_keeps_its_column_and_says_why() -> None:
     )
     text = _rendered(contenders=[make_contender(), failed], comparisons=[])
     assert _row(text, "status") == ["ok", "oom"]
-    assert _row(text, "step time (ms)") == ["2.500", "–"]  # noqa: RUF001
+    assert _row(text, "step time (ms)") == ["2.500", "–"]  # noqa: RUF001 -- the report's dash
     assert "jax: oom, out of device memory" in text
 
 
@@ -212,7 +212,7 @@ def test_agreement_names_each_gate_and_the_mismatch() -> None:
     failed = {**agreement, "status": "fail", "reason": "one pair differs", "gates": [gate]}
     assert agreement_lines(failed) == [
         "agreement in float32: fail (one pair differs)",
-        "  semantic: – (limit 1e-10), FAIL",  # noqa: RUF001
+        "  semantic: – (limit 1e-10), FAIL",  # noqa: RUF001 -- the report's dash
         "  jax against torch: fail, first mismatch activation/conv1: padding",
     ]
     lone = {**agreement, "pairs": [], "gates": [], "first_mismatch": "logits"}
