@@ -1,0 +1,60 @@
+"""`samestep agree`."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from compare import judgement, plan, results, runner
+from compare.commands import endings, options
+from compare.interface import Refused
+from compare.report import certificate, figures, progress
+
+
+def agree(
+    contenders: options.Contenders = None,
+    workload: options.WorkloadName = "digits-cnn",
+    batch_size: options.BatchSize = None,
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
+    epochs: options.Epochs = None,
+    seed: options.Seed = 0,
+    seeds: Annotated[int, typer.Option(help="Training runs per contender for the accuracy gate.")] = 5,
+    data: options.Data = None,
+    deterministic: options.Deterministic = False,
+    deadline: options.Deadline = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Every tensor in execution order.")] = False,
+    out: options.Out = None,
+    as_json: options.Json = False,
+) -> None:
+    """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
+    if not 2 <= seeds <= 1000:
+        raise Refused(f"--seeds {seeds} is not allowed; allowed: a whole number from 2 to 1000")
+    chosen = plan.make(
+        contenders or ["torch", "jax"],
+        out=out or endings.default_out(),
+        workload=workload,
+        batch_size=batch_size,
+        precision=precision,
+        device=device,
+        rounds=None,
+        seed=seed,
+        epochs=epochs,
+        data_folder=data,
+        deterministic=deterministic,
+        deadline=deadline,
+    )
+    with progress.shown() as advance:
+        outcomes = runner.agree(chosen, seeds, advance)
+    result = judgement.result(chosen, outcomes, ["samestep", *sys.argv[1:]])
+    path = results.write(result, chosen.out)
+    if result["agreement"]["trajectory"]:
+        figures.loss_curves(result["agreement"]["trajectory"], chosen.out / "trajectory.svg")
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        certificate.render(result, Console(), verbose=verbose)
+        typer.echo(f"result file: {path}")
+    raise typer.Exit(endings.exit_code(result))

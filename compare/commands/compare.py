@@ -1,0 +1,68 @@
+"""`samestep compare`."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from compare import judgement, plan, results, runner
+from compare.commands import endings, options
+from compare.interface import Refused
+from compare.report import progress, terminal
+
+
+def compare(
+    contenders: options.Contenders = None,
+    workload: options.WorkloadName = "digits-cnn",
+    batch_size: options.BatchSize = None,
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
+    rounds: Annotated[int, typer.Option(help="Rounds of fresh processes.")] = 10,
+    quick: Annotated[bool, typer.Option("--quick", help="5 rounds, and no energy.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="20 rounds.")] = False,
+    epochs: options.Epochs = None,
+    seed: options.Seed = 0,
+    margin: Annotated[float, typer.Option(help="Relative difference that matters.")] = 0.01,
+    data: options.Data = None,
+    skip_agreement: Annotated[
+        bool, typer.Option("--skip-agreement", help="Make no certificate; every verdict is then INVALID.")
+    ] = False,
+    deterministic: options.Deterministic = False,
+    design: Annotated[str, typer.Option(help="alternating, turns or sequential (which is INVALID).")] = "alternating",
+    deadline: options.Deadline = None,
+    out: options.Out = None,
+    as_json: options.Json = False,
+) -> None:
+    """Train, certify and time contenders on the same machine; write DIR/result.json."""
+    if quick and paper:
+        raise Refused("--quick and --paper exclude each other")
+    chosen = plan.make(
+        contenders or ["torch", "jax"],
+        out=out or endings.default_out(),
+        workload=workload,
+        batch_size=batch_size,
+        precision=precision,
+        device=device,
+        rounds=5 if quick else 20 if paper else rounds,
+        seed=seed,
+        epochs=epochs,
+        margin=margin,
+        data_folder=data,
+        agreement=not skip_agreement,
+        deterministic=deterministic,
+        design=design,
+        energy=not quick,
+        deadline=deadline,
+    )
+    with progress.shown() as advance:
+        outcomes = runner.run(chosen, advance)
+    result = judgement.result(chosen, outcomes, ["samestep", *sys.argv[1:]])
+    path = results.write(result, chosen.out)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        terminal.render(result, Console())
+        typer.echo(f"\nresult file: {path}")
+    raise typer.Exit(endings.exit_code(result))

@@ -1,0 +1,48 @@
+"""`samestep fit`."""
+
+import json
+import sys
+
+import typer
+from rich.console import Console
+
+from compare.commands import endings, options
+from compare.fitting import search
+from compare.report import fit as fit_report
+from compare.report import progress
+
+
+def fit(
+    contenders: options.Contenders = None,
+    workload: options.WorkloadName = "digits-cnn",
+    batch_size: options.BatchSize = None,
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
+    seed: options.Seed = 0,
+    memory: options.MemoryLimit = None,
+    deadline: options.Deadline = None,
+    out: options.Out = None,
+    as_json: options.Json = False,
+) -> None:
+    """Search for the largest batch that fits, and for the least memory that a batch needs; write DIR/fit.json."""
+    task = search.make(
+        contenders or ["torch", "jax"],
+        memory=memory,
+        out=out or endings.default_out(),
+        workload=workload,
+        batch_size=batch_size,
+        precision=precision,
+        device=device,
+        seed=seed,
+        deadline=deadline,
+    )
+    with progress.shown() as advance:
+        found = search.run(task, advance)
+    result = search.result(task, found, ["samestep", *sys.argv[1:]])
+    path = search.write(result, task.plan.out)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        fit_report.render(result, Console())
+        typer.echo(f"\nresult file: {path}")
+    raise typer.Exit(endings.CONTENDER_FAILED if search.failed(result) else 0)

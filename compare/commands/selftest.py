@@ -1,0 +1,28 @@
+"""`samestep selftest`."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from compare import selftest as selftests
+from compare.commands import endings, options
+from compare.report import progress
+from compare.report import selftest as proof_table
+
+
+def selftest(
+    backends: Annotated[list[str] | None, typer.Argument(help="torch, jax or both.", show_default=False)] = None,
+    device: options.Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the proofs as JSON alone.")] = False,
+) -> None:
+    """Prove on this machine, with known inputs, that samestep measures what it says."""
+    with progress.shown() as advance:
+        proofs = selftests.run(backends or ["torch", "jax"], device, advance)
+    if as_json:
+        typer.echo(json.dumps([asdict(proof) for proof in proofs], indent=2))
+    else:
+        proof_table.render(proofs, Console())
+    raise typer.Exit(endings.CLAIM_FAILED if any(proof.held is False for proof in proofs) else 0)
