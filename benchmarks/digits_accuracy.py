@@ -26,7 +26,7 @@ def unstandardised(batch: Batch) -> Batch:
 
 
 def main() -> None:
-    switches = knobs.resolve("jax", "compiled", "cpu")
+    switches = knobs.resolve("jax", "compiled", "cpu", "digits-cnn")
     os.environ |= knobs.child_environment("jax", switches, "cpu", False, os.environ)
     from jaxbackend import layers
     from jaxbackend.models import simple

@@ -85,37 +85,44 @@ KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in _ALL}
 TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
     "compiled": "stock and the compiler",
-    "tuned": "the fastest known for the device",
+    "tuned": "the fastest known for the workload and device",
 }
 
 # Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers.
-_SETTINGS: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
-    ("jax", "stock", "cpu"): {"compile": True},
-    ("jax", "stock", "cuda"): {"compile": True},
-    ("jax", "compiled", "cpu"): {"compile": True, "donation": True},
-    ("jax", "compiled", "cuda"): {"compile": True, "donation": True},
-    # A scan of convolutions is slower than single steps on XLA's CPU backend, a compiled model slower than eager
-    # kernels with PyTorch's (docs/measurements.md), so the tuned settings of the CPU leave them out.
-    ("jax", "tuned", "cpu"): {"compile": True, "donation": True},
-    ("jax", "tuned", "cuda"): {"compile": True, "donation": True, "graph-capture": True, "steps-per-dispatch": 20},
-    ("torch", "stock", "cpu"): {},
-    ("torch", "stock", "cuda"): {},
-    ("torch", "compiled", "cpu"): {"compile": True},
-    ("torch", "compiled", "cuda"): {"compile": True},
-    ("torch", "tuned", "cpu"): {"channels-last": True, "fused-optimizer": True},
-    ("torch", "tuned", "cuda"): {
-        "compile": True,
-        "channels-last": True,
-        "fused-optimizer": True,
-        "graph-capture": True,
-        "steps-per-dispatch": 20,
-        "kernel-search": True,
-    },
+_GIVEN: Mapping[tuple[str, str], Mapping[str, Value]] = {
+    ("jax", "stock"): {"compile": True},
+    ("jax", "compiled"): {"compile": True, "donation": True},
+    ("torch", "stock"): {},
+    ("torch", "compiled"): {"compile": True},
+}
+
+_EVERY = "every other workload"
+_JAX_GRAPH: Mapping[str, Value] = {"compile": True, "donation": True, "graph-capture": True}
+_TORCH_GRAPH: Mapping[str, Value] = {
+    "compile": True,
+    "channels-last": True,
+    "fused-optimizer": True,
+    "graph-capture": True,
+    "kernel-search": True,
+}
+
+# The fastest known, by (backend, device, workload), each with where it was measured. A scan of convolutions is slower
+# than single steps on XLA's CPU backend, a compiled model slower than eager kernels with PyTorch's.
+_TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
+    ("jax", "cpu", _EVERY): ({"compile": True, "donation": True}, "docs/measurements.md"),
+    ("torch", "cpu", _EVERY): ({"channels-last": True, "fused-optimizer": True}, "docs/measurements.md"),
+    ("jax", "cuda", _EVERY): ({**_JAX_GRAPH, "steps-per-dispatch": 20}, "benchmarks/h200"),
+    ("torch", "cuda", _EVERY): ({**_TORCH_GRAPH, "steps-per-dispatch": 20}, "benchmarks/h200"),
+    # A step of tens of milliseconds hides its launch, and a program of many such steps only takes longer to compile.
+    ("jax", "cuda", "resnet50"): ({"compile": True, "donation": True}, "benchmarks/h200"),
+    ("torch", "cuda", "resnet50"): (_TORCH_GRAPH, "benchmarks/h200"),
 }
 
 
-def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
+def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, Value]:
     """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
+
+    `tuned` differs from workload to workload.
 
     Raises:
         Refused: for an unknown tuning, knob or value, or a knob that the backend or device has no switch for.
@@ -124,7 +131,7 @@ def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
     if head not in TUNINGS:
         head, rest = "stock", [head, *rest]
     values: dict[str, Value] = {knob.name: knob.default for knob in _ALL if backend not in knob.fixed}
-    values |= _SETTINGS.get((backend, head, device), {})
+    values |= _named(backend, head, device, workload)
     given: set[str] = set()
     for item in rest:
         name, _, text = item.partition("=")
@@ -142,6 +149,13 @@ def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
         values[name] = _value(knob, text, f"{backend}:{tuning}")
     _check_device(backend, tuning, device, values)
     return values
+
+
+def _named(backend: str, name: str, device: str, workload: str) -> Mapping[str, Value]:
+    if name != "tuned":
+        return _GIVEN.get((backend, name), {})
+    settings, _ = _TUNED.get((backend, device, workload)) or _TUNED.get((backend, device, _EVERY)) or ({}, "")
+    return settings
 
 
 def _value(knob: Knob, text: str, where: str) -> Value:

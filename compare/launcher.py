@@ -118,7 +118,7 @@ class Launcher:
     def started(self, outcome: Outcome, *, purpose: str) -> Child:
         """Start a child without waiting for it."""
         contender = outcome.contender
-        values = knobs.resolve(contender.backend, contender.tuning, self.plan.device)
+        values = knobs.resolve(contender.backend, contender.tuning, self.plan.device, self.plan.workload.name)
         added = knobs.child_environment(
             contender.backend, values, self.plan.device, self.plan.deterministic, os.environ, self.memory_fraction
         )
