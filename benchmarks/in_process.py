@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from compare import data, knobs, workloads
+from compare import data, knobs, variables, workloads
 from compare.data import store
 from compare.interface import RunSpec
 from compare.worker import Worker
@@ -19,7 +19,7 @@ def opened(
     chosen = workloads.get(workload)
     size = batch_size or chosen.batch_size
     switches = knobs.resolve(backend, tuning, device, workload)
-    os.environ |= knobs.child_environment(backend, switches, device, False, os.environ)
+    os.environ |= variables.child_environment(backend, switches, device, False, os.environ)
     worker = Worker(importlib.import_module(f"{backend}backend.session").BACKEND, perf_counter)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "dataset.safetensors"

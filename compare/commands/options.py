@@ -14,6 +14,17 @@ Contenders = Annotated[
     ),
 ]
 WorkloadName = Annotated[str, typer.Option(help="What to train; `samestep workloads` lists them.")]
+Tuning = Annotated[
+    str | None, typer.Option(help="Tuning of every contender that names none. Default: compiled.", show_default=False)
+]
+Knobs = Annotated[
+    str | None,
+    typer.Option(
+        help="Knobs, joined by ',', in place of --tuning; `samestep knobs` lists them.",
+        metavar="KNOB[=VALUE],...",
+        show_default=False,
+    ),
+]
 BatchSize = Annotated[int | None, typer.Option(help="Images per step. Default: the workload's.")]
 Precision = Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
