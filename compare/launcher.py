@@ -41,6 +41,7 @@ class Outcome:
     samples: list[list[float]] = field(default_factory=list[list[float]])
     windows: list[list[Window]] = field(default_factory=list[list[Window]])
     unsteady_rounds: int = 0
+    cached_compile_seconds: list[float] = field(default_factory=list[float])
     unproven: str | None = None
 
 
