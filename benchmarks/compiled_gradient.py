@@ -1,8 +1,10 @@
-"""A wrong gradient of torch.compile that the certificate found: error of the compiled against the eager gradient.
+"""Wrong gradients of torch.compile that the certificate found: error of the compiled against the eager gradient.
 
-python benchmarks/compiled_gradient.py
+python -m benchmarks.compiled_gradient
+python -m benchmarks.compiled_gradient --device cuda --precision float64
 """
 
+import argparse
 import itertools
 
 import torch
@@ -12,19 +14,22 @@ from torch.nn.functional import cross_entropy
 BATCHES, SIZES = (2, 4, 7, 64), (8, 9)
 
 
-def error(backend: str, batch: int, size: int) -> float:
-    """Return |compiled - eager| / |eager| of the convolution's bias gradient, bfloat16 by autocast, on the CPU."""
+def error(backend: str, batch: int, size: int, device: str, precision: str) -> float:
+    """Return |compiled - eager| / |eager| of the convolution's bias gradient; bfloat16 is autocast's."""
     torch.manual_seed(0)
     torch.compiler.reset()
     model = nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * (size // 2) ** 2, 10)
     )
-    images, labels = torch.randn(batch, 1, size, size), torch.randint(0, 10, (batch,))
+    wide = torch.float64 if precision == "float64" else torch.float32
+    model.to(device, wide)
+    images = torch.randn(batch, 1, size, size, device=device, dtype=wide)
+    labels = torch.randint(0, 10, (batch,), device=device)
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
             logits = model(images)
-        return cross_entropy(logits.float(), labels)
+        return cross_entropy(logits.to(wide), labels)
 
     bias = model[0].bias
     assert isinstance(bias, nn.Parameter)
@@ -34,9 +39,16 @@ def error(backend: str, batch: int, size: int) -> float:
 
 
 def main() -> None:
-    print(f"torch {torch.__version__}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("float64", "float32", "bfloat16"), default="bfloat16")
+    wanted = parser.parse_args()
+    print(f"torch {torch.__version__} {wanted.device} {wanted.precision}")
     for batch, size in itertools.product(BATCHES, SIZES):
-        errors = ", ".join(f"{backend} {error(backend, batch, size):.1e}" for backend in ("inductor", "aot_eager"))
+        errors = ", ".join(
+            f"{backend} {error(backend, batch, size, wanted.device, wanted.precision):.1e}"
+            for backend in ("inductor", "aot_eager")
+        )
         print(f"batch {batch}, {size}x{size} pixels: {errors}")
 
 

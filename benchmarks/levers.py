@@ -75,6 +75,19 @@ def max_autotune_pointwise() -> None:
     config.max_autotune_pointwise = True
 
 
+def library_max_pool() -> None:
+    """XLA's own max-pool, whose gradient scatters."""
+    from flax import nnx
+
+    from jaxbackend import layers
+
+    def pool(x: Any, size: int, stride: int, padding: int) -> Any:
+        sides: Any = [(padding, padding)] * 2
+        return nnx.max_pool(x, (size, size), (stride, stride), sides)
+
+    layers._max_pool = pool
+
+
 def two_pass_variance() -> None:
     """Variance as the mean square distance from the mean, which needs the mean first."""
     import jax.numpy as jnp
@@ -91,6 +104,7 @@ def two_pass_variance() -> None:
 LEVERS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None,
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
+    "jax-library-max-pool": library_max_pool,
     "jax-two-pass-variance": two_pass_variance,
     "torch-pointwise-as-matmul": pointwise_as_matmul_torch,
     "torch-coordinate-descent": coordinate_descent,

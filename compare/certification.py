@@ -1,23 +1,30 @@
 """Making certificates: children record each contender's steps, the pure gates judge the records."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from compare import data, recording
+from compare import data, recorders, recording
 from compare.agreement import certificate, gates, referee, settings
 from compare.agreement.gates import Gate
 from compare.agreement.referee import Noise
-from compare.child import Child
 from compare.data import store
 from compare.interface import Arrays
 from compare.launcher import Launcher, Outcome, Outcomes
 from compare.plan import Plan
+from compare.recorders import Command, Recorder
 
 _STEPS = 3
 _NOISE_RUNS = 20
 _CONDITIONING_RUNS = 5
-_LARGEST_BATCH = 64  # of a certificate: errors do not depend on it, the time of float64 does
+_CORES_FOR_MANY = 8
+_NUMBERS = itertools.count()
+# Errors do not depend on the batch; the time of float64 does, and the size of what is compared: every activation.
+_LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
 
 
 @dataclass(frozen=True)
@@ -32,41 +39,27 @@ class Case:
 
 
 def native(plan: Plan) -> Case:
-    """Return the case of the plan itself, its batch cut to 64 images."""
-    return Case(min(plan.batch_size, _LARGEST_BATCH), None)
+    """Return the case of the plan itself, its batch cut to 64 images, and further where images are large."""
+    height, width, _ = plan.workload.model.image
+    return Case(min(plan.batch_size, _LARGEST_BATCH, max(2, _MOST_PIXELS // (height * width))), None)
 
 
 def adversarial(plan: Plan) -> tuple[Case, ...]:
     """Return the native case, the least batch at an odd image size, and an odd batch at another even size."""
     size = plan.workload.model.image[0]
     odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)
-    return native(plan), Case(2, odd), Case(7, even)
+    return native(plan), Case(2, odd), Case(7 if 7 * even**2 <= _MOST_PIXELS else 3, even)
 
 
 def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> None:
     """Certify every contender that is alive against the baseline, over all cases."""
-    precisions = list(dict.fromkeys(("float64", "float32", launcher.plan.precision)))
-    datasets = {case: _dataset(launcher, case) for case in cases}
-    records: dict[tuple[str, Case], dict[str, Arrays]] = {}
-    repeated: dict[str, Gate] = {}
-    noise: dict[Case, Noise] = {}
-    for outcome in outcomes.alive:
-        with launcher.child(outcome, purpose="certificate") as child:
-            # Before its first command, a child has imported its framework and nothing else.
-            deadline = launcher.plan.deadlines["memory"]
-            outcome.idle_bytes = child.call("idle_memory", deadline, device=launcher.plan.device)
-            for case in cases:
-                if outcome is outcomes.contenders[0]:
-                    noise[case] = _noise(launcher, child, outcome, case, datasets[case])
-                records[outcome.contender.name, case] = {
-                    precision: _record(launcher, child, outcome, precision, case, datasets[case])
-                    for precision in precisions
-                }
-            if launcher.plan.deterministic:
-                again = _record(launcher, child, outcome, launcher.plan.precision, cases[0], datasets[cases[0]])
-                repeated[outcome.contender.name] = gates.determinism(
-                    records[outcome.contender.name, cases[0]][launcher.plan.precision], again
-                )
+    evidence = _Evidence({case: _dataset(launcher, case) for case in cases})
+    children = [
+        Recorder(outcome, list(_commands(launcher, outcomes, outcome, part, evidence)))
+        for outcome in outcomes.alive
+        for part in _parts(launcher.plan)
+    ]
+    recorders.side_by_side(launcher, children, "certificate")
     baseline = outcomes.contenders[0]
     for outcome in outcomes.contenders[1:]:
         if baseline.status == "ok" and outcome.status == "ok":
@@ -74,12 +67,12 @@ def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> No
             made = certificate.combine(
                 {
                     str(case): certificate.make(
-                        records[name, case], records[other, case], launcher.plan.precision, noise[case]
+                        evidence.records[name, case], evidence.records[other, case], launcher.plan.precision, noise
                     )
-                    for case in cases
+                    for case, noise in evidence.noise.items()
                 }
             )
-            both = [repeated[side] for side in (name, other) if side in repeated]
+            both = [evidence.repeated[side] for side in (name, other) if side in evidence.repeated]
             outcomes.certificates[other] = made.extended(
                 [max(both, key=lambda gate: gate.value or 0.0)] if both else []
             )
@@ -96,6 +89,51 @@ def certify_settings(outcomes: Outcomes) -> None:
             outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class _Evidence:
+    """What the children recorded, by contender and case, of the datasets of `cases`."""
+
+    cases: Mapping[Case, Path]
+    records: dict[tuple[str, Case], dict[str, Arrays]] = field(
+        default_factory=lambda: defaultdict[tuple[str, Case], dict[str, Arrays]](dict)
+    )
+    noise: dict[Case, Noise] = field(default_factory=dict[Case, Noise])
+    repeated: dict[str, Gate] = field(default_factory=dict[str, Gate])
+
+
+def _parts(plan: Plan) -> list[tuple[str, ...]]:
+    """Return the precisions that each child of a contender records: a child each where there are cores for it."""
+    precisions = tuple(dict.fromkeys(("float64", "float32", plan.precision)))
+    return [(precision,) for precision in precisions] if cores() >= _CORES_FOR_MANY else [precisions]
+
+
+def _commands(
+    launcher: Launcher, outcomes: Outcomes, outcome: Outcome, precisions: Sequence[str], evidence: _Evidence
+) -> Iterator[Command]:
+    plan, name = launcher.plan, outcome.contender.name
+    if "float64" in precisions:
+        # Before its first command, a child has imported its framework and nothing else.
+        yield Command("idle_memory", {"device": plan.device}, "memory", partial(setattr, outcome, "idle_bytes"))
+    for case, dataset in evidence.cases.items():
+        if "float64" in precisions and outcome is outcomes.contenders[0]:
+            yield _noise(launcher, outcome, case, dataset, partial(evidence.noise.__setitem__, case))
+        for precision in precisions:
+            keep = partial(evidence.records[name, case].__setitem__, precision)
+            yield _record(launcher, outcome, precision, case, dataset, keep)
+    if plan.deterministic and plan.precision in precisions:
+        case, dataset = next(iter(evidence.cases.items()))
+
+        def repeated(again: Arrays) -> None:
+            evidence.repeated[name] = gates.determinism(evidence.records[name, case][plan.precision], again)
+
+        yield _record(launcher, outcome, plan.precision, case, dataset, repeated)
+
+
 def _dataset(launcher: Launcher, case: Case) -> Path:
     if case.image_size is None:
         return launcher.dataset
@@ -106,22 +144,24 @@ def _dataset(launcher: Launcher, case: Case) -> Path:
     return path
 
 
-def _noise(launcher: Launcher, child: Child, outcome: Outcome, case: Case, dataset: Path) -> Noise:
+def _noise(launcher: Launcher, outcome: Outcome, case: Case, dataset: Path, keep: Callable[[Noise], None]) -> Command:
     perturbations = [(referee.ULP64, _CONDITIONING_RUNS)]
     roundoff = referee.ROUNDOFF.get(launcher.plan.precision)
     if roundoff is not None:
         perturbations.append((roundoff, _NOISE_RUNS))
     spec = _spec(launcher, outcome, "float64", case, dataset)
-    deadline = launcher.plan.deadlines["record"]
-    floors = child.call("noise", deadline, spec=spec, steps=_STEPS, perturbations=perturbations)
-    return Noise(*floors)
+    arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
+    return Command("noise", arguments, "record", lambda floors: keep(Noise(*floors)))
 
 
-def _record(launcher: Launcher, child: Child, outcome: Outcome, precision: str, case: Case, dataset: Path) -> Arrays:
-    path = launcher.scratch / f"record-{child.pid}-{precision}-{case.batch_size}.safetensors"
+def _record(
+    launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path, keep: Callable[[Arrays], None]
+) -> Command:
+    number = next(_NUMBERS)
+    path = launcher.scratch / f"record-{number}.safetensors"
     spec = _spec(launcher, outcome, precision, case, dataset)
-    names = child.call("record", launcher.plan.deadlines["record"], spec=spec, steps=_STEPS, path=str(path))
-    return recording.load(path, names)
+    arguments = {"spec": spec, "steps": _STEPS, "path": str(path)}
+    return Command("record", arguments, "record", lambda names: keep(recording.load(path, names)))
 
 
 def _spec(launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path) -> dict[str, object]:

@@ -132,6 +132,14 @@ class Launcher:
         return child
 
 
+def attempt(outcome: Outcome, purpose: str, action: Callable[[], object]) -> None:
+    """Do something for a contender; a failure marks its outcome."""
+    try:
+        action()
+    except ContenderFailed as failure:
+        outcome.status, outcome.reason = failure.status, f"{purpose}: {failure.reason}"
+
+
 class _NeverStarted:
     """Stands for a child that did not come up: whatever is asked of it raises why."""
 

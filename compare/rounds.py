@@ -1,10 +1,10 @@
 """Timed rounds: fresh processes, all alive together, one working at a time, and proof that the work was done."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from compare.child import Child
-from compare.interface import ContenderFailed
-from compare.launcher import Launcher, Outcome, Outcomes, Progress
+from compare.launcher import Launcher, Outcome, Outcomes, Progress, attempt
 from compare.measure import load
 from compare.measure.order import palindromic
 from compare.measure.voiding import Round, Window
@@ -90,10 +90,7 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
 
 
 def _attempt(outcome: Outcome, action: Callable[[Outcome], object]) -> None:
-    try:
-        action(outcome)
-    except ContenderFailed as failure:
-        outcome.status, outcome.reason = failure.status, f"timed rounds: {failure.reason}"
+    attempt(outcome, "timed rounds", partial(action, outcome))
 
 
 def _open(launcher: Launcher, child: Child, outcome: Outcome) -> None:

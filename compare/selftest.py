@@ -21,7 +21,7 @@ TRIALS = 2000
 DELAY_SECONDS, DELAY_LIMIT = 0.05, 0.01
 BALLAST_BYTES, BALLAST_LIMIT = 2**30, 0.02
 _FIRST_BALLAST_BYTES = 2**20
-_BLOCKS, _DELAYED_STEPS, _MEMORY_STEPS = 9, 5, 3
+_BLOCKS, _DELAYED_STEPS, _UNWAITED_STEPS, _MEMORY_STEPS = 9, 5, 2, 3
 _PREALLOCATED = 0.25
 _FIGURES = ("live_peak_bytes", "pool_peak_bytes")
 
@@ -130,13 +130,12 @@ def _time(launcher: Launcher, child: Child, outcome: Outcome) -> Iterator[Proof]
     if device != "cuda":
         yield Proof(f"{name}: synchronisation left out", "a CPU's step is waited for in any case", "", None)
         return
-    child.call("plant", deadlines["open"], delay_seconds=2 * DELAY_SECONDS, waits=False)
-    blind = step_seconds(_DELAYED_STEPS) - once
+    child.call("plant", deadlines["open"], delay_seconds=DELAY_SECONDS, waits=False)
+    proof = child.call("proof", deadlines["block"], steps=_UNWAITED_STEPS)
+    blind, left = proof["block_seconds"] / _UNWAITED_STEPS - once, proof["unwaited_seconds"]
     wrong = abs(blind - DELAY_SECONDS) > DELAY_LIMIT * DELAY_SECONDS
     yield Proof(f"{name}: synchronisation left out", f"{1e3 * blind:.3f} ms read", "the proof above fails", wrong)
-    proof = child.call("proof", deadlines["block"], steps=_DELAYED_STEPS)
-    left = proof["unwaited_seconds"]
-    noticed = left > _DELAYED_STEPS * DELAY_SECONDS
+    noticed = left > (_UNWAITED_STEPS - 1) * DELAY_SECONDS / 2
     yield Proof(f"{name}: it is noticed in a timed round", f"{1e3 * left:.0f} ms of work left over", "seen", noticed)
 
 

@@ -18,9 +18,15 @@ def signature(model: nnx.Module) -> dict[str, tuple[int, ...]]:
     return {name: variable.get_value().shape for name, variable in _variables(model)}
 
 
-def export(state: Any) -> Arrays:
-    """Return the arrays of a flax state by neutral name, copied to the host."""
-    return {_name(path): np.array(variable.get_value()) for path, variable in nnx.to_flat_state(state)}
+def export(state: Any) -> dict[str, jax.Array]:
+    """Return the arrays of a flax state by neutral name, in neutral layout."""
+    return {_name(path): variable.get_value() for path, variable in nnx.to_flat_state(state)}
+
+
+def fetched(arrays: Mapping[str, jax.Array]) -> Arrays:
+    """Return arrays copied to the host, all copies under way at once."""
+    copies = jax.device_get(list(arrays.values()))  # a dict would come back sorted
+    return {name: np.array(copy) for name, copy in zip(arrays, copies, strict=True)}
 
 
 def assign(state: Any, arrays: Mapping[str, Any], dtype: Any, device: Any) -> Any:

@@ -42,7 +42,8 @@ def export(state: Any) -> Arrays:
     for kind, attribute in (("momentum", "trace"), ("first_moment", "mu"), ("second_moment", "nu")):
         moments = optax.tree_utils.tree_get(state, attribute)
         if moments is not None:
-            arrays |= {f"{kind}/{name}": array for name, array in layout.export(moments).items()}
+            exported = layout.fetched(layout.export(moments))
+            arrays |= {f"{kind}/{name}": array for name, array in exported.items()}
     return arrays
 
 

@@ -101,23 +101,27 @@ class JaxSession:
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            before = self._exported(self._state.parameters)
+            before = {name: jnp.copy(array) for name, array in self._named(self._state.parameters).items()}
             self._state, internals = self._step.inspected(self._state, *self._placed(batch))
-            activation, gradients = internals.pop("activation"), internals.pop("gradient")
-            after = self._exported(self._state.parameters)
-            wide = {name: np.asarray(array.astype(self._policy.parameter_dtype)) for name, array in activation.items()}
-            arrays = {f"activation/{name}": array for name, array in wide.items()}
-            arrays |= {name: np.asarray(array) for name, array in internals.items()}
-            arrays |= {f"gradient/{name}": array for name, array in self._exported(gradients).items()}
-            arrays |= {f"update/{name}": after[name] - before[name] for name in before}
-            return arrays | {f"buffer/{name}": array for name, array in self._exported(self._state.buffers).items()}
+            dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
+            found = {f"activation/{name}": array.astype(dtype) for name, array in outputs.items()}
+            found |= {name: internals[name] for name in ("logits", "loss")}
+            after = self._named(self._state.parameters)
+            kinds = {
+                "gradient": self._named(gradients),
+                "update": {name: after[name] - before[name] for name in before},
+                "buffer": self._named(self._state.buffers),
+            }
+            for kind, arrays in kinds.items():
+                found |= {f"{kind}/{name}": array for name, array in arrays.items()}
+            return layout.fetched(found)
 
     def export(self) -> State:
         """See `compare.interface.Session`."""
         state = self._state
         return State(
-            parameters=self._exported(state.parameters),
-            buffers=self._exported(state.buffers),
+            parameters=layout.fetched(self._named(state.parameters)),
+            buffers=layout.fetched(self._named(state.buffers)),
             optimizer=optim.export(state.optimizer),
             step=int(state.step),
         )
@@ -156,7 +160,7 @@ class JaxSession:
             "deterministic": self._spec.deterministic and _deterministic(self._device),
         }
 
-    def _exported(self, state: Any) -> Arrays:
+    def _named(self, state: Any) -> dict[str, jax.Array]:
         arrays = layout.export(state)
         return {name: arrays[name] for name in self._signature if name in arrays}
 

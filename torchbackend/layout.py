@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from compare.interface import Array
+from compare.interface import Arrays
 
 _CONV, _DENSE = (2, 3, 1, 0), (1, 0)
 
@@ -43,15 +43,33 @@ def signature(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {leaf.name: tuple(leaf.tensor.permute(leaf.axes).shape) for leaf in leaves(model)}
 
 
-def export(tensor: torch.Tensor, leaf: Leaf) -> Array:
-    """Return a tensor that is shaped like a leaf in neutral layout, copied to the host."""
-    return np.array(tensor.detach().permute(leaf.axes).cpu().numpy(), order="C")
+def export(tensors: Mapping[str, torch.Tensor], leaves: Sequence[Leaf]) -> dict[str, torch.Tensor]:
+    """Return tensors that are shaped like leaves, by the leaves' names, in neutral layout."""
+    return {leaf.name: tensors[leaf.name].detach().permute(leaf.axes) for leaf in leaves if leaf.name in tensors}
 
 
-def channels_last(activation: torch.Tensor) -> Array:
-    """Return an activation [N, C, H, W] as [N, H, W, C] (others unchanged), copied to the host."""
-    axes = (0, 2, 3, 1) if activation.ndim == 4 else tuple(range(activation.ndim))
-    return np.array(activation.permute(axes).cpu().numpy(), order="C")
+def fetched(arrays: Mapping[str, torch.Tensor]) -> Arrays:
+    """Return arrays copied to the host, all copies under way at once."""
+    copies = {name: array.detach().to("cpu", non_blocking=True) for name, array in arrays.items()}
+    if any(array.is_cuda for array in arrays.values()):
+        torch.cuda.synchronize()
+    return {name: np.array(copy.numpy(), order="C") for name, copy in copies.items()}
+
+
+def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return tensors of one shape as one [P, ...], in their own memory order (torch.stack would make images NCHW)."""
+    first = tensors[0]
+    whole = torch.empty_strided(
+        (len(tensors), *first.shape), (first.numel(), *first.stride()), dtype=first.dtype, device=first.device
+    )
+    for index, tensor in enumerate(tensors):
+        whole[index].copy_(tensor)
+    return whole
+
+
+def channels_last(activation: torch.Tensor) -> torch.Tensor:
+    """Return an activation [N, C, H, W] as [N, H, W, C] (others unchanged)."""
+    return activation.permute(0, 2, 3, 1) if activation.ndim == 4 else activation
 
 
 def assign(leaves: Sequence[Leaf], arrays: Mapping[str, Any]) -> None:

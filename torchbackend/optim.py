@@ -50,11 +50,11 @@ def export(optimizer: torch.optim.Optimizer, leaves: Sequence[layout.Leaf]) -> A
     """Return the optimizer's moments by `KIND/PARAMETER` in neutral layout."""
     arrays: Arrays = {}
     names = (("momentum", "momentum_buffer"), ("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq"))
+    states: dict[str, dict[str, Any]] = {leaf.name: optimizer.state.get(leaf.tensor, {}) for leaf in leaves}
     for kind, attribute in names:
-        for leaf in leaves:
-            state: dict[str, Any] = optimizer.state.get(leaf.tensor, {})
-            if attribute in state:
-                arrays[f"{kind}/{leaf.name}"] = layout.export(state[attribute], leaf)
+        moments = {name: state[attribute] for name, state in states.items() if attribute in state}
+        exported = layout.fetched(layout.export(moments, leaves))
+        arrays |= {f"{kind}/{name}": array for name, array in exported.items()}
     return arrays
 
 

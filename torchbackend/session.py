@@ -73,27 +73,30 @@ class TorchSession:
         """See `compare.interface.Session`."""
         self._pool = [self._placed(batch) for batch in batches]
         if self._spec.knobs["graph-capture"]:
-            images, labels = (torch.stack(tensors) for tensors in zip(*self._pool, strict=True))
+            images, labels = (layout.stacked(tensors) for tensors in zip(*self._pool, strict=True))
             if self._several is not None and self._several.labels.shape == labels.shape:
                 self._several.refill(images, labels)
+                images, labels = self._several.images, self._several.labels
             else:
                 self._several, self._stacked = None, (images, labels)
+            self._pool = list(zip(images.unbind(), labels.unbind(), strict=True))
         self._position = 0
         self._losses.clear()
 
     def run(self, steps: int) -> None:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            if self._spec.knobs["graph-capture"]:
-                while steps >= self.steps_per_dispatch:
-                    self._losses.append(self._captured()(self._position))
-                    self._position = (self._position + self.steps_per_dispatch) % len(self._pool)
-                    self._steps += self.steps_per_dispatch
-                    steps -= self.steps_per_dispatch
-            for _ in range(steps):
-                optim.schedule(self._step.update, self._rule, self._steps)
-                self._losses.append(self._step(*self._next_batch()))
-                self._steps += 1
+            while steps:
+                several = self._captured(steps)
+                if several is None:
+                    optim.schedule(self._step.update, self._rule, self._steps)
+                    self._losses.append(self._step(*self._pool[self._position]))
+                else:
+                    self._losses.append(several(self._position))
+                taken = 1 if several is None else self.steps_per_dispatch
+                self._position = (self._position + taken) % len(self._pool)
+                self._steps += taken
+                steps -= taken
 
     def wait(self) -> None:
         """See `compare.interface.Session`."""
@@ -116,21 +119,25 @@ class TorchSession:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
-            before = {leaf.name: layout.export(leaf.tensor, leaf) for leaf in parameters}
+            before = {leaf.name: leaf.tensor.detach().clone() for leaf in parameters}
             optim.schedule(self._step.update, self._rule, self._steps)
             internals = self._step.inspected(*self._placed(batch))
             self._steps += 1
         dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
-        arrays = {f"activation/{name}": layout.channels_last(array.to(dtype)) for name, array in outputs.items()}
-        arrays |= {name: internals[name].cpu().numpy() for name in ("logits", "loss")}
-        arrays |= {f"gradient/{leaf.name}": layout.export(gradients[id(leaf.tensor)], leaf) for leaf in parameters}
-        arrays |= {f"update/{leaf.name}": layout.export(leaf.tensor, leaf) - before[leaf.name] for leaf in parameters}
-        buffers = [leaf for leaf in self._leaves if not leaf.is_parameter]
-        return arrays | {f"buffer/{leaf.name}": layout.export(leaf.tensor, leaf) for leaf in buffers}
+        found = {f"activation/{name}": layout.channels_last(array.to(dtype)) for name, array in outputs.items()}
+        found |= {name: internals[name] for name in ("logits", "loss")}
+        kinds = {
+            "gradient": {leaf.name: gradients[id(leaf.tensor)] for leaf in parameters},
+            "update": {leaf.name: leaf.tensor.detach() - before[leaf.name] for leaf in parameters},
+            "buffer": {leaf.name: leaf.tensor for leaf in self._leaves if not leaf.is_parameter},
+        }
+        for kind, tensors in kinds.items():
+            found |= {f"{kind}/{name}": tensor for name, tensor in layout.export(tensors, self._leaves).items()}
+        return layout.fetched(found)
 
     def export(self) -> State:
         """See `compare.interface.Session`."""
-        arrays = {leaf.name: layout.export(leaf.tensor, leaf) for leaf in self._leaves}
+        arrays = layout.fetched(layout.export({leaf.name: leaf.tensor for leaf in self._leaves}, self._leaves))
         return State(
             parameters={leaf.name: arrays[leaf.name] for leaf in self._leaves if leaf.is_parameter},
             buffers={leaf.name: arrays[leaf.name] for leaf in self._leaves if not leaf.is_parameter},
@@ -168,16 +175,14 @@ class TorchSession:
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
 
-    def _captured(self) -> tuning.Several:
+    def _captured(self, steps: int) -> tuning.Several | None:
+        """Return the graph if it may take the next steps, of which so many are asked for."""
+        count = self.steps_per_dispatch
+        if not self._spec.knobs["graph-capture"] or steps < count:
+            return None
         if self._several is None:
-            snapshot, count = self._step.snapshot, self.steps_per_dispatch
-            self._several = tuning.Several(self._step, snapshot, *self._stacked, count)
-        return self._several
-
-    def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        batch = self._pool[self._position % len(self._pool)]
-        self._position += 1
-        return batch
+            self._several = tuning.Several(self._step, self._step.snapshot, *self._stacked, count)
+        return self._several if self._several.begins(self._position) else None
 
     def _placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         images = torch.from_numpy(batch.images).to(self._device, self._policy.parameter_dtype).permute(0, 3, 1, 2)

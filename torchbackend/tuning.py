@@ -31,7 +31,10 @@ def prepare(knobs: Mapping[str, Any], device: str) -> None:
 
 
 class Several:
-    """A CUDA graph of `count` training steps over batches [P, N, ...], read at a position that the device counts.
+    """A CUDA graph of `count` training steps over batches [P, N, ...].
+
+    Where the graph takes every batch equally often it reads them in place; elsewhere the device counts where it is, and
+    each batch is copied.
 
     Args:
         step: trains one step on (images, labels) and returns its loss.
@@ -49,17 +52,18 @@ class Several:
         count: int,
     ) -> None:
         self.images, self.labels = images, labels
+        self._whole = count % len(labels) == 0
         self._position = torch.zeros(1, dtype=torch.int64, device=images.device)
         restore = snapshot()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP_STEPS):
-                self._one(step)
+            for index in range(_WARM_UP_STEPS):
+                self._one(step, index)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._losses = torch.stack([self._one(step) for _ in range(count)])
+            self._losses = torch.stack([self._one(step, index) for index in range(count)])
         restore()
 
     def refill(self, images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -67,13 +71,19 @@ class Several:
         self.images.copy_(images)
         self.labels.copy_(labels)
 
+    def begins(self, position: int) -> bool:
+        """Tell whether the graph may start at that batch: one that reads batches in place has its own first."""
+        return position == 0 or not self._whole
+
     def __call__(self, start: int) -> torch.Tensor:
-        """Train the captured steps from batch `start` on and return their losses."""
+        """Train the captured steps from batch `start`, where it `begins`, and return their losses."""
         self._position.fill_(start)
         self._graph.replay()
         return self._losses.clone()
 
-    def _one(self, step: OneStep) -> torch.Tensor:
+    def _one(self, step: OneStep, index: int) -> torch.Tensor:
+        if self._whole:
+            return step(self.images[index % len(self.labels)], self.labels[index % len(self.labels)])
         images, labels = (pool.index_select(0, self._position).squeeze(0) for pool in (self.images, self.labels))
         self._position.add_(1).remainder_(len(self.labels))
         return step(images, labels)

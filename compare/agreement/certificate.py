@@ -106,7 +106,8 @@ def make(
     gate = judge.gate
     notes = tuple(note for note in (judge.mismatch, gate.worst_tensor and judge.owner(gate.worst_tensor)) if note)
     if first is None and not gate.passed:
-        first = judge.mismatch or judge.owner(judge.failing[0])
+        named = [judge.owner(name) for name in judge.failing[:1]]
+        first = "; ".join([*named, *([judge.mismatch] if judge.mismatch else [])])
     evidence = tuple(
         Evidence(
             name, e64[name], e32[name], ratios[name], judge.floor[name], judge.baseline[name], judge.contender[name]

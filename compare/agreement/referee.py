@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from compare.agreement.gates import (
     PRECISION_LIMIT,
     ROUNDOFF32,
@@ -17,7 +19,7 @@ from compare.agreement.gates import (
     in_execution_order,
     relative_error,
 )
-from compare.interface import Arrays
+from compare.interface import Array, Arrays
 
 # Unit roundoff by precision (half the distance from 1 to the next number). TF32 keeps 10 bits of the fraction.
 ROUNDOFF: Mapping[str, float] = {
@@ -34,6 +36,7 @@ ULP64 = 2.0**-52
 _UNASKED = 30.0
 # An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
 _ROUNDING = 10.0
+_LOST = 4.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ def judge(
     The floor of a tensor is its noise (`compare.recording.noise`) times the square root of the number of layers, or
     what float32 storage resolves of it, whichever is larger. The noise comes from rounding the inputs once; every layer
     rounds its output once more, and independent errors add in quadrature (Higham 2002, section 2.8). Where a tensor
-    cancels, the noise is taken from float64's own rounding, scaled to the precision. The state after the whole run
+    cancels, the noise is taken from float64's own rounding, scaled to the precision. An update may besides be off in
+    the elements whose gradient is lost in noise. The state after the whole run
     (`delta/`) is left out: its noise is that of the last step.
 
     Raises:
@@ -127,15 +131,31 @@ def judge(
         sides.append({name: relative_error(value[name], reference[name]) for name in names})
     depth = math.sqrt(max(1, sum(name.startswith("step1/activation/") for name in names)))
     scale = ROUNDOFF[precision] / ULP64
+    record = baseline["float64"]
     floor = {
-        name: max(
-            depth * noise.roundoff[name],
-            noise.ulp[name] * scale,
-            ROUNDOFF32 * coarseness(name, baseline["float64"]),
-        )
+        name: max(depth * noise.roundoff[name], noise.ulp[name] * scale, ROUNDOFF32 * coarseness(name, record))
         for name in names
     }
+    for name in names:
+        if "/update/" in name:
+            gradient = name.replace("/update/", "/gradient/")
+            undecided = _undecided(record[name], record[gradient], floor[gradient])
+            floor[name] = max(floor[name], undecided / PRECISION_LIMIT)
     return Referee(sides[0], sides[1], floor)
+
+
+def _undecided(update: Array, gradient: Array, floor: float) -> float:
+    """Return how much more of an update than of its gradient lies in elements whose gradient is lost in its noise.
+
+    A rule that divides by the gradient's size, as Adam does, moves such an element by a full step one way or the other;
+    one that does not moves it as little as it counts. Lost is what is less than four standard deviations of the error
+    that the gradient may have, taken as equal in all elements; parts are of the Euclidean norm.
+    """
+    whole, moved = float(np.linalg.norm(gradient)), float(np.linalg.norm(update))
+    if not whole or not moved:
+        return 0.0
+    lost = np.abs(gradient) < _LOST * PRECISION_LIMIT * floor * whole / math.sqrt(gradient.size)
+    return max(0.0, float(np.linalg.norm(update[lost])) / moved - float(np.linalg.norm(gradient[lost])) / whole)
 
 
 def _median(values: list[float]) -> float:

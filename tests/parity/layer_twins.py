@@ -44,7 +44,7 @@ class Twin:
             ours = np.asarray(self.jax(jnp.asarray(images)))
         x = torch.from_numpy(images)
         theirs = self.torch(x.permute(0, 3, 1, 2) if x.ndim == 4 else x).detach()
-        same(ours, torchbackend.layout.channels_last(theirs))
+        same(ours, torchbackend.layout.channels_last(theirs).numpy())
         return ours
 
     def buffers(self) -> Arrays:
@@ -63,16 +63,16 @@ class Twin:
                 return (nnx.merge(graph, values, copy=True)(x) * weight).sum()
 
             of_values, of_input = jax.grad(objective, argnums=(0, 1))(values, jnp.asarray(images))
-            found = {"input": np.asarray(of_input)} | jaxbackend.layout.export(of_values)
+            found = jaxbackend.layout.fetched({"input": of_input} | jaxbackend.layout.export(of_values))
         x = torch.from_numpy(images).requires_grad_()
         channels_first = (0, 3, 1, 2) if x.ndim == 4 else (0, 1)
         outputs = self.torch(x.permute(channels_first))
         outputs.backward(torch.from_numpy(weight).permute(channels_first))
         assert x.grad is not None
         same(found["input"], x.grad.numpy())
-        for leaf in self.leaves:
-            assert leaf.tensor.grad is not None
-            same(found[leaf.name.removeprefix("0.")], torchbackend.layout.export(leaf.tensor.grad, leaf))
+        theirs = {leaf.name: leaf.tensor.grad for leaf in self.leaves if leaf.tensor.grad is not None}
+        for name, array in torchbackend.layout.fetched(torchbackend.layout.export(theirs, self.leaves)).items():
+            same(found[name.removeprefix("0.")], array)
         return found
 
     def eval(self) -> None:

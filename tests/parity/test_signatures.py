@@ -37,6 +37,7 @@ ONLY_TORCH = {
         "Leaf": "flax's variables carry names and have the neutral axes; torch's tensors need both beside them",
         "leaves": "see Leaf",
         "channels_last": "jax activations are channels-last already",
+        "stacked": "jax arrays have one memory order",
     },
     "optim.py": {"schedule": "jax's rule takes the step's number and schedules itself"},
     "precision.py": {
@@ -56,7 +57,7 @@ ONLY_TORCH = {
 # Arguments that one backend has alone. A step takes its state in jax and holds it in torch, and so on down.
 HOLDS_STATE = "torch's step holds the state, jax's is given it"
 ARGUMENTS = {
-    ("layout.py", "export"): "a whole state in jax, one tensor and its leaf in torch",
+    ("layout.py", "export"): "a whole state in jax, tensors and their leaves in torch",
     ("layout.py", "assign"): "jax makes a new state and places it; torch's leaves know dtype and device",
     ("memory.py", "report"): "only XLA has a compiled program with a static plan",
     ("optim.py", "build"): "torch's optimizers hold parameters and have kernel options of their own",

@@ -47,7 +47,7 @@ def jax_steps(spec: OptimizerSpec) -> list[Arrays]:
         for gradients in GRADIENTS:
             updates, moments = rule.update(state(gradients), moments, parameters)
             parameters = optax.apply_updates(parameters, updates)
-            exported = jaxbackend.layout.export(parameters)
+            exported = jaxbackend.layout.fetched(jaxbackend.layout.export(parameters))
             found.append({name: exported[f"layers.{name}"] for name in SHAPES})
     return found
 
@@ -66,7 +66,8 @@ def torch_steps(spec: OptimizerSpec, *, fused: bool = False) -> list[Arrays]:
             to_torch = np.argsort(leaf.axes)
             leaf.tensor.grad = torch.from_numpy(gradients[leaf.name].transpose(to_torch).copy())
         rule.step()
-        found.append({leaf.name: torchbackend.layout.export(leaf.tensor, leaf) for leaf in leaves})
+        now = torchbackend.layout.export({leaf.name: leaf.tensor for leaf in leaves}, leaves)
+        found.append(torchbackend.layout.fetched(now))
     return found
 
 

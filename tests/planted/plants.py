@@ -70,8 +70,10 @@ def same_padding(side: Side) -> None:
 
 
 def same_pooling(side: Side) -> None:
-    real = nnx.max_pool
-    side.patch.setattr(nnx, "max_pool", lambda x, size, stride, _: real(x, size, stride, "SAME"))
+    def pool(x: Any, size: int, stride: int, _: int) -> Any:
+        return nnx.max_pool(x, (size, size), (stride, stride), "SAME")
+
+    side.patch.setattr(jaxbackend.layers, "_max_pool", pool)
 
 
 def shifted(function: Callable[..., Any]) -> Callable[..., Any]:
