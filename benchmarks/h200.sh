@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes the evidence under benchmarks/h200 on a machine with four GPUs, a lane of work on each, side by side; every
+# Makes the evidence under benchmarks/h200 on a machine with several GPUs, a lane of work on each, side by side; every
 # contender is alone on its GPU while it is timed, certificates share one. PYTHON names the interpreter.
-# Arguments choose lanes: torch, jax, levers, agree (default: all).
-#   bash benchmarks/h200.sh agree
+# Arguments choose lanes: headline, equal, proofs, levers, agree. A machine of four GPUs takes four.
+#   bash benchmarks/h200.sh headline proofs levers agree
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 folder=benchmarks/h200
-lanes=${*:-torch jax levers agree}
-timing_cores=10 # of each lane that times; the certificates, which compile most, share the others
+lanes=${*:-headline proofs levers agree}
+timing_cores=12 # of each lane that times; the certificates, which compile most, share the others
 
 run() { # NAME COMMAND...: run it, keep what it prints
     local name=$1
@@ -33,62 +33,65 @@ bare() { # BACKEND: samestep's step time against a loop by hand
         --precision bfloat16 --device cuda
 }
 
-torch_lane() {
-    equal torch cifar-cnn
-    equal torch resnet50
-    bare torch
+headline_lane() { # the largest workload, both frameworks as tuned, in one run
+    samestep "resnet50-bfloat16" compare torch:tuned jax:tuned --workload resnet50 --precision bfloat16 --quick
 }
 
-jax_lane() {
-    run selftest "$python" -m compare selftest --device cuda
-    equal jax cifar-cnn
-    bare jax
+equal_lane() {
+    equal torch resnet50
     equal jax resnet50
+}
+
+proofs_lane() {
+    run selftest "$python" -m compare selftest --device cuda
+    bare torch
+    bare jax
+    run compiled-gradient "$python" -m benchmarks.compiled_gradient --device cuda --precision float64
+    equal torch cifar-cnn
 }
 
 lever() { # BACKEND WORKLOAD TUNING LEVER [--kernels]
     echo "== $1:$3 $2 $4 ${XLA_FLAGS:-}"
     timeout 200 "$python" -m benchmarks.levers --backend "$1" --workload "$2" --tuning "$3" --lever "$4" ${5:-} 2>&1 |
-        tail -40
+        grep -v "Delay kernel" | tail -40
 }
 
 all_levers() {
-    timeout 200 "$python" benchmarks/plain_jax.py --workload resnet50
-    lever jax resnet50 tuned none --kernels
-    lever jax resnet50 tuned+graph-capture none
-    lever jax resnet50 tuned+graph-capture+steps-per-dispatch=5 none
-    lever jax resnet50 tuned jax-pointwise-as-matmul --kernels
-    lever jax resnet50 tuned jax-two-pass-variance
     timeout 200 "$python" benchmarks/plain_torch.py --workload resnet50 --mode graph
     lever torch resnet50 tuned none --kernels
+    timeout 200 "$python" benchmarks/plain_jax.py --workload resnet50
+    lever jax resnet50 tuned none --kernels
+    lever jax resnet50 tuned jax-library-max-pool
+    lever jax resnet50 tuned jax-pointwise-as-matmul
     lever torch resnet50 tuned torch-pointwise-as-matmul
     "$python" benchmarks/plain_jax.py --workload cifar-cnn --scan 50
     "$python" benchmarks/plain_torch.py --workload cifar-cnn --mode graph
-    lever jax cifar-cnn tuned none --kernels
-    lever jax cifar-cnn tuned+steps-per-dispatch=50 none
-    lever torch cifar-cnn tuned none --kernels
-    lever torch cifar-cnn tuned torch-coordinate-descent
+    lever jax cifar-cnn tuned none
+    lever jax cifar-cnn tuned jax-library-max-pool
+    lever torch cifar-cnn tuned none
+    lever torch resnet50 tuned torch-coordinate-descent
 }
 
 levers_lane() { run levers all_levers; }
 
-agree_lane() {
-    export TORCHINDUCTOR_COMPILE_THREADS=2
-    "$python" -m benchmarks.synthetic_mnist samestep-out/mnist # MNIST's own format, so that the loader is the real one
-    local precision
-    for precision in float32 tf32 bfloat16 float16; do
-        samestep "agree-digits-cnn-$precision" agree --precision "$precision" &
-        samestep "agree-mnist-cnn-$precision" \
-            agree --workload mnist-cnn --data samestep-out/mnist --precision "$precision" &
-        samestep "agree-cifar-cnn-$precision" agree --workload cifar-cnn --epochs 12 --precision "$precision" &
-        samestep "agree-cifar-resnet18-$precision" \
-            agree --workload cifar-resnet18 --epochs 12 --precision "$precision" &
-        for workload in resnet50 convnext-tiny; do
-            # Choosing kernels by timing them takes minutes here and decides nothing about agreement.
-            XLA_FLAGS=--xla_gpu_autotune_level=0 samestep "agree-$workload-$precision" \
-                agree torch:stock jax:stock --workload $workload --batch-size 8 --seeds 2 --precision "$precision" &
-        done
+precisions() { # NAME ARGUMENTS...: certify at each precision, one after the other, so that programs are compiled once
+    local name=$1 precision
+    shift
+    for precision in float32 bfloat16 tf32 float16; do
+        samestep "agree-$name-$precision" agree "$@" --precision "$precision"
     done
+}
+
+agree_lane() {
+    # Choosing kernels by timing them takes minutes here and decides nothing about agreement.
+    export XLA_FLAGS=--xla_gpu_autotune_level=0
+    "$python" -m benchmarks.synthetic_mnist samestep-out/mnist # MNIST's own format, so that the loader is the real one
+    precisions digits-cnn &
+    precisions mnist-cnn --workload mnist-cnn --data samestep-out/mnist &
+    precisions cifar-cnn --workload cifar-cnn --epochs 12 &
+    precisions cifar-resnet18 torch:stock jax:stock --workload cifar-resnet18 --epochs 12 &
+    precisions resnet50 torch:stock jax:stock --workload resnet50 --batch-size 8 --seeds 2 &
+    precisions convnext-tiny torch:stock jax:stock --workload convnext-tiny --batch-size 8 --seeds 2 &
     wait
 }
 

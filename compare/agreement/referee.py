@@ -140,22 +140,24 @@ def judge(
         if "/update/" in name:
             gradient = name.replace("/update/", "/gradient/")
             undecided = _undecided(record[name], record[gradient], floor[gradient])
-            floor[name] = max(floor[name], undecided / PRECISION_LIMIT)
+            floor[name] += undecided / PRECISION_LIMIT
     return Referee(sides[0], sides[1], floor)
 
 
 def _undecided(update: Array, gradient: Array, floor: float) -> float:
-    """Return how much more of an update than of its gradient lies in elements whose gradient is lost in its noise.
+    """Return how far an update may be off because elements of its gradient are lost in noise, relatively.
 
-    A rule that divides by the gradient's size, as Adam does, moves such an element by a full step one way or the other;
-    one that does not moves it as little as it counts. Lost is what is less than four standard deviations of the error
-    that the gradient may have, taken as equal in all elements; parts are of the Euclidean norm.
+    A rule that divides by the gradient's size, as Adam does, moves such an element by a full step one way or the other,
+    so it may be off by twice its part of the update; one that does not moves it as little as it counts. Lost is what is
+    less than four standard deviations of the error that the gradient may have, taken as equal in all elements; parts
+    are of the Euclidean norm.
     """
     whole, moved = float(np.linalg.norm(gradient)), float(np.linalg.norm(update))
     if not whole or not moved:
         return 0.0
     lost = np.abs(gradient) < _LOST * PRECISION_LIMIT * floor * whole / math.sqrt(gradient.size)
-    return max(0.0, float(np.linalg.norm(update[lost])) / moved - float(np.linalg.norm(gradient[lost])) / whole)
+    excess = float(np.linalg.norm(update[lost])) / moved - float(np.linalg.norm(gradient[lost])) / whole
+    return max(0.0, 2 * excess)
 
 
 def _median(values: list[float]) -> float:
