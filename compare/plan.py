@@ -138,7 +138,9 @@ def make(
     return plan
 
 
-def check(workload: str, precision: str, device: str, rounds: int | None) -> tuple[Workload, str]:
+def check(
+    workload: str = "digits-cnn", precision: str = "float32", device: str = "auto", rounds: int | None = None
+) -> tuple[Workload, str]:
     """Return the workload and the device, `cpu` or `cuda`, that are meant; arguments are those of `make`.
 
     Raises:
