@@ -4,6 +4,7 @@ pytest loads it at every start wherever samestep is installed, so it imports onl
 all else is imported where a comparison is made.
 """
 
+import shutil
 from collections.abc import Generator
 from typing import Any, Unpack
 
@@ -91,7 +92,7 @@ def _samestep_comparisons(request: pytest.FixtureRequest, tmp_path_factory: pyte
         report=config.invocation_params.dir / report if report else None,
         command=["pytest", *map(str, config.invocation_params.args)],
         lines=config.stash[_LINES],
-        width=config.get_terminal_writer().fullwidth,
+        width=shutil.get_terminal_size().columns,
     )
 
 
@@ -114,7 +115,7 @@ def contender(request: pytest.FixtureRequest) -> Contender:
         if found.blocks:
             rows.replay(request, result, found)
         elif wanted.check:
-            raise _failed(f"no time of {found.name} counts: all rounds are void")
+            raise _failed(f"no time of {found.name} counts: {result.voids}")
     return found
 
 

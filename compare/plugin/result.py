@@ -105,6 +105,11 @@ class Result:
         return any(verdict != "INVALID" for verdict in wanted)
 
     @property
+    def voids(self) -> str:
+        """Which rounds count for nobody, and why, in words."""
+        return "; ".join(f"round {each['round']} is void: {each['reason']}" for each in self.raw["voided"])
+
+    @property
     def failure(self) -> str | None:
         """Why the comparison failed (a contender did, or a claim did), None where it did not."""
         from compare import judgement

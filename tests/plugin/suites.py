@@ -46,6 +46,9 @@ class Suite:
     def write(self, text: str) -> None:
         self._pytester.makepyfile(test_suite=text)
 
+    def hooks(self, text: str) -> None:
+        self._pytester.makeconftest(text)
+
     def run(self, *arguments: str, made_up: bool = True) -> pytest.RunResult:
         """Run pytest, with made-up results or with real runs of the fake backends."""
         plugins = ["tests.fakebackend.registered", *(["tests.plugin.made_up"] if made_up else [])]
