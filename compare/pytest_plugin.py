@@ -6,14 +6,16 @@ all else is imported where a comparison is made.
 
 import shutil
 from collections.abc import Generator
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pytest
 
-from compare.plugin import asked, options, rows, selection
+from compare.plugin import asked, options, selection
 from compare.plugin.asked import Asked, Settings
-from compare.plugin.comparisons import Comparisons
-from compare.plugin.result import Contender, Result
+
+if TYPE_CHECKING:
+    from compare.plugin.comparisons import Comparisons
+    from compare.plugin.result import Contender, Result
 
 _LINES = pytest.StashKey[list[str]]()
 _STANDS_IN = pytest.StashKey[bool]()
@@ -27,10 +29,10 @@ class Samestep:
     does. The same comparison is made once a session.
     """
 
-    def __init__(self, request: pytest.FixtureRequest, comparisons: Comparisons) -> None:
+    def __init__(self, request: pytest.FixtureRequest, comparisons: "Comparisons") -> None:
         self._request, self._comparisons = request, comparisons
 
-    def __call__(self, workload: str | None = None, **settings: Unpack[Settings]) -> Result:
+    def __call__(self, workload: str | None = None, **settings: Unpack[Settings]) -> "Result":
         """Return the result of training `workload` with `settings`.
 
         A comparison that is refused fails the test; so does, unless `check=False`, one in which a contender failed or
@@ -82,7 +84,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def _samestep_comparisons(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Comparisons:
+def _samestep_comparisons(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "Comparisons":
+    from compare.plugin.comparisons import Comparisons
+
     config = request.config
     base = tmp_path_factory.getbasetemp()
     report = config.getoption("samestep_report")
@@ -103,7 +107,7 @@ def samestep(request: pytest.FixtureRequest) -> Samestep:
 
 
 @pytest.fixture
-def contender(request: pytest.FixtureRequest) -> Contender:
+def contender(request: pytest.FixtureRequest) -> "Contender":
     """One contender of the comparison that the test's marker names, and its row in pytest-benchmark's table."""
     if not hasattr(request, "param"):
         raise _failed("the fixture `contender` needs the marker: @pytest.mark.samestep(...)")
@@ -113,6 +117,8 @@ def contender(request: pytest.FixtureRequest) -> Contender:
     found = result.contender(request.param)
     if result.comparable(found.name):
         if found.blocks:
+            from compare.plugin import rows
+
             rows.replay(request, result, found)
         elif wanted.check:
             raise _failed(f"no time of {found.name} counts: {result.voids}")
@@ -155,13 +161,13 @@ def pytest_testnodedown(node: Any) -> None:
     mine += ["", *lines] if mine and lines else lines
 
 
-def _comparisons(request: pytest.FixtureRequest) -> Comparisons:
+def _comparisons(request: pytest.FixtureRequest) -> "Comparisons":
     if not options.on(request.config):
         pytest.skip(options.OFF)
     return request.getfixturevalue("_samestep_comparisons")
 
 
-def _checked(comparisons: Comparisons, wanted: Asked) -> Result:
+def _checked(comparisons: "Comparisons", wanted: Asked) -> "Result":
     __tracebackhide__ = True
     from compare.interface import Refused
 

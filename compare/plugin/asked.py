@@ -4,9 +4,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from compare import naming
 
@@ -40,8 +39,7 @@ class Settings(TypedDict, total=False):
     check: bool
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """One comparison: contenders as written, and `settings` under the names of `Settings`, `workload` with them."""
 
     contenders: tuple[str, ...]

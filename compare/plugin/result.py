@@ -1,13 +1,11 @@
 """What a test is given: a result object to make assertions on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Ratio:
+class Ratio(NamedTuple):
     """A contender's time per step over the baseline's, with its interval: below 1 is faster."""
 
     estimate: float
@@ -16,8 +14,7 @@ class Ratio:
     confidence: float
 
 
-@dataclass(frozen=True)
-class Contender:
+class Contender(NamedTuple):
     """What was measured of one contender; None where there is no such figure.
 
     Attributes:
