@@ -76,6 +76,22 @@ def test_a_test_that_asks_at_run_time_is_skipped_too(suite: Suite) -> None:
     suite.run().assert_outcomes(skipped=1)
 
 
+def test_nothing_is_set_up_for_a_comparison_that_is_skipped(suite: Suite) -> None:
+    suite.write(
+        """
+        import pytest
+
+        @pytest.fixture
+        def costly():
+            raise RuntimeError("set up in vain")
+
+        def test_costly(costly, samestep):
+            pass
+        """
+    )
+    suite.run().assert_outcomes(skipped=1)
+
+
 def test_another_fixture_named_contender_is_left_alone(suite: Suite) -> None:
     suite.write(
         """
