@@ -18,14 +18,17 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     return suite
 
 
-@pytest.mark.parametrize("others", BESIDE + PARALLEL, ids=" ".join)
-def test_comparisons_are_made_only_where_they_are_asked_for(suite: Suite, others: list[str]) -> None:
+@pytest.mark.parametrize("others", BESIDE, ids=" ".join)
+def test_comparisons_are_skipped_by_default(suite: Suite, others: list[str]) -> None:
     off = suite.run(*others, "-rs")
     off.assert_outcomes(passed=1, skipped=3)
     off.stdout.fnmatch_lines(["SKIPPED*a comparison: `pytest --benchmark` runs it"])
     off.stdout.no_fnmatch_line("*= samestep =*")
     assert not suite.comparisons()
 
+
+@pytest.mark.parametrize("others", BESIDE + PARALLEL, ids=" ".join)
+def test_the_switch_has_them_made_and_reported(suite: Suite, others: list[str]) -> None:
     on = suite.run(*others, "--benchmark", "-rs")
     on.assert_outcomes(passed=4)
     on.stdout.fnmatch_lines(
