@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compare import environment
+from compare import environment, naming
 from compare.interface import Refused
 
 # Backend name to the package that serves it as `python -m PACKAGE` and the distributions that the package needs.
@@ -54,7 +54,7 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
     if len(texts) < least:
         raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
     contenders: list[Contender] = []
-    for text in texts:
+    for text, name in zip(texts, naming.names(texts), strict=True):
         backend, colon, tuning = text.partition(":")
         if backend not in BACKENDS:
             raise Refused(f"unknown contender {text!r}; allowed: BACKEND[:TUNING] with BACKEND {' or '.join(BACKENDS)}")
@@ -66,7 +66,5 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
                 f"contender {text!r} needs the package {', '.join(missing)}, which is not installed; "
                 f"install it with: pip install 'samestep[{backend}]'"
             )
-        earlier = sum(1 for other in texts[: len(contenders)] if other == text)
-        name = text if not earlier else f"{text}#{earlier + 1}"
         contenders.append(Contender(name, backend, tuning or DEFAULT_TUNING))
     return contenders

@@ -101,17 +101,10 @@ def make(
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
     """
-    chosen = workloads.get(workload)
-    if precision not in PRECISIONS:
-        raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
-    resolved = _device(device)
-    if precision == "tf32" and resolved == "cpu":
-        raise Refused("precision tf32 needs --device cuda: a CPU has no TF32; allowed on cpu: all others")
+    chosen, resolved = check(workload, precision, device, rounds)
     size = chosen.batch_size if batch_size is None else batch_size
     passes = chosen.epochs if epochs is None else epochs
     _whole("--batch-size", size, 2)  # batch norm has no variance over one image
-    if rounds is not None:
-        _whole("--rounds", rounds, 2)
     _whole("--epochs", passes, 1)
     _whole("--seed", seed, 0)
     if design not in DESIGNS:
@@ -143,6 +136,25 @@ def make(
         knobs.resolve(contender.backend, contender.tuning, resolved, chosen.name)
     writable(out)
     return plan
+
+
+def check(
+    workload: str = "digits-cnn", precision: str = "float32", device: str = "auto", rounds: int | None = None
+) -> tuple[Workload, str]:
+    """Return the workload and the device, `cpu` or `cuda`, that are meant; arguments are those of `make`.
+
+    Raises:
+        Refused: for what no contender could honour here.
+    """
+    chosen = workloads.get(workload)
+    if precision not in PRECISIONS:
+        raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
+    resolved = _device(device)
+    if precision == "tf32" and resolved == "cpu":
+        raise Refused("precision tf32 needs --device cuda: a CPU has no TF32; allowed on cpu: all others")
+    if rounds is not None:
+        _whole("--rounds", rounds, 2)
+    return chosen, resolved
 
 
 def writable(folder: Path) -> None:

@@ -23,8 +23,11 @@ _MEBIBYTE = 2**20
 _CELL_PADDING = 2
 
 
-def render(result: Mapping[str, Any], console: Console) -> None:
-    """Print the terminal report of a valid result object (see `compare.results`) on the console."""
+def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) -> None:
+    """Print the terminal report of a valid result object (see `compare.results`) on the console.
+
+    `brief` leaves out definitions, and the gates of a certificate that did not fail.
+    """
 
     def say(text: str) -> None:
         console.print(Text(_printable(text, console)), soft_wrap=False)
@@ -36,12 +39,16 @@ def render(result: Mapping[str, Any], console: Console) -> None:
         console.print(table)
         say("")
     voids = [f"round {each['round']} is void: {each['reason']}" for each in result["voided"]]
-    claims = [sentence(comparison) for comparison in result["comparisons"]] + agreement_lines(result["agreement"])
+    certificate = agreement_lines(result["agreement"])
+    if brief and result["agreement"]["status"] != "fail":
+        certificate = certificate[:1]
+    claims = [*map(sentence, result["comparisons"]), *certificate]
     definitions = [f"{_label(figure)}: {DEFINITIONS[figure]}" for figure in _figures(contenders)]
     if any("low" in (_step(each) or {}) for each in contenders):
         definitions.insert(0, STEP_TIME)
     remarks = [*_remarks(contenders), *telemetry.lines(result), *voids]
-    for index, part in enumerate(part for part in (remarks, claims, definitions) if part):
+    parts = remarks, claims, [] if brief else definitions
+    for index, part in enumerate(part for part in parts if part):
         for line in ([""] if index else []) + part:
             say(line)
 

@@ -1,11 +1,6 @@
 """`samestep` with the fake backends registered: python -m tests.fakebackend.program compare fake other ..."""
 
-import math
+import tests.fakebackend.registered  # noqa: F401 -- registers them
+from compare import cli
 
-from compare import cli, contenders
-from compare.measure import voiding
-from tests.fakebackend import BACKENDS
-
-contenders.BACKENDS.update(BACKENDS)
-voiding.FOREIGN_CORES = math.inf  # scripted time does not mind other programs
 cli.main()

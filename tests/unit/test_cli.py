@@ -210,14 +210,14 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
 
 def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:
     tuned = {workload: resolve("torch", "tuned", "cuda", workload) for workload in ("cifar-cnn", "resnet50")}
-    assert tuned["cifar-cnn"]["steps-per-dispatch"] != tuned["resnet50"]["steps-per-dispatch"]
+    assert tuned["cifar-cnn"]["steps-per-dispatch"] > tuned["resnet50"]["steps-per-dispatch"]
     assert resolve("jax", "tuned", "cuda", "resnet50")["kernel-search"] is True
     searching, not_searching = (
         variables.child_environment("jax", resolve("jax", tuning, "cuda", "resnet50"), "cuda", False, {})
         for tuning in ("tuned", "tuned+kernel-search=off")
     )
-    assert "XLA_FLAGS" not in searching
-    assert not_searching["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
+    assert "autotune" not in searching["XLA_FLAGS"]
+    assert "--xla_gpu_autotune_level=0" in not_searching["XLA_FLAGS"].split()
 
 
 def test_env_is_one_json_object(program: Program) -> None:

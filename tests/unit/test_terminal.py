@@ -14,11 +14,11 @@ from tests.unit.result_factory import make_comparison, make_contender, make_resu
 SPEED_WORDS = re.compile(r"fast|slow|times as|ratio|speed|equivalent|same time", re.IGNORECASE)
 
 
-def _rendered(width: int = 100, encoding: str = "utf-8", **overrides: Any) -> str:
+def _rendered(width: int = 100, encoding: str = "utf-8", brief: bool = False, **overrides: Any) -> str:
     result = make_result(**overrides)
     validate(result)
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    render(result, Console(file=stream, width=width))
+    render(result, Console(file=stream, width=width), brief=brief)
     stream.seek(0)
     return stream.read()
 
@@ -142,6 +142,14 @@ def test_each_memory_figure_shown_is_defined() -> None:
     none = _rendered(contenders=[make_contender(memory=None), make_contender("jax", memory=None)])
     assert "MiB" not in none
     assert "allocator" not in none
+
+
+def test_a_brief_report_keeps_claims_and_shows_the_gates_of_a_failure_only() -> None:
+    brief = _rendered(brief=True)
+    assert all(text in brief for text in ("images/s", "FASTER", "agreement in float32: pass", "not available for"))
+    assert not any(text in brief for text in ("semantic: ", *DEFINITIONS.values()))
+    agreement = {**make_result()["agreement"], "status": "fail", "first_mismatch": "gradient/conv.kernel"}
+    assert "semantic: 3.1e-13" in _rendered(brief=True, agreement=agreement)
 
 
 def test_a_failed_contender_keeps_its_column_and_says_why() -> None:

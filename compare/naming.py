@@ -1,0 +1,12 @@
+"""How the contenders of one run are told apart."""
+
+from collections.abc import Sequence
+
+
+def names(texts: Sequence[str]) -> list[str]:
+    """Return a name for each contender as written, unique within the run: a repeated one is named `torch#2`."""
+    found: list[str] = []
+    for index, text in enumerate(texts):
+        earlier = texts[:index].count(text)
+        found.append(text if not earlier else f"{text}#{earlier + 1}")
+    return found

@@ -1,0 +1,1 @@
+"""What `compare.pytest_plugin` is made of. No file here imports anything heavy when it is loaded: pytest loads them."""

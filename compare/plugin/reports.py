@@ -1,0 +1,32 @@
+"""A comparison's report as text: a brief one for the end of a pytest session, a full one beside the result file."""
+
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from compare import results
+from compare.report import terminal
+
+_WIDTH = 100
+
+
+def lines(result: Mapping[str, Any], width: int) -> list[str]:
+    """Return the lines of the brief report, none longer than `width`."""
+    return _text(result, width, brief=True).splitlines()
+
+
+def write(result: Mapping[str, Any], folder: Path) -> Path:
+    """Write the result file and the full report, `report.txt`, to a folder; return the result file's path."""
+    path = results.write(result, folder)
+    (folder / "report.txt").write_text(_text(result, _WIDTH, brief=False), encoding="utf-8")
+    return path
+
+
+def _text(result: Mapping[str, Any], width: int, *, brief: bool) -> str:
+    stream = StringIO()
+    console = Console(file=stream, width=width, color_system=None, force_terminal=False)
+    terminal.render(result, console, brief=brief)
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())

@@ -1,0 +1,149 @@
+"""What a test is given: a result object to make assertions on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Ratio(NamedTuple):
+    """A contender's time per step over the baseline's, with its interval: below 1 is faster."""
+
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+
+
+class Contender(NamedTuple):
+    """What was measured of one contender; None where there is no such figure.
+
+    Attributes:
+        name: unique within the comparison; a repeated contender is named `torch#2`.
+        status: `ok`, `oom`, `crash`, `timeout` or `refused`, with the `reason`.
+        compile_seconds: of the first step, into an empty cache.
+        step_seconds: geometric mean over rounds of each round's median block.
+        images_per_second: batch size by step time.
+        memory: bytes by the names of `compare.measure.memory.DEFINITIONS`.
+        blocks: seconds per step of every block of every round that counts, in the order of rounds.
+    """
+
+    name: str
+    status: str
+    reason: str | None
+    compile_seconds: float | None
+    step_seconds: float | None
+    images_per_second: float | None
+    memory: Mapping[str, int | None]
+    blocks: tuple[float, ...]
+
+
+class Result:
+    """One comparison's result. `raw` is the whole result object (`compare/result.schema.json`), `path` its file."""
+
+    def __init__(self, raw: dict[str, Any], path: Path) -> None:
+        self.raw, self.path = raw, path
+
+    @property
+    def baseline(self) -> str:
+        """The name of the contender that the others are compared with."""
+        return self.raw["contenders"][0]["name"]
+
+    @property
+    def agreement(self) -> str:
+        """`pass`, `fail` or `skipped`."""
+        return self.raw["agreement"]["status"]
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """All contenders, the baseline first."""
+        void = {each["round"] - 1 for each in self.raw["voided"]}
+        return tuple(_contender(each, void) for each in self.raw["contenders"])
+
+    def contender(self, name: str) -> Contender:
+        """Return one contender by name.
+
+        Raises:
+            LookupError: with the names that there are.
+        """
+        __tracebackhide__ = True  # the line of the test is the one to see
+        found = {each.name: each for each in self.contenders}
+        if name not in found:
+            raise LookupError(f"no contender {name!r} in this comparison; there are: {', '.join(found)}")
+        return found[name]
+
+    def verdict(self, name: str) -> str:
+        """Return FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE or INVALID, for a contender against the baseline.
+
+        Raises:
+            LookupError: for the baseline, and for a name that is none.
+        """
+        __tracebackhide__ = True
+        return self._comparison(name)["verdict"]
+
+    def ratio(self, name: str) -> Ratio:
+        """Return a contender's ratio to the baseline.
+
+        Raises:
+            LookupError: for the baseline, and for a name that is none.
+            AssertionError: where there is no ratio to go by: the verdict is INVALID, or too few rounds count.
+        """
+        __tracebackhide__ = True
+        comparison = self._comparison(name)
+        if comparison["verdict"] == "INVALID" or comparison["ratio"] is None:
+            from compare.report import sentences
+
+            raise AssertionError(sentences.sentence(comparison))
+        return Ratio(**{key: comparison["ratio"][key] for key in ("estimate", "low", "high", "confidence")})
+
+    def comparable(self, name: str) -> bool:
+        """Whether a contender's times may be laid beside another's."""
+        verdicts = {each["contender"]: each["verdict"] for each in self.raw["comparisons"]}
+        wanted = verdicts.values() if name == self.baseline else [verdicts.get(name, "INVALID")]
+        return any(verdict != "INVALID" for verdict in wanted)
+
+    @property
+    def voids(self) -> str:
+        """Which rounds count for nobody, and why, in words."""
+        return "; ".join(f"round {each['round']} is void: {each['reason']}" for each in self.raw["voided"])
+
+    @property
+    def failure(self) -> str | None:
+        """Why the comparison failed (a contender did, or a claim did), None where it did not."""
+        from compare import judgement
+        from compare.report import sentences
+
+        if judgement.contender_failed(self.raw):
+            failed = [each for each in self.contenders if each.status != "ok"]
+            return "; ".join(f"{each.name} failed ({each.status}): {each.reason}" for each in failed)
+        if not judgement.claim_failed(self.raw):
+            return None
+        invalid = [each for each in self.raw["comparisons"] if each["verdict"] == "INVALID"]
+        return "; ".join(sentences.sentence(each) for each in invalid)
+
+    def __repr__(self) -> str:
+        verdicts = ", ".join(f"{each['contender']} {each['verdict']}" for each in self.raw["comparisons"])
+        return f"<comparison of {self.raw['spec']['workload']} with {self.baseline}: {verdicts}>"
+
+    def _comparison(self, name: str) -> Mapping[str, Any]:
+        __tracebackhide__ = True
+        self.contender(name)
+        for each in self.raw["comparisons"]:
+            if each["contender"] == name:
+                return each
+        raise LookupError(f"{name} is the baseline, which the others are compared with")
+
+
+def _contender(raw: Mapping[str, Any], void: set[int]) -> Contender:
+    step = raw["step_seconds"]
+    rounds = enumerate(step["samples"]) if step else ()
+    memory: Mapping[str, Any] = raw["memory"] or {}
+    return Contender(
+        name=raw["name"],
+        status=raw["status"],
+        reason=raw["reason"],
+        compile_seconds=raw["compile_seconds"],
+        step_seconds=step and (step["interval"]["estimate"] if step["interval"] else step["median"]),
+        images_per_second=raw["images_per_second"],
+        memory={name: value for name, value in memory.items() if name.endswith("_bytes")},
+        blocks=tuple(block for index, blocks in rounds if index not in void for block in blocks),
+    )

@@ -1,0 +1,74 @@
+"""Which tests are comparisons, and what becomes of them when tests are collected."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from compare.plugin import asked
+
+
+def is_comparison(item: pytest.Item) -> bool:
+    """Whether a test takes the fixture `samestep` or has the marker of that name."""
+    return "samestep" in _fixtures(item) or item.get_closest_marker("samestep") is not None
+
+
+def marked(node: Any) -> dict[str, Any]:
+    """Return the settings that a test's marker gives (none without a marker); `node` may be a test or its definition.
+
+    Raises:
+        TypeError: for arguments that the marker does not take.
+    """
+    marker = node.get_closest_marker("samestep")
+    return asked.layer(*marker.args, **marker.kwargs) if marker else {}
+
+
+def parametrise(metafunc: pytest.Metafunc) -> None:
+    """Make a marked test that takes `contender` one test for each contender.
+
+    Raises:
+        pytest.fail.Exception: for a marker that cannot be honoured.
+    """
+    if metafunc.definition.get_closest_marker("samestep") is None:
+        return
+    definition = metafunc.definition
+    if not {"contender", "samestep"} & set(metafunc.fixturenames):
+        raise _failed(definition, "it takes neither `contender` (one test for each contender) nor `samestep`")
+    try:
+        names = asked.merged(marked(definition)).names
+    except TypeError as error:
+        raise _failed(definition, str(error)) from None
+    if "contender" in metafunc.fixturenames:
+        metafunc.parametrize("contender", names, indirect=True, ids=names)
+
+
+def skip(items: Sequence[pytest.Item], reason: str) -> None:
+    """Mark tests as skipped."""
+    for item in items:
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@contextmanager
+def seen_as_benchmarks(items: Sequence[pytest.Item]) -> Generator[None]:
+    """Let pytest-benchmark take comparisons for benchmarks while it decides which tests to run.
+
+    It goes by the fixtures that a test takes. Comparisons do not take `benchmark` themselves: it would have to be set
+    up before there is anything to report, and warns where there is nothing.
+    """
+    shown = [fixtures for item in items if "benchmark" not in (fixtures := _fixtures(item))]
+    for fixtures in shown:
+        fixtures.append("benchmark")
+    try:
+        yield
+    finally:
+        for fixtures in shown:
+            fixtures.remove("benchmark")
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
+
+
+def _failed(node: Any, why: str) -> BaseException:
+    return pytest.fail.Exception(f"{node.nodeid} has the marker `samestep`, but {why}", pytrace=False)

@@ -1,0 +1,25 @@
+"""A suite that compares the frameworks: `pytest` skips it, `pytest --benchmark` runs it.
+
+Both tests name the same comparison, so it is made once.
+"""
+
+import pytest
+
+COMPARISON = {"workload": "digits-cnn", "contenders": ["torch:stock", "jax:stock"], "precision": "float32", "epochs": 5}
+
+
+def test_jax_keeps_up(samestep):
+    """Take the fixture, name what is compared, and make assertions on the result.
+
+    An assertion on the interval's lower end fails where the run has shown a slowdown; one on the upper end, such as
+    `ratio.high < 1.05`, fails until the run has shown that there is none, which takes more rounds.
+    """
+    result = samestep(**COMPARISON)
+    assert result.agreement == "pass"
+    assert result.ratio("jax:stock").low < 2
+
+
+@pytest.mark.samestep(**COMPARISON)
+def test_training_step(contender):
+    """Name it in the marker, and have a row of pytest-benchmark's table for each contender."""
+    assert contender.compile_seconds < 60

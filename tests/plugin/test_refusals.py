@@ -1,0 +1,106 @@
+"""What a test is told where there is nothing, or nothing good, to make assertions on. Results are made up."""
+
+import pytest
+
+from tests.plugin.suites import SETTINGS, Suite
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    return Suite(pytester, monkeypatch)
+
+
+# The call of a test, and the one line that says why the test fails.
+CALLS = {
+    "samestep('digits', CONTENDERS)": "E * TypeError: *positional argument*",
+    "samestep('digits', contenders=CONTENDERS)": "samestep: unknown workload 'digits'; allowed: digits-cnn, *",
+    "samestep(rounds=1, contenders=CONTENDERS)": "samestep: rounds 1 is not allowed; allowed: a whole number from 2*",
+    "samestep(batch_size=1, contenders=CONTENDERS)": "samestep: batch_size 1 is not allowed; *",
+    "samestep(contenders=['fake'])": "samestep: a comparison needs at least two contenders, got 1: fake",
+    "samestep(contenders=['fake', 'other:'])": "samestep: contender 'other:' has an empty tuning; *",
+    "samestep(contenders='fake')": "E * TypeError: contenders='fake' is not allowed; allowed: a list such as *",
+    "samestep(precison='float32')": "E * TypeError: samestep has no setting 'precison'; allowed: agreement, *",
+    f"samestep({SETTINGS}).ratio('fake')": "E * LookupError: fake is the baseline, which the others are compared with",
+    f"samestep({SETTINGS}).verdict('jax')": "E * LookupError: no contender 'jax' in this comparison; there are: *",
+    f"samestep({SETTINGS}, seed=2).ratio('other')": "E * AssertionError: other against fake: INCONCLUSIVE, 2 of 2 *",
+    f"samestep({SETTINGS}, seed=3)": "samestep: other against fake: INVALID, *: the semantic gate failed",
+    f"samestep({SETTINGS}, seed=3, check=False).ratio('other')": "E * AssertionError: other against fake: INVALID, *",
+}
+
+
+def test_a_call_that_cannot_be_honoured_says_why_and_where(suite: Suite) -> None:
+    tests = (f"def test_{number}(samestep):\n    {call}\n" for number, call in enumerate(CALLS))
+    suite.write("CONTENDERS = ['fake', 'other']\n\n" + "\n".join(tests))
+    result = suite.run("--benchmark")
+    result.assert_outcomes(failed=len(CALLS))
+    result.stdout.fnmatch_lines(list(CALLS.values()))
+    # Of tracebacks, only the test's own line is shown.
+    assert "asked.py" not in result.stdout.str()
+    assert "result.py" not in result.stdout.str()
+
+
+def test_what_need_not_fail_does_not(suite: Suite) -> None:
+    suite.write(
+        f"""
+        import pytest
+
+        def test_unchecked(samestep):
+            assert samestep({SETTINGS}, seed=3, check=False).verdict("other") == "INVALID"
+
+        def test_void(samestep):
+            assert samestep({SETTINGS}, seed=2).verdict("other") == "INCONCLUSIVE"
+
+        @pytest.mark.samestep({SETTINGS}, seed=3, check=False)
+        def test_unchecked_row(contender):
+            assert contender.status == "ok"
+
+        @pytest.mark.samestep({SETTINGS})
+        def test_marked(samestep):
+            assert samestep().ratio("other").high == 0.711
+            assert samestep(seed=2).verdict("other") == "INCONCLUSIVE"
+        """
+    )
+    suite.run("--benchmark").assert_outcomes(passed=5)
+    assert len(suite.comparisons()) == 3
+
+
+def test_a_row_without_a_round_that_counts_fails(suite: Suite) -> None:
+    suite.write(
+        f"""
+        import pytest
+
+        @pytest.mark.samestep({SETTINGS}, seed=2)
+        def test_void(contender):
+            pass
+        """
+    )
+    result = suite.run("--benchmark")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["samestep: no time of fake counts: round 1 is void: a busy machine; round 2 *"])
+
+
+@pytest.mark.parametrize(
+    ("marker", "arguments", "said"),
+    [
+        ("()", "", "takes neither `contender` (one test for each contender) nor `samestep`"),
+        ("(precison='float32')", "contender", "samestep has no setting 'precison'; allowed: agreement, "),
+        ("(contenders='jax')", "samestep", "contenders='jax' is not allowed; allowed: a list such as "),
+        ("('digits-cnn', 'jax')", "contender", "takes from 0 to 1 positional arguments but 2 were given"),
+    ],
+)
+def test_a_marker_that_cannot_be_honoured_stops_the_collection(
+    suite: Suite, marker: str, arguments: str, said: str
+) -> None:
+    suite.write(f"import pytest\n\n@pytest.mark.samestep{marker}\ndef test_marked({arguments}):\n    pass\n")
+    result = suite.run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines([f"test_suite.py::test_marked has the marker `samestep`, but *{said}*"])
+
+
+def test_a_row_needs_the_marker(suite: Suite) -> None:
+    suite.write("def test_row(contender): pass")
+    result = suite.run("--benchmark")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["samestep: the fixture `contender` needs the marker: @pytest.mark.samestep(...)"])

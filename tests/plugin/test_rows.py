@@ -1,0 +1,171 @@
+"""Contenders as rows of the real pytest-benchmark: its table, files and options. Results are made up."""
+
+import json
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from tests.plugin import made_up
+from tests.plugin.suites import SETTINGS, SUITE, Suite, rows
+
+pytest_plugins = ["pytester"]
+
+GROUP = "digits-cnn float32 batch 64"
+NAMES = ["test_step[fake]", "test_step[other]"]
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    suite = Suite(pytester, monkeypatch)
+    suite.write(SUITE)
+    return suite
+
+
+def measured(contender: int, rounds: slice = slice(None)) -> list[float]:
+    return list(chain.from_iterable(made_up.blocks(contender)[rounds]))
+
+
+# Each of these would show in the rows if anything were timed, warmed up or repeated here.
+TIMING = (
+    "--benchmark-timer=time.process_time --benchmark-warmup=on --benchmark-min-rounds=50 --benchmark-disable-gc "
+    "--benchmark-cprofile=tottime --benchmark-precision=0.01"
+)
+
+
+@pytest.mark.parametrize("options", ["", TIMING], ids=["plain", "timing-options"])
+def test_rounds_are_the_measured_blocks_to_the_last_bit(suite: Suite, options: str) -> None:
+    result = suite.run("--benchmark", "--benchmark-json=saved.json", *options.split())
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines([f"*benchmark '{GROUP}': 2 tests*", "test_step?other? *", "test_step?fake? *"])
+    found = rows(suite.json("saved.json"))
+    assert sorted(found) == NAMES
+    for number, name in enumerate(NAMES):
+        row = found[name]
+        assert row["stats"]["data"] == measured(number)
+        assert (row["stats"]["rounds"], row["stats"]["iterations"], row["group"]) == (12, 1, GROUP)
+        assert row["params"] == {"contender": ("fake", "other")[number]}
+    assert len(suite.comparisons()) == 1
+
+
+def test_saved_files_hold_the_machine_and_what_else_was_measured(suite: Suite) -> None:
+    suite.run("--benchmark", "--benchmark-json=saved.json")
+    saved = suite.json("saved.json")
+    machine = saved["machine_info"]["samestep"]
+    assert machine.keys() == {"gpus", "driver", "cuda_driver", "packages"}
+    assert {"numpy", "pytest-benchmark"} <= machine["packages"].keys()
+    fake, other = (rows(saved)[name]["extra_info"] for name in NAMES)
+    assert fake["memory"] == {
+        "live_peak_bytes": 12 * 2**20,
+        "pool_peak_bytes": 24 * 2**20,
+        "process_bytes": 300 * 2**20,
+        "static_bytes": None,
+    }
+    assert (fake["contender"], fake["agreement"], fake["steps_per_block"]) == ("fake", "pass", 40)
+    assert "verdict" not in fake
+    assert (other["baseline"], other["verdict"], other["ratio"]["high"]) == ("fake", "FASTER", 0.711)
+
+
+def test_without_the_switch_machine_info_is_pytest_benchmarks_own(suite: Suite) -> None:
+    suite.write("def test_speed(benchmark): benchmark(int)")
+    suite.run("--benchmark-json=saved.json").assert_outcomes(passed=1)
+    assert "samestep" not in suite.json("saved.json")["machine_info"]
+
+
+def test_a_saved_run_is_compared_with_and_a_slower_one_fails(suite: Suite) -> None:
+    # The clock of a CPU may change from run to run; what samestep adds must not, and pytest-benchmark warns if it does.
+    suite.hooks("def pytest_benchmark_generate_machine_info(): return {'cpu': 'the same'}")
+    suite.run("--benchmark", "--benchmark-autosave").assert_outcomes(passed=4)
+    path = suite.only(".benchmarks/*/0001_*.json")
+    gate = ["--benchmark", "--benchmark-compare", "--benchmark-compare-fail=median:5%"]
+    same = suite.run(*gate)
+    assert same.ret == 0
+    same.stdout.fnmatch_lines(["test_step?other? (NOW)*"])
+    assert "samestep" in json.loads(path.read_text())["machine_info"]
+    suite.environment({"MADE_UP_SLOWER": "1.06"})
+    slower = suite.run(*gate)
+    assert slower.ret != 0
+    said = slower.stdout.str() + slower.stderr.str()
+    assert "Performance has regressed" in said
+    assert "test_step[other] (0001_" in said
+    assert "test_step[fake] (0001_" not in said.partition("Performance has regressed")[2]
+    slower.stdout.fnmatch_lines(["*= samestep =*", "agreement in float32: pass"])
+
+
+def test_histograms_are_drawn(suite: Suite) -> None:
+    suite.run("--benchmark", "--benchmark-histogram=plots/plot", "-W", "ignore").assert_outcomes(passed=4)
+    drawing = suite.only("plots/*.svg").read_text()
+    assert all(name in drawing for name in ("[fake]", "[other]"))
+
+
+MARKED = f"""
+import time
+
+import pytest
+
+pytestmark = pytest.mark.samestep("digits-cnn", {SETTINGS}, {{settings}})
+
+{{mark}}
+def test_step({{arguments}}):
+    {{body}}
+"""
+
+
+def write(suite: Suite, arguments: str = "contender", mark: str = "", body: str = "pass", settings: str = "") -> None:
+    suite.write(MARKED.format(arguments=arguments, mark=mark, body=body, settings=settings))
+
+
+def saved(suite: Suite, **outcomes: int) -> dict[str, dict[str, Any]]:
+    result = suite.run("--benchmark", "--benchmark-json=saved.json")
+    result.assert_outcomes(**outcomes)
+    return rows(suite.json("saved.json"))
+
+
+def test_a_tests_own_group_is_kept_but_never_its_timer(suite: Suite) -> None:
+    write(suite, mark="@pytest.mark.benchmark(group='mine', timer=time.perf_counter)")
+    found = saved(suite, passed=2)
+    assert {row["group"] for row in found.values()} == {"mine"}
+    assert found[NAMES[1]]["stats"]["data"] == measured(1)
+
+
+def test_a_test_may_add_to_its_row(suite: Suite) -> None:
+    write(suite, "contender, benchmark", body="benchmark.extra_info['mine'] = contender.name")
+    found = saved(suite, passed=2)
+    assert found[NAMES[0]]["extra_info"]["mine"] == "fake"
+    assert found[NAMES[0]]["stats"]["data"] == measured(0)
+
+
+def test_a_benchmark_that_is_set_up_before_the_row_cannot_time_it(suite: Suite) -> None:
+    write(suite, "benchmark, contender")
+    assert saved(suite, errors=2) == {}
+
+
+def test_void_rounds_are_in_no_row(suite: Suite) -> None:
+    write(suite, settings="seed=1")
+    found = saved(suite, passed=2)
+    assert found[NAMES[0]]["stats"]["data"] == measured(0, slice(1, None))
+    assert found[NAMES[0]]["extra_info"]["voided"] == [{"round": 1, "reason": "a busy machine"}]
+
+
+@pytest.mark.parametrize(("settings", "outcomes"), [("seed=3", {"errors": 2}), ("seed=3, check=False", {"passed": 2})])
+def test_contenders_whose_times_must_not_be_compared_have_no_row(
+    suite: Suite, settings: str, outcomes: dict[str, int]
+) -> None:
+    write(suite, settings=settings)
+    # pytest-benchmark warns that there is nothing to save.
+    result = suite.run("--benchmark", "--benchmark-json=saved.json", "-W", "default")
+    result.assert_outcomes(**outcomes)
+    assert not (suite.folder / "saved.json").exists()
+
+
+def test_a_repeated_contender_has_a_row_of_its_own(suite: Suite) -> None:
+    suite.write(
+        """
+        import pytest
+
+        @pytest.mark.samestep(contenders=["fake", "fake"], device="cpu", epochs=1)
+        def test_step(contender):
+            pass
+        """
+    )
+    assert sorted(saved(suite, passed=2)) == ["test_step[fake#2]", "test_step[fake]"]
