@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Makes the evidence under benchmarks/h200 on a machine with several GPUs, a lane of work on each, side by side; every
-# contender is alone on its GPU while it is timed, certificates share one. PYTHON names the interpreter.
-# Arguments choose lanes: headline, equal, proofs, levers, agree. A machine of four GPUs takes four.
-#   bash benchmarks/h200.sh headline proofs levers agree
+# contender is alone on its GPU. PYTHON names the interpreter. Arguments choose lanes, as many as there are GPUs: headline,
+# equal, proofs, levers; certificates are small, resnet18, resnet50 and convnext.
+#   bash benchmarks/h200.sh small resnet18 resnet50 convnext
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 folder=benchmarks/h200
-lanes=${*:-headline proofs levers agree}
-timing_cores=12 # of each lane that times; the certificates, which compile most, share the others
+lanes=${*:?name lanes}
+lane_cores=14 # of each lane but the last, which has the others
 
 run() { # NAME COMMAND...: run it, keep what it prints
     local name=$1
@@ -63,7 +63,7 @@ all_levers() {
     lever jax resnet50 tuned none --kernels
     lever jax resnet50 tuned jax-library-max-pool
     lever jax resnet50 tuned jax-pointwise-as-matmul
-    lever torch resnet50 tuned torch-pointwise-as-matmul
+    lever torch resnet50 tuned+pointwise-matmul=off none
     "$python" benchmarks/plain_jax.py --workload cifar-cnn --scan 50
     "$python" benchmarks/plain_torch.py --workload cifar-cnn --mode graph
     lever jax cifar-cnn tuned none
@@ -82,23 +82,27 @@ precisions() { # NAME ARGUMENTS...: certify at each precision, one after the oth
     done
 }
 
-agree_lane() {
-    # Choosing kernels by timing them takes minutes here and decides nothing about agreement.
-    export XLA_FLAGS=--xla_gpu_autotune_level=0
+# One certificate at a time on a GPU: processes that share one take turns of milliseconds, and a certificate waits often.
+small_lane() {
     "$python" -m benchmarks.synthetic_mnist samestep-out/mnist # MNIST's own format, so that the loader is the real one
-    precisions digits-cnn &
-    precisions mnist-cnn --workload mnist-cnn --data samestep-out/mnist &
-    precisions cifar-cnn --workload cifar-cnn --epochs 12 &
-    precisions cifar-resnet18 torch:stock jax:stock --workload cifar-resnet18 --epochs 12 &
-    precisions resnet50 torch:stock jax:stock --workload resnet50 --batch-size 8 --seeds 2 &
-    precisions convnext-tiny torch:stock jax:stock --workload convnext-tiny --batch-size 8 --seeds 2 &
-    wait
+    precisions digits-cnn
+    precisions mnist-cnn --workload mnist-cnn --data samestep-out/mnist
+    precisions cifar-cnn --workload cifar-cnn --epochs 12
 }
+
+# Choosing kernels by timing them takes minutes here and decides nothing about agreement.
+untimed() { XLA_FLAGS=--xla_gpu_autotune_level=0 precisions "$1" torch:stock jax:stock --workload "$@"; }
+
+resnet18_lane() { untimed cifar-resnet18 --epochs 12; }
+
+resnet50_lane() { untimed resnet50 --batch-size 8 --seeds 2; }
+
+convnext_lane() { untimed convnext-tiny --batch-size 8 --seeds 2; }
 
 gpu=0 core=0
 for lane in $lanes; do
-    cores=$timing_cores
-    [[ $lane == agree ]] && cores=$(($(nproc) - core))
+    cores=$lane_cores
+    [[ $lane == "${lanes##* }" ]] && cores=$(($(nproc) - core))
     (
         export CUDA_VISIBLE_DEVICES=$gpu
         taskset -pc "$core-$((core + cores - 1))" $BASHPID >/dev/null

@@ -56,13 +56,6 @@ def pointwise_as_matmul_jax() -> None:
     setattr(layers.Conv, "__call__", call)  # noqa: B010 -- pyright wants the same argument names
 
 
-def pointwise_as_matmul_torch() -> None:
-    """Have TorchInductor lower 1x1 convolutions in NHWC to matrix products."""
-    from torch._inductor import config
-
-    setattr(config, "conv_1x1_as_mm", True)  # noqa: B010 -- torch's stubs leave it out
-
-
 def coordinate_descent() -> None:
     from torch._inductor import config
 
@@ -106,7 +99,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
     "jax-library-max-pool": library_max_pool,
     "jax-two-pass-variance": two_pass_variance,
-    "torch-pointwise-as-matmul": pointwise_as_matmul_torch,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
 }

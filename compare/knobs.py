@@ -5,7 +5,7 @@ A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compi
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compare.interface import Refused
 
@@ -14,13 +14,20 @@ Value = bool | int
 
 @dataclass(frozen=True)
 class Knob:
-    """One switch. `mechanism` says what it does per backend; a backend in `always` has it on, and why."""
+    """One switch. `mechanism` says what it does per backend; one in `always` has it on, one in `never` off, and why."""
 
     name: str
     summary: str
     default: Value
     mechanism: Mapping[str, str]
     always: Mapping[str, str]
+    never: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def told(self, backend: str) -> str:
+        """Return what the knob is in a framework, in words."""
+        if backend in self.mechanism:
+            return self.mechanism[backend]
+        return f"always on: {self.always[backend]}" if backend in self.always else f"none: {self.never[backend]}"
 
 
 _ALL = (
@@ -76,6 +83,14 @@ _ALL = (
         {"jax": "XLA's autotuning (off: --xla_gpu_autotune_level=0)", "torch": "torch.backends.cudnn.benchmark"},
         {},
     ),
+    Knob(
+        "pointwise-matmul",
+        "compute 1x1 convolutions as matrix products",
+        False,
+        {"torch": "torch._inductor.config.conv_1x1_as_mm"},
+        {},
+        {"jax": "XLA has no such switch, and products written out were slower (docs/speed-log.md)"},
+    ),
 )
 
 KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in _ALL}
@@ -113,7 +128,10 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
     ("torch", "cuda", EVERY_OTHER): ({**_TORCH_GRAPH, "steps-per-dispatch": 24}, "docs/speed-log.md"),
     # A dispatch of one step leaves gaps; more than a few only make blocks long.
     ("jax", "cuda", "resnet50"): ({**_JAX_GRAPH, "steps-per-dispatch": 8}, "docs/speed-log.md"),
-    ("torch", "cuda", "resnet50"): ({**_TORCH_GRAPH, "steps-per-dispatch": 8}, "docs/speed-log.md"),
+    ("torch", "cuda", "resnet50"): (
+        {**_TORCH_GRAPH, "steps-per-dispatch": 8, "pointwise-matmul": True},
+        "docs/speed-log.md",
+    ),
 }
 
 
@@ -128,7 +146,7 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
     head, *rest = tuning.split("+")
     if head not in TUNINGS:
         head, rest = "stock", [head, *rest]
-    values: dict[str, Value] = {knob.name: knob.default for knob in _ALL if backend not in knob.always}
+    values: dict[str, Value] = {knob.name: knob.default for knob in _ALL if backend in knob.mechanism}
     values |= _named(backend, head, device, workload)
     given: set[str] = set()
     for item in rest:
@@ -143,10 +161,10 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
             raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")
         given.add(name)
         value = _value(knob, text, f"{backend}:{tuning}")
-        if backend not in knob.always:
+        if backend in knob.mechanism:
             values[name] = value
-        elif not value:
-            raise Refused(f"{backend}:{tuning}: {backend} cannot do without {name} ({knob.always[backend]})")
+        elif bool(value) != (backend in knob.always):
+            raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
     _check_together(f"{backend}:{tuning}", backend, device, values, given)
     return values
 
@@ -176,6 +194,8 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):
         raise Refused(f"{where}: kernel-search needs --device cuda")
+    if values.get("pointwise-matmul") and not values.get("compile"):
+        raise Refused(f"{where}: pointwise-matmul needs compile")
     several = values.get("steps-per-dispatch", 1) != 1
     if backend == "torch" and several and not values.get("graph-capture"):
         raise Refused(f"{where}: steps-per-dispatch above 1 needs graph-capture (and --device cuda) in torch")

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 # A product takes some 0.15 ms of an H200: short beside the delay, and too few fit into 0.1 s to fill the queue of 1,024
-# launches, behind which the host would wait.
-_SIDE, _FIRST_PRODUCTS = 3072, 100
+# launches, behind which the host would wait. An iteration of the loop launches three kernels of its own.
+_SIDE, _FIRST_PRODUCTS, _PRODUCTS_IN_AN_ITERATION = 3072, 100, 16
 
 
 def delay(seconds: float, device: str) -> Callable[[], None] | None:
@@ -40,7 +40,8 @@ def ballast(size: int, device: str) -> Any:
 
 @partial(jax.jit, static_argnums=1)
 def _products(matrix: jax.Array, count: int) -> jax.Array:
-    return jax.lax.fori_loop(0, count, lambda _, product: product @ matrix, matrix)
+    unroll = min(count, _PRODUCTS_IN_AN_ITERATION)
+    return jax.lax.fori_loop(0, count, lambda _, product: product @ matrix, matrix, unroll=unroll)
 
 
 def _duration(matrix: jax.Array, count: int) -> float:

@@ -170,6 +170,7 @@ class TorchSession:
             "graph-capture": self._several is not None,
             "steps-per-dispatch": 1 if self._several is None else self.steps_per_dispatch,
             "kernel-search": cudnn.benchmark,
+            "pointwise-matmul": inductor.conv_1x1_as_mm,
             "threads": torch.get_num_threads(),
             "excess_precision": counters["frames"]["ok"] > 0 and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),

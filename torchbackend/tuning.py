@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._inductor import config as inductor
 from torch._inductor import cpu_vec_isa
 
 _WARM_UP_STEPS = 3
@@ -19,11 +20,12 @@ def compiled(function: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable
 
 
 def prepare(knobs: Mapping[str, Any], device: str) -> None:
-    """Have TorchInductor find this machine's vector instructions, before any program is compiled and timed.
+    """Set TorchInductor's options, and have it find this machine's vector instructions before any program is timed.
 
-    It compiles and loads small probes for that. They say nothing of a program, so they are kept where torch keeps its
+    For those it compiles and loads small probes. They say nothing of a program, so they are kept where torch keeps its
     programs by default, whatever cache this process has been given, and no compile time contains them.
     """
+    inductor.conv_1x1_as_mm = bool(knobs["pointwise-matmul"])
     if knobs["compile"] and device == "cpu":
         with mock.patch.dict(os.environ):
             os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)

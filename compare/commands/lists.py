@@ -29,7 +29,7 @@ def knobs() -> None:
     for knob in KNOBS.values():
         typer.echo(f"{knob.name}: {knob.summary}")
         for side in ("jax", "torch"):
-            typer.echo(f"  {side:5}  {knob.mechanism.get(side) or f'always on: {knob.always[side]}'}")
+            typer.echo(f"  {side:5}  {knob.told(side)}")
     for name, meaning in TUNINGS.items():
         typer.echo(f"\n{name}: {meaning}")
         for (backend, tuning), settings in GIVEN.items():
