@@ -23,6 +23,10 @@ class Knob:
     always: Mapping[str, str]
     never: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    def is_switch(self, backend: str) -> bool:
+        """Whether a framework has it as something that can be on or off."""
+        return backend not in self.always and backend not in self.never
+
     def told(self, backend: str) -> str:
         """Return what the knob is in a framework, in words."""
         if backend in self.mechanism:
@@ -146,7 +150,7 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
     head, *rest = tuning.split("+")
     if head not in TUNINGS:
         head, rest = "stock", [head, *rest]
-    values: dict[str, Value] = {knob.name: knob.default for knob in _ALL if backend in knob.mechanism}
+    values: dict[str, Value] = {knob.name: knob.default for knob in _ALL if knob.is_switch(backend)}
     values |= _named(backend, head, device, workload)
     given: set[str] = set()
     for item in rest:
@@ -161,7 +165,7 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
             raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")
         given.add(name)
         value = _value(knob, text, f"{backend}:{tuning}")
-        if backend in knob.mechanism:
+        if knob.is_switch(backend):
             values[name] = value
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
