@@ -9,6 +9,7 @@ import typer
 from compare import __version__
 from compare.commands import agree, compare, endings, fit, lists, selftest
 from compare.interface import Refused
+from compare.report.sentences import printable
 
 app = typer.Typer(
     name="samestep",
@@ -51,5 +52,5 @@ def main() -> None:
     try:
         app()
     except Refused as error:
-        typer.echo(f"samestep: {error}", err=True)
+        typer.echo(f"samestep: {printable(str(error))}", err=True)  # it may quote a file that somebody else wrote
         sys.exit(endings.REFUSED)

@@ -26,7 +26,7 @@ SEQUENTIAL = (
 
 
 def completed(result: Object) -> dict[str, Any]:
-    """Return a result with all that follows from its raw samples: `comparisons`, and figures of contenders and agreement.
+    """Return a result with all that follows from its raw samples: comparisons, figures of contenders and agreement.
 
     What it has of these is replaced. Read are the spec, `voided`, and of a contender its status, `samples` and
     `unproven`; of the agreement its `pairs`.

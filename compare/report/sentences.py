@@ -13,7 +13,7 @@ def heading(result: Mapping[str, Any]) -> str:
     The device's own name comes from the environment, where it is known.
     """
     spec = result["spec"]
-    name = _device_name(result["environment"], spec["device"])
+    name = device_name(result["environment"], spec["device"])
     device = f"{spec['device']} ({name})" if name else spec["device"]
     count = spec["parameter_count"]
     parameters = "" if count is None else f"{_counted(count, 'parameter')}, "
@@ -71,7 +71,13 @@ def percent(fraction: float, digits: int = 3) -> str:
     return f"{100 * fraction:.{digits}g} %"
 
 
-def _device_name(environment: Any, device: str) -> str | None:
+def printable(text: str) -> str:
+    """Return text that is safe to show: a question mark for each character that a terminal would act on."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def device_name(environment: Any, device: str) -> str | None:
+    """Return the name of the CPU or the first GPU in a result's environment, None where it does not tell."""
     try:
         name = environment["nvidia"]["gpus"][0]["name"] if device == "cuda" else environment["cpu"]["model"]
     except (KeyError, IndexError, TypeError):
