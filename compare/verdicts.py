@@ -17,6 +17,8 @@ Object = Mapping[str, Any]
 
 LEAST_ROUNDS = 2
 
+UNPROVEN = "did not do the work that was timed"
+
 SKIPPED = "agreement was skipped, so nothing shows that both sides computed the same thing"
 
 SEQUENTIAL = (
@@ -109,7 +111,7 @@ def _invalid(result: Object, contender: Object, rounds: int) -> str | None:
         if side["status"] != "ok":
             return f"{side['name']} failed ({side['status']}): {side['reason']}"
         if side.get("unproven"):
-            return f"{side['name']} did not do the work that was timed: {side['unproven']}"
+            return f"{side['name']} {UNPROVEN}: {side['unproven']}"
     if result["spec"].get("design") == "sequential":
         return SEQUENTIAL
     if rounds < LEAST_ROUNDS and not result["voided"]:
