@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from compare import __version__
-from compare.commands import agree, compare, endings, fit, lists, selftest
+from compare.commands import agree, compare, diff, endings, fit, lists, reproduce, selftest
 from compare.interface import Refused
 from compare.report.sentences import printable
 
@@ -36,7 +36,17 @@ def _root(
     del version
 
 
-for command in (compare.compare, agree.agree, selftest.selftest, fit.fit, lists.workloads, lists.env):
+COMMANDS = (
+    compare.compare,
+    agree.agree,
+    selftest.selftest,
+    fit.fit,
+    reproduce.reproduce,
+    diff.diff,
+    lists.workloads,
+    lists.env,
+)
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -1,6 +1,5 @@
 """From what was measured to what may be said: outcomes of a run become the result object."""
 
-import json
 import math
 import uuid
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from compare import environment, results, verdicts
+from compare import environment, results, verdicts, workloads
 from compare.agreement.certificate import Certificate
 from compare.data import store
 from compare.interface import Array
@@ -54,7 +53,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
     opened: dict[str, Any] = {}
     for outcome in outcomes.contenders:
         opened = opened or outcome.opened
-    model, dataset = plan.workload.model, plan.dataset
+    dataset = plan.dataset
     return {
         "workload": plan.workload.name,
         "contenders": [contender.name for contender in plan.contenders],
@@ -66,12 +65,8 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "epochs": plan.epochs,
         "margin": plan.margin,
         "confidence": plan.confidence,
-        "image": list(model.image),
-        "classes": model.classes,
-        "model": _plain({"family": model.family, **model.arguments}),
+        **workloads.described(plan.workload),
         "parameter_count": opened.get("parameter_count"),
-        "optimizer": _plain(asdict(plan.workload.optimizer)),
-        "label_smoothing": plan.workload.label_smoothing,
         "data_source": dataset.source,
         "data_folder": plan.data_folder,
         "data_sha256": store.sha256(dataset),
@@ -157,7 +152,3 @@ def _pair(baseline: str, name: str, certificate: Certificate) -> dict[str, Any]:
 def _json(figures: dict[str, Any]) -> dict[str, Any]:
     """Return the figures with None for infinity, the error of a tensor whose reference is zero."""
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in figures.items()}
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(values))  # tuples become lists
