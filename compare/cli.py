@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from compare import __version__
-from compare.commands import agree, compare, diff, endings, fit, lists, reproduce, selftest
+from compare.commands import agree, bundle, compare, diff, endings, fit, lists, reproduce, selftest, verify
 from compare.interface import Refused
 from compare.report.sentences import printable
 
@@ -43,6 +43,8 @@ COMMANDS = (
     fit.fit,
     reproduce.reproduce,
     diff.diff,
+    bundle.bundle,
+    verify.verify,
     lists.workloads,
     lists.env,
 )
