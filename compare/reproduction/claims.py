@@ -46,11 +46,8 @@ def judge(stored: Object, result: Object) -> Iterator[Claim]:
     for each in stored["contenders"]:
         if each["status"] != "ok":
             here = now[each["name"]]["status"]
-            same = here == each["status"]
-            outcome = REPRODUCED if same else NOT_REPRODUCED
-            yield Claim(
-                each["name"], each["status"], here, outcome, f"the contender {'' if same else 'no longer '}failed"
-            )
+            judged = (REPRODUCED, "it failed alike") if here == each["status"] else (NOT_REPRODUCED, "another status")
+            yield Claim(f"{each['name']}: status", each["status"], here, *judged)
     compared = {_pair(each): each for each in result["comparisons"]}
     for each in stored["comparisons"]:
         here = compared.get(_pair(each))

@@ -43,9 +43,7 @@ def plan_of(
     if names != spec["contenders"]:
         raise Refused(f"spec.contenders are {', '.join(spec['contenders'])}, contenders are {', '.join(names)}")
     if rounds is not None and not timed(stored):
-        raise Refused(
-            "--rounds: the result was made by `samestep agree`, which times nothing; allowed: to leave it out"
-        )
+        raise Refused(f"--rounds {rounds}: the result is of `samestep agree`, which times nothing; leave --rounds out")
     _check_workload(spec)
     made = plan.make(
         [name.partition("#")[0] for name in names],
