@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from compare import plan, workloads
+from compare import contenders, plan, workloads
 from compare.interface import Refused
 from compare.plan import Plan
 from compare.reproduction.differences import differing
@@ -44,9 +44,13 @@ def plan_of(
         raise Refused(f"spec.contenders are {', '.join(spec['contenders'])}, contenders are {', '.join(names)}")
     if rounds is not None and not timed(stored):
         raise Refused(f"--rounds {rounds}: the result is of `samestep agree`, which times nothing; leave --rounds out")
+    texts = [name.partition("#")[0] for name in names]
+    for here, each in zip(contenders.parse(texts), stored["contenders"], strict=True):
+        if (here.name, here.backend, here.tuning) != (each["name"], each["backend"], each["tuning"]):
+            raise Refused(f"contender {each['name']} is stored as {each['backend']} with tuning {each['tuning']}")
     _check_workload(spec)
     made = plan.make(
-        [name.partition("#")[0] for name in names],
+        texts,
         out=out,
         workload=spec["workload"],
         batch_size=spec["batch_size"],
@@ -63,9 +67,6 @@ def plan_of(
         energy=spec.get("energy_requested", False),
         deadline=spec.get("deadline_seconds") if deadline is None else deadline,
     )
-    for here, each in zip(made.contenders, stored["contenders"], strict=True):
-        if (here.name, here.backend, here.tuning) != (each["name"], each["backend"], each["tuning"]):
-            raise Refused(f"contender {each['name']} is stored as {each['backend']} with tuning {each['tuning']}")
     return replace(made, confidence=spec["confidence"])
 
 

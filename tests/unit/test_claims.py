@@ -89,7 +89,7 @@ def test_invalid_comes_again_for_its_own_reason_only(reason: str, outcome: str) 
     ],
 )
 def test_two_intervals_exclude_each_other(a: Any, b: Any, apart: bool) -> None:
-    one, other = (dict(zip(("estimate", "low", "high"), each, strict=True)) for each in (a, b))
+    one, other = ({"estimate": each[0], "low": each[1], "high": each[2]} for each in (a, b))
     assert claims.excluded(one, other, 0.01) == claims.excluded(other, one, 0.01) == apart
 
 

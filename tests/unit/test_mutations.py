@@ -23,12 +23,13 @@ UNTOUCHED = consistent()
 
 
 def loaded(result: Any) -> dict[str, Any] | None:
-    """Return a result that survived reading, None where it is refused in one line."""
+    """Return a result that survived reading, None where it is refused in few words."""
     try:
         return results.parse(text(result))
     except Refused as error:
-        assert 0 < len(str(error)) < 2000
-        return None
+        words = str(error)
+    assert 0 < len(words) < 2000
+    return None
 
 
 def shown(render: Any) -> str:

@@ -144,7 +144,7 @@ def test_contenders_that_are_not_what_they_are_called_are_refused(tmp_path: Path
         planned(result, tmp_path)
     for names in (["fake"], ["other", "fake"], ["fake", "other", "third"]):
         result["spec"]["contenders"] = names
-        with pytest.raises(Refused, match="spec.contenders are"):
+        with pytest.raises(Refused, match=r"spec\.contenders are"):
             planned(result, tmp_path)
     with pytest.raises(Refused, match="unknown contender 'elsewhere'"):
         planned(stored("fake", "elsewhere"), tmp_path)
