@@ -15,8 +15,11 @@ from compare.reproduction import evidence
 
 Object = Mapping[str, Any]
 
-RELATIVE, ABSOLUTE = 1e-9, 1e-12
-"""Two figures are the same to within these: another CPU or numpy may round a logarithm's last digit otherwise."""
+TOLERANCE = 1e-9
+"""Two figures are the same to within this, relatively: another CPU or numpy may round a logarithm's last digit."""
+
+_SPREADS = ("iqr", "detectable")  # where blocks hardly differ, these are nothing but such digits
+_NO_SPREAD = 1e-12
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,12 @@ def _differing(place: str, stored: Any, recomputed: Any) -> Iterator[Mismatch]:
             yield Mismatch(f"number of {place}", len(values), len(others))
         for index, (value, other) in enumerate(zip(values, others, strict=False)):
             yield from _differing(f"{place}[{index}]", value, other)
-    elif not _same(stored, recomputed):
+    elif not _same(stored, recomputed, _NO_SPREAD if place.endswith(_SPREADS) else 0.0):
         yield Mismatch(place, stored, recomputed)
 
 
-def _same(stored: Any, recomputed: Any) -> bool:
+def _same(stored: Any, recomputed: Any, absolute: float = 0.0) -> bool:
     numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (stored, recomputed))
     if numbers:
-        return math.isclose(stored, recomputed, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        return math.isclose(stored, recomputed, rel_tol=TOLERANCE, abs_tol=absolute)
     return type(stored) is type(recomputed) and stored == recomputed
