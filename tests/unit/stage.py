@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from compare import judgement, results, runner
-from compare.reproduction import recompute
+from compare.reproduction import bundle, recompute, verification
 from tests.fakebackend import plans
 
 Result = dict[str, Any]
@@ -43,9 +43,13 @@ class Stage:
 
 
 def _kept(result: Result, folder: Path) -> Result:
-    """Return a result that survives its file, and whose every figure its raw samples give again."""
-    assert results.load(results.write(result, folder)) == result
+    """Return a result that survives its file and a bundle, and whose every figure its raw samples give again."""
+    path = results.write(result, folder)
+    assert results.load(path) == result
     assert recompute.mismatches(result) == []
+    packed, checks = verification.verify(bundle.make(path.read_bytes()))
+    assert packed == result
+    assert all(check.held for check in checks)
     return result
 
 
