@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from compare import __version__
-from compare.commands import agree, compare, endings, fit, lists, selftest
+from compare.commands import agree, bundle, compare, diff, endings, fit, lists, reproduce, selftest, verify
 from compare.interface import Refused
+from compare.report.sentences import printable
 
 app = typer.Typer(
     name="samestep",
@@ -35,7 +36,20 @@ def _root(
     del version
 
 
-for command in (compare.compare, agree.agree, selftest.selftest, fit.fit, lists.workloads, lists.knobs, lists.env):
+COMMANDS = (
+    compare.compare,
+    agree.agree,
+    selftest.selftest,
+    fit.fit,
+    reproduce.reproduce,
+    diff.diff,
+    bundle.bundle,
+    verify.verify,
+    lists.workloads,
+    lists.knobs,
+    lists.env,
+)
+for command in COMMANDS:
     app.command()(command)
 
 
@@ -51,5 +65,5 @@ def main() -> None:
     try:
         app()
     except Refused as error:
-        typer.echo(f"samestep: {error}", err=True)
+        typer.echo(f"samestep: {printable(str(error))}", err=True)  # it may quote a file that somebody else wrote
         sys.exit(endings.REFUSED)

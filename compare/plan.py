@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,12 @@ class Plan:
     design: str = "alternating"
     energy: bool = True
     confidence: float = 0.95
-    deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES)
+    deadline: float | None = None
+
+    @property
+    def deadlines(self) -> Mapping[str, float]:
+        """Seconds that each phase of a child may take."""
+        return DEADLINES if self.deadline is None else dict.fromkeys(DEADLINES, self.deadline)
 
     def spec(self, contender: Contender, dataset: Path, **changes: Any) -> RunSpec:
         """Return what one child of a contender gets, with some fields changed; `dataset` is the file it reads."""
@@ -130,7 +135,7 @@ def make(
         deterministic=deterministic,
         design=design,
         energy=energy,
-        deadlines=DEADLINES if deadline is None else dict.fromkeys(DEADLINES, deadline),
+        deadline=deadline,
     )
     for contender in plan.contenders:
         knobs.resolve(contender.backend, contender.tuning, resolved, chosen.name)

@@ -5,27 +5,21 @@ trusts nothing: the file may come from somebody else.
 """
 
 import json
-import math
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from reprlib import Repr
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import fastjsonschema
 
+from compare import consistency, untrusted
 from compare.interface import Refused
+from compare.untrusted import SHORT, SIZE_LIMIT
 
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
-SIZE_LIMIT = 64 * 2**20
-"""Most bytes of a result file, written or read."""
-
-_INTEGER_LIMIT = 2**63  # beyond it no other JSON reader agrees on the value
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
 
 
 def validate(result: Any) -> None:
@@ -33,18 +27,15 @@ def validate(result: Any) -> None:
 
     Raises:
         Refused: with the path of the first fault, for example `contenders[0].status`, and what is allowed there. Also
-            for NaN and Infinity, for integers outside 64 bits, and for a comparison that claims a speed although the
-            agreement of its pair failed.
+            for NaN and Infinity, for integers outside 64 bits, and for parts that contradict each other
+            (`compare.consistency`).
     """
-    try:
-        _plain_json(result, "")
-    except RecursionError:
-        raise Refused("the result is nested too deeply or contains itself; allowed: the depth of the schema") from None
+    untrusted.check_plain(result)
     try:
         _validator()(result)
     except fastjsonschema.JsonSchemaValueException as error:
         raise Refused(_explain(error)) from None
-    _no_claim_without_agreement(result)
+    consistency.check(result)
 
 
 def write(result: Mapping[str, Any], folder: Path) -> Path:
@@ -65,12 +56,19 @@ def replace(target: Path, value: Mapping[str, Any]) -> Path:
 
     Raises:
         ValueError: for NaN and infinity.
-        Refused: for a text over `SIZE_LIMIT`, or where the file system refuses; the old file, if any, is then as it
-            was, and no temporary file stays.
+        Refused: for a text that `load` would refuse for its size, or where the file system refuses; the old file, if
+            any, is then as it was, and no temporary file stays.
     """
     data = json.dumps(value, allow_nan=False, indent=1).encode("ascii") + b"\n"
-    if len(data) > SIZE_LIMIT:
-        raise Refused(f"{target} would have {len(data):,} bytes; allowed: at most {SIZE_LIMIT:,}")
+    try:
+        untrusted.check_size(data)
+    except Refused as error:
+        raise Refused(f"{target} is not written: it {error}") from None
+    return replace_bytes(target, data)
+
+
+def replace_bytes(target: Path, data: bytes) -> Path:
+    """Write a file atomically as `replace` does, of any bytes; return its path."""
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -84,16 +82,23 @@ def load(path: Path) -> dict[str, Any]:
     """Read and validate a result file.
 
     Raises:
-        Refused: with the file's name, for a file that cannot be read, is over `SIZE_LIMIT`, is no JSON (truncated,
-            not UTF-8, NaN or Infinity, a key twice, an integer too long), comes from a newer samestep, or breaks the
-            schema.
+        Refused: with the file's name, for a file that cannot be read, is over `SIZE_LIMIT`, or is refused by `parse`.
     """
     try:
-        result = _parse(_read(path))
-        _check_version(result)
-        validate(result)
+        return parse(untrusted.read(path, SIZE_LIMIT, f"a {FILE_NAME}"))
     except Refused as error:
         raise Refused(f"{path}: {error}") from None
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """Return the result object that the bytes of a result file hold.
+
+    Raises:
+        Refused: for what is no JSON (`compare.untrusted.parse`), comes from a newer samestep, or breaks the schema.
+    """
+    result = untrusted.parse(data)
+    _check_version(result)
+    validate(result)
     return cast("dict[str, Any]", result)
 
 
@@ -110,75 +115,13 @@ def _replace(target: Path, temporary: Path, data: bytes) -> None:
         raise
 
 
-def _read(path: Path) -> bytes:
-    try:
-        if path.exists() and not path.is_file():
-            raise Refused("is not a regular file; allowed: a result.json")
-        with path.open("rb") as stream:
-            data = stream.read(SIZE_LIMIT + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        raise Refused(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(data) > SIZE_LIMIT:
-        raise Refused(f"is too large; allowed: at most {SIZE_LIMIT:,} bytes")
-    return data
-
-
-def _parse(data: bytes) -> Any:
-    try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except UnicodeDecodeError as error:
-        raise Refused(f"is not UTF-8 (byte {error.start}); allowed: a JSON object") from None
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise Refused(f"is not complete, valid JSON: {error.msg} at {place}") from None
-    except RecursionError:
-        raise Refused("is nested too deeply; allowed: the depth of the schema") from None
-    except ValueError:  # int() of more digits than sys.get_int_max_str_digits()
-        raise Refused("holds an integer of too many digits; allowed: 64-bit integers") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise Refused(f"holds the key {_SHORT.repr(key)} twice in one object; allowed: once")
-        result[key] = value
-    return result
-
-
-def _no_constant(literal: str) -> NoReturn:
-    raise Refused(f"holds the literal {literal}, which is no JSON; allowed: finite numbers and null")
-
-
 def _check_version(result: Any) -> None:
     version = cast("dict[str, Any]", result).get("schema_version") if isinstance(result, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise Refused(
-            f"was written by a newer samestep (schema_version {_SHORT.repr(version)}; this one reads up to "
+            f"was written by a newer samestep (schema_version {SHORT.repr(version)}; this one reads up to "
             f"{SCHEMA_VERSION}): update samestep"
         )
-
-
-def _plain_json(value: Any, path: str) -> None:
-    if value is None or isinstance(value, (str, bool)):
-        return
-    where = path or "the result"
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise Refused(f"{where} is {value}; allowed: a finite number, or null where the schema has it")
-    elif isinstance(value, int):
-        if not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
-            raise Refused(f"{where} is an integer of {value.bit_length()} bits; allowed: 64-bit integers")
-    elif isinstance(value, dict):
-        for key, item in cast("dict[Any, Any]", value).items():
-            if not isinstance(key, str):
-                raise Refused(f"{where} has the key {_SHORT.repr(key)}; allowed: strings")
-            _plain_json(item, f"{path}.{key}" if path else key)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(cast("Sequence[Any]", value)):
-            _plain_json(item, f"{path}[{index}]")
-    else:
-        raise Refused(f"{where} is of type {type(value).__name__}; allowed: JSON types")
 
 
 @lru_cache(maxsize=1)
@@ -190,21 +133,10 @@ def _validator() -> Callable[[Any], Any]:
 
 def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
     name = str(error.name or "data")
-    path = name.removeprefix("data").removeprefix(".") or "the result"
+    path = untrusted.shortened(name.removeprefix("data").removeprefix("."))
     value: Any = error.value
     if error.rule == "required":
         missing = [key for key in cast("list[str]", error.rule_definition) if key not in value]
         return f"{path} lacks {', '.join(missing)}; all of these are required there"
     allowed = str(error.message).removeprefix(name).strip()
-    return f"{path} is {_SHORT.repr(value)}; it {allowed}"
-
-
-def _no_claim_without_agreement(result: Mapping[str, Any]) -> None:
-    pairs = result["agreement"]["pairs"]
-    failed = {(pair["baseline"], pair["contender"]) for pair in pairs if pair["status"] == "fail"}
-    for index, comparison in enumerate(result["comparisons"]):
-        if (comparison["baseline"], comparison["contender"]) in failed and comparison["verdict"] != "INVALID":
-            raise Refused(
-                f"comparisons[{index}].verdict is {comparison['verdict']} although the agreement of "
-                f"{comparison['contender']} with {comparison['baseline']} failed; allowed: INVALID"
-            )
+    return f"{path} is {SHORT.repr(value)}; it {allowed}"

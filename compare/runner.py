@@ -55,6 +55,17 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
     return outcomes
 
 
+def opened(plan: Plan) -> dict[str, Any]:
+    """Return what the baseline says of its model (`compare.worker.Worker.open`), an empty object where it fails."""
+    outcome = Outcome(plan.contenders[0])
+    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
+        launcher = Launcher(plan, Path(scratch))
+        store.save(plan.dataset, launcher.dataset)
+        with launcher.child(outcome, purpose="model") as child:
+            outcome.opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome))
+    return outcome.opened
+
+
 def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     plan = launcher.plan
     with contextlib.ExitStack() as stack:

@@ -57,6 +57,30 @@ def paired_ratio(baseline: Sequence[float], contender: Sequence[float], confiden
     return _exponential_interval(after - before, confidence)
 
 
+def independent_ratio(before: Sequence[float], after: Sequence[float], confidence: float = 0.95) -> Ratio:
+    """Return how many times as long as `before` steps take in `after`, for rounds of two separate runs.
+
+    The rounds are not paired, nor need they be as many or spread as widely: the interval of the difference of mean
+    ln(time) is Welch's (Biometrika 34, 1947) with Satterthwaite's degrees of freedom (Biometrics Bulletin 2(6), 1946),
+    carried back by exp. What differs from run to run only (another day, another clock) is no part of it.
+
+    Args:
+        before: [rounds] median block time of each round of the first run, seconds per step.
+        after: [rounds] the same of the second run.
+        confidence: coverage of the interval, between 0 and 1.
+
+    Raises:
+        ValueError: as `geometric_interval`, for either run.
+    """
+    first, second = _logarithms("before", before, 2), _logarithms("after", after, 2)
+    parts = [float(values.var(ddof=1)) / values.size for values in (first, second)]
+    weights = [part**2 / (values.size - 1) for part, values in zip(parts, (first, second), strict=True)]
+    freedom = sum(parts) ** 2 / sum(weights) if sum(weights) else 1.0  # no spread
+    half = _critical(confidence, freedom) * math.sqrt(sum(parts))
+    middle = float(second.mean() - first.mean())
+    return Ratio(_exponential(middle), _exponential(middle - half), _exponential(middle + half), confidence)
+
+
 def geometric_interval(values: Sequence[float], confidence: float = 0.95) -> Ratio:
     """Return the geometric mean of per-round median block times with its Student t interval.
 
@@ -232,7 +256,7 @@ def _logarithms(name: str, values: Sequence[float], least: int) -> NDArray[np.fl
     return np.log(data)
 
 
-def _critical(confidence: float, freedom: int) -> float:
+def _critical(confidence: float, freedom: float) -> float:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}; allowed: between 0 and 1, for example 0.95")
     return float(special.stdtrit(freedom, (1 + confidence) / 2))

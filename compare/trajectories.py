@@ -48,7 +48,7 @@ def _curves(launcher: Launcher, child: Child, outcome: Outcome) -> Curves:
     runs = [child.call("losses", deadlines["train"], roundoff=ulp, generation=twin) for twin in range(TWINS + 1)]
     outcome.settings = child.call("settings", deadlines["open"])
     losses = np.array(runs, np.float64)  # None, a loss that was not finite, becomes NaN
-    return Curves(losses[0], losses[1:])
+    return Curves.of(losses[0], losses[1:])
 
 
 def _accuracies(launcher: Launcher, child: Child, outcome: Outcome, seeds: int) -> list[float]:

@@ -4,8 +4,9 @@ A workload is data only. Each backend's `models` folder builds the model that `M
 the optimizer, so that one description drives both twins.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from compare.interface import Refused
@@ -191,3 +192,16 @@ def get(name: str) -> Workload:
         return WORKLOADS[name]
     except KeyError:
         raise Refused(f"unknown workload {name!r}; allowed: {', '.join(WORKLOADS)}") from None
+
+
+def described(workload: Workload) -> dict[str, Any]:
+    """Return what decides the arithmetic of a workload, as JSON types."""
+    model = workload.model
+    values = {
+        "image": model.image,
+        "classes": model.classes,
+        "model": {"family": model.family, **model.arguments},
+        "optimizer": asdict(workload.optimizer),
+        "label_smoothing": workload.label_smoothing,
+    }
+    return json.loads(json.dumps(values))  # tuples become lists

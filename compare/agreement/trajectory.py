@@ -16,15 +16,18 @@ ACCURACY_MARGIN = 0.01
 
 @dataclass(frozen=True)
 class Curves:
-    """The loss of every training step of one side: `own` [steps] and its perturbed `twins` [twins, steps]."""
+    """The loss of every training step of one side: `own` [steps], and how far its perturbed twins went from it.
+
+    `envelope` [steps] is the largest distance of any twin from `own` up to each step, not finite where a twin's is not.
+    """
 
     own: Array
-    twins: Array
+    envelope: Array
 
-    @property
-    def envelope(self) -> Array:
-        """The largest distance of any twin from `own` up to each step [steps]."""
-        return np.maximum.accumulate(np.abs(self.twins - self.own).max(0))
+    @classmethod
+    def of(cls, own: Array, twins: Array) -> "Curves":
+        """Return the curves of a side with its perturbed `twins` [twins, steps]."""
+        return cls(own, np.maximum.accumulate(np.abs(twins - own).max(0)))
 
 
 def gate(baseline: Curves, contender: Curves) -> Gate:
@@ -35,7 +38,7 @@ def gate(baseline: Curves, contender: Curves) -> Gate:
     if baseline.own.size != contender.own.size:
         shorter = min(baseline.own.size, contender.own.size)
         return Gate("trajectory", None, TRAJECTORY_LIMIT, False, f"loss at step {shorter + 1}, missing on one side")
-    every = (baseline.own, baseline.twins, contender.own, contender.twins)
+    every = (baseline.own, baseline.envelope, contender.own, contender.envelope)
     if not all(np.isfinite(each).all() for each in every):
         return Gate("trajectory", None, TRAJECTORY_LIMIT, False, "loss")
     distance = np.maximum.accumulate(np.abs(contender.own - baseline.own))

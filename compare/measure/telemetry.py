@@ -4,7 +4,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
@@ -62,6 +62,15 @@ class Telemetry:
         series = {each.name: [getattr(sample, each.name) for sample in self.samples] for each in fields(Sample)}
         listed = {name: [_plain(value) for value in values] for name, values in series.items()}
         return {"reason": self.reason, "cost_cores": self.cost, "lists_processes": self.listed, "samples": listed}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> "Telemetry":
+        """Return the telemetry of a result, the inverse of `to_json`."""
+        series: dict[str, list[Any]] = values["samples"]
+        names = [each.name for each in fields(Sample) if each.name in series]
+        looks = zip(*(series[name] for name in names), strict=True)
+        samples = [Sample(**dict(zip(names, look, strict=True))) for look in looks]
+        return cls(samples, values["reason"], values["cost_cores"])
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report.sentences import DASH
+from compare.report.sentences import DASH, printable
 
 _MEBIBYTE = 2**20
 _REASON_LENGTH = 160
@@ -27,7 +27,7 @@ def render(result: Mapping[str, Any], console: Console) -> None:
     """Print the object of `fit.json` (`compare.fitting.search`): a table, what stopped each search, and definitions."""
 
     def say(text: str) -> None:
-        console.print(Text(_plain(text)))
+        console.print(Text(printable(text)))
 
     spec = result["spec"]
     image = "x".join(map(str, spec["image"]))
@@ -51,7 +51,7 @@ def _table(result: Mapping[str, Any]) -> Table:
     ):
         table.add_column(title, justify="right")
     for each in result["contenders"]:
-        cells = _plain(each["name"]), _largest(each), _stopped(each), _mebibytes(each["smallest_memory_bytes"])
+        cells = printable(each["name"]), _largest(each), _stopped(each), _mebibytes(each["smallest_memory_bytes"])
         table.add_row(*(Text(cell) for cell in cells))
     return table
 
@@ -103,7 +103,3 @@ def _definitions(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _mebibytes(value: int | None) -> str:
     return DASH if value is None else f"{value / _MEBIBYTE:,.1f}"
-
-
-def _plain(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)

@@ -13,7 +13,7 @@ def heading(result: Mapping[str, Any]) -> str:
     The device's own name comes from the environment, where it is known.
     """
     spec = result["spec"]
-    name = _device_name(result["environment"], spec["device"])
+    name = device_name(result["environment"], spec["device"])
     device = f"{spec['device']} ({name})" if name else spec["device"]
     count = spec["parameter_count"]
     parameters = "" if count is None else f"{_counted(count, 'parameter')}, "
@@ -42,7 +42,7 @@ def sentence(comparison: Mapping[str, Any]) -> str:
         "INCONCLUSIVE": f"{contender} against {baseline} is undecided",
     }[verdict]
     rounds = _counted(comparison["rounds"], "round")
-    text = f"{claim} ({_ratio(ratio)}, {rounds}): {verdict}"
+    text = f"{claim} ({ratio_text(ratio)}, {rounds}): {verdict}"
     if comparison["detectable"] is not None:
         text += f"; with {rounds} this run could have seen {percent(comparison['detectable'])}"
     return f"{text}; {comparison['reason']}" if comparison["reason"] else text
@@ -66,12 +66,27 @@ def agreement_lines(agreement: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def ratio_text(ratio: Mapping[str, float]) -> str:
+    """Return a ratio and its interval with enough decimals that none of the three reads as 1 where it is not."""
+    values = [ratio[key] for key in ("estimate", "low", "high")]
+    near = [value for value in values if value not in (0, 1)]
+    decimals = next((count for count in range(3, 6) if not any(round(value, count) in (0, 1) for value in near)), 6)
+    estimate, low, high = (f"{value:,.{decimals}f}" for value in values)
+    return f"ratio {estimate}, {percent(ratio['confidence'], 6)} interval {low} to {high}"
+
+
 def percent(fraction: float, digits: int = 3) -> str:
     """Return a fraction in percent: 0.95 is `95 %`."""
     return f"{100 * fraction:.{digits}g} %"
 
 
-def _device_name(environment: Any, device: str) -> str | None:
+def printable(text: str) -> str:
+    """Return text that is safe to show: a question mark for each character that a terminal would act on."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def device_name(environment: Any, device: str) -> str | None:
+    """Return the name of the CPU or the first GPU in a result's environment, None where it does not tell."""
     try:
         name = environment["nvidia"]["gpus"][0]["name"] if device == "cuda" else environment["cpu"]["model"]
     except (KeyError, IndexError, TypeError):
@@ -82,15 +97,6 @@ def _device_name(environment: Any, device: str) -> str | None:
 def _factor(value: float) -> str:
     decimals = next((count for count in range(2, 6) if round(value, count) != 1), 6)
     return f"{value:,.{decimals}f}"
-
-
-def _ratio(ratio: Mapping[str, float]) -> str:
-    """Return ratio and interval with enough decimals that none of the three reads as 1 where it is not."""
-    values = [ratio[key] for key in ("estimate", "low", "high")]
-    near = [value for value in values if value not in (0, 1)]
-    decimals = next((count for count in range(3, 6) if not any(round(value, count) in (0, 1) for value in near)), 6)
-    estimate, low, high = (f"{value:,.{decimals}f}" for value in values)
-    return f"ratio {estimate}, {percent(ratio['confidence'], 6)} interval {low} to {high}"
 
 
 def _counted(number: int, noun: str) -> str:

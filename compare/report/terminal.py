@@ -15,7 +15,7 @@ from rich.text import Text
 
 from compare.measure.memory import DEFINITIONS
 from compare.report import telemetry
-from compare.report.sentences import DASH, agreement_lines, heading, percent, sentence
+from compare.report.sentences import DASH, agreement_lines, heading, percent, printable, sentence
 
 STEP_TIME = "step time: geometric mean over rounds of each round's median block, Student's t interval"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
@@ -190,4 +190,4 @@ def _printable(text: str, console: Console) -> str:
     text = indent + " ".join(text.split())
     if console.options.ascii_only:
         text = text.replace(DASH, "-").replace("µ", "u").encode("ascii", "replace").decode("ascii")
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return printable(text)

@@ -16,7 +16,7 @@ GROWTH = 1e-6 * 1.5 ** np.arange(STEPS)  # chaos: what one ulp becomes
 
 def curves(own: Array = LOSS, spread: Array = GROWTH) -> Curves:
     """Return a side whose twins lie at most `spread` from `own`."""
-    return Curves(own, np.stack([own + factor * spread for factor in (0.3, -1.0, 0.5)]))
+    return Curves.of(own, np.stack([own + factor * spread for factor in (0.3, -1.0, 0.5)]))
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -45,7 +45,7 @@ def test_the_wider_of_both_envelopes_counts(wider: str):
 
 def test_an_envelope_is_the_largest_distance_so_far_of_any_twin():
     twins = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 0.5, 1.0, 1.75]])
-    np.testing.assert_array_equal(Curves(np.ones(4), twins).envelope, [0, 0.5, 0.5, 0.75])
+    np.testing.assert_array_equal(Curves.of(np.ones(4), twins).envelope, [0, 0.5, 0.5, 0.75])
 
 
 def test_a_loss_that_comes_back_stays_outside_until_the_envelope_has_widened():
@@ -74,8 +74,10 @@ def test_one_unit_of_a_large_early_loss_stays_one_unit_when_the_loss_has_fallen(
 @pytest.mark.parametrize("where", ["own", "twins"])
 @pytest.mark.parametrize("side", [0, 1], ids=["baseline", "contender"])
 def test_a_loss_that_is_not_finite_fails(side: int, where: str, value: float):
-    sides = [curves(LOSS.copy()), curves(LOSS.copy())]
-    getattr(sides[side], where)[..., -1] = value
+    losses = {"own": LOSS.copy(), "twins": np.stack([LOSS, LOSS + GROWTH])}
+    losses[where][..., -1] = value
+    sides = [curves(), curves()]
+    sides[side] = Curves.of(losses["own"], losses["twins"])
     found = trajectory.gate(*sides)
     assert (found.passed, found.value, found.worst_tensor) == (False, None, "loss")
 

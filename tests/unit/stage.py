@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from compare import judgement, results, runner
+from compare.reproduction import bundle, recompute, verification
 from tests.fakebackend import plans
 
 Result = dict[str, Any]
@@ -25,8 +26,7 @@ class Stage:
         outcomes = runner.run(plan, lambda *step: self.progress.append(step))
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = judgement.result(plan, outcomes, ["samestep", "compare", *texts])
-        assert results.load(results.write(result, plan.out)) == result
-        return result
+        return _kept(result, plan.out)
 
     def agree(self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, **changes: Any) -> Result:
         plans.register(self._monkeypatch, self.folder, script)
@@ -34,13 +34,23 @@ class Stage:
         outcomes = runner.agree(plan, seeds, lambda *step: self.progress.append(step))
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = judgement.result(plan, outcomes, ["samestep", "agree", *texts])
-        assert results.load(results.write(result, plan.out)) == result
-        return result
+        return _kept(result, plan.out)
 
     def calls(self, place: str) -> list[list[str]]:
         """Return [name, process, pid, place] of every call to `place`, in order."""
         lines = (self.folder / "calls.log").read_text().splitlines()
         return [line.split() for line in lines if line.endswith(f" {place}")]
+
+
+def _kept(result: Result, folder: Path) -> Result:
+    """Return a result that survives its file and a bundle, and whose every figure its raw samples give again."""
+    path = results.write(result, folder)
+    assert results.load(path) == result
+    assert recompute.mismatches(result) == []
+    packed, checks = verification.verify(bundle.make(path.read_bytes()))
+    assert packed == result
+    assert all(check.held for check in checks)
+    return result
 
 
 def exit_code(result: Result) -> int:

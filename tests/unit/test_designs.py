@@ -9,6 +9,7 @@ import pytest
 from compare import judgement, results, runner
 from compare.interface import Refused
 from compare.measure import load, voiding
+from compare.reproduction import recompute
 from tests.fakebackend import plans
 from tests.unit.stage import Stage
 
@@ -89,6 +90,7 @@ def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
     logs = [math.log(sum(b) / sum(a)) for a, b in zip(*kept, strict=True)]
     assert comparison["ratio"]["estimate"] == pytest.approx(math.exp(sum(logs) / 3))
     assert result["telemetry"]["foreign_cores"] == [0.0, 0.8, 0.1, 0.0]
+    assert recompute.mismatches(result) == []
 
 
 def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 import io
 import json
 import os
+import sys
+import tracemalloc
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import pytest
 from rich.console import Console
 
 import compare.results
+import compare.untrusted
 from compare.interface import Refused
 from compare.report.terminal import render
-from compare.results import SIZE_LIMIT, load, validate, write
+from compare.results import load, validate, write
+from compare.untrusted import ITEM_LIMIT, SIZE_LIMIT
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 
@@ -70,8 +74,23 @@ def test_further_keys_are_allowed() -> None:
 
 # Added after the first results were published; those still load.
 OPTIONAL = {
-    *("telemetry", "label_smoothing", "design", "design_reason", "unsteady_rounds", "energy", "outliers"),
     "cached_compile_seconds",
+    "telemetry",
+    "label_smoothing",
+    "design",
+    "design_reason",
+    "unsteady_rounds",
+    "energy",
+    "outliers",
+    "model",
+    "data_folder",
+    "train_images",
+    "test_images",
+    "energy_requested",
+    "deadline_seconds",
+    "unproven",
+    "accuracies",
+    "trajectory",
 }
 
 
@@ -211,7 +230,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_load_would_refuse_for_its_size_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare.results, "SIZE_LIMIT", 1000)
+    monkeypatch.setattr(compare.untrusted, "SIZE_LIMIT", 1000)
     with pytest.raises(Refused, match="allowed: at most 1,000"):
         write(make_result(), tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -246,6 +265,24 @@ _HOSTILE = {
     "version true": (_TEXT.replace('"schema_version": 1', '"schema_version": true').encode(), "schema_version is True"),
     "array": (b"[1]", r"the result is \[1\]; it must be object"),
     "deep": (b"[" * 200_000 + b"]" * 200_000, "nested too deeply"),
+    "somewhat deep": (_TEXT.replace("12.34", "[" * 40 + "]" * 40).encode(), "nested too deeply"),
+    "ten million digits": (_TEXT.replace("12.34", "9" * 10**7).encode(), "integer of too many digits"),
+    "ten million digits and a point": (_TEXT.replace("12.34", "9" * 10**7 + ".5").encode(), "compile_seconds is inf"),
+    "many values": (b"[" + b"[]," * (ITEM_LIMIT // 2 + 1) + b"0]", "holds too many values; allowed: at most 5,000,000"),
+    "script in a name": (
+        _TEXT.replace('"name": "jax"', '"name": "<script>alert(1)</script>"').encode(),
+        r"contenders\[1\]\.name is '<script>",
+    ),
+    "control code in a name": (
+        _TEXT.replace('"contender": "jax"', '"contender": "jax\\u001b[2J"').encode(),
+        r"comparisons\[0\]\.contender is 'jax\\x1b",
+    ),
+    "no time": (_TEXT.replace("0.0025,", "1e-300,", 1).encode(), "it must be bigger than or equal to 1e-12"),
+    "name of a megabyte": (
+        _TEXT.replace('"workload": "digits-cnn"', f'"workload": "{"x" * 10**6}"').encode(),
+        "spec.workload is 'x",
+    ),
+    "key of a megabyte": (_TEXT.replace('"python"', f'"{"x" * 10**6}": 1e999, "python"').encode(), r"x\.\.\. is inf"),
 }
 
 
@@ -273,6 +310,51 @@ def test_too_large_a_file_is_refused_unread(tmp_path: Path) -> None:
         stream.truncate(SIZE_LIMIT + 1)
     with pytest.raises(Refused, match=r"result\.json: is too large; allowed: at most 67,108,864 bytes"):
         load(path)
+
+
+def test_nothing_of_too_large_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    with path.open("wb") as stream:
+        stream.truncate(2**40)  # takes no room on the disk
+    tracemalloc.start()
+    with pytest.raises(Refused, match="is too large"):
+        load(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_python_may_be_told_to_read_any_integer(tmp_path: Path) -> None:
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        test_hostile_file_is_refused_with_its_name("ten million digits", tmp_path)
+    finally:
+        sys.set_int_max_str_digits(limit)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            ["contenders", 0, "step_seconds", "interval", "low"],
+            1.0,
+            "contenders[0].step_seconds.interval does not hold",
+        ),
+        (["comparisons", 0, "ratio", "high"], 0.1, "comparisons[0].ratio does not hold its estimate"),
+        (["telemetry", "samples"], {"seconds": [1.0], "own": []}, "telemetry.samples.own has 0 values; allowed: 1"),
+        (["telemetry", "reason"], None, "telemetry.samples lacks seconds, sm_clock_mhz"),
+        (["spec", "batch_size"], 64.0, "spec.batch_size is 64.0; allowed: a whole number without a fraction"),
+        (["spec", "rounds"], 10.0, "spec.rounds is 10.0"),
+        (
+            ["telemetry", "samples"],
+            {"seconds": [1.0], "clock_reasons": [4.0]},
+            "telemetry.samples.clock_reasons[0] is 4.0",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(path: list[Any], value: Any, message: str) -> None:
+    assert _refusal(_changed(path, value)).startswith(message)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from scipy import stats
 from compare.statistics import (
     Ratio,
     geometric_interval,
+    independent_ratio,
     minimum_detectable_effect,
     outliers,
     paired_ratio,
@@ -41,6 +42,28 @@ def test_ratio_is_above_one_for_a_slower_contender_and_inverts() -> None:
     assert (backward.estimate, backward.low, backward.high) == pytest.approx(
         (1 / forward.estimate, 1 / forward.high, 1 / forward.low)
     )
+
+
+@pytest.mark.parametrize("sizes", [(10, 10), (5, 20), (2, 3)])
+def test_the_interval_of_separate_runs_is_that_of_scipy(sizes: tuple[int, int]) -> None:
+    generator = np.random.default_rng(3)
+    before, after = (list(generator.lognormal(*shape)) for shape in ((0.0, 0.1, sizes[0]), (0.1, 0.02, sizes[1])))
+    ratio = independent_ratio(before, after, 0.9)
+    expected = stats.ttest_ind(np.log(after), np.log(before), equal_var=False).confidence_interval(0.9)
+    assert np.log([ratio.low, ratio.high]) == pytest.approx([expected.low, expected.high], rel=1e-9)
+    assert ratio.estimate == pytest.approx(stats.gmean(after) / stats.gmean(before))
+    assert ratio.confidence == 0.9
+
+
+def test_separate_runs_without_spread_have_an_interval_without_width() -> None:
+    ratio = independent_ratio([2.0, 2.0], [3.0, 3.0, 3.0])
+    assert (ratio.estimate, ratio.low, ratio.high) == pytest.approx((1.5, 1.5, 1.5))
+
+
+@pytest.mark.parametrize(("before", "after"), [([1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0]), ([1.0, 0.0], [1.0, 2.0])])
+def test_separate_runs_are_refused_like_paired_ones(before: list[float], after: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"needed: a flat sequence of at least 2|allowed: positive times"):
+        independent_ratio(before, after)
 
 
 def test_rounds_are_paired() -> None:

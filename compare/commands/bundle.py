@@ -1,0 +1,22 @@
+"""`samestep bundle`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compare import results, untrusted
+from compare.interface import Refused
+from compare.reproduction import bundle as bundles
+
+
+def bundle(
+    file: Annotated[Path, typer.Argument(metavar="RESULT", help="A result.json.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The zip file to write.", show_default=False)],
+) -> None:
+    """Pack a result with its raw samples, report, versions and checksums into one zip file."""
+    try:
+        packed = bundles.make(untrusted.read(file, untrusted.SIZE_LIMIT, f"a {results.FILE_NAME}"))
+    except Refused as error:
+        raise Refused(f"{file}: {error}") from None
+    typer.echo(f"bundle: {results.replace_bytes(out, packed)} ({len(packed):,} bytes)")

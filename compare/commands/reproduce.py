@@ -1,0 +1,72 @@
+"""`samestep reproduce`."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from compare import environment, judgement, results, runner
+from compare.commands import endings, options
+from compare.data import store
+from compare.report import progress
+from compare.report import reproduction as report
+from compare.reproduction import claims, differences, repetition, training
+
+FILE_NAME = "reproduction.json"
+
+
+def reproduce(
+    file: Annotated[Path, typer.Argument(help="A result.json.", show_default=False)],
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds in place of the stored number.", show_default=False)
+    ] = None,
+    data: options.Data = None,
+    deadline: options.Deadline = None,
+    out: options.Out = None,
+    as_json: options.Json = False,
+) -> None:
+    """Run a stored result's exact specification again, and say which of its claims come again."""
+    stored = results.load(file)
+    plan = repetition.plan_of(
+        stored, out=out or endings.default_out(), rounds=rounds, data_folder=data, deadline=deadline
+    )
+    console = Console(quiet=as_json)
+    before = differences.before_run(
+        stored, environment.describe(), store.sha256(plan.dataset), runner.opened(plan).get("weights_sha256")
+    )
+    report.render_start(stored, before, console)
+    with progress.shown() as advance:
+        timed = repetition.timed(stored)
+        outcomes = runner.run(plan, advance) if timed else runner.agree(plan, repetition.seeds(stored), advance)
+    result = judgement.result(plan, outcomes, ["samestep", *sys.argv[1:]])
+    path = results.write(result, plan.out)
+    after = differences.after_run(stored, result)
+    found = [*claims.judge(stored, result), *training.judge(stored, result)]
+    console.print()
+    report.render_differences(after, console, "contenders ran with the versions and settings that are stored")
+    console.print()
+    report.render_claims(found, stored, result, console)
+    told = {
+        "stored": {key: stored[key] for key in ("id", "created", "command")},
+        "result": result["id"],
+        "differences": [asdict(each) for each in (*before, *after)],
+        "claims": [asdict(each) for each in found],
+    }
+    results.replace(plan.out / FILE_NAME, told)
+    if as_json:
+        typer.echo(json.dumps(told, indent=2, allow_nan=False))
+    console.print(f"result file: {path}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(exit_code(stored, result, found))
+
+
+def exit_code(stored: dict[str, Any], result: dict[str, Any], found: list[claims.Claim]) -> int:
+    """Return 3 where a contender failed here, 1 where a claim did not come again or one of this run failed, else 0."""
+    if judgement.contender_failed(result):
+        return endings.CONTENDER_FAILED
+    refuted = any(claim.outcome == claims.NOT_REPRODUCED for claim in found)
+    broken = judgement.claim_failed(result) and not judgement.claim_failed(stored)
+    return endings.CLAIM_FAILED if refuted or broken else 0

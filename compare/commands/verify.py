@@ -1,0 +1,32 @@
+"""`samestep verify`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from compare import untrusted
+from compare.commands import endings, options
+from compare.interface import Refused
+from compare.report import verification as report
+from compare.reproduction import archive, verification
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A zip file of samestep bundle.", show_default=False)],
+    as_json: options.Json = False,
+) -> None:
+    """Check a bundle offline: its hashes, its schema, and every table and verdict from the raw samples."""
+    try:
+        result, checks = verification.verify(untrusted.read(file, archive.TOTAL_LIMIT, "a bundle"))
+    except Refused as error:
+        raise Refused(f"{file}: {error}") from None
+    if as_json:
+        told = {"id": result["id"], "checks": [asdict(check) | {"held": check.held} for check in checks]}
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        report.render(result, checks, Console())
+    raise typer.Exit(0 if all(check.held for check in checks) else endings.CLAIM_FAILED)

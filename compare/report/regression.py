@@ -1,0 +1,66 @@
+"""What a person reads in a terminal from `samestep diff`: every figure before and after, and whether the gate holds."""
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from compare.report.sentences import percent, printable
+from compare.report.terminal import time_unit
+from compare.reproduction.regression import INCONCLUSIVE, REGRESSION, STEP_TIME, Change
+
+_MEBIBYTE = 2**20
+
+
+def render(changes: Sequence[Change], threshold: float, remarks: Sequence[str], console: Console) -> None:
+    """Print a table of changes, what is to be said of them, and last the sentence that the exit code says, too."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
+    table.add_column("", overflow="fold")
+    for column in ("old", "new", "change", "interval"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for change in changes:
+        cells = *_figures(change), *_ratio(change), change.outcome or "not judged"
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    console.print(table)
+    console.print()
+    for line in (*_reasons(changes), *remarks, _sentence(changes, threshold)):
+        console.print(Text(printable(line)))
+
+
+def _sentence(changes: Sequence[Change], threshold: float) -> str:
+    failed = [_label(change) for change in changes if change.outcome == REGRESSION]
+    undecided = [_label(change) for change in changes if change.outcome == INCONCLUSIVE]
+    text = f"regression above {percent(threshold)}: {', '.join(failed)}" if failed else ""
+    text = text or f"no regression above {percent(threshold)}"
+    return f"{text}; undecided: {', '.join(undecided)}" if undecided else text
+
+
+def _figures(change: Change) -> tuple[str, str, str]:
+    if isinstance(change.before, str) or isinstance(change.after, str):
+        return _label(change), str(change.before), str(change.after)
+    if change.figure == STEP_TIME:
+        scale, unit = time_unit([change.before, change.after])
+        return f"{_label(change)} ({unit})", f"{change.before / scale:,.4g}", f"{change.after / scale:,.4g}"
+    return f"{_label(change)} (MiB)", f"{change.before / _MEBIBYTE:,.1f}", f"{change.after / _MEBIBYTE:,.1f}"
+
+
+def _ratio(change: Change) -> tuple[str, str]:
+    if change.ratio is None:
+        return "", ""
+    estimate, low, high = (
+        f"{100 * (value - 1):+,.1f}" for value in (change.ratio.estimate, change.ratio.low, change.ratio.high)
+    )
+    return f"{estimate} %", "" if change.ratio.low == change.ratio.high else f"{low} to {high} %"
+
+
+def _reasons(changes: Sequence[Change]) -> Iterator[str]:
+    for change in changes:
+        if change.reason:
+            yield f"{_label(change)}: {change.reason}"
+
+
+def _label(change: Change) -> str:
+    return f"{change.contender} {change.figure.removesuffix('_bytes').replace('_', ' ')}".strip()

@@ -1,0 +1,75 @@
+"""What a person reads in a terminal from `samestep reproduce`: what differs, and which claims came again."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from compare.report.sentences import DASH, heading, printable
+from compare.report.terminal import time_unit
+from compare.reproduction.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, Claim
+from compare.reproduction.differences import Difference
+from compare.untrusted import SHORT
+
+_OUTCOMES = (REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE)
+
+
+def render_differences(differences: Sequence[Difference], console: Console, same: str) -> None:
+    """Print what differs as a table; `same` is said where nothing does."""
+    if not differences:
+        console.print(Text(same))
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
+    for column in ("what differs", "stored", "here"):
+        table.add_column(column, overflow="fold")
+    for each in differences:
+        table.add_row(*(Text(cell) for cell in (printable(each.place), _value(each.stored), _value(each.here))))
+    console.print(table)
+
+
+def render_start(stored: Mapping[str, Any], differences: Sequence[Difference], console: Console) -> None:
+    """Print which run is repeated, and what differs before it begins."""
+    console.print(Text(printable(f"repeats the run {stored['id']} of {stored['created']}: {heading(stored)}")))
+    console.print()
+    render_differences(differences, console, "environment, data and initial weights are as they were")
+
+
+def render_claims(
+    claims: Sequence[Claim], stored: Mapping[str, Any], result: Mapping[str, Any], console: Console
+) -> None:
+    """Print every claim with both sides and the reason of its outcome, then how many came again."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for claim in claims:
+        said = f"{claim.subject}: {claim.stored} stored, {claim.here} here; {claim.reason}"
+        table.add_row(claim.outcome, Text(printable(said), overflow="fold"))
+    console.print(table)
+    console.print()
+    for line in _step_times(stored, result):
+        console.print(Text(printable(line)))
+    counts = Counter(claim.outcome for claim in claims)
+    told = [f"{counts[outcome]} {outcome}" for outcome in _OUTCOMES]
+    console.print(Text(f"\n{len(claims)} claim{'' if len(claims) == 1 else 's'}: {', '.join(told)}"))
+
+
+def _step_times(stored: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+    """Say the step times, which no claim is about: they belong to the machine."""
+    found: list[str] = []
+    now = {each["name"]: each["step_seconds"] for each in result["contenders"]}
+    for each in stored["contenders"]:
+        before, here = each["step_seconds"], now[each["name"]]
+        if before and here:
+            scale, unit = time_unit([before["median"], here["median"]])
+            times = f"{before['median'] / scale:.4g} {unit} stored, {here['median'] / scale:.4g} {unit} here"
+            found.append(f"{each['name']}: median step {times} (the machine's, not judged)")
+    return found
+
+
+def _value(value: Any) -> str:
+    return (
+        DASH if value is None else printable(value if isinstance(value, str) and len(value) < 60 else SHORT.repr(value))
+    )

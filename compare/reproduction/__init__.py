@@ -1,0 +1,1 @@
+"""Stored results met again: repeated, compared with another, packed for others, and checked."""

@@ -1,0 +1,111 @@
+"""The gates of a certificate, judged again from the evidence that a result holds of them. Pure functions."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from compare import verdicts
+from compare.agreement import certificate, gates, settings, trajectory
+from compare.agreement.certificate import Certificate
+from compare.agreement.gates import Gate
+from compare.agreement.referee import Referee
+from compare.agreement.trajectory import Curves
+
+Object = Mapping[str, Any]
+
+_CASE = re.compile(r"(?P<name>.*) \[(?P<case>[^\]]*)\]", re.DOTALL)
+
+
+def recertified(result: Object) -> dict[str, Any]:
+    """Return a result whose pairs have the gates, and the status, that their evidence gives.
+
+    Evidence are the tensors of a pair (semantic, scaling, precision), both sides' settings, their accuracies over seeds
+    and their loss curves. A gate without any, or one that failed because nothing could be computed, keeps its value.
+    """
+    agreement = result["agreement"]
+    return {**result, "agreement": {**agreement, "pairs": [_pair(result, pair) for pair in agreement["pairs"]]}}
+
+
+def _pair(result: Object, pair: Object) -> dict[str, Any]:
+    tensors = {each["name"]: each for each in pair.get("tensors", ())}
+    found = _of_tensors(tensors) | _of_sides(result, pair)
+    judged = [_again(gate, found.get(gate.name), tensors) for gate in verdicts.gates(pair["gates"])]
+    passed = "skipped" if pair["status"] == "skipped" else "pass"
+    status = passed if all(gate.passed for gate in judged) else "fail"
+    return {**pair, "status": status, "gates": [asdict(gate) for gate in judged]}
+
+
+def _again(stored: Gate, found: Gate | None, tensors: Mapping[str, Object]) -> Gate:
+    if stored.value is None and not stored.passed:
+        return stored
+    if found is None:
+        return replace(stored, passed=stored.value is not None and stored.value <= stored.limit)
+    worst = tensors.get(stored.worst_tensor or "")
+    if worst is not None and _strain(stored.name, worst) == found.value:
+        return replace(found, worst_tensor=stored.worst_tensor)  # several tensors may be equally bad
+    return found
+
+
+def _strain(gate: str, tensor: Object) -> float | None:
+    if gate == "precision" and tensor["noise"] is not None:
+        return max(_figure(tensor[side]) for side in ("baseline_error", "contender_error")) / tensor["noise"]
+    return tensor[{"semantic": "e64", "scaling": "scaling"}.get(gate, "noise")]
+
+
+def _figure(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _of_tensors(tensors: Mapping[str, Object]) -> dict[str, Gate]:
+    """Judge the tensors case by case, as the certificate did; a name ends with its case where there are several."""
+    cases: dict[str, dict[str, Object]] = {}
+    for full, each in tensors.items():
+        match = _CASE.fullmatch(full)
+        name, case = (match["name"], match["case"]) if match else (full, "")
+        cases.setdefault(case, {})[name] = each
+    if not cases:
+        return {}
+    combined = certificate.combine({case: Certificate(_judged(each), None) for case, each in cases.items()})
+    return {gate.name: gate for gate in combined.gates}
+
+
+def _judged(tensors: Mapping[str, Object]) -> tuple[Gate, ...]:
+    def figures(key: str) -> dict[str, float]:
+        return {name: _figure(each[key]) for name, each in tensors.items()}
+
+    found = (gates.semantic(figures("e64")), gates.scaling(figures("scaling")))
+    floor = {name: each["noise"] for name, each in tensors.items() if each["noise"] is not None}
+    if not floor:
+        return found
+    return (*found, Referee(figures("baseline_error"), figures("contender_error"), floor).gate)
+
+
+def _of_sides(result: Object, pair: Object) -> dict[str, Gate]:
+    names = pair["baseline"], pair["contender"]
+    known = {contender["name"]: contender["settings"] for contender in result["contenders"]}
+    found: dict[str, Gate] = {}
+    if all(name in known for name in names):
+        found["settings"] = settings.gate(*(known[name] for name in names))
+    accuracies, curves = result["agreement"].get("accuracies", {}), result["agreement"].get("trajectory", {})
+    if all(name in accuracies for name in names):
+        found["accuracy"] = _accuracy(*(accuracies[name] for name in names))
+    if all(name in curves for name in names):
+        found["trajectory"] = _trajectory(*(curves[name] for name in names))
+    return found
+
+
+def _accuracy(baseline: Sequence[float], contender: Sequence[float]) -> Gate:
+    if len(baseline) != len(contender) or len(baseline) < verdicts.LEAST_ROUNDS:
+        return Gate("accuracy", None, trajectory.ACCURACY_MARGIN, False, None)
+    return trajectory.accuracy_gate(baseline, contender)
+
+
+def _trajectory(*sides: Object) -> Gate:
+    curves = [Curves(*(np.array(side[key], np.float64) for key in ("loss", "envelope"))) for side in sides]
+    if not all(each.own.size == each.envelope.size > 0 for each in curves):
+        return Gate("trajectory", None, trajectory.TRAJECTORY_LIMIT, False, None)
+    return trajectory.gate(*curves)

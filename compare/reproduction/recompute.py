@@ -1,0 +1,102 @@
+"""A result's figures and verdicts, computed again from its raw samples, and every place that says something else."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from compare import verdicts
+from compare.measure import voiding
+from compare.measure.telemetry import Telemetry
+from compare.measure.voiding import Round
+from compare.reproduction import evidence
+
+Object = Mapping[str, Any]
+
+TOLERANCE = 1e-9
+"""Two figures are the same to within this, relatively: another CPU or numpy may round a logarithm's last digit."""
+
+_SPREADS = ("iqr", "detectable")  # where blocks hardly differ, these are nothing but such digits
+_NO_SPREAD = 1e-12
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A place in a result, for example `comparisons[0].verdict`, what stands there, and what the raw samples give."""
+
+    place: str
+    stored: Any
+    recomputed: Any
+
+
+def mismatches(result: Object) -> list[Mismatch]:
+    """Return every place of a valid result that its raw samples do not give again; none where all is as it says.
+
+    Raw are the block times, the telemetry, the figures of each tensor, settings, loss curves and accuracies. What an
+    older samestep did not store is not missed.
+    """
+    with np.errstate(all="ignore"):  # figures that overflow are figures that differ
+        raw = evidence.recertified({**result, "voided": _voided(result), "contenders": _contenders(result)})
+        again = verdicts.completed(raw)
+        if "telemetry" not in result:
+            pairs = zip(result["contenders"], again["contenders"], strict=True)
+            again["contenders"] = [_earlier_rate(result, *pair) for pair in pairs]
+        return list(_differing("", result, again))
+
+
+def _voided(result: Object) -> list[dict[str, Any]]:
+    """Return the rounds that telemetry and foreign load make void, as stored where that was not recorded."""
+    seen, steps = result.get("telemetry"), [each["step_seconds"] for each in result["contenders"]]
+    timed = [step for step in steps if step]
+    if not seen or not timed or not all("windows" in step for step in timed):
+        return result["voided"]
+    rounds = [Round([], cores) for cores in seen["foreign_cores"]]
+    for step in timed:
+        for each, windows in zip(rounds, step["windows"], strict=False):
+            each.windows += [(start, end) for start, end in windows]
+    found = voiding.voids(rounds, Telemetry.of_json(seen), result["spec"]["device"])
+    return [{"round": index + 1, "reason": reason} for index, reason in sorted(found.items())]
+
+
+def _contenders(result: Object) -> list[dict[str, Any]]:
+    """Return the contenders; of an older result, what was not proved stands in the reason of a comparison only."""
+    found: list[dict[str, Any]] = []
+    for contender in result["contenders"]:
+        phrase = f"{contender['name']} {verdicts.UNPROVEN}: "
+        reasons = [each["reason"] or "" for each in result["comparisons"]]
+        told = next((reason.removeprefix(phrase) for reason in reasons if reason.startswith(phrase)), None)
+        found.append({"unproven": told, **contender})
+    return found
+
+
+def _earlier_rate(result: Object, stored: Object, again: dict[str, Any]) -> dict[str, Any]:
+    """Return a contender with images/s as samestep first took it, by the median of all blocks, where that is stored."""
+    if not again["step_seconds"] or stored["images_per_second"] is None:
+        return again
+    rate = result["spec"]["batch_size"] / again["step_seconds"]["median"]
+    return again | {"images_per_second": rate} if _same(stored["images_per_second"], rate) else again
+
+
+def _differing(place: str, stored: Any, recomputed: Any) -> Iterator[Mismatch]:
+    if isinstance(stored, dict) and isinstance(recomputed, dict):
+        known = cast("dict[str, Any]", stored)
+        for key, value in cast("dict[str, Any]", recomputed).items():
+            if key in known:
+                yield from _differing(f"{place}.{key}" if place else key, known[key], value)
+    elif isinstance(stored, list) and isinstance(recomputed, list):
+        values, others = cast("Sequence[Any]", stored), cast("Sequence[Any]", recomputed)
+        if len(values) != len(others):
+            yield Mismatch(f"number of {place}", len(values), len(others))
+        for index, (value, other) in enumerate(zip(values, others, strict=False)):
+            yield from _differing(f"{place}[{index}]", value, other)
+    elif not _same(stored, recomputed, _NO_SPREAD if place.endswith(_SPREADS) else 0.0):
+        yield Mismatch(place, stored, recomputed)
+
+
+def _same(stored: Any, recomputed: Any, absolute: float = 0.0) -> bool:
+    numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (stored, recomputed))
+    if numbers:
+        return math.isclose(stored, recomputed, rel_tol=TOLERANCE, abs_tol=absolute)
+    return type(stored) is type(recomputed) and stored == recomputed

@@ -1,0 +1,140 @@
+"""Whether a later run is slower, or takes more memory, than an earlier one of the same work. Pure functions.
+
+Step times are compared by the rounds' median blocks of either run (`compare.statistics.independent_ratio`), and a
+figure of a contender is a
+
+- REGRESSION, where the whole interval of its ratio lies above 1 and the estimate above 1 + threshold;
+- IMPROVEMENT, where the whole interval lies below 1 and the estimate below 1 / (1 + threshold);
+- UNCHANGED, where the whole interval lies within the threshold;
+- INCONCLUSIVE else.
+
+Both halves of the first two are needed: without the interval, a noisy run would fail half of the time at no change at
+all; without the threshold, enough rounds would find a difference that nobody minds. To ask for the whole interval above
+the threshold would let a noisy run pass whatever it is. What is 3 % slower in truth fails at 3 % in every second run.
+
+Memory is counted, not sampled: its interval has no width. What the process takes (`process_bytes`) holds much that is
+not the step's and changes from launch to launch (by 10 % and more in JAX on a CPU), so it is told and not judged.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compare import statistics, verdicts
+from compare.interface import Refused
+from compare.report.sentences import device_name
+from compare.statistics import Ratio
+
+Object = Mapping[str, Any]
+
+REGRESSION, IMPROVEMENT, UNCHANGED, INCONCLUSIVE = "REGRESSION", "IMPROVEMENT", "UNCHANGED", "INCONCLUSIVE"
+
+STEP_TIME, AGREEMENT, STATUS = "step time", "agreement", "status"
+MEMORY = ("live_peak_bytes", "pool_peak_bytes", "static_bytes")
+
+_SAME_WORK = ("workload", "image", "precision", "batch_size", "device", "deterministic")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure of a contender in both runs: seconds, bytes or a word; `ratio` is after over before.
+
+    `contender` is empty for what is about all of them, `outcome` None for what is told and not judged.
+    """
+
+    contender: str
+    figure: str
+    before: float | str
+    after: float | str
+    ratio: Ratio | None
+    outcome: str | None
+    reason: str | None = None
+
+
+def unlike(old: Object, new: Object) -> list[str]:
+    """Return in what two results are not of the same work on the same kind of device, in words."""
+    pairs = {key: (old["spec"][key], new["spec"][key]) for key in _SAME_WORK}
+    a, b = (device_name(each["environment"], each["spec"]["device"]) for each in (old, new))
+    pairs["device's name"] = a, b
+    return [f"{key} is {a} against {b}" for key, (a, b) in pairs.items() if a != b]
+
+
+def changes(old: Object, new: Object, threshold: float) -> list[Change]:
+    """Return what became of every contender that both results have.
+
+    Args:
+        old: the earlier result.
+        new: the later one.
+        threshold: relative slowdown above which the gate fails, 0.03 for 3 %; 0 or more.
+
+    Raises:
+        Refused: where a result names a contender twice, they have none in common, or nothing of it to compare.
+    """
+    before, after = _by_name(old), _by_name(new)
+    common = [name for name in before if name in after]
+    if not common:
+        raise Refused(f"no contender in common: {', '.join(before)} against {', '.join(after)}")
+    found = [*_agreement(old, new)]
+    for name in common:
+        found += _contender(old, new, before[name], after[name], threshold)
+    if all(change.outcome is None for change in found):
+        raise Refused(f"nothing to compare of {', '.join(common)}: no step times and no memory figures in both")
+    return found
+
+
+def judged(ratio: Ratio, threshold: float) -> str:
+    """Return the outcome of a ratio of after over before, by the module's rule."""
+    fast, slow = 1 / (1 + threshold), 1 + threshold
+    if ratio.low > 1 and ratio.estimate > slow:
+        return REGRESSION
+    if ratio.high < 1 and ratio.estimate < fast:
+        return IMPROVEMENT
+    return UNCHANGED if fast <= ratio.low and ratio.high <= slow else INCONCLUSIVE
+
+
+def _by_name(result: Object) -> dict[str, Object]:
+    names = [each["name"] for each in result["contenders"]]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise Refused(f"the result of {result['created']} names {twice[0]} twice; allowed: once")
+    return dict(zip(names, result["contenders"], strict=True))
+
+
+def _agreement(old: Object, new: Object) -> Iterator[Change]:
+    before, after = old["agreement"]["status"], new["agreement"]["status"]
+    if "skipped" not in (before, after):
+        worse, better = (before, after) == ("pass", "fail"), (before, after) == ("fail", "pass")
+        outcome = REGRESSION if worse else IMPROVEMENT if better else UNCHANGED
+        yield Change("", AGREEMENT, before, after, None, outcome, new["agreement"]["first_mismatch"])
+
+
+def _contender(old: Object, new: Object, before: Object, after: Object, threshold: float) -> Iterator[Change]:
+    name = before["name"]
+    if (before["status"], after["status"]) != ("ok", "ok"):
+        worse, better = before["status"] == "ok", after["status"] == "ok"
+        outcome = REGRESSION if worse else IMPROVEMENT if better else UNCHANGED
+        yield Change(name, STATUS, before["status"], after["status"], None, outcome, after["reason"])
+        return
+    if before["step_seconds"] and after["step_seconds"]:
+        yield _step_time(old, new, before, after, threshold)
+    for figure in (*MEMORY, "process_bytes"):
+        a, b = (_bytes(side, figure) for side in (before, after))
+        if a > 0 and b > 0:
+            ratio = Ratio(b / a, b / a, b / a, new["spec"]["confidence"])
+            outcome = judged(ratio, threshold) if figure in MEMORY else None
+            yield Change(name, figure, a, b, ratio, outcome)
+
+
+def _bytes(contender: Object, figure: str) -> int:
+    return (contender["memory"] or {figure: 0})[figure] or 0
+
+
+def _step_time(old: Object, new: Object, before: Object, after: Object, threshold: float) -> Change:
+    name, confidence = before["name"], new["spec"]["confidence"]
+    rounds = [list(verdicts.medians(*side).values()) for side in ((old, before), (new, after))]
+    counts = " against ".join(str(len(each)) for each in rounds)
+    if min(map(len, rounds)) < verdicts.LEAST_ROUNDS:
+        told = before["step_seconds"]["median"], after["step_seconds"]["median"]
+        return Change(name, STEP_TIME, *told, None, INCONCLUSIVE, f"{counts} rounds count; needed: 2 and 2")
+    a, b = (statistics.geometric_interval(each, confidence).estimate for each in rounds)
+    ratio = statistics.independent_ratio(rounds[0], rounds[1], confidence)
+    return Change(name, STEP_TIME, a, b, ratio, judged(ratio, threshold))

@@ -1,0 +1,111 @@
+"""The plan that repeats the run of a stored result: the same contenders, workload, seeds and design."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from compare import contenders, plan, workloads
+from compare.interface import Refused
+from compare.plan import Plan
+from compare.reproduction.differences import differing
+from compare.workloads import OptimizerSpec
+
+Object = Mapping[str, Any]
+
+_SEEDS = 5
+
+
+def plan_of(
+    stored: Object,
+    *,
+    out: Path,
+    rounds: int | None = None,
+    data_folder: str | None = None,
+    deadline: float | None = None,
+) -> Plan:
+    """Return the plan of a stored result's run; without timed rounds it is that of `samestep agree`.
+
+    Args:
+        stored: a valid result.
+        out: folder for the new result.
+        rounds: in place of the stored number.
+        data_folder: where the data lie here, in place of the stored folder.
+        deadline: seconds, in place of the stored deadline.
+
+    Raises:
+        Refused: where the run cannot be repeated: no such device or data here, a workload that is another one by now,
+            contenders that are not what they are called.
+    """
+    spec = stored["spec"]
+    names = [each["name"] for each in stored["contenders"]]
+    if names != spec["contenders"]:
+        raise Refused(f"spec.contenders are {', '.join(spec['contenders'])}, contenders are {', '.join(names)}")
+    if rounds is not None and not timed(stored):
+        raise Refused(f"--rounds {rounds}: the result is of `samestep agree`, which times nothing; leave --rounds out")
+    texts = [name.partition("#")[0] for name in names]
+    for here, each in zip(contenders.parse(texts), stored["contenders"], strict=True):
+        if (here.name, here.backend, here.tuning) != (each["name"], each["backend"], each["tuning"]):
+            raise Refused(f"contender {each['name']} is stored as {each['backend']} with tuning {each['tuning']}")
+    _check_workload(spec)
+    made = plan.make(
+        texts,
+        out=out,
+        workload=spec["workload"],
+        batch_size=spec["batch_size"],
+        precision=spec["precision"],
+        device=spec["device"],
+        rounds=(spec["rounds"] or None) if rounds is None else rounds,
+        seed=spec["seed"],
+        epochs=spec["epochs"],
+        margin=spec["margin"],
+        data_folder=_data_folder(stored) if data_folder is None else data_folder,
+        agreement=spec["agreement_requested"],
+        deterministic=spec["deterministic"],
+        design=_planned_design(spec),
+        energy=spec.get("energy_requested", False),
+        deadline=spec.get("deadline_seconds") if deadline is None else deadline,
+    )
+    return replace(made, confidence=spec["confidence"])
+
+
+def timed(stored: Object) -> bool:
+    """Whether the result holds timed rounds (`samestep compare`), not a certificate alone (`samestep agree`)."""
+    return stored["spec"]["rounds"] > 0
+
+
+def seeds(stored: Object) -> int:
+    """Return over how many seeds the accuracies of a certificate were taken."""
+    found = stored["agreement"].get("accuracies", {}).values()
+    return max((len(accuracies) for accuracies in found), default=_SEEDS)
+
+
+def _planned_design(spec: Object) -> str:
+    # Only alternating rounds ever become others, and then with a reason.
+    return "alternating" if spec.get("design_reason") else spec.get("design", "alternating")
+
+
+def _data_folder(stored: Object) -> str | None:
+    if "data_folder" in stored["spec"]:
+        return stored["spec"]["data_folder"]
+    # Before the spec had it, only the command told.
+    command = [*stored["command"], None]
+    return command[command.index("--data") + 1] if "--data" in command else None
+
+
+def _check_workload(spec: Object) -> None:
+    chosen = workloads.get(spec["workload"])
+    unset = json.loads(json.dumps(asdict(OptimizerSpec("", 0.0))))  # what a key means that the stored spec has not
+    before = {
+        "label_smoothing": 0.0,
+        **{key: spec[key] for key in workloads.described(chosen) if key in spec},
+        "optimizer": {**unset, **spec["optimizer"]},
+    }
+    here = {key: value for key, value in workloads.described(chosen).items() if key in before}
+    found = next(differing(before, here), None)
+    if found:
+        raise Refused(
+            f"workload {spec['workload']}: {found.place} was {found.stored}, here it is {found.here}; "
+            "allowed: the samestep that made the result"
+        )

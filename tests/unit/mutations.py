@@ -1,0 +1,125 @@
+"""Result files and bundles as an attacker, a bad disk or a hurried editor would leave them: hypothesis strategies."""
+
+import json
+import math
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from compare import results, verdicts
+from tests.unit.result_factory import make_contender, make_result
+
+H200 = sorted((Path(__file__).resolve().parents[2] / "benchmarks" / "h200").glob("*/result.json"))
+
+
+def consistent() -> dict[str, Any]:
+    """Return a result with every key there is, whose figures and verdicts follow from its samples."""
+    sides = [make_contender("torch", 2.5e-3), make_contender("jax", 1.7475e-3)]
+    for side, phase in zip(sides, (0.0, 1.0), strict=True):
+        step = side["step_seconds"]
+        base = step["median"]
+        step["samples"] = [[base * (1 + 0.004 * math.sin(phase + 7 * r + b)) for b in range(6)] for r in range(10)]
+        step["windows"] = [[[float(9 * r + b), 9 * r + b + 0.1] for b in range(6)] for r in range(10)]
+    telemetry = make_result()["telemetry"] | {"foreign_cores": [0.01] * 9 + [0.4]}
+    voided = [{"round": 10, "reason": "other programs kept 0.40 cores busy"}]
+    agreement: dict[str, Any] = make_result()["agreement"]
+    agreement["accuracies"] = {"torch": [0.98, 0.981, 0.979], "jax": [0.98, 0.982, 0.979]}
+    agreement["trajectory"] = {
+        name: {"loss": [2.0 + shift, 1.0 + shift, 0.5 + shift], "envelope": [1e-6, 1e-5, 1e-4]}
+        for name, shift in (("torch", 0.0), ("jax", 1e-6))
+    }
+    return verdicts.completed(make_result(contenders=sides, telemetry=telemetry, voided=voided, agreement=agreement))
+
+
+def on_a_gpu() -> dict[str, Any]:
+    """Return the same with telemetry of a GPU, on which an Xid came in the second round."""
+    result = consistent()
+    ticks = range(95)
+    samples = {
+        "seconds": [float(tick) for tick in ticks],
+        "sm_clock_mhz": [1980] * 95,
+        "memory_clock_mhz": [3201] * 95,
+        "temperature_celsius": [40 + tick % 3 for tick in ticks],
+        "power_watts": [600.0, None] * 47 + [None],
+        "clock_reasons": [4] * 95,
+        "foreign": [[]] * 95,
+        "own": [2] * 95,
+        "uncorrected_errors": [0] * 95,
+        "xids": [[79] if tick == 11 else [] for tick in ticks],
+    }
+    telemetry = {"reason": None, "cost_cores": 0.004, "lists_processes": True, "samples": samples}
+    return verdicts.completed(
+        json.loads(
+            json.dumps(
+                {
+                    **result,
+                    "spec": result["spec"] | {"device": "cuda", "precision": "tf32"},
+                    "telemetry": telemetry | {"foreign_cores": [0.0] * 10},
+                    "voided": [{"round": 2, "reason": "Xid 79"}],
+                }
+            )
+        )
+    )
+
+
+SOURCES = [consistent(), on_a_gpu(), *(results.load(path) for path in H200 if "digits" in path.parent.name)]
+
+HOSTILE: list[Any] = [
+    None, True, False, 0, 1, -1, 2, 10**6, 2**31, 2**63 - 1, -(2**63), 2**63, 0.0, -0.0, 0.5, 1.0, 1e-12, 5e-324, 1e9,
+    1e308, -1e308, math.nan, math.inf, "", "NaN", "pass", "fail", "skipped", "ok", "oom", "cuda", "INVALID", "FASTER",
+    "torch", "jax", "\x1b[31mred\x07", "[red]x[/red]", "<script>alert(1)</script>", "../../etc/passwd", "\ud800", "\0",
+    "x" * 3000, [], [[]], [None], {}, {"": None}, [1.0, 2.0], [[1.0]], ["torch", "torch"],
+]  # fmt: skip
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value; of a list, those of its first and its last only."""
+    found = [path] if path else []
+    keys = (
+        list(tree) if isinstance(tree, dict) else sorted({0, len(tree) - 1}) if isinstance(tree, list) and tree else []
+    )
+    return found + [place for key in keys for place in places(tree[key], (*path, key))]
+
+
+_PLACES = [places(source) for source in SOURCES]
+_KINDS = ("like", "like", "like", "like", "drop", "double", "scale", "key", "any")
+
+
+@st.composite
+def results_mutated(draw: st.DrawFn, most: int = 2) -> dict[str, Any]:
+    """Draw a result with one to `most` places dropped, doubled, scaled, renamed or replaced."""
+    index = draw(st.integers(0, len(SOURCES) - 1))
+    result = deepcopy(SOURCES[index])
+    for _ in range(draw(st.integers(1, most))):
+        mutate(result, draw(st.sampled_from(_PLACES[index])), draw(st.sampled_from(_KINDS)), draw)
+    return result
+
+
+def mutate(tree: Any, path: tuple[Any, ...], kind: str, draw: Any) -> None:
+    """Change the value at a path, where there still is one; `draw` chooses from a strategy."""
+    holder, key = tree, path[-1]
+    try:
+        for step in path[:-1]:
+            holder = holder[step]
+        value = holder[key]
+    except (KeyError, IndexError, TypeError):
+        return
+    if kind == "drop":
+        del holder[key]
+    elif kind == "double" and isinstance(holder, list):
+        holder.insert(key, deepcopy(value))
+    elif kind == "scale" and isinstance(value, (int, float)):
+        holder[key] = value * draw(st.sampled_from((-1, 0, 1e-9, 0.5, 1.01, 2, 1e9)))
+    elif kind == "key" and isinstance(holder, dict):
+        holder[draw(st.sampled_from(("", "x", "\x1b[2J", "torch", "jax#2")))] = holder.pop(key)
+    elif isinstance(holder, (dict, list)):
+        # Most values of another type go no further than the schema; those of the same type meet the readers.
+        alike = [each for each in HOSTILE if type(each) is type(value)] if kind == "like" else HOSTILE
+        holder[key] = deepcopy(draw(st.sampled_from(alike)))  # a later step may change it
+
+
+def text(result: Any) -> bytes:
+    """Return a result as a file holds it, NaN literals included."""
+    return json.dumps(result).encode()

@@ -1,0 +1,191 @@
+"""Bundles: the same bytes each time, readable by anybody, and every change of them found."""
+
+import csv
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compare import __version__, results
+from compare.interface import Refused
+from compare.reproduction import archive, bundle, verification
+from tests.unit.mutations import H200, consistent, text
+
+GOOD = bundle.make(text(consistent()))
+MEMBERS = archive.unpack(GOOD, bundle.MEMBERS)
+
+
+def packed(changes: Mapping[str, bytes | None], resummed: bool = True) -> bytes:
+    """Return the bundle with members changed or left out, its manifest made anew if `resummed`."""
+    kept = {name: data for name, data in {**MEMBERS, **changes}.items() if data is not None}
+    if resummed and bundle.SUMS not in changes:
+        kept[bundle.SUMS] = bundle.sums({name: data for name, data in kept.items() if name != bundle.SUMS})
+    return archive.pack(kept)
+
+
+def failed(data: bytes) -> dict[str, tuple[str, ...]]:
+    _, checks = verification.verify(data)
+    return {check.question: check.problems for check in checks if not check.held}
+
+
+def tampered(**changes: Any) -> bytes:
+    return text(consistent() | changes)
+
+
+HASHES, FIGURES = "every hash holds", "every figure and verdict comes again from the raw samples"
+
+
+@pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)
+def test_published_results_are_packed_and_verified(path: Path) -> None:
+    made = bundle.make(path.read_bytes())
+    assert made == bundle.make(path.read_bytes())
+    result, checks = verification.verify(made)
+    assert result == results.load(path)
+    assert [check.held for check in checks] == [True] * 6
+
+
+def test_the_members_are_what_they_say() -> None:
+    assert MEMBERS["result.json"] == text(consistent())
+    assert json.loads(MEMBERS["bundle.json"]) == {"format": 1, "samestep": __version__}
+    rows = list(csv.DictReader(io.StringIO(MEMBERS["samples.csv"].decode())))
+    assert len(rows) == 2 * 10 * 6
+    samples = {each["name"]: each["step_seconds"]["samples"] for each in consistent()["contenders"]}
+    for row in rows:
+        expected = samples[row["contender"]][int(row["round"]) - 1][int(row["block"]) - 1]
+        assert float(row["seconds_per_step"]) == expected
+        assert row["void"] == str(int(row["round"] == "10"))
+    report = MEMBERS["report.txt"].decode()
+    assert "jax is 1.4" in report
+    assert "round 10 is void" in report
+    assert max(map(len, report.splitlines())) <= 100
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="coreutils are not installed")
+def test_anybody_can_check_the_sums(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(GOOD)) as made:
+        made.extractall(tmp_path)
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.count(": OK\n")) == (0, 5)
+
+
+def test_the_terminal_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "20", "TERM": "dumb", "TTY_COMPATIBLE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert bundle.make(text(consistent())) == GOOD
+
+
+def test_versions_are_pinned_as_pip_reads_them_and_nothing_else_is_let_in() -> None:
+    packages = {
+        "torch": "2.13.0+cpu",
+        "jax": "0.10.2",
+        "triton": None,
+        "evil\n--index-url http://x": "1",
+        "name": "1\n-r /etc/passwd",
+        "--flag": "1",
+    }
+    environment = {"python": "3.11\x1b[2J\nevil", "platform": "Linux", "packages": packages}
+    lines = bundle.requirements({"environment": environment}).splitlines()
+    assert lines == ["# Python 3.11?[2J?evil on Linux", "jax==0.10.2", "torch==2.13.0+cpu"]
+    assert bundle.requirements({"environment": {"packages": [1]}}) == "# Python None on None\n"
+
+
+@pytest.mark.parametrize("name", sorted(MEMBERS.keys() - {"SHA256SUMS"}))
+def test_a_member_that_was_touched_has_another_hash(name: str) -> None:
+    touched = MEMBERS[name].rstrip(b"\n") + b" \n\n"
+    if name == "result.json":
+        touched = MEMBERS[name] + b" "
+    problems = failed(packed({name: touched}, resummed=False))[HASHES]
+    assert problems == (f"{name} is not what SHA256SUMS says: {hashlib.sha256(touched).hexdigest()}",)
+
+
+def test_a_member_without_a_hash_is_found() -> None:
+    sums = b"".join(line for line in MEMBERS["SHA256SUMS"].splitlines(keepends=True) if b"report" not in line)
+    assert failed(packed({"SHA256SUMS": sums})) == {HASHES: ("report.txt has no digest in SHA256SUMS",)}
+
+
+def test_a_forged_verdict_is_found_though_everything_was_made_anew() -> None:
+    result = consistent()
+    result["comparisons"][0]["verdict"] = "EQUIVALENT"
+    found = failed(bundle.make(text(result)))
+    assert found == {FIGURES: ("comparisons[0].verdict is 'EQUIVALENT', the raw samples give 'FASTER'",)}
+
+
+@pytest.mark.parametrize("name", sorted(bundle.RENDERED))
+def test_a_forged_table_is_found_though_its_hash_holds(name: str) -> None:
+    forged = MEMBERS[name].replace(b"torch", b"torcH").replace(b"Python", b"python")
+    found = failed(packed({name: forged}))
+    assert found == {f"{name} is made of the result": (f"it is not what samestep {__version__} makes of the result",)}
+    about = b'{"format": 1, "samestep": "0.0.1"}'
+    found = failed(packed({name: forged, "bundle.json": about}))
+    assert "(samestep 0.0.1 packed it, and may say it otherwise)" in found[f"{name} is made of the result"][0]
+
+
+REFUSALS: dict[str, tuple[bytes, str]] = {
+    "no result": (packed({"result.json": None}), r"lacks result\.json"),
+    "no sums": (packed({"SHA256SUMS": None}), "lacks SHA256SUMS"),
+    "newer format": (
+        packed({"bundle.json": b'{"format": 2, "samestep": "9.0"}'}),
+        r"newer samestep \(format 2; this one",
+    ),
+    "format true": (
+        packed({"bundle.json": b'{"format": true, "samestep": "9.0"}'}),
+        "allowed: a format and the version",
+    ),
+    "no object": (packed({"bundle.json": b"[]"}), "allowed: a format and the version"),
+    "escape in the version": (packed({"bundle.json": b'{"format": 1, "samestep": "\\u001b[2J"}'}), r"\\x1b\[2J"),
+    "long about": (packed({"bundle.json": b" " * 5000}), r"bundle\.json has 5,000 bytes; allowed: at most 4,096"),
+    "long sums": (packed({"SHA256SUMS": b"\n" * 5000}), "SHA256SUMS has 5,000 bytes"),
+    "sums of another file": (packed({"SHA256SUMS": b"0" * 64 + b"  ../etc\n"}), "SHA256SUMS, line 1, is"),
+    "sums twice": (packed({"SHA256SUMS": MEMBERS["SHA256SUMS"] * 2}), "SHA256SUMS, line 6, is"),
+    "sums of themselves": (packed({"SHA256SUMS": b"0" * 64 + b"  SHA256SUMS\n"}), "SHA256SUMS, line 1, is"),
+    "result of a newer samestep": (
+        packed({"result.json": tampered(schema_version=2)}),
+        r"result\.json was written by a newer",
+    ),
+    "result that breaks the schema": (packed({"result.json": tampered(spec=[])}), r"result\.json spec is \[\]"),
+    "NaN": (packed({"result.json": tampered(id=float("nan"))}), r"result\.json holds the literal NaN"),
+    "truncated result": (
+        packed({"result.json": MEMBERS["result.json"][:-9]}),
+        r"result\.json is not complete, valid JSON",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_what_is_no_bundle_is_refused(kind: str) -> None:
+    data, message = REFUSALS[kind]
+    with pytest.raises(Refused, match=message):
+        verification.verify(data)
+
+
+def test_what_is_no_result_is_not_packed() -> None:
+    with pytest.raises(Refused, match="spec is"):
+        bundle.make(tampered(spec=[]))
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(1, 255)), min_size=1, max_size=3),
+    st.sampled_from((0, 0, 1, 30)),
+)
+def test_a_damaged_bundle_fails_is_refused_or_holds_what_it_held(flips: list[tuple[int, int]], cut: int) -> None:
+    damaged = bytearray(GOOD)
+    for place, mask in flips:
+        damaged[place] ^= mask
+    del damaged[len(damaged) - cut :]
+    try:
+        result, checks = verification.verify(bytes(damaged))
+    except Refused:
+        return
+    assert not all(check.held for check in checks) or result == consistent()

@@ -1,0 +1,94 @@
+"""Whatever a file holds, it is read rightly or refused: no traceback, no warning, no control code, no silent lie."""
+
+import io
+import json
+from dataclasses import asdict
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from compare import results
+from compare.interface import Refused
+from compare.report import regression as regression_report
+from compare.report import reproduction as reproduction_report
+from compare.report import terminal
+from compare.report import verification as verification_report
+from compare.reproduction import bundle, claims, differences, recompute, regression, training, verification
+from tests.unit.mutations import SOURCES, consistent, results_mutated, text
+
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+UNTOUCHED = consistent()
+
+
+def loaded(result: Any) -> dict[str, Any] | None:
+    """Return a result that survived reading, None where it is refused in few words."""
+    try:
+        return results.parse(text(result))
+    except Refused as error:
+        words = str(error)
+    assert 0 < len(words) < 2000
+    return None
+
+
+def shown(render: Any) -> str:
+    stream = io.StringIO()
+    render(Console(file=stream, width=80))
+    assert not set(stream.getvalue()) & {"\x1b", "\x07", "\0", "\ud800"}
+    return stream.getvalue()
+
+
+@settings(QUICK, max_examples=300)
+@given(results_mutated())
+def test_a_mutated_result_is_refused_or_shown(mutated: dict[str, Any]) -> None:
+    result = loaded(mutated)
+    if result is not None:
+        shown(lambda console: terminal.render(result, console))
+
+
+@settings(QUICK, max_examples=300)
+@given(results_mutated(), st.booleans())
+def test_a_mutated_result_is_refused_or_compared(mutated: dict[str, Any], swapped: bool) -> None:
+    result = loaded(mutated)
+    if result is None:
+        return
+    pair = (result, UNTOUCHED) if swapped else (UNTOUCHED, result)
+    unlike = regression.unlike(*pair)
+    try:
+        found = regression.changes(*pair, 0.03)
+    except Refused:
+        return
+    json.dumps([asdict(change) for change in found], allow_nan=False)
+    shown(lambda console: regression_report.render(found, 0.03, unlike, console))
+
+
+@settings(QUICK, max_examples=300)
+@given(results_mutated())
+def test_a_mutated_result_is_refused_or_verified(mutated: dict[str, Any]) -> None:
+    result = loaded(mutated)
+    if result is None:
+        return
+    checked, checks = verification.verify(bundle.make(text(mutated)))
+    assert checked == result
+    assert [check.held for check in checks if "raw samples" not in check.question] == [True] * 5
+    shown(lambda console: verification_report.render(result, checks, console))
+
+
+@settings(QUICK, max_examples=200)
+@given(results_mutated())
+def test_claims_of_a_mutated_result_are_judged(mutated: dict[str, Any]) -> None:
+    result = loaded(mutated)
+    names = [each["name"] for each in UNTOUCHED["contenders"]]
+    if result is None or [each["name"] for each in result["contenders"]] != names:
+        return  # `repetition.plan_of` refuses other contenders
+    found = [*claims.judge(result, UNTOUCHED), *training.judge(result, UNTOUCHED)]
+    assert {claim.outcome for claim in found} <= {claims.REPRODUCED, claims.NOT_REPRODUCED, claims.INCONCLUSIVE}
+    differing = differences.before_run(result, UNTOUCHED["environment"], "0" * 64, None)
+    shown(lambda console: reproduction_report.render_start(result, differing, console))
+    shown(lambda console: reproduction_report.render_claims(found, result, UNTOUCHED, console))
+
+
+def test_what_nobody_touched_comes_again() -> None:
+    for source in SOURCES:
+        assert recompute.mismatches(results.parse(text(source))) == []

@@ -1,0 +1,183 @@
+"""Every figure and verdict comes again from the raw samples, and one that was changed is found."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compare import results
+from compare.reproduction import recompute
+from tests.unit.mutations import H200, consistent, on_a_gpu
+from tests.unit.result_factory import make_comparison
+
+FLOAT32 = next(path for path in H200 if path.parent.name == "cifar-cnn-float32")
+
+
+@pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)
+def test_published_results_come_again(path: Path) -> None:
+    assert recompute.mismatches(results.load(path)) == []
+
+
+@pytest.mark.parametrize("made", [consistent(), on_a_gpu()], ids=["cpu", "gpu"])
+def test_a_result_with_voids_comes_again(made: dict[str, Any]) -> None:
+    results.validate(made)
+    assert recompute.mismatches(made) == []
+
+
+def at(result: Any, path: str) -> tuple[Any, Any]:
+    *steps, last = (int(step) if step.isdigit() else step for step in path.split("."))
+    for step in steps:
+        result = result[step]
+    return result, last
+
+
+DERIVED = [
+    "contenders.0.step_seconds.median",
+    "contenders.1.step_seconds.mean",
+    "contenders.1.step_seconds.iqr",
+    "contenders.0.step_seconds.interval.estimate",
+    "contenders.0.step_seconds.interval.low",
+    "contenders.1.step_seconds.interval.high",
+    "contenders.1.images_per_second",
+    "comparisons.0.ratio.estimate",
+    "comparisons.0.ratio.low",
+    "comparisons.0.ratio.high",
+    "comparisons.0.detectable",
+]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(DERIVED), st.floats(1e-6, 1e-1), st.sampled_from((-1, 1)), st.booleans())
+def test_a_figure_that_was_touched_is_found(path: str, change: float, sign: int, published: bool) -> None:
+    result = results.load(FLOAT32) if published else consistent()
+    holder, key = at(result, path)
+    holder[key] *= 1 + sign * change
+    places = {each.place for each in recompute.mismatches(result)}
+    assert path.replace(".0", "[0]").replace(".1", "[1]") in places
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1), st.integers(0, 8), st.integers(0, 5), st.floats(1e-6, 1e-1))
+def test_a_block_that_was_touched_is_found(contender: int, round_: int, block: int, change: float) -> None:
+    result = consistent()
+    result["contenders"][contender]["step_seconds"]["samples"][round_][block] *= 1 + change
+    assert any(each.place.startswith(f"contenders[{contender}]") for each in recompute.mismatches(result))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place"),
+    [
+        ("comparisons.0.verdict", "EQUIVALENT", "comparisons[0].verdict"),
+        ("comparisons.0.rounds", 10, "comparisons[0].rounds"),
+        ("comparisons.0.margin", 0.5, "comparisons[0].margin"),
+        ("comparisons.0.outliers", [3], "number of comparisons[0].outliers"),
+        ("comparisons.0.reason", "trust me", "comparisons[0].reason"),
+        ("comparisons.0.contender", "torch", "comparisons[0].contender"),
+        ("comparisons", [], "number of comparisons"),
+        ("comparisons", [make_comparison()] * 2, "number of comparisons"),
+        ("voided", [], "number of voided"),
+        ("voided.0.round", 9, "voided[0].round"),
+        ("voided.0.reason", "rain", "voided[0].reason"),
+        ("telemetry.foreign_cores.3", 0.9, "number of voided"),
+        ("agreement.status", "skipped", "agreement.status"),
+        ("agreement.reason", "because", "agreement.reason"),
+        ("agreement.first_mismatch", "logits", "agreement.first_mismatch"),
+        ("agreement.gates.0.value", 1e-14, "agreement.gates[0].value"),
+        ("agreement.gates.1.passed", False, "agreement.gates[1].passed"),
+        ("spec.confidence", 0.9, "comparisons[0].ratio.low"),
+        ("spec.margin", 0.6, "comparisons[0].verdict"),
+        ("spec.batch_size", 65, "contenders[0].images_per_second"),
+        ("spec.agreement_requested", False, "comparisons[0].verdict"),
+        ("spec.design", "sequential", "comparisons[0].verdict"),
+        ("contenders.1.unproven", "nothing was trained", "comparisons[0].verdict"),
+        ("contenders.1.status", "crash", "comparisons[0].verdict"),
+    ],
+)
+def test_a_place_that_was_touched_is_found(path: str, value: Any, place: str) -> None:
+    result = consistent()
+    holder, key = at(result, path)
+    holder[key] = value
+    assert place in {each.place for each in recompute.mismatches(result)}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place"),
+    [
+        ("pairs.0.gates.0.value", 1e-12, "agreement.pairs[0].gates[0].value"),
+        ("pairs.0.gates.0.limit", 1e-2, "agreement.pairs[0].gates[0].limit"),
+        ("pairs.0.gates.1.value", 2e6, "agreement.pairs[0].gates[1].value"),
+        ("pairs.0.gates.2.value", 0.1, "agreement.pairs[0].gates[2].value"),
+        ("pairs.0.gates.0.worst_tensor", "delta/blocks.0.conv.kernel", "agreement.pairs[0].gates[0].worst_tensor"),
+        ("pairs.0.tensors.40.e64", 1e-9, "agreement.pairs[0].status"),
+        ("pairs.0.tensors.40.scaling", 2.0, "agreement.pairs[0].status"),
+        ("pairs.0.tensors.40.baseline_error", 1.0, "agreement.pairs[0].status"),
+        ("pairs.0.tensors.40.noise", 1e-30, "comparisons[0].verdict"),
+        ("pairs.0.status", "skipped", "comparisons[0].verdict"),
+    ],
+)
+def test_a_certificate_that_was_touched_is_found(path: str, value: Any, place: str) -> None:
+    result = results.load(FLOAT32)
+    holder, key = at(result["agreement"], path)
+    holder[key] = value
+    assert place in {each.place for each in recompute.mismatches(result)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "touched"),
+    [
+        ("accuracy", 0.001, ("accuracies", "jax", [0.98, 0.982, 0.979])),
+        ("trajectory", 0.5, ("trajectory", "jax", {"loss": [2.0, 1.0, 0.5], "envelope": [1e-6, 1e-5]})),
+        ("settings", 3.0, None),
+        ("determinism", 2.0, None),
+    ],
+)
+def test_a_gate_of_whole_runs_that_was_touched_is_found(name: str, value: float, touched: Any) -> None:
+    result = consistent()
+    gate = {"name": name, "value": value, "limit": {"accuracy": 0.01, "trajectory": 3.0}.get(name, 0.0)}
+    gates = [gate | {"passed": True, "worst_tensor": None}]
+    result["agreement"]["pairs"][0]["gates"] = gates
+    if touched:
+        result["agreement"][touched[0]][touched[1]] = touched[2]
+    assert any(each.place.startswith("agreement.pairs[0].gates[0].") for each in recompute.mismatches(result))
+
+
+def test_several_cases_are_judged_one_by_one() -> None:
+    def tensor(name: str, e64: float) -> dict[str, Any]:
+        figures = {"e32": 1e-6, "scaling": 1e-6 / e64, "noise": 1e-7, "baseline_error": 1e-7, "contender_error": 2e-7}
+        return {"name": name, "e64": e64, **figures}
+
+    result = consistent()
+    result["agreement"]["pairs"][0]["tensors"] = [
+        tensor(f"step1/logits [{case}]", e64) for case, e64 in (("batch 64", 1e-14), ("batch 2, 9 pixels", 3e-14))
+    ]
+    result["agreement"]["pairs"][0]["gates"] = [
+        {"name": name, "value": value, "limit": limit, "passed": True, "worst_tensor": worst}
+        for name, value, limit, worst in (
+            ("semantic", 3e-14, 1e-10, "step1/logits [batch 2, 9 pixels]"),
+            ("scaling", 1e-6 / 3e-14, 1e6, "step1/logits [batch 2, 9 pixels]"),
+            ("precision", 2.0, 10.0, "step1/logits [batch 64]"),  # as bad in both
+        )
+    ]
+    result["agreement"]["gates"] = deepcopy(result["agreement"]["pairs"][0]["gates"])
+    assert recompute.mismatches(result) == []
+
+
+def test_what_an_older_result_says_only_in_words_is_believed_where_it_claims_less() -> None:
+    result = consistent()
+    del result["contenders"][1]["unproven"]
+    reason = "jax did not do the work that was timed: the loss was not finite at step 2 of a timed round"
+    result["comparisons"][0] |= {"verdict": "INVALID", "reason": reason}
+    assert recompute.mismatches(result) == []
+    result["contenders"][1]["unproven"] = None
+    assert {each.place for each in recompute.mismatches(result)} == {"comparisons[0].verdict", "comparisons[0].reason"}
+
+
+def test_images_per_second_of_the_first_results_were_by_the_median_and_of_later_ones_are_not() -> None:
+    result = results.load(FLOAT32)
+    side = result["contenders"][0]
+    assert side["images_per_second"] == 512 / side["step_seconds"]["median"]
+    result["telemetry"] = consistent()["telemetry"]
+    assert "contenders[0].images_per_second" in {each.place for each in recompute.mismatches(result)}

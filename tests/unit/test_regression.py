@@ -1,0 +1,202 @@
+"""The regression gate: what counts as slower, at its edges."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare import verdicts
+from compare.commands.diff import fraction
+from compare.interface import Refused
+from compare.reproduction import regression
+from compare.reproduction.regression import IMPROVEMENT, INCONCLUSIVE, REGRESSION, UNCHANGED, Change
+from compare.statistics import Ratio
+from tests.unit.result_factory import make_contender, make_result
+
+
+def timed(name: str, seconds: float, noise: float = 0.0, seed: int = 0, rounds: int = 10) -> dict[str, Any]:
+    made = make_contender(name, seconds)
+    random = np.random.default_rng(seed)
+    times = seconds * np.exp(random.normal(0, noise, rounds))
+    made["step_seconds"]["samples"] = [[float(each)] * 3 for each in times]
+    return made
+
+
+def result(*contenders: Any) -> dict[str, Any]:
+    return verdicts.completed(make_result(contenders=list(contenders)))
+
+
+def found(old: Any, new: Any, threshold: float = 0.03) -> dict[tuple[str, str], Change]:
+    return {(each.contender, each.figure): each for each in regression.changes(old, new, threshold)}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "outcome"),
+    [
+        ((1.05, 1.04, 1.06), REGRESSION),
+        ((1.05, 1.001, 1.10), REGRESSION),
+        ((1.05, 1.000, 1.10), INCONCLUSIVE),  # the interval holds 1
+        ((1.05, 0.99, 1.11), INCONCLUSIVE),
+        ((1.0301, 1.01, 1.05), REGRESSION),
+        ((1.03, 1.03, 1.03), UNCHANGED),  # not above it
+        ((1.02, 1.01, 1.03), UNCHANGED),
+        ((1.02, 1.01, 1.031), INCONCLUSIVE),
+        ((1.00, 0.98, 1.02), UNCHANGED),
+        ((0.95, 0.94, 0.96), IMPROVEMENT),
+        ((0.95, 0.90, 1.00), INCONCLUSIVE),
+        ((0.98, 0.975, 0.985), UNCHANGED),
+        ((0.97, 0.965, 0.975), IMPROVEMENT),
+    ],
+)
+def test_an_outcome_needs_the_interval_and_the_threshold(ratio: tuple[float, float, float], outcome: str) -> None:
+    assert regression.judged(Ratio(*ratio, 0.95), 0.03) == outcome
+
+
+def test_a_threshold_of_nothing_fails_for_whatever_the_interval_shows() -> None:
+    assert regression.judged(Ratio(1.001, 1.0005, 1.0015, 0.95), 0.0) == REGRESSION
+    assert regression.judged(Ratio(1.001, 0.9995, 1.0025, 0.95), 0.0) == INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("factor", "outcome"), [(1.05, REGRESSION), (1.0, UNCHANGED), (0.9, IMPROVEMENT)])
+def test_step_times_are_compared_over_rounds(factor: float, outcome: str) -> None:
+    old, new = result(timed("torch", 2e-3, 0.005, 1)), result(timed("torch", factor * 2e-3, 0.005, 2))
+    change = found(old, new)["torch", "step time"]
+    assert change.ratio is not None
+    assert change.ratio.estimate == pytest.approx(factor, rel=0.01)
+    assert change.before == pytest.approx(2e-3, rel=0.01)
+    assert change.after == pytest.approx(2e-3 * factor, rel=0.01)
+    assert change.outcome == outcome
+
+
+def test_a_noisy_machine_that_did_not_change_rarely_fails() -> None:
+    fails = 0
+    for seed in range(200):
+        old, new = (result(timed("torch", 2e-3, 0.05, 2 * seed + side)) for side in (0, 1))
+        fails += found(old, new)["torch", "step time"].outcome == REGRESSION
+    assert fails <= 15  # at a confidence of 95 %, a slowdown is seen in 2.5 % of them
+
+
+def test_void_rounds_do_not_count_and_two_are_needed() -> None:
+    old, new = result(timed("torch", 2e-3)), result(timed("torch", 2e-3, rounds=3))
+    new["contenders"][0]["step_seconds"]["samples"][1] = [1.0, 1.0, 1.0]
+    voided = [{"round": 2, "reason": "rain"}]
+    assert found(old, new)["torch", "step time"].outcome == INCONCLUSIVE
+    assert found(old, new | {"voided": voided})["torch", "step time"].outcome == UNCHANGED
+    voided.append({"round": 3, "reason": "rain"})
+    change = found(old, new | {"voided": voided})["torch", "step time"]
+    assert (change.outcome, change.reason) == (INCONCLUSIVE, "10 against 1 rounds count; needed: 2 and 2")
+
+
+def memory(figures: dict[str, int | None]) -> dict[str, Any]:
+    absent = {"live_peak_bytes": None, "pool_peak_bytes": None, "process_bytes": None, "static_bytes": None}
+    return {"memory": {**absent, **figures, "absent": {}}}
+
+
+@pytest.mark.parametrize(
+    ("figure", "after", "outcome"),
+    [
+        ("live_peak_bytes", 104, REGRESSION),
+        ("live_peak_bytes", 103, UNCHANGED),
+        ("pool_peak_bytes", 90, IMPROVEMENT),
+        ("static_bytes", 200, REGRESSION),
+        ("process_bytes", 200, None),
+    ],
+)
+def test_memory_that_is_counted_is_judged_and_the_process_is_told(figure: str, after: int, outcome: str | None) -> None:
+    old, new = (result(timed("torch", 2e-3) | memory({figure: size})) for size in (100, after))
+    change = found(old, new)["torch", figure]
+    assert (change.before, change.after, change.outcome) == (100, after, outcome)
+
+
+@pytest.mark.parametrize("figure", [0, None, -5])
+def test_memory_that_is_not_known_on_both_sides_is_left_out(figure: int | None) -> None:
+    old, new = (result(timed("torch", 2e-3) | memory({"process_bytes": size})) for size in (100, figure))
+    assert ("torch", "process_bytes") not in found(old, new)
+
+
+def test_a_contender_that_fails_by_now_is_a_regression() -> None:
+    failed = make_contender("jax", status="oom", reason="out of memory", step_seconds=None, memory=None)
+    old, new = result(timed("torch", 2e-3), timed("jax", 1e-3)), result(timed("torch", 2e-3), failed)
+    change = found(old, new)["jax", "status"]
+    assert (change.before, change.after, change.outcome, change.reason) == ("ok", "oom", REGRESSION, "out of memory")
+    assert found(new, old)["jax", "status"].outcome == IMPROVEMENT
+    assert found(new, new)["jax", "status"].outcome == UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        ("pass", "fail", REGRESSION),
+        ("fail", "pass", IMPROVEMENT),
+        ("pass", "pass", UNCHANGED),
+        ("pass", "skipped", None),
+    ],
+)
+def test_an_agreement_that_is_lost_is_a_regression(before: str, after: str, outcome: str | None) -> None:
+    old, new = (result(timed("torch", 2e-3), timed("jax", 1e-3)) for _ in range(2))
+    old["agreement"]["status"], new["agreement"]["status"] = before, after
+    change = found(old, new).get(("", "agreement"))
+    assert (change and change.outcome) == outcome
+
+
+def test_only_what_both_have_is_compared() -> None:
+    old, new = result(timed("torch", 2e-3), timed("jax", 1e-3)), result(timed("jax", 1e-3), timed("torch:stock", 3e-3))
+    assert {name for name, _ in found(old, new)} == {"", "jax"}
+    with pytest.raises(Refused, match="no contender in common: torch, jax against torch:stock"):
+        found(old, result(timed("torch:stock", 1e-3)))
+
+
+def test_a_contender_twice_and_nothing_to_compare_are_refused() -> None:
+    one = result(timed("torch", 2e-3))
+    with pytest.raises(Refused, match="names torch twice"):
+        found(one, result(timed("torch", 2e-3), timed("torch", 1e-3)))
+    bare = make_result(contenders=[make_contender("torch", step_seconds=None, memory=None)])
+    bare["agreement"]["status"] = "skipped"
+    with pytest.raises(Refused, match="nothing to compare of torch"):
+        found(bare, bare)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"workload": "cifar-cnn"}, "workload is digits-cnn against cifar-cnn"),
+        ({"precision": "bfloat16"}, "precision is float32 against bfloat16"),
+        ({"batch_size": 128}, "batch_size is 64 against 128"),
+        ({"image": [9, 9, 1]}, "image is [8, 8, 1] against [9, 9, 1]"),
+        ({"deterministic": True}, "deterministic is False against True"),
+    ],
+)
+def test_other_work_is_named(spec: dict[str, Any], said: str) -> None:
+    assert regression.unlike(make_result(), make_result(spec=spec)) == [said]
+
+
+def test_another_device_is_named_by_kind_and_by_name() -> None:
+    other = make_result(environment={"cpu": {"model": "Another CPU"}})
+    assert regression.unlike(make_result(), other) == ["device's name is Example CPU against Another CPU"]
+    assert regression.unlike(make_result(), make_result(spec={"device": "cuda"}))[0] == "device is cpu against cuda"
+    assert regression.unlike(make_result(), make_result(spec={"seed": 7, "rounds": 3})) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3%", 0.03),
+        ("3 %", 0.03),
+        ("0.03", 0.03),
+        ("0", 0.0),
+        ("0%", 0.0),
+        (".5%", 0.005),
+        ("150%", 1.5),
+        ("0.999", 0.999),
+    ],
+)
+def test_a_threshold_is_a_percentage_or_a_fraction(text: str, value: float) -> None:
+    assert fraction(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "%", "3", "1", "-1%", "-0.03", "nan", "inf", "1e-2", "3%%", "three", "0x1", "٣%", "1" * 10_000_000]
+)
+def test_what_is_no_threshold_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match=r"allowed: 3% or 0\.03"):
+        fraction(text)

@@ -1,0 +1,150 @@
+"""The plan that a stored result gives: the same run, or a refusal that says why not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import environment, plan
+from compare.interface import Refused
+from compare.reproduction import repetition
+from tests.fakebackend import plans
+from tests.unit.result_factory import make_contender, make_result
+
+
+@pytest.fixture(autouse=True)
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans.register(monkeypatch, tmp_path)
+
+
+ADAM = {"name": "adam", "learning_rate": 0.001}
+
+
+def stored(*names: str, **changes: Any) -> dict[str, Any]:
+    spec = {"contenders": list(names), **changes.pop("spec", {})}
+    contenders = [make_contender(name, tuning=_tuning(name)) for name in names]
+    return make_result(spec=spec, contenders=contenders, comparisons=[], **changes)
+
+
+def _tuning(name: str) -> str:
+    return name.partition("#")[0].partition(":")[2] or "compiled"
+
+
+def planned(result: dict[str, Any], tmp_path: Path, **options: Any) -> plan.Plan:
+    return repetition.plan_of(result, out=tmp_path / "out", **options)
+
+
+def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path) -> None:
+    spec = {
+        "batch_size": 32,
+        "precision": "float64",
+        "rounds": 7,
+        "seed": 5,
+        "epochs": 3,
+        "margin": 0.02,
+        "confidence": 0.99,
+        "agreement_requested": False,
+        "energy_requested": True,
+        "deterministic": True,
+        "deadline_seconds": 12.5,
+        "design": "turns",
+        "design_reason": None,
+    }
+    names = ("fake", "other:steps-per-dispatch=7", "fake#2")
+    made = planned(stored(*names, spec=spec), tmp_path)
+    assert tuple(contender.name for contender in made.contenders) == names
+    assert (made.workload.name, made.batch_size, made.precision, made.device) == ("digits-cnn", 32, "float64", "cpu")
+    assert (made.rounds, made.seed, made.epochs) == (7, 5, 3)
+    assert (made.margin, made.confidence, made.agreement, made.energy) == (0.02, 0.99, False, True)
+    assert (made.deterministic, made.deadline, made.design) == (True, 12.5, "turns")
+    assert set(made.deadlines.values()) == {12.5}
+
+
+def test_rounds_that_could_not_alternate_are_planned_to_alternate_again(tmp_path: Path) -> None:
+    spec = {"design": "turns", "design_reason": "from round 1 on: the contenders do not fit in memory together"}
+    assert planned(stored("fake", "other", spec=spec), tmp_path).design == "alternating"
+
+
+def test_rounds_and_deadline_may_be_others(tmp_path: Path) -> None:
+    made = planned(stored("fake", "other"), tmp_path, rounds=3, deadline=9.0)
+    assert (made.rounds, made.deadline) == (3, 9.0)
+    with pytest.raises(Refused, match="--rounds 0 is not allowed"):
+        planned(stored("fake", "other"), tmp_path, rounds=0)
+
+
+def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
+    certificate = stored("fake", "other", spec={"rounds": 0})
+    assert not repetition.timed(certificate)
+    assert planned(certificate, tmp_path).rounds == 0
+    assert repetition.seeds(certificate) == 5
+    certificate["agreement"]["accuracies"] = {"fake": [0.9, 0.9], "other": [0.9, 0.9, 0.9]}
+    assert repetition.seeds(certificate) == 3
+    with pytest.raises(Refused, match="--rounds 3: the result is of `samestep agree`"):
+        planned(certificate, tmp_path, rounds=3)
+
+
+def test_a_result_without_the_keys_that_came_later_is_repeated(tmp_path: Path) -> None:
+    result = stored("fake", "other", command=["samestep", "compare", "fake", "other"])
+    for key in ("model", "data_folder", "energy_requested", "deadline_seconds", "design", "design_reason"):
+        del result["spec"][key]
+    made = planned(result, tmp_path)
+    assert (made.energy, made.deadline, made.design, made.data_folder) == (False, None, "alternating", None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "command", "options"),
+    [
+        ({"data_folder": "nowhere"}, ["samestep"], {}),
+        ({"data_folder": None}, ["samestep"], {"data_folder": "nowhere"}),
+        ({}, ["samestep", "compare", "--data", "nowhere"], {}),
+    ],
+    ids=["stored", "given", "of the command"],
+)
+def test_a_data_folder_that_is_missing_is_named(spec: Any, command: Any, options: Any, tmp_path: Path) -> None:
+    mnist = {"workload": "mnist-cnn", "image": [28, 28, 1], **spec}
+    result = stored("fake", "other", spec=mnist, command=command)
+    if not spec:
+        del result["spec"]["data_folder"]
+    with pytest.raises(Refused, match="--data nowhere: no such folder"):
+        planned(result, tmp_path, **options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"workload": "resnet"}, "unknown workload 'resnet'"),
+        ({"device": "cuda"}, "--device cuda: this machine has no NVIDIA GPU"),
+        ({"precision": "tf32"}, "precision tf32 needs --device cuda"),
+        ({"epochs": 0}, "--epochs 0 is not allowed"),
+        ({"margin": 0}, "--margin 0 is not allowed"),
+        ({"batch_size": 2**40}, "--batch-size 1099511627776 is not allowed"),
+        ({"image": [9, 9, 1]}, "workload digits-cnn: image[0] was 9, here it is 8"),
+        ({"optimizer": ADAM | {"learning_rate": 0.01}}, "optimizer.learning_rate was 0.01, here it is 0.001"),
+        ({"optimizer": ADAM | {"weight_decay": 0.1}}, "optimizer.weight_decay was 0.1, here it is 0.0"),
+        ({"optimizer": {"name": "adam"}}, "optimizer.learning_rate was 0.0, here it is 0.001"),
+        ({"label_smoothing": 0.1}, "label_smoothing was 0.1, here it is 0.0"),
+        ({"model": {"family": "simple", "features": 64}}, "model.features was 64, here it is 32"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_repeated_is_refused(
+    change: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "has_cuda", lambda: False)
+    with pytest.raises(Refused) as refused:
+        planned(stored("fake", "other", spec=change), tmp_path)
+    assert said in str(refused.value)
+
+
+def test_contenders_that_are_not_what_they_are_called_are_refused(tmp_path: Path) -> None:
+    result = stored("fake", "other:stock")
+    result["contenders"][1]["tuning"] = "compiled"
+    with pytest.raises(Refused, match="contender other:stock is stored as other with tuning compiled"):
+        planned(result, tmp_path)
+    for names in (["fake"], ["other", "fake"], ["fake", "other", "third"]):
+        result["spec"]["contenders"] = names
+        with pytest.raises(Refused, match=r"spec\.contenders are"):
+            planned(result, tmp_path)
+    with pytest.raises(Refused, match="unknown contender 'elsewhere'"):
+        planned(stored("fake", "elsewhere"), tmp_path)

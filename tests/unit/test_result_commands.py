@@ -1,0 +1,150 @@
+"""`samestep diff`, `bundle` and `verify` on the command line: exit codes, what they print and what they leave."""
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from compare import results, verdicts
+from compare.measure import voiding
+from tests.unit import programs
+from tests.unit.mutations import consistent, text
+from tests.unit.programs import Program
+from tests.unit.result_factory import make_comparison
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
+    limit = voiding.FOREIGN_CORES
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        monkeypatch.setattr(voiding, "FOREIGN_CORES", limit)  # nothing is run here: the stored load counts
+        (program.folder / "old.json").write_bytes(text(consistent()))
+        (program.folder / "slow.json").write_bytes(text(slower(1.05)))
+        yield program
+
+
+def slower(factor: float) -> dict[str, object]:
+    result = consistent()
+    step = result["contenders"][1]["step_seconds"]
+    step["samples"] = [[factor * seconds for seconds in blocks] for blocks in step["samples"]]
+    return verdicts.completed(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ([], 1, "regression above 3 %: jax step time"),
+        (["--fail-above", "3%"], 1, "regression above 3 %: jax step time"),
+        (["--fail-above", "0.03"], 1, "regression above 3 %: jax step time"),
+        (["--fail-above", "6%"], 0, "no regression above 6 %"),
+    ],
+)
+def test_a_regression_is_exit_code_1(program: Program, options: list[str], code: int, said: str) -> None:
+    returned, out, error = program.run("diff", "old.json", "slow.json", *options)
+    assert (returned, error) == (code, "")
+    assert out.endswith(f"{said}\n")
+    assert "+5.0 %" in out
+
+
+def test_an_improvement_is_shown_and_passes(program: Program) -> None:
+    code, out, _ = program.run("diff", "slow.json", "old.json")
+    assert code == 0
+    assert "IMPROVEMENT" in out
+    assert out.endswith("no regression above 3 %\n")
+
+
+def test_the_same_in_json(program: Program) -> None:
+    code, out, error = program.run("diff", "old.json", "slow.json", "--json")
+    told = json.loads(out)
+    assert (code, error, told["regression"], told["fail_above"], told["unlike"]) == (1, "", True, 0.03, [])
+    assert told["old"]["created"] == consistent()["created"]
+    (change,) = [each for each in told["changes"] if each["outcome"] == "REGRESSION"]
+    assert (change["contender"], change["figure"]) == ("jax", "step time")
+    assert change["ratio"]["low"] < 1.05 < change["ratio"]["high"]
+
+
+def test_other_work_is_refused_unless_asked_for(program: Program) -> None:
+    other = consistent()
+    other["spec"]["precision"] = "bfloat16"
+    (program.folder / "other.json").write_bytes(text(other))
+    code, out, error = program.run("diff", "old.json", "other.json")
+    assert (code, out) == (2, "")
+    assert "not of the same work: precision is float32 against bfloat16; allowed with --anyway" in error
+    code, out, _ = program.run("diff", "old.json", "other.json", "--anyway")
+    assert code == 0
+    assert "not the same work: precision is float32 against bfloat16" in out
+
+
+@pytest.mark.parametrize("command", [["diff", "old.json"], ["bundle", "-o", "x.zip"], ["verify"], ["reproduce"]])
+def test_a_hostile_file_is_refused_in_one_line_without_control_codes(program: Program, command: list[str]) -> None:
+    for number, hostile in enumerate(
+        (b"\x1b[2J", b'{"\\u001b[2J": NaN}', b'{"schema_version": 9}', b"PK\x03\x04", b"")
+    ):
+        (program.folder / "bad").write_bytes(hostile)
+        before = program.files()
+        code, out, error = program.run(*command, "bad")
+        assert (code, out) == (2, ""), number
+        assert error.startswith("samestep: bad: ")
+        assert error.count("\n") == 1
+        assert error.replace("\n", "").isprintable()
+        assert program.files() == before
+
+
+def test_a_key_that_would_clear_the_screen_is_shown_as_text(program: Program) -> None:
+    hostile = consistent()
+    hostile["environment"]["\x1b[2J\x07"] = 2**70
+    (program.folder / "bad").write_bytes(text(hostile))
+    code, _, error = program.run("diff", "old.json", "bad")
+    assert (code, error) == (
+        2,
+        "samestep: bad: environment.?[2J? is an integer of 71 bits; allowed: 64-bit integers\n",
+    )
+
+
+@pytest.mark.parametrize("options", [["--fail-above", "three"], ["--fail-above", "3"], ["--fail-above", "-3%"]])
+def test_what_is_no_threshold_is_refused(program: Program, options: list[str]) -> None:
+    code, out, error = program.run("diff", "old.json", "slow.json", *options)
+    assert (code, out) == (2, "")
+    assert "allowed: 3% or 0.03" in error
+
+
+def test_a_bundle_is_packed_and_verified(program: Program) -> None:
+    code, out, error = program.run("bundle", "old.json", "-o", "new/x.zip")
+    assert (code, error) == (0, "")
+    assert out.startswith("bundle: new/x.zip (")
+    first = (program.folder / "new/x.zip").read_bytes()
+    program.run("bundle", "old.json", "--out", "new/x.zip")
+    assert (program.folder / "new/x.zip").read_bytes() == first
+    code, out, error = program.run("verify", "new/x.zip")
+    assert (code, error) == (0, "")
+    assert out.count("pass  ") == 6
+    assert out.endswith("all of 6 checks held\n")
+
+
+def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None:
+    forged = consistent() | {"comparisons": [make_comparison()]}
+    results.validate(forged)
+    (program.folder / "old.json").write_bytes(text(forged))
+    program.run("bundle", "old.json", "-o", "x.zip")
+    code, out, error = program.run("verify", "x.zip")
+    assert (code, error) == (1, "")
+    assert "FAIL  every figure and verdict comes again from the raw samples" in out
+    assert "comparisons[0].rounds is 10, the raw samples give 9" in " ".join(out.split())
+    assert out.endswith("1 of 6 checks failed\n")
+    code, out, _ = program.run("verify", "x.zip", "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert [check["held"] for check in told["checks"]] == [True, True, False, True, True, True]
+
+
+def test_where_a_bundle_cannot_be_written_is_named(program: Program) -> None:
+    code, out, error = program.run("bundle", "old.json", "-o", "old.json/x.zip")
+    assert (code, out) == (2, "")
+    assert "cannot write old.json/x.zip" in error
+
+
+def test_a_bundle_needs_a_name(program: Program) -> None:
+    code, _, error = program.run("bundle", "old.json")
+    assert code == 2
+    assert "--out" in error
