@@ -58,6 +58,10 @@ HOSTILE = {
     "unexpected": (zipped(("run.sh", b"rm -rf /", {})), r"holds 'run\.sh'"),
     "escape sequence": (zipped(("\x1b[2Jresult.json", b"x", {})), r"holds '\\x1b\[2Jresult\.json'"),
     "nul in the name": (ONE.replace(b"result.json", b"report\0json"), r"holds 'report\\x00json'"),
+    "nul behind the name": (
+        zipped(("result.json?", b"x", {})).replace(b"result.json?", b"result.json\0"),
+        r"holds 'result\.json\\x00'",
+    ),
     "link": (zipped(("result.json", b"/etc/passwd", LINK)), "result.json is no regular file in it"),
     "pipe": (zipped(("result.json", b"x", PIPE)), "result.json is no regular file in it"),
     "encrypted": (patched(ONE, 8, "<H", 1), "result.json is encrypted"),
@@ -83,6 +87,7 @@ HOSTILE = {
     ),
     "data behind": (ONE + b"more", "does not end as a zip file"),
     "comment": (ONE[:-2] + b"\x04\0more", "does not end as a zip file"),
+    "comment that is missing": (ONE[:-2] + b"\x04\0", "does not end as a zip file"),
     "empty": (b"", "is not a zip file"),
     "a json file": (b'{"schema_version": 1}', "is not a zip file"),
     "nothing but an end": (b"PK\x05\x06" + b"\0" * 18, "is not a zip file"),

@@ -144,6 +144,17 @@ def test_a_gate_of_whole_runs_that_was_touched_is_found(name: str, value: float,
     assert any(each.place.startswith("agreement.pairs[0].gates[0].") for each in recompute.mismatches(result))
 
 
+def test_settings_that_differ_are_found_though_their_gate_says_that_they_do_not() -> None:
+    result = consistent()
+    gate = {"name": "settings", "value": 0.0, "limit": 0.0, "passed": True, "worst_tensor": None}
+    result["agreement"]["pairs"][0]["gates"] = result["agreement"]["gates"] = [gate]
+    assert recompute.mismatches(result) == []
+    result["contenders"][1]["settings"]["compute_dtype"] = "float16"
+    found = {each.place: each.recomputed for each in recompute.mismatches(result)}
+    assert found["agreement.pairs[0].gates[0].worst_tensor"] == "compute_dtype"
+    assert found["comparisons[0].verdict"] == "INVALID"
+
+
 def test_several_cases_are_judged_one_by_one() -> None:
     def tensor(name: str, e64: float) -> dict[str, Any]:
         figures = {"e32": 1e-6, "scaling": 1e-6 / e64, "noise": 1e-7, "baseline_error": 1e-7, "contender_error": 2e-7}
@@ -158,7 +169,7 @@ def test_several_cases_are_judged_one_by_one() -> None:
         for name, value, limit, worst in (
             ("semantic", 3e-14, 1e-10, "step1/logits [batch 2, 9 pixels]"),
             ("scaling", 1e-6 / 3e-14, 1e6, "step1/logits [batch 2, 9 pixels]"),
-            ("precision", 2.0, 10.0, "step1/logits [batch 64]"),  # as bad in both
+            ("precision", 2.0, 10.0, "step1/logits [batch 2, 9 pixels]"),  # as bad in both
         )
     ]
     result["agreement"]["gates"] = deepcopy(result["agreement"]["pairs"][0]["gates"])
