@@ -16,6 +16,7 @@ from typing import Any, NoReturn, cast
 
 import fastjsonschema
 
+from compare import consistency
 from compare.interface import Refused
 
 SCHEMA_VERSION = 1
@@ -24,6 +25,7 @@ SIZE_LIMIT = 64 * 2**20
 """Most bytes of a result file, written or read."""
 
 _INTEGER_LIMIT = 2**63  # beyond it no other JSON reader agrees on the value
+_DEPTH_LIMIT = 32
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
@@ -33,18 +35,15 @@ def validate(result: Any) -> None:
 
     Raises:
         Refused: with the path of the first fault, for example `contenders[0].status`, and what is allowed there. Also
-            for NaN and Infinity, for integers outside 64 bits, and for a comparison that claims a speed although the
-            agreement of its pair failed.
+            for NaN and Infinity, for integers outside 64 bits, and for what contradicts itself, such as a comparison
+            that claims a speed although the agreement of its pair failed (`compare.consistency`).
     """
-    try:
-        _plain_json(result, "")
-    except RecursionError:
-        raise Refused("the result is nested too deeply or contains itself; allowed: the depth of the schema") from None
+    _plain_json(result, "", _DEPTH_LIMIT)
     try:
         _validator()(result)
     except fastjsonschema.JsonSchemaValueException as error:
         raise Refused(_explain(error)) from None
-    _no_claim_without_agreement(result)
+    consistency.check(result)
 
 
 def write(result: Mapping[str, Any], folder: Path) -> Path:
@@ -159,7 +158,9 @@ def _check_version(result: Any) -> None:
         )
 
 
-def _plain_json(value: Any, path: str) -> None:
+def _plain_json(value: Any, path: str, depth: int) -> None:
+    if not depth:
+        raise Refused(f"the result is nested too deeply or contains itself; allowed: {_DEPTH_LIMIT} levels")
     if value is None or isinstance(value, (str, bool)):
         return
     where = path or "the result"
@@ -173,10 +174,10 @@ def _plain_json(value: Any, path: str) -> None:
         for key, item in cast("dict[Any, Any]", value).items():
             if not isinstance(key, str):
                 raise Refused(f"{where} has the key {_SHORT.repr(key)}; allowed: strings")
-            _plain_json(item, f"{path}.{key}" if path else key)
+            _plain_json(item, f"{path}.{key}" if path else key, depth - 1)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(cast("Sequence[Any]", value)):
-            _plain_json(item, f"{path}[{index}]")
+            _plain_json(item, f"{path}[{index}]", depth - 1)
     else:
         raise Refused(f"{where} is of type {type(value).__name__}; allowed: JSON types")
 
@@ -197,14 +198,3 @@ def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
         return f"{path} lacks {', '.join(missing)}; all of these are required there"
     allowed = str(error.message).removeprefix(name).strip()
     return f"{path} is {_SHORT.repr(value)}; it {allowed}"
-
-
-def _no_claim_without_agreement(result: Mapping[str, Any]) -> None:
-    pairs = result["agreement"]["pairs"]
-    failed = {(pair["baseline"], pair["contender"]) for pair in pairs if pair["status"] == "fail"}
-    for index, comparison in enumerate(result["comparisons"]):
-        if (comparison["baseline"], comparison["contender"]) in failed and comparison["verdict"] != "INVALID":
-            raise Refused(
-                f"comparisons[{index}].verdict is {comparison['verdict']} although the agreement of "
-                f"{comparison['contender']} with {comparison['baseline']} failed; allowed: INVALID"
-            )

@@ -33,7 +33,7 @@ def render(result: Mapping[str, Any], console: Console, *, verbose: bool) -> Non
         console.print(_gates(pair))
         if pair["first_mismatch"]:
             console.print(Text(f"first mismatch: {pair['first_mismatch']}"))
-        for note in pair["notes"]:
+        for note in pair.get("notes", ()):
             console.print(Text(note))
         if verbose:
             console.print(_tensors(pair))
@@ -62,7 +62,7 @@ def _tensors(pair: Mapping[str, Any]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in ("tensor", "e64", "e32", "e32/e64", "noise", "baseline", "contender"):
         table.add_column(column, overflow="fold")
-    for each in pair["tensors"]:
+    for each in pair.get("tensors", ()):
         figures = (each[key] for key in ("e64", "e32", "scaling", "noise", "baseline_error", "contender_error"))
         table.add_row(Text(each["name"]), *(_figure(figure) for figure in figures))
     return table

@@ -1,0 +1,95 @@
+"""What a result must hold beyond its schema, so that every report of it is true of it: pure functions."""
+
+from collections.abc import Iterator, Mapping
+from reprlib import repr
+from typing import Any
+
+from compare import statistics
+from compare.interface import Refused
+
+Result = Mapping[str, Any]
+
+SERIES = ("sm_clock_mhz", "memory_clock_mhz", "temperature_celsius", "power_watts", "clock_reasons")
+"""Telemetry that reports show beside the samples' `seconds`."""
+
+
+def check(result: Result) -> None:
+    """Check that the parts of a result, valid by the schema, do not contradict each other.
+
+    Raises:
+        Refused: with the path of the first contradiction, and what is allowed there.
+    """
+    for find in (_names, _ratios, _verdicts, _claims_without_agreement, _windows, _telemetry, _trajectories):
+        for fault in find(result):
+            raise Refused(fault)
+
+
+def _names(result: Result) -> Iterator[str]:
+    names = [contender["name"] for contender in result["contenders"]]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield f"contenders[{index}].name is {repr(name)} again; allowed: each name once"
+    for index, comparison in enumerate(result["comparisons"]):
+        for side in ("baseline", "contender"):
+            if comparison[side] not in names:
+                yield f"comparisons[{index}].{side} is {repr(comparison[side])}; allowed: a contender's name"
+
+
+def _ratios(result: Result) -> Iterator[str]:
+    intervals = [(f"comparisons[{index}].ratio", each["ratio"]) for index, each in enumerate(result["comparisons"])]
+    for index, each in enumerate(result["contenders"]):
+        if each["step_seconds"]:
+            intervals.append((f"contenders[{index}].step_seconds.interval", each["step_seconds"]["interval"]))
+    for place, interval in intervals:
+        if interval and not interval["low"] <= interval["estimate"] <= interval["high"]:
+            yield f"{place} is from {interval['low']} to {interval['high']}; allowed: around its estimate"
+
+
+def _verdicts(result: Result) -> Iterator[str]:
+    for index, comparison in enumerate(result["comparisons"]):
+        if comparison["verdict"] == "INVALID" or comparison["ratio"] is None:
+            continue
+        keys = ("estimate", "low", "high", "confidence")
+        ratio = statistics.Ratio(*(comparison["ratio"][key] for key in keys))
+        verdict = statistics.verdict(ratio, comparison["margin"])
+        if verdict != comparison["verdict"]:
+            yield f"comparisons[{index}].verdict is {comparison['verdict']}; allowed by its ratio: {verdict}"
+
+
+def _claims_without_agreement(result: Result) -> Iterator[str]:
+    pairs = result["agreement"]["pairs"]
+    failed = {(pair["baseline"], pair["contender"]) for pair in pairs if pair["status"] == "fail"}
+    for index, comparison in enumerate(result["comparisons"]):
+        if (comparison["baseline"], comparison["contender"]) in failed and comparison["verdict"] != "INVALID":
+            yield (
+                f"comparisons[{index}].verdict is {comparison['verdict']} although the agreement of "
+                f"{comparison['contender']} with {comparison['baseline']} failed; allowed: INVALID"
+            )
+
+
+def _windows(result: Result) -> Iterator[str]:
+    for index, contender in enumerate(result["contenders"]):
+        step = contender["step_seconds"]
+        if not step or "windows" not in step:
+            continue
+        place = f"contenders[{index}].step_seconds.windows"
+        if [len(blocks) for blocks in step["windows"]] != [len(blocks) for blocks in step["samples"]]:
+            yield f"{place} is not one window a sample; allowed: as many rounds and blocks as samples"
+        if any(start > end for blocks in step["windows"] for start, end in blocks):
+            yield f"{place} has a window that ends before it starts; allowed: [start, end]"
+
+
+def _telemetry(result: Result) -> Iterator[str]:
+    telemetry: Mapping[str, Any] = result.get("telemetry", {"samples": {}})
+    samples: Mapping[str, Any] = telemetry["samples"]
+    for name in SERIES:
+        if name in samples and len(samples[name]) != len(samples.get("seconds", ())):
+            yield f"telemetry.samples.{name} has not one value a sample; allowed: as many as seconds"
+
+
+def _trajectories(result: Result) -> Iterator[str]:
+    trajectory: Mapping[str, Any] = result["agreement"].get("trajectory", {})
+    for name, each in trajectory.items():
+        if len(each["loss"]) != len(each["envelope"]):
+            place = f"agreement.trajectory[{repr(name)}]"
+            yield f"{place} has losses and an envelope of unequal lengths; allowed: one a step"
