@@ -6,8 +6,6 @@ trusts nothing: the file may come from somebody else.
 
 import json
 import math
-import os
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any, NoReturn, cast
 
 import fastjsonschema
 
-from compare import consistency
+from compare import consistency, files
 from compare.interface import Refused
 
 SCHEMA_VERSION = 1
@@ -57,10 +55,9 @@ def write(result: Mapping[str, Any], folder: Path) -> Path:
 
 
 def replace(target: Path, value: Mapping[str, Any]) -> Path:
-    """Write a JSON object as the file `target` atomically; return that path.
+    """Write a JSON object as the file `target` atomically (`compare.files`); return that path.
 
-    A reader sees the old file or the new one, never a part: the text goes to a temporary file of the same folder, is
-    flushed to the disk, and then takes the name. The folder is made where missing.
+    The folder is made where missing.
 
     Raises:
         ValueError: for NaN and infinity.
@@ -70,12 +67,11 @@ def replace(target: Path, value: Mapping[str, Any]) -> Path:
     data = json.dumps(value, allow_nan=False, indent=1).encode("ascii") + b"\n"
     if len(data) > SIZE_LIMIT:
         raise Refused(f"{target} would have {len(data):,} bytes; allowed: at most {SIZE_LIMIT:,}")
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, temporary, data)
     except OSError as error:
         raise Refused(f"cannot write {target}: {error.strerror or error}") from error
+    files.write({target: data})
     return target
 
 
@@ -94,19 +90,6 @@ def load(path: Path) -> dict[str, Any]:
     except Refused as error:
         raise Refused(f"{path}: {error}") from None
     return cast("dict[str, Any]", result)
-
-
-def _replace(target: Path, temporary: Path, data: bytes) -> None:
-    try:
-        # Not tempfile: its files are readable by their owner only, and results are there to be shared.
-        with temporary.open("xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _read(path: Path) -> bytes:

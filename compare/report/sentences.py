@@ -1,6 +1,6 @@
 """What every report says in words: what was trained, each comparison, the certificate. Plain text, no markup."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 DASH = "\N{EN DASH}"
@@ -54,6 +54,11 @@ def claim(comparison: Mapping[str, Any]) -> str:
     }[verdict]
 
 
+def basis(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a caption must state of the figures above it: what was trained, n, interval and hardware."""
+    return " ".join(dict.fromkeys(f"{_basis(result)}." for result in results))
+
+
 def agreement_lines(agreement: Mapping[str, Any]) -> list[str]:
     """Return the certificate in words: its status, a line for each gate, and every pair that failed."""
     reason = f" ({agreement['reason']})" if agreement["reason"] else ""
@@ -75,6 +80,18 @@ def agreement_lines(agreement: Mapping[str, Any]) -> list[str]:
 def percent(fraction: float, digits: int = 3) -> str:
     """Return a fraction in percent: 0.95 is `95 %`."""
     return f"{100 * fraction:.{digits}g} %"
+
+
+def _basis(result: Mapping[str, Any]) -> str:
+    spec, void = result["spec"], len({each["round"] for each in result["voided"]})
+    trained = f"{spec['workload']} in {spec['precision']}, batch {spec['batch_size']}, on {device(result)}"
+    if not spec["rounds"]:
+        return f"{trained}; no steps were timed"
+    left_out = f" ({void} of {counted(spec['rounds'], 'round')} void)" if void else ""
+    return (
+        f"{trained}; n = {counted(spec['rounds'] - void, 'round')} of fresh processes{left_out}, "
+        f"{percent(spec['confidence'], 6)} intervals by Student's t over rounds"
+    )
 
 
 def _device_name(environment: Any, device: str) -> str | None:
