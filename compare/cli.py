@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from compare import __version__
-from compare.commands import agree, compare, endings, fit, lists, selftest
+from compare.commands import agree, compare, endings, fit, lists, report, selftest
 from compare.interface import Refused
 
 app = typer.Typer(
@@ -35,7 +35,15 @@ def _root(
     del version
 
 
-for command in (compare.compare, agree.agree, selftest.selftest, fit.fit, lists.workloads, lists.env):
+for command in (
+    compare.compare,
+    agree.agree,
+    report.report,
+    selftest.selftest,
+    fit.fit,
+    lists.workloads,
+    lists.env,
+):
     app.command()(command)
 
 

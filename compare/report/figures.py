@@ -23,9 +23,9 @@ def vector(picture: Picture, kind: str, *, text: bool = False) -> bytes:
     """
     told = {"Title": plain(picture.title), "Creator": None}
     if kind == "svg":
-        told |= {"Description": plain(picture.caption), "Date": None}
+        told |= {"Description": plain(f"{picture.caption} {picture.basis}"), "Date": None}
     else:
-        told |= {"Subject": plain(picture.caption), "CreationDate": None, "Producer": None}
+        told |= {"Subject": plain(f"{picture.caption} {picture.basis}"), "CreationDate": None, "Producer": None}
     stream = io.BytesIO()
     with _settings(text):
         figure = picture.draw()

@@ -72,15 +72,15 @@ def absent_memory(contenders: Contenders) -> Iterator[str]:
 
 def definitions(contenders: Contenders) -> Iterator[str]:
     """Yield what the step time and each memory figure in the rows mean."""
-    if any("low" in (_step(each) or {}) for each in contenders):
-        yield _STEP_TIME
-    yield from memory_definitions(contenders)
-
-
-def memory_definitions(contenders: Contenders) -> Iterator[str]:
-    """Yield what each memory figure that these contenders have, or lack with a reason, means."""
+    yield from step_definition(contenders)
     for figure in memory_figures(contenders):
         yield f"{memory_label(figure)}: {DEFINITIONS[figure]}"
+
+
+def step_definition(contenders: Contenders) -> Iterator[str]:
+    """Yield what a step time and its interval are, where there is one."""
+    if any("low" in (_step(each) or {}) for each in contenders):
+        yield _STEP_TIME
 
 
 def memory_figures(contenders: Contenders) -> list[str]:

@@ -55,8 +55,38 @@ def claim(comparison: Mapping[str, Any]) -> str:
 
 
 def basis(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return what a caption must state of the figures above it: what was trained, n, interval and hardware."""
-    return " ".join(dict.fromkeys(f"{_basis(result)}." for result in results))
+    """Return what a caption must state for figures to stand alone: what was trained, n, interval and hardware."""
+    if len(results) == 1:
+        return f"{setting(results[0])}; {replication(results[0])}."
+    devices = " or ".join(dict.fromkeys(device(result) for result in results))
+    counts = sorted({_counting(result) for result in results if result["spec"]["rounds"]})
+    if not counts:
+        return f"Setting: {devices}; nothing was timed."
+    count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    confidence = " or ".join(sorted({percent(result["spec"]["confidence"], 6) for result in results}))
+    return (
+        f"Setting: {devices}; n = {count} rounds of fresh processes in each result, {confidence} intervals by "
+        "Student's t over rounds."
+    )
+
+
+def setting(result: Mapping[str, Any]) -> str:
+    """Return what was trained, on what."""
+    spec = result["spec"]
+    return f"Setting: {spec['workload']} in {spec['precision']}, batch {spec['batch_size']}, on {device(result)}"
+
+
+def replication(result: Mapping[str, Any]) -> str:
+    """Return how often it was timed, and what its intervals are."""
+    spec, count = result["spec"], _counting(result)
+    if not spec["rounds"]:
+        return "nothing was timed"
+    void = spec["rounds"] - count
+    left_out = f" ({void} of {counted(spec['rounds'], 'round')} void)" if void else ""
+    return (
+        f"n = {counted(count, 'round')} of fresh processes{left_out}, "
+        f"{percent(spec['confidence'], 6)} intervals by Student's t over rounds"
+    )
 
 
 def agreement_lines(agreement: Mapping[str, Any]) -> list[str]:
@@ -82,16 +112,9 @@ def percent(fraction: float, digits: int = 3) -> str:
     return f"{100 * fraction:.{digits}g} %"
 
 
-def _basis(result: Mapping[str, Any]) -> str:
-    spec, void = result["spec"], len({each["round"] for each in result["voided"]})
-    trained = f"{spec['workload']} in {spec['precision']}, batch {spec['batch_size']}, on {device(result)}"
-    if not spec["rounds"]:
-        return f"{trained}; no steps were timed"
-    left_out = f" ({void} of {counted(spec['rounds'], 'round')} void)" if void else ""
-    return (
-        f"{trained}; n = {counted(spec['rounds'] - void, 'round')} of fresh processes{left_out}, "
-        f"{percent(spec['confidence'], 6)} intervals by Student's t over rounds"
-    )
+def _counting(result: Mapping[str, Any]) -> int:
+    """Return how many rounds are not void."""
+    return result["spec"]["rounds"] - len({each["round"] for each in result["voided"]})
 
 
 def _device_name(environment: Any, device: str) -> str | None:

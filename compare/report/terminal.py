@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compare.report import measured, telemetry
+from compare.report.document import Section
 from compare.report.sentences import DASH, agreement_lines, heading, plain, sentence
 
 _CELL_PADDING = 2
@@ -42,6 +43,25 @@ def render(result: Mapping[str, Any], console: Console) -> None:
     for index, part in enumerate(part for part in (remarks, claims, definitions) if part):
         for line in ([""] if index else []) + part:
             say(line)
+
+
+def render_matrix(overview: Section, console: Console) -> None:
+    """Print what `compare.report.matrix.overview` found in several results."""
+    for table in overview.tables:
+        console.print(grid(table.columns, table.rows))
+        console.print()
+        console.print(Text(_printable(f"{table.caption} {table.basis}", console)))
+        console.print()
+
+
+def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table whose cells are broken into lines where they do not fit."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(Text(plain(column)), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    return table
 
 
 def _tables(rows: list[tuple[str, list[str]]], names: list[str], console: Console) -> Iterator[Table]:

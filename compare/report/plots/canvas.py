@@ -18,10 +18,10 @@ from compare.report.sentences import plain
 Axes: TypeAlias = Any
 Figure: TypeAlias = Any
 
-WIDTH = 3.35
+WIDTH = 3.3
 """Inches: one column of a paper in two columns."""
 
-DASHES = ("-", "--", ":", "-.")
+DASHES = ("-", (0, (4, 3)), ":", "-.")
 MOST_CONTENDERS = 8
 """More are not drawn; every table has them all."""
 
@@ -34,11 +34,20 @@ _MOST_WORDS = 10
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that can be drawn: `name` is its file's, `title` says what it shows, `caption` on what it rests."""
+    """A picture that can be drawn.
+
+    Attributes:
+        name: its file's, without ending.
+        title: what it shows, in a few words.
+        caption: how it is read.
+        basis: on what it rests, for where it stands alone: workload, n, interval, hardware.
+        draw: draws it, as a `matplotlib.figure.Figure`.
+    """
 
     name: str
     title: str
     caption: str
+    basis: str
     draw: Callable[[], Figure]
 
 

@@ -33,10 +33,8 @@ Curves = Mapping[str, Array]
 def picture(result: Mapping[str, Any]) -> Picture | Absent:
     """Return the picture of the losses with their envelope where whole runs were certified, else of the losses."""
     spec = result["spec"]
-    basis = (
-        f"{spec['workload']} in {spec['precision']}, batch {spec['batch_size']}, {spec['epochs']} epochs, "
-        f"seed {spec['seed']}, one training run each (n = 1), on {sentences.device(result)}."
-    )
+    epochs = sentences.counted(spec["epochs"], "epoch")
+    basis = f"{sentences.setting(result)}, {epochs}, seed {spec['seed']}; one training run each (n = 1)."
     trajectory: Mapping[str, Any] = result["agreement"].get("trajectory", {})
     curves = {name: _curve(each["loss"]) for name, each in trajectory.items()}
     if shown := _shown(curves):
@@ -46,12 +44,12 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
             "initial weights moved by one ulp. Below: the largest distance so far between contenders, and the "
             "envelopes themselves."
         ) + drawn_of(len(curves))
-        return Picture("loss", "Loss curves with envelope", f"{caption} {basis}", lambda: _certified(shown, envelopes))
+        return Picture("loss", "Loss curves with envelope", caption, basis, lambda: _certified(shown, envelopes))
     trained = {each["name"]: each["training"]["loss"] for each in result["contenders"] if each["training"]}
     if shown := _shown({name: _curve(losses) for name, losses in trained.items()}):
         caption = "Training loss, mean of each epoch; without an envelope, which samestep agree measures."
         caption += drawn_of(len(trained))
-        return Picture("loss", "Loss curves", f"{caption} {basis}", lambda: _trained(shown))
+        return Picture("loss", "Loss curves", caption, basis, lambda: _trained(shown))
     return Absent("no training loss was recorded, or none is finite")
 
 
@@ -106,10 +104,9 @@ def _draw(axes: Axes, curves: Curves) -> None:
         (line,) = axes.plot(
             _steps(losses),
             losses,
-            DASHES[index % len(DASHES)],
+            linestyle=DASHES[index % len(DASHES)],
             color=colour(index),
-            linewidth=1.2 if index else 2.6,
-            alpha=1 if index else 0.6,
+            linewidth=1.1 if index else 3.2,
             label=f"{label(name)}{lost}",
         )
         lines.append(line)
@@ -123,7 +120,7 @@ def _draw_distances(axes: Axes, lines: Mapping[str, tuple[Array, str]]) -> None:
     axes.set_yscale("symlog", linthresh=least)
     plain_powers(axes)
     drawn = [
-        axes.plot(_steps(values), values, DASHES[index % len(DASHES)], color=shown, label=name)[0]
+        axes.plot(_steps(values), values, linestyle=DASHES[index % len(DASHES)], color=shown, label=name)[0]
         for index, (name, (values, shown)) in enumerate(lines.items())
         if np.isfinite(values).any()
     ]

@@ -26,10 +26,8 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
     meanings = "; ".join(f"{memory_label(name)}: {DEFINITIONS[name]}" for name in figures)
     some = drawn_of(len(result["contenders"]))
     caption = f"Memory of one training process, in a pass of its own.{some} {meanings[:1].upper()}{meanings[1:]}."
-    spec = result["spec"]
-    basis = f"{spec['workload']} in {spec['precision']}, batch {spec['batch_size']}, on {sentences.device(result)}."
-    title = "Memory by definition"
-    return Picture("memory", title, f"{caption} One process each: n = 1. {basis}", lambda: _draw(drawn, figures))
+    basis = f"{sentences.setting(result)}; one process each (n = 1)."
+    return Picture("memory", "Memory by definition", caption, basis, lambda: _draw(drawn, figures))
 
 
 def _draw(contenders: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> Figure:

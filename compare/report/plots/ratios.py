@@ -41,7 +41,7 @@ def picture(results: Sequence[Mapping[str, Any]]) -> Picture | Absent:
         "a difference does not matter."
     )
     title = "Ratio of step times with its interval"
-    return Picture("ratio", title, f"{caption} {sentences.basis(results)}", lambda: _draw(rows))
+    return Picture("ratio", title, caption, sentences.basis(results), lambda: _draw(rows))
 
 
 def round_ratios(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> list[float]:

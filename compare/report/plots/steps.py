@@ -47,8 +47,10 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
     if void:
         caption += " Shaded: void rounds, which count for no ratio."
     invalid = [sentences.sentence(each) for each in result["comparisons"] if each["verdict"] == "INVALID"]
-    caption = " ".join([caption, *(f"{each}." for each in invalid), sentences.basis([result])])
-    return Picture("steps", "Step times by round", caption, lambda: _draw(drawn, places, void))
+    caption = " ".join([caption, *(f"{each}." for each in invalid)])
+    return Picture(
+        "steps", "Step times by round", caption, sentences.basis([result]), lambda: _draw(drawn, places, void)
+    )
 
 
 def _draw(samples: Mapping[str, Sequence[Sequence[float]]], places: Mapping[str, int], void: set[int]) -> Figure:

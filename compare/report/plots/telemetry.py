@@ -53,7 +53,8 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | A
     return Picture(
         "telemetry",
         "Telemetry over time",
-        f"{caption} {sentences.basis([result])}",
+        caption,
+        sentences.basis([result]),
         lambda: _draw(seconds, series, spans, void),
     )
 
@@ -66,12 +67,10 @@ def _load(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | 
         return Absent(f"{len(cores):,} rounds are too many to draw")
     void = {each["round"] for each in result["voided"]}
     caption = (
-        f"Cores that other programs kept busy while blocks were timed, by round; more than {FOREIGN_CORES:g} (line) "
-        "voids a round, shaded."
+        f"Cores that other programs kept busy while blocks were timed, by round; more than {FOREIGN_CORES:g} "
+        "(dashed) voids a round, shaded."
     )
-    return Picture(
-        "telemetry", "Load by round", f"{caption} {sentences.basis([result])}", lambda: _draw_load(cores, void)
-    )
+    return Picture("telemetry", "Load by round", caption, sentences.basis([result]), lambda: _draw_load(cores, void))
 
 
 def rounds(result: Mapping[str, Any]) -> Spans:
@@ -123,6 +122,15 @@ def _draw_load(cores: Sequence[float], void: set[int]) -> Figure:
     figure, (axes,) = panels([1.5 * _PANEL_INCHES], _AXIS_INCHES)
     axes.bar(range(1, len(cores) + 1), cores, width=0.6, color=colour(0), zorder=2)
     axes.axhline(FOREIGN_CORES, color=light("ink"), linewidth=0.8, linestyle="--", zorder=3)
+    axes.annotate(
+        "above: void",
+        (1, FOREIGN_CORES),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 2),
+        textcoords="offset points",
+        ha="right",
+        fontsize="small",
+    )
     axes.set_ylim(0, max([FOREIGN_CORES, *(value for value in cores if value == value)]) * 1.2)
     axes.set_xlim(0.5, len(cores) + 0.5)
     axes.xaxis.get_major_locator().set_params(integer=True)

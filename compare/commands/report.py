@@ -1,0 +1,110 @@
+"""`samestep report`."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+
+from compare import files, results
+from compare.interface import Refused
+from compare.report import certificate, csv, figures, html, latex, markdown, matrix, terminal
+
+
+def report(
+    result: Annotated[
+        list[Path],
+        typer.Argument(metavar="RESULT...", help="A result.json, or a folder that holds one; several give a matrix."),
+    ],
+    html_file: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="One page with everything in it.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Tables as GitHub shows them.")
+    ] = None,
+    latex_file: Annotated[
+        Path | None, typer.Option("--latex", metavar="FILE", help="Tables in booktabs style, to \\input.")
+    ] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="A row for each timed block.")] = None,
+    figure_folder: Annotated[
+        Path | None, typer.Option("--figures", metavar="DIR", help="Every picture as PDF and SVG.")
+    ] = None,
+) -> None:
+    """Report stored results, without an option in the terminal; folders of files to be written must be there."""
+    sources = [_file_of(path) for path in result]
+    found = [results.load(path) for path in sources]
+    pages = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
+    asked = {option: page for option, page in pages.items() if page}
+    if not asked and not figure_folder:
+        _print(found)
+        return
+    _check_folders({**{option: page.parent for option, page in asked.items()}, "--figures": figure_folder})
+    made = matrix.report(found)
+    contents: dict[Path, bytes] = {}
+    if html_file:
+        contents[html_file] = html.render(made).encode()
+    if markdown_file:
+        links = _links(made.pictures(), figure_folder, markdown_file, "svg")
+        contents[markdown_file] = markdown.render(made, {name: quote(link) for name, link in links.items()}).encode()
+    if latex_file:
+        links = _links(made.pictures(), figure_folder, latex_file, "pdf")
+        contents[latex_file] = latex.render(made, links).encode()
+    if csv_file:
+        contents[csv_file] = csv.render(found).encode()
+    drawn = [
+        (figure_folder / f"{name}.{kind}", figures.vector(picture, kind))
+        for name, picture in made.pictures().items()
+        for kind in figures.KINDS
+        if figure_folder
+    ]
+    _check_names([*asked.values(), *(path for path, _ in drawn)], sources)
+    files.write({**contents, **dict(drawn)})
+    for path in (*contents, *dict(drawn)):
+        typer.echo(f"report file: {path}")
+
+
+def _file_of(path: Path) -> Path:
+    return path / results.FILE_NAME if path.is_dir() else path
+
+
+def _print(found: Sequence[Mapping[str, Any]]) -> None:
+    console = Console()
+    if len(found) > 1:
+        terminal.render_matrix(matrix.overview(found), console)
+    for index, result in enumerate(found):
+        if len(found) > 1:
+            console.rule(f"{index + 1}", align="left", style="", characters="-")
+        if result["spec"]["rounds"]:
+            terminal.render(result, console)
+        else:
+            certificate.render(result, console, verbose=False)
+
+
+def _check_folders(folders: Mapping[str, Path | None]) -> None:
+    for option, folder in folders.items():
+        if folder is None:
+            continue
+        if not folder.is_dir():
+            raise Refused(f"{option}: {folder} is no folder; allowed: one that is there")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise Refused(f"{option}: {folder} is not writable; allowed: a folder you may write to")
+
+
+def _check_names(targets: Sequence[Path], sources: Iterable[Path]) -> None:
+    """Refuse to write one file twice, or over a result that is reported."""
+    taken = {source.resolve() for source in sources}
+    for target in targets:
+        if target.resolve() in taken:
+            raise Refused(f"{target} would be written over a result or another report; allowed: a name of its own")
+        taken.add(target.resolve())
+
+
+def _links(pictures: Iterable[str], folder: Path | None, page: Path, kind: str) -> dict[str, str]:
+    """Return each picture's path as seen from a page; none where no pictures are written."""
+    if folder is None:
+        return {}
+    way = Path(os.path.relpath(folder.resolve(), page.resolve().parent))
+    return {name: (way / f"{name}.{kind}").as_posix() for name in pictures}
