@@ -17,7 +17,7 @@ from compare.report import certificate, csv, figures, html, latex, markdown, mat
 def report(
     result: Annotated[
         list[Path],
-        typer.Argument(metavar="RESULT...", help="A result.json, or a folder that holds one; several give a matrix."),
+        typer.Argument(metavar="RESULT", help="A result.json, or a folder that holds one; several give a matrix."),
     ],
     html_file: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="One page with everything in it.")

@@ -25,9 +25,13 @@ DASHES = ("-", (0, (4, 3)), ":", "-.")
 MOST_CONTENDERS = 8
 """More are not drawn; every table has them all."""
 
-FONT_POINTS = 8.0
+MOST_ROUNDS = 1000
+"""Of more, nothing can be seen in a column's width."""
 
-_LONGEST_LABEL = 34
+FONT_POINTS = 8.0
+LETTER_INCHES = 0.065
+"""Width of a letter of the mean width."""
+
 _LONGEST_DIRECT = 18
 _MOST_WORDS = 10
 
@@ -77,10 +81,10 @@ def colour(index: int) -> str:
     return SERIES[index % len(SERIES)]
 
 
-def label(text: str) -> str:
+def label(text: str, longest: int = 34) -> str:
     """Return text of a result file as a picture may show it: on one line, and cut where it is long."""
     text = plain(text)
-    return text if len(text) <= _LONGEST_LABEL else f"{text[: _LONGEST_LABEL - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def drawn_of(count: int) -> str:

@@ -25,6 +25,7 @@ from compare.report.plots.canvas import (
 )
 
 _LOSS_INCHES, _DISTANCE_INCHES, _AXIS_INCHES = 1.5, 1.1, 0.45
+_MOST_SPAN = 1e12  # of distances that are drawn on a logarithmic axis
 
 Curves = Mapping[str, Array]
 """Contender to one loss a step or epoch, NaN where there is none to draw."""
@@ -116,8 +117,9 @@ def _draw(axes: Axes, curves: Curves) -> None:
 
 def _draw_distances(axes: Axes, lines: Mapping[str, tuple[Array, str]]) -> None:
     """Draw distances on a logarithmic axis, on which 0 lies below every other."""
-    least = min((float(each[each > 0].min()) for each, _ in lines.values() if (each > 0).any()), default=1e-9)
-    axes.set_yscale("symlog", linthresh=least)
+    positive = np.concatenate([each[each > 0] for each, _ in lines.values()])
+    least = max(positive.min(), positive.max() / _MOST_SPAN) if positive.size else 1.0
+    axes.set_yscale("symlog", linthresh=float(least))
     plain_powers(axes)
     drawn = [
         axes.plot(_steps(values), values, linestyle=DASHES[index % len(DASHES)], color=shown, label=name)[0]

@@ -7,7 +7,19 @@ from compare.measure.memory import DEFINITIONS
 from compare.report import sentences
 from compare.report.measured import mebibytes, memory_figures, memory_label
 from compare.report.palette import light
-from compare.report.plots.canvas import MOST_CONTENDERS, Absent, Axes, Figure, Picture, colour, drawn_of, label, panels
+from compare.report.plots.canvas import (
+    LETTER_INCHES,
+    MOST_CONTENDERS,
+    WIDTH,
+    Absent,
+    Axes,
+    Figure,
+    Picture,
+    colour,
+    drawn_of,
+    label,
+    panels,
+)
 
 _BAR_INCHES, _AXIS_INCHES = 0.19, 0.4
 _GAP = 0.3  # of a bar, between definitions
@@ -33,13 +45,13 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
 def _draw(contenders: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> Figure:
     rows = len(figures) * (len(contenders) + 1 + _GAP)
     figure, (axes,) = panels([_BAR_INCHES * rows], _AXIS_INCHES)
-    y = 0.0
+    y, longest = 0.0, 0
     for name in figures:
         axes.annotate(memory_label(name), (0, y), xycoords=("axes fraction", "data"), va="center", fontweight="bold")
         for index, each in enumerate(contenders):
             y -= 1
             value = each["memory"][name] if each["memory"] else None
-            _draw_bar(axes, y, value, label(each["name"]), colour(index))
+            longest = max(longest, _draw_bar(axes, y, value, label(each["name"], 21), colour(index)))
         y -= 1 + _GAP
     axes.axvline(0, color=light("muted"), linewidth=0.8)
     axes.set_ylim(y + 0.3 + _GAP, 0.7)
@@ -47,13 +59,15 @@ def _draw(contenders: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> Fi
     axes.spines["left"].set_visible(False)
     axes.margins(x=0.0)
     low, high = axes.get_xlim()
-    axes.set_xlim(min(0.0, low * 1.1), max(high, -0.1 * low, 1.0) * 1.6)  # room for what is said at the bars' ends
+    room = 1 - LETTER_INCHES * (longest + 1) / WIDTH  # beside what is said at the bars' ends
+    axes.set_xlim(min(0.0, low * 1.1), max(high, -0.1 * low, 1.0) / room)
     axes.set_xlabel("MiB")
     axes.xaxis.get_major_locator().set_params(nbins=5)
     return figure
 
 
-def _draw_bar(axes: Axes, y: float, value: int | None, name: str, shown: str) -> None:
+def _draw_bar(axes: Axes, y: float, value: int | None, name: str, shown: str) -> int:
+    """Draw one bar with its label; return the label's length."""
     said, size = f"{name}: not available", 0.0
     if value is not None:
         said, size = f"{name} {mebibytes(value)}", value / 2**20
@@ -65,4 +79,5 @@ def _draw_bar(axes: Axes, y: float, value: int | None, name: str, shown: str) ->
         textcoords="offset points",
         va="center",
         color=light("muted") if value is None else light("ink"),
-    )
+    ).set_in_layout(False)
+    return len(said)

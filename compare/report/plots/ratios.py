@@ -7,9 +7,20 @@ from typing import Any
 
 from compare.report import sentences
 from compare.report.palette import light
-from compare.report.plots.canvas import Absent, Axes, Figure, Picture, colour, label, panels
+from compare.report.plots.canvas import (
+    LETTER_INCHES,
+    WIDTH,
+    Absent,
+    Axes,
+    Figure,
+    Picture,
+    colour,
+    label,
+    panels,
+)
 
-_ROW_INCHES, _AXIS_INCHES = 0.42, 0.5
+_ROW_INCHES, _LINE_INCHES, _AXIS_INCHES = 0.42, 0.14, 0.5
+_DOTS_INCHES, _BELOW_INCHES = 0.085, 0.18  # below a row's interval: the rounds' dots, the next row or the axis
 _LIMITS = 1e-3, 1e3
 _MOST_ROWS = 60
 _DECADES = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000)
@@ -20,7 +31,8 @@ _NARROW = 4  # below this quotient of its ends, a logarithmic axis reads best wi
 class Row:
     """One line of the picture: an interval, the ratios of its rounds, and what is said of them."""
 
-    text: str
+    pair: str
+    figures: str
     low: float
     estimate: float
     high: float
@@ -61,10 +73,10 @@ def _rows(result: Mapping[str, Any], many: bool) -> Iterator[Row]:
         if each["verdict"] == "INVALID" or each["ratio"] is None:
             continue
         estimate, low, high = sentences.ratio_figures(each["ratio"])
-        pair = f"{place}{label(each['contender'])} / {label(each['baseline'])}"
         ratio = each["ratio"]
         yield Row(
-            f"{pair}  {estimate} ({low} to {high})  {each['verdict']}",
+            label(f"{place}{label(each['contender'], 21)} / {label(each['baseline'], 21)}", 46),
+            f"{estimate} ({low} to {high})  {each['verdict']}",
             ratio["low"],
             ratio["estimate"],
             ratio["high"],
@@ -81,36 +93,39 @@ def _reason(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _draw(rows: Sequence[Row]) -> Figure:
-    figure, (axes,) = panels([_ROW_INCHES * len(rows)], _AXIS_INCHES)
+    """Draw the rows below one another; the vertical axis counts inches."""
+    long = max(len(row.pair) + len(row.figures) for row in rows) * LETTER_INCHES > WIDTH - 2 * LETTER_INCHES
+    height = _ROW_INCHES + long * _LINE_INCHES
+    figure, (axes,) = panels([height * len(rows)], _AXIS_INCHES)
     margin = max(row.margin for row in rows)
     axes.axvspan(1 / (1 + margin), 1 + margin, color=light("band"), linewidth=0, zorder=0)
     axes.axvline(1, color=light("muted"), linewidth=0.8, zorder=1)
     for index, row in enumerate(rows):
-        _draw_row(axes, row, -index)
+        _draw_row(axes, row, -index * height, "\n" if long else "  ")
     _scale(axes, [value for row in rows for value in (row.low, row.estimate, row.high, *row.rounds)])
-    axes.set_ylim(0.5 - len(rows), 0.75)
+    axes.set_ylim(-height * (len(rows) - 1) - _BELOW_INCHES, height - _BELOW_INCHES)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("step time, contender / baseline")
     return figure
 
 
-def _draw_row(axes: Axes, row: Row, y: float) -> None:
+def _draw_row(axes: Axes, row: Row, y: float, between: str) -> None:
     low, estimate, high = (_clipped(value) for value in (row.low, row.estimate, row.high))
     axes.plot([low, high], [y, y], color=colour(0), linewidth=2.2, solid_capstyle="butt", zorder=3)
     for end, beyond, marker in ((low, row.low < _LIMITS[0], "<"), (high, row.high > _LIMITS[1], ">")):
         axes.plot([end], [y], marker if beyond else "|", color=colour(0), markersize=6, zorder=3)
     axes.plot([estimate], [y], "D", color=colour(0), markersize=4.5, zorder=4)
     rounds = [value for value in row.rounds if _LIMITS[0] < value < _LIMITS[1]]
-    axes.plot(rounds, [y - 0.2] * len(rounds), "o", color=light("muted"), markersize=2.5, alpha=0.7, zorder=2)
+    axes.plot(rounds, [y - _DOTS_INCHES] * len(rounds), "o", color=light("muted"), markersize=2.5, alpha=0.7, zorder=2)
     axes.annotate(
-        row.text,
+        f"{row.pair}{between}{row.figures}",
         (0, y),
         xycoords=("axes fraction", "data"),
         xytext=(0, 5),
         textcoords="offset points",
         annotation_clip=False,
-    )
+    ).set_in_layout(False)
 
 
 def _clipped(value: float) -> float:

@@ -9,6 +9,7 @@ from compare.report.measured import time_unit
 from compare.report.palette import light
 from compare.report.plots.canvas import (
     MOST_CONTENDERS,
+    MOST_ROUNDS,
     Absent,
     Axes,
     Figure,
@@ -36,8 +37,9 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
         return Absent("no steps were timed")
     drawn = dict(list(samples.items())[:MOST_CONTENDERS])
     blocks = sum(len(blocks) for rounds in drawn.values() for blocks in rounds)
-    if blocks > _MOST_BLOCKS:
-        return Absent(f"{blocks:,} blocks are too many to draw; the CSV file has them")
+    rounds = max(map(len, drawn.values()))
+    if blocks > _MOST_BLOCKS or rounds > MOST_ROUNDS:
+        return Absent(f"{blocks:,} blocks of {rounds:,} rounds are too many to draw; the CSV file has them")
     places = {each["name"]: index for index, each in enumerate(result["contenders"])}
     void = {each["round"] for each in result["voided"]}
     caption = (
@@ -64,6 +66,7 @@ def _draw(samples: Mapping[str, Sequence[Sequence[float]]], places: Mapping[str,
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelbottom=axes is found[-1])
     found[-1].set_xlabel("round")
+    figure.align_ylabels(found)
     return figure
 
 

@@ -6,15 +6,15 @@ from typing import Any
 from compare.measure.voiding import FOREIGN_CORES
 from compare.report import sentences
 from compare.report.palette import light
-from compare.report.plots.canvas import Absent, Axes, Figure, Picture, colour, drawable, panels, shade
+from compare.report.plots.canvas import MOST_ROUNDS, Absent, Axes, Figure, Picture, colour, drawable, panels, shade
 
 _PANEL_INCHES, _AXIS_INCHES = 0.75, 0.5
-_MOST = 50_000
+_MOST_SAMPLES = 50_000
 _PANELS = {
-    "sm_clock_mhz": "SM clock (MHz)",
-    "memory_clock_mhz": "memory clock (MHz)",
-    "temperature_celsius": "temperature (°C)",
-    "power_watts": "power (W)",
+    "sm_clock_mhz": "SM clock\nMHz",
+    "memory_clock_mhz": "memory\nMHz",
+    "temperature_celsius": "chip\n°C",
+    "power_watts": "power\nW",
 }
 
 Spans = Mapping[int, tuple[float, float]]
@@ -41,12 +41,12 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | A
     }
     if telemetry["reason"] or not series:
         return Absent(telemetry["reason"] or "no figure of the GPU could be read")
-    if len(seconds) > _MOST:
-        return Absent(f"{len(seconds):,} samples are too many to draw")
     spans, void = rounds(result), {each["round"] for each in result["voided"]}
+    if len(seconds) > _MOST_SAMPLES or len(spans) > MOST_ROUNDS:
+        return Absent(f"{len(seconds):,} samples of {len(spans):,} rounds are too many to draw")
     caption = (
-        f"The GPU while rounds were timed, sampled through NVML (n = {len(seconds):,}); numbers: the rounds, shaded: "
-        "void ones."
+        "SM clock, memory clock, temperature and power of the GPU, sampled through NVML "
+        f"(n = {len(seconds):,}); numbers: rounds, shaded: void ones."
     )
     if not spans:
         caption += " When each round was timed is not in the result."
@@ -63,7 +63,7 @@ def _load(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | 
     cores = [drawable(value) for value in telemetry["foreign_cores"]]
     if not any(value == value for value in cores):
         return Absent("the load of other programs was not recorded")
-    if len(cores) > _MOST:
+    if len(cores) > MOST_ROUNDS:
         return Absent(f"{len(cores):,} rounds are too many to draw")
     void = {each["round"] for each in result["voided"]}
     caption = (
@@ -90,15 +90,16 @@ def _draw(seconds: Sequence[float], series: Mapping[str, Sequence[float]], spans
     figure, found = panels([_PANEL_INCHES] * len(series), _AXIS_INCHES)
     for axes, (name, values) in zip(found, series.items(), strict=True):
         axes.plot(seconds, values, color=colour(0), linewidth=0.9)
-        axes.set_title(name, pad=2)
+        axes.set_ylabel(name)
         axes.margins(x=0.01, y=0.15)
         axes.ticklabel_format(useOffset=False, style="plain")
         axes.yaxis.get_major_locator().set_params(nbins=4)
         axes.tick_params(labelbottom=axes is found[-1])
         shade(axes, [span for number, span in spans.items() if number in void])
-        for start, _ in spans.values():
-            axes.axvline(start, color=light("rule"), linewidth=0.6, zorder=0.5)
+        starts = [start for start, _ in spans.values()]
+        axes.vlines(starts, 0, 1, transform=axes.get_xaxis_transform(), color=light("rule"), linewidth=0.6, zorder=0.5)
     _number_rounds(found[0], spans)
+    figure.align_ylabels(found)
     found[-1].set_xlabel("seconds since the run's start")
     return figure
 
