@@ -45,10 +45,20 @@ class Section:
 
 @dataclass(frozen=True)
 class Part:
-    """What a report says of one result; `claim` is how the sentence of the verdict begins: what it says in short."""
+    """What a report says of one result.
+
+    Attributes:
+        claim: how the sentence of the verdict begins: what it says in short.
+        verdict: the sentence.
+        setting: what was trained on what, in a few words.
+        heading: the same in full.
+        source: which samestep measured it, when and how often.
+        sections: in the order in which they are read.
+    """
 
     claim: str
     verdict: str
+    setting: str
     heading: str
     source: str
     sections: Sequence[Section]

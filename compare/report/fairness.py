@@ -37,7 +37,7 @@ def table(result: Mapping[str, Any]) -> Table | None:
         caption,
         ("setting", *(each["name"] for each in contenders), "remark"),
         rows,
-        f"{setting(result)}.",
+        f"Setting: {setting(result)}.",
         marked=frozenset(index for index, row in enumerate(rows) if row[-1] in (_DIFFERS, _DECIDES)),
         prose=True,
     )

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from compare.interface import Refused
 from compare.report.document import Report, Section, Table
-from compare.report.plots.canvas import Picture
+from compare.report.plots.canvas import WIDTH, Picture
 from compare.report.sentences import plain
 
 PACKAGES = r"\usepackage{array,booktabs,graphicx}"
 
 _NARROW = 4  # most columns of figures that fit a column of a paper in two columns
 _LONG_WORD, _LONGEST_RUN = 16, 8
-_LEAST_SHARE, _MOST_SHARE = 8, 32
+_LEAST_SHARE, _MOST_SHARE = 10, 32
 _COMMANDS = {
     "\\": r"\textbackslash{}",
     "^": r"\textasciicircum{}",
@@ -24,6 +24,8 @@ _COMMANDS = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': r"\char34{}",
+    "[": "{[}",  # at the start of a row, TeX takes these two for arguments of the line break before
+    "*": "{*}",
     "\N{EN DASH}": "--",
     "\N{HORIZONTAL ELLIPSIS}": r"\ldots{}",
     "\N{MICRO SIGN}": r"\ensuremath{\mu}",
@@ -84,7 +86,7 @@ def _character(character: str) -> str:
         return _COMMANDS[character]
     if character.isascii() or character in _LETTERS:
         return character
-    return f"[U+{ord(character):04X}]"
+    return f"{{[}}U+{ord(character):04X}]"
 
 
 def _section(section: Section, prefix: str, pictures: Mapping[str, str]) -> Iterator[str]:
@@ -109,7 +111,7 @@ def _figure(picture: Picture, path: str, label: str) -> str:
         [
             r"\begin{figure}",
             r"  \centering",
-            rf"  \includegraphics{{{path}}}",
+            rf"  \includegraphics[width=\ifdim\linewidth<{WIDTH}in\linewidth\else{WIDTH}in\fi]{{{path}}}",
             rf"  \caption{{{escape(picture.caption)} {escape(picture.basis)}}}",
             rf"  \label{{fig:samestep-{label}}}",
             r"\end{figure}",

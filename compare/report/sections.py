@@ -28,10 +28,12 @@ def part(result: Result) -> Part:
     """Return all that a report says of a valid result."""
     version: Any = result["environment"].get("samestep")
     made = f"samestep {version}" if isinstance(version, str) else "samestep"
-    comparisons, said = result["comparisons"], verdict(result)
+    said = verdict(result)
+    claims = [claim(each) for each in result["comparisons"]]
     return Part(
-        claim=claim(comparisons[0]) if len(comparisons) == 1 else said,
+        claim=claims[0] if len(claims) == 1 and said.startswith(f"{claims[0]} (") else said,
         verdict=said,
+        setting=setting(result),
         heading=heading(result),
         source=f"Measured by {made} at {result['created']}, {replication(result)}; result {result['id']}.",
         sections=tuple(
@@ -128,8 +130,8 @@ def _pair_tables(result: Result, pair: Result, number: int) -> Iterator[Table]:
     rows = [(*row, gates.MEANINGS.get(row[0], DASH)) for row in gates.gate_rows(pair)]
     failed = frozenset(index for index, gate in enumerate(pair["gates"]) if not gate["passed"])
     caption = f"Certificate of {names}: {pair['status']}. Every gate at its worst over all recorded tensors and steps."
-    columns = [head or "outcome" for head in gates.GATE_COLUMNS]
-    yield Table(f"gates-{number}", caption, (*columns, "what it asks"), rows, f"{setting(result)}.", failed, prose=True)
+    columns = (*(head or "outcome" for head in gates.GATE_COLUMNS), "what it asks")
+    yield Table(f"gates-{number}", caption, columns, rows, f"Setting: {setting(result)}.", failed, prose=True)
     if tensors := gates.tensor_rows(pair):
         caption = f"Every tensor of {names} in execution order: relative errors."
         yield Table(f"tensors-{number}", caption, gates.TENSOR_COLUMNS, tensors, detail=True)

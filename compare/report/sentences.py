@@ -57,7 +57,7 @@ def claim(comparison: Mapping[str, Any]) -> str:
 def basis(results: Sequence[Mapping[str, Any]]) -> str:
     """Return what a caption must state for figures to stand alone: what was trained, n, interval and hardware."""
     if len(results) == 1:
-        return f"{setting(results[0])}; {replication(results[0])}."
+        return f"Setting: {setting(results[0])}; {replication(results[0])}."
     devices = " or ".join(dict.fromkeys(device(result) for result in results))
     counts = sorted({_counting(result) for result in results if result["spec"]["rounds"]})
     if not counts:
@@ -73,7 +73,7 @@ def basis(results: Sequence[Mapping[str, Any]]) -> str:
 def setting(result: Mapping[str, Any]) -> str:
     """Return what was trained, on what."""
     spec = result["spec"]
-    return f"Setting: {spec['workload']} in {spec['precision']}, batch {spec['batch_size']}, on {device(result)}"
+    return f"{spec['workload']} in {spec['precision']}, batch {spec['batch_size']}, on {device(result)}"
 
 
 def replication(result: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
     """Return the picture of the losses with their envelope where whole runs were certified, else of the losses."""
     spec = result["spec"]
     epochs = sentences.counted(spec["epochs"], "epoch")
-    basis = f"{sentences.setting(result)}, {epochs}, seed {spec['seed']}; one training run each (n = 1)."
+    basis = f"Setting: {sentences.setting(result)}, {epochs}, seed {spec['seed']}; one training run each (n = 1)."
     trajectory: Mapping[str, Any] = result["agreement"].get("trajectory", {})
     curves = {name: _curve(each["loss"]) for name, each in trajectory.items()}
     if shown := _shown(curves):

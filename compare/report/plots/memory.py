@@ -38,7 +38,7 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
     meanings = "; ".join(f"{memory_label(name)}: {DEFINITIONS[name]}" for name in figures)
     some = drawn_of(len(result["contenders"]))
     caption = f"Memory of one training process, in a pass of its own.{some} {meanings[:1].upper()}{meanings[1:]}."
-    basis = f"{sentences.setting(result)}; one process each (n = 1)."
+    basis = f"Setting: {sentences.setting(result)}; one process each (n = 1)."
     return Picture("memory", "Memory by definition", caption, basis, lambda: _draw(drawn, figures))
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,15 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _SECONDS = 30.0
+
+# The browser reads its commands from descriptor 3 and answers on 4.
+_START = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3]]
+os.dup2(ends[0], 3)
+os.dup2(ends[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find() -> str | None:
@@ -91,8 +101,7 @@ def opened(program: str, folder: Path) -> Generator[Tab]:
     """Run the browser with a profile in `folder` for the `with` block and give a tab of it."""
     inward, outward = os.pipe(), os.pipe()
     command = [
-        # The browser reads its commands from descriptor 3 and answers on 4.
-        *("sh", "-c", f'exec "$@" 3<&{inward[0]} 4>&{outward[1]}', "sh", program),
+        *(sys.executable, "-c", _START, str(inward[0]), str(outward[1]), program),
         *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"),
         *("--no-first-run", "--disable-background-networking", f"--user-data-dir={folder}"),
     ]
