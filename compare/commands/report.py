@@ -12,6 +12,7 @@ from rich.console import Console
 from compare import files, results
 from compare.interface import Refused
 from compare.report import certificate, csv, figures, html, latex, markdown, matrix, terminal
+from compare.report.document import Report
 
 
 def report(
@@ -36,34 +37,40 @@ def report(
     """Report stored results, without an option in the terminal; folders of files to be written must be there."""
     sources = [_file_of(path) for path in result]
     found = [results.load(path) for path in sources]
-    pages = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
-    asked = {option: page for option, page in pages.items() if page}
-    if not asked and not figure_folder:
+    asked = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
+    pages = {option: page for option, page in asked.items() if page}
+    if not pages and not figure_folder:
         _print(found)
         return
-    _check_folders({**{option: page.parent for option, page in asked.items()}, "--figures": figure_folder})
+    _check_folders({**{option: page.parent for option, page in pages.items()}, "--figures": figure_folder})
     made = matrix.report(found)
-    contents: dict[Path, bytes] = {}
-    if html_file:
-        contents[html_file] = html.render(made).encode()
-    if markdown_file:
-        links = _links(made.pictures(), figure_folder, markdown_file, "svg")
-        contents[markdown_file] = markdown.render(made, {name: quote(link) for name, link in links.items()}).encode()
-    if latex_file:
-        links = _links(made.pictures(), figure_folder, latex_file, "pdf")
-        contents[latex_file] = latex.render(made, links).encode()
-    if csv_file:
-        contents[csv_file] = csv.render(found).encode()
-    drawn = [
-        (figure_folder / f"{name}.{kind}", figures.vector(picture, kind))
-        for name, picture in made.pictures().items()
+    pictures = made.pictures() if figure_folder else {}
+    drawings = {
+        figure_folder / f"{name}.{kind}": (picture, kind)
+        for name, picture in pictures.items()
         for kind in figures.KINDS
         if figure_folder
-    ]
-    _check_names([*asked.values(), *(path for path, _ in drawn)], sources)
-    files.write({**contents, **dict(drawn)})
-    for path in (*contents, *dict(drawn)):
+    }
+    _check_names([*pages.values(), *drawings], sources)
+    contents = {page: _page(option, page, made, found, figure_folder).encode() for option, page in pages.items()}
+    contents |= {path: figures.vector(picture, kind) for path, (picture, kind) in drawings.items()}
+    files.write(contents)
+    for path in contents:
         typer.echo(f"report file: {path}")
+
+
+def _page(option: str, page: Path, made: Report, found: Sequence[Mapping[str, Any]], figure_folder: Path | None) -> str:
+    """Return what the file of that option holds."""
+    match option:
+        case "--html":
+            return html.render(made)
+        case "--markdown":
+            links = _links(made, figure_folder, page, "svg")
+            return markdown.render(made, {name: quote(link) for name, link in links.items()})
+        case "--latex":
+            return latex.render(made, _links(made, figure_folder, page, "pdf"))
+        case _:
+            return csv.render(found)
 
 
 def _file_of(path: Path) -> Path:
@@ -102,9 +109,9 @@ def _check_names(targets: Sequence[Path], sources: Iterable[Path]) -> None:
         taken.add(target.resolve())
 
 
-def _links(pictures: Iterable[str], folder: Path | None, page: Path, kind: str) -> dict[str, str]:
+def _links(made: Report, folder: Path | None, page: Path, kind: str) -> dict[str, str]:
     """Return each picture's path as seen from a page; none where no pictures are written."""
     if folder is None:
         return {}
     way = Path(os.path.relpath(folder.resolve(), page.resolve().parent))
-    return {name: (way / f"{name}.{kind}").as_posix() for name in pictures}
+    return {name: (way / f"{name}.{kind}").as_posix() for name in made.pictures()}

@@ -68,6 +68,7 @@ def check_page(text: str) -> Page:
         for name in ("href", "src", "xlink:href", "action"):
             target = attributes.get(name, "#")
             assert target.startswith("#") or (tag, target) == ("link", "data:,"), (tag, target)
+    assert page.text.isprintable(), "a character that shows nothing"
     assert page.of("html")[0]["lang"] == "en"
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids)), "an id twice"

@@ -21,6 +21,8 @@ HOSTILE_TEXTS = (
     "\N{CJK UNIFIED IDEOGRAPH-4E2D}\N{SNOWMAN} é µ",
     "x" * 500,
     "<!-- -->]]>",
+    "[2em]",
+    "*",
 )
 NUMBERS = (0, 1, -1, 2, 7.0, 5e-324, 1e-300, 1e-12, 1e-3, 0.5, 1.0000001, 1e9, 1e30, 1e300, 1.7e308, 2**53, 2**62)
 OTHERS = (None, True, False, [], {}, [[]], {"a": {"b": [None, 1.5, "x"]}}, float("nan"), float("inf"), 10**30)

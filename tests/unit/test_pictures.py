@@ -17,7 +17,7 @@ from compare.report.plots import losses, memory, ratios, steps, telemetry
 from compare.report.plots.canvas import Absent, Picture
 from tests.fakebackend.plans import ROOT
 from tests.unit import stored
-from tests.unit.result_factory import make_comparison, make_contender, make_result
+from tests.unit.result_factory import make_comparison, make_contender, make_result, make_watched
 
 
 def _drawn(found: Picture | Absent) -> Any:
@@ -29,19 +29,6 @@ def _texts(found: Picture | Absent) -> str:
     assert isinstance(found, Picture)
     root = ElementTree.fromstring(figures.vector(found, "svg", text=True))
     return "\n".join("".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text"))
-
-
-def _gpu(voided: tuple[int, ...] = ()) -> dict[str, Any]:
-    """A result of a GPU, with telemetry over its ten rounds, half a second each."""
-    result = make_result(spec={"device": "cuda"})
-    for contender in result["contenders"]:
-        contender["step_seconds"]["windows"] = [[[n, n + 0.5] for _ in range(3)] for n in range(1, 11)]
-    seconds = [tick / 10 for tick in range(120)]
-    samples = {"seconds": seconds, "power_watts": [400.0 + tick for tick in range(120)], "sm_clock_mhz": [1980] * 120}
-    samples["temperature_celsius"] = [None] * 120
-    result["telemetry"] |= {"reason": None, "samples": samples}
-    result["voided"] = [{"round": number, "reason": "hot"} for number in voided]
-    return result
 
 
 def test_the_ratio_picture_shows_interval_rounds_and_verdict() -> None:
@@ -151,7 +138,7 @@ def test_losses_without_an_envelope_say_so_and_where_they_end() -> None:
 
 
 def test_telemetry_is_drawn_over_time_with_void_rounds_shaded() -> None:
-    result = _gpu(voided=(3, 7))
+    result = make_watched(voided=(3, 7))
     assert telemetry.rounds(result)[3] == (3, 3.5)
     clock, power = _drawn(telemetry.picture(result)).axes
     assert list(power.get_lines()[0].get_ydata()) == result["telemetry"]["samples"]["power_watts"]
@@ -174,7 +161,7 @@ def test_on_a_cpu_telemetry_is_other_programs_load() -> None:
 def test_why_nothing_is_drawn() -> None:
     agree, bare = stored.result("agree"), make_result()
     del bare["telemetry"]
-    untold = _gpu()
+    untold = make_watched()
     untold["telemetry"] = untold["telemetry"] | {"reason": "no NVML: not supported", "samples": {}}
     unknown = make_result(telemetry=make_result()["telemetry"] | {"foreign_cores": [None]})
     nothing = [make_contender(memory=None, training=None, step_seconds=None)]
@@ -229,7 +216,7 @@ def test_captions_state_n_interval_and_hardware() -> None:
 
 
 def test_a_picture_in_a_page_takes_the_pages_colours_and_has_no_inline_style() -> None:
-    for name, picture in matrix.report([_gpu(voided=(3,))]).pictures().items():
+    for name, picture in matrix.report([make_watched(voided=(3,))]).pictures().items():
         text = str(svg.inline(figures.vector(picture, "svg", text=True), f"{name}-", picture.title))
         root = ElementTree.fromstring(text)
         colours = {each.get(which) for each in root.iter() for which in ("fill", "stroke")} - {None, "none"}

@@ -128,6 +128,7 @@ def test_hostile_texts_are_words_in_markdown() -> None:
         "a  b",
         "`",
         "~~a~~",
+        "_a_ __b__",
     ],
 )
 def test_no_word_is_taken_for_markdown(text: str) -> None:

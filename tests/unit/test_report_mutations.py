@@ -15,8 +15,9 @@ from compare.interface import Refused
 from compare.report import certificate, csv, html, latex, markdown, matrix, terminal
 from compare.report.sentences import plain, sentence
 from tests.unit import markup, mutations, stored
+from tests.unit.result_factory import make_watched
 
-RESULTS = {name: stored.result(name) for name in stored.NAMES}
+RESULTS = {name: stored.result(name) for name in stored.NAMES} | {"watched": make_watched(voided=(3,))}
 CHANGED = strategies.sampled_from(sorted(RESULTS)).flatmap(lambda name: mutations.changed(RESULTS[name]))
 SETTINGS = settings(
     deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
