@@ -24,8 +24,8 @@ def write(contents: Mapping[Path, bytes]) -> None:
     target = Path()
     try:
         for target, data in contents.items():
-            if target.is_dir():
-                raise Refused(f"cannot write {target}: it is a folder; allowed: the name of a file")
+            if target.exists() and not target.is_file():  # a folder, or a device, which must not be replaced
+                raise Refused(f"cannot write {target}: it is not a regular file; allowed: the name of a file")
             waiting[target] = _beside(target)
             _store(waiting[target], data)
         for target, temporary in waiting.items():

@@ -13,6 +13,7 @@ from compare import files, results
 from compare.interface import Refused
 from compare.report import certificate, csv, figures, html, latex, markdown, matrix, terminal
 from compare.report.document import Report
+from compare.report.plots.canvas import Picture
 
 
 def report(
@@ -44,13 +45,10 @@ def report(
         return
     _check_folders({**{option: page.parent for option, page in pages.items()}, "--figures": figure_folder})
     made = matrix.report(found)
-    pictures = made.pictures() if figure_folder else {}
-    drawings = {
-        figure_folder / f"{name}.{kind}": (picture, kind)
-        for name, picture in pictures.items()
-        for kind in figures.KINDS
-        if figure_folder
-    }
+    drawings: dict[Path, tuple[Picture, str]] = {}
+    if figure_folder:
+        for name, picture in made.pictures().items():
+            drawings |= {figure_folder / f"{name}.{kind}": (picture, kind) for kind in figures.KINDS}
     _check_names([*pages.values(), *drawings], sources)
     contents = {page: _page(option, page, made, found, figure_folder).encode() for option, page in pages.items()}
     contents |= {path: figures.vector(picture, kind) for path, (picture, kind) in drawings.items()}
@@ -74,7 +72,7 @@ def _page(option: str, page: Path, made: Report, found: Sequence[Mapping[str, An
 
 
 def _file_of(path: Path) -> Path:
-    return path / results.FILE_NAME if path.is_dir() else path
+    return path / results.FILE_NAME if _is_folder(path) else path
 
 
 def _print(found: Sequence[Mapping[str, Any]]) -> None:
@@ -94,7 +92,7 @@ def _check_folders(folders: Mapping[str, Path | None]) -> None:
     for option, folder in folders.items():
         if folder is None:
             continue
-        if not folder.is_dir():
+        if not _is_folder(folder):
             raise Refused(f"{option}: {folder} is no folder; allowed: one that is there")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise Refused(f"{option}: {folder} is not writable; allowed: a folder you may write to")
@@ -102,11 +100,25 @@ def _check_folders(folders: Mapping[str, Path | None]) -> None:
 
 def _check_names(targets: Sequence[Path], sources: Iterable[Path]) -> None:
     """Refuse to write one file twice, or over a result that is reported."""
-    taken = {source.resolve() for source in sources}
+    taken = {_resolved(source) for source in sources}
     for target in targets:
-        if target.resolve() in taken:
+        if _resolved(target) in taken:
             raise Refused(f"{target} would be written over a result or another report; allowed: a name of its own")
-        taken.add(target.resolve())
+        taken.add(_resolved(target))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name too long, for example
+        return False
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise Refused(f"{path} cannot be followed: {error}") from error
 
 
 def _links(made: Report, folder: Path | None, page: Path, kind: str) -> dict[str, str]:

@@ -23,8 +23,12 @@ def test_files_are_written_and_replaced(tmp_path: Path) -> None:
 
 def test_nothing_is_written_where_one_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(Refused, match=r"cannot write .*folder: it is a folder; allowed: the name of a file"):
+    with pytest.raises(Refused, match=r"cannot write .*folder: it is not a regular file; allowed: the name of a file"):
         files.write({tmp_path / "first": b"1", tmp_path / "folder": b"2"})
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="pipe: it is not a regular file"):
+        files.write({tmp_path / "first": b"1", tmp_path / "pipe": b"2"})
+    (tmp_path / "pipe").unlink()
     with pytest.raises(Refused, match=r"cannot write .*nowhere/second: No such file"):
         files.write({tmp_path / "first": b"1", tmp_path / "nowhere" / "second": b"2"})
     assert _names(tmp_path) == ["folder"]

@@ -34,7 +34,7 @@ def _refused(program: Program, *arguments: str) -> str:
 
 
 def _content(path: Path) -> bytes | None:
-    return None if path.is_dir() else path.read_bytes()
+    return path.read_bytes() if path.is_file() else None
 
 
 def test_without_an_option_the_terminal_report_is_printed_again(program: Program) -> None:
@@ -124,8 +124,13 @@ REFUSALS = [
     ([FASTER, "--figures", "nowhere"], "--figures: nowhere is no folder; allowed: one that is there"),
     ([FASTER, "--figures", "file"], "--figures: file is no folder"),
     ([FASTER, "--csv", "file/r.csv"], "--csv: file is no folder"),
-    ([FASTER, "--html", "folder"], "cannot write folder: it is a folder; allowed: the name of a file"),
-    ([FASTER, "--markdown", "r.md", "--html", "folder"], "cannot write folder: it is a folder"),
+    ([FASTER, "--html", "folder"], "cannot write folder: it is not a regular file; allowed: the name"),
+    ([FASTER, "--markdown", "r.md", "--html", "folder"], "cannot write folder: it is not a regular file"),
+    ([FASTER, "--csv", "/dev/null"], "cannot write /dev/null: it is not a regular file"),
+    ([FASTER, "--csv", f"{'x' * 300}/r"], "is no folder; allowed: one that is there"),
+    ([FASTER, "--csv", "x" * 300], "File name too long"),
+    (["x" * 300], "cannot be read: File name too long"),
+    ([FASTER, "--csv", "loop"], "loop cannot be followed: Symlink loop"),
     ([FASTER, "--html", "r", "--csv", "./r"], "r would be written over a result or another report"),
     ([FASTER, "--figures", ".", "--html", "ratio.svg"], "ratio.svg would be written over a result or another report"),
     (["mine.json", "--html", "mine.json"], "mine.json would be written over a result or another report"),
@@ -143,6 +148,7 @@ def test_what_cannot_be_reported_is_refused_and_nothing_is_written(
     for name in ("folder", "50%"):
         (program.folder / name).mkdir()
     (program.folder / "file").write_text("kept")
+    (program.folder / "loop").symlink_to("loop")
     text = stored.path("faster").read_text()
     (program.folder / "mine.json").write_text(text)
     (program.folder / "newer.json").write_text(json.dumps({**json.loads(text), "schema_version": 2}))
