@@ -1,70 +1,118 @@
-"""What must hold in a result between its parts, and a JSON schema cannot say."""
+"""What must hold in a result between its parts, and a JSON schema cannot say: pure functions."""
 
 from collections.abc import Iterator, Mapping
+from reprlib import repr
 from typing import Any
 
+from compare import statistics
 from compare.interface import Refused
 
-Object = Mapping[str, Any]
+Result = Mapping[str, Any]
+
+SERIES = ("sm_clock_mhz", "memory_clock_mhz", "temperature_celsius", "power_watts", "clock_reasons")
+"""Telemetry that reports show beside the samples' `seconds`."""
 
 
-def check(result: Object) -> None:
-    """Check a result that keeps to the schema.
+def check(result: Result) -> None:
+    """Check that the parts of a result, valid by the schema, do not contradict each other.
 
     Raises:
-        Refused: for a comparison that claims a speed although the agreement of its pair failed, an interval that does
-            not hold its estimate, telemetry whose series do not belong together, or a whole number written with a
-            fraction where it is counted by.
+        Refused: with the path of the first contradiction, and what is allowed there.
     """
-    _no_claim_without_agreement(result)
-    for place, interval in _intervals(result):
+    for find in (_names, _ratios, _claims_without_agreement, _windows, _telemetry, _trajectories, _fractions):
+        for fault in find(result):
+            raise Refused(fault)
+
+
+def check_verdicts(result: Result) -> None:
+    """Check that no verdict is another than its ratio gives, which `samestep verify` finds as well, and reports.
+
+    Raises:
+        Refused: with the first that is.
+    """
+    for fault in _verdicts(result):
+        raise Refused(fault)
+
+
+def _names(result: Result) -> Iterator[str]:
+    names = [contender["name"] for contender in result["contenders"]]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield f"contenders[{index}].name is {repr(name)} again; allowed: each name once"
+    for index, comparison in enumerate(result["comparisons"]):
+        for side in ("baseline", "contender"):
+            if comparison[side] not in names:
+                yield f"comparisons[{index}].{side} is {repr(comparison[side])}; allowed: a contender's name"
+
+
+def _ratios(result: Result) -> Iterator[str]:
+    intervals = [(f"comparisons[{index}].ratio", each["ratio"]) for index, each in enumerate(result["comparisons"])]
+    for index, each in enumerate(result["contenders"]):
+        if each["step_seconds"]:
+            intervals.append((f"contenders[{index}].step_seconds.interval", each["step_seconds"]["interval"]))
+    for place, interval in intervals:
         if interval and not interval["low"] <= interval["estimate"] <= interval["high"]:
-            raise Refused(f"{place} does not hold its estimate; allowed: low <= estimate <= high")
-    _series_belong_together(result)
-    _whole(result)
+            yield f"{place} is from {interval['low']} to {interval['high']}; allowed: around its estimate"
 
 
-def _no_claim_without_agreement(result: Object) -> None:
+def _verdicts(result: Result) -> Iterator[str]:
+    for index, comparison in enumerate(result["comparisons"]):
+        if comparison["verdict"] == "INVALID" or comparison["ratio"] is None:
+            continue
+        keys = ("estimate", "low", "high", "confidence")
+        ratio = statistics.Ratio(*(comparison["ratio"][key] for key in keys))
+        verdict = statistics.verdict(ratio, comparison["margin"])
+        if verdict != comparison["verdict"]:
+            yield f"comparisons[{index}].verdict is {comparison['verdict']}; allowed by its ratio: {verdict}"
+
+
+def _claims_without_agreement(result: Result) -> Iterator[str]:
     pairs = result["agreement"]["pairs"]
     failed = {(pair["baseline"], pair["contender"]) for pair in pairs if pair["status"] == "fail"}
     for index, comparison in enumerate(result["comparisons"]):
         if (comparison["baseline"], comparison["contender"]) in failed and comparison["verdict"] != "INVALID":
-            raise Refused(
+            yield (
                 f"comparisons[{index}].verdict is {comparison['verdict']} although the agreement of "
                 f"{comparison['contender']} with {comparison['baseline']} failed; allowed: INVALID"
             )
 
 
-def _intervals(result: Object) -> Iterator[tuple[str, Object | None]]:
+def _windows(result: Result) -> Iterator[str]:
     for index, contender in enumerate(result["contenders"]):
-        if contender["step_seconds"]:
-            yield f"contenders[{index}].step_seconds.interval", contender["step_seconds"]["interval"]
-    for index, comparison in enumerate(result["comparisons"]):
-        yield f"comparisons[{index}].ratio", comparison["ratio"]
+        step = contender["step_seconds"]
+        if not step or "windows" not in step:
+            continue
+        place = f"contenders[{index}].step_seconds.windows"
+        if [len(blocks) for blocks in step["windows"]] != [len(blocks) for blocks in step["samples"]]:
+            yield f"{place} is not one window a sample; allowed: as many rounds and blocks as samples"
+        if any(start > end for blocks in step["windows"] for start, end in blocks):
+            yield f"{place} has a window that ends before it starts; allowed: [start, end]"
 
 
-_SHOWN = ("seconds", "sm_clock_mhz", "memory_clock_mhz", "temperature_celsius", "power_watts", "clock_reasons")
+def _telemetry(result: Result) -> Iterator[str]:
+    telemetry: Mapping[str, Any] = result.get("telemetry", {"samples": {}})
+    samples: Mapping[str, Any] = telemetry["samples"]
+    for name, values in samples.items():
+        if len(values) != len(samples.get("seconds", ())):
+            yield f"telemetry.samples.{name} has not one value a sample; allowed: as many as seconds"
+    missing = [name for name in ("seconds", *SERIES) if name not in samples]
+    if missing and telemetry.get("reason", "absent") is None:
+        yield f"telemetry.samples lacks {', '.join(missing)}, and telemetry.reason does not say why"
 
 
-def _series_belong_together(result: Object) -> None:
-    telemetry = result.get("telemetry")
-    if telemetry is None:
-        return
-    series: Mapping[str, list[Any]] = telemetry["samples"]
-    count = len(series.get("seconds", ()))
-    for name, values in series.items():
-        if len(values) != count:
-            raise Refused(f"telemetry.samples.{name} has {len(values)} values; allowed: {count}, as many as seconds")
-    missing = [name for name in _SHOWN if name not in series]
-    if missing and telemetry["reason"] is None:
-        raise Refused(f"telemetry.samples lacks {', '.join(missing)}, and telemetry.reason does not say why")
+def _trajectories(result: Result) -> Iterator[str]:
+    trajectory: Mapping[str, Any] = result["agreement"].get("trajectory", {})
+    for name, each in trajectory.items():
+        if len(each["loss"]) != len(each["envelope"]):
+            place = f"agreement.trajectory[{repr(name)}]"
+            yield f"{place} has losses and an envelope of unequal lengths; allowed: one a step"
 
 
-def _whole(result: Object) -> None:
-    """Refuse 64.0 for 64: a schema takes it for an integer, but nothing can be repeated 64.0 times."""
+def _fractions(result: Result) -> Iterator[str]:
+    # A schema takes 64.0 for an integer, but nothing can be repeated 64.0 times.
     counts = {f"spec.{key}": result["spec"][key] for key in ("batch_size", "rounds", "seed", "epochs")}
     bits = result.get("telemetry", {"samples": {}})["samples"].get("clock_reasons", ())
     counts |= {f"telemetry.samples.clock_reasons[{index}]": each for index, each in enumerate(bits)}
     for place, value in counts.items():
         if isinstance(value, float):
-            raise Refused(f"{place} is {value}; allowed: a whole number without a fraction")
+            yield f"{place} is {value}; allowed: a whole number without a fraction"

@@ -5,8 +5,6 @@ trusts nothing: the file may come from somebody else.
 """
 
 import json
-import os
-import uuid
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any, cast
 
 import fastjsonschema
 
-from compare import consistency, untrusted
+from compare import consistency, files, untrusted
 from compare.interface import Refused
 from compare.untrusted import SHORT, SIZE_LIMIT
 
@@ -49,10 +47,9 @@ def write(result: Mapping[str, Any], folder: Path) -> Path:
 
 
 def replace(target: Path, value: Mapping[str, Any]) -> Path:
-    """Write a JSON object as the file `target` atomically; return that path.
+    """Write a JSON object as the file `target` atomically (`compare.files`); return that path.
 
-    A reader sees the old file or the new one, never a part: the text goes to a temporary file of the same folder, is
-    flushed to the disk, and then takes the name. The folder is made where missing.
+    The folder is made where missing.
 
     Raises:
         ValueError: for NaN and infinity.
@@ -69,12 +66,11 @@ def replace(target: Path, value: Mapping[str, Any]) -> Path:
 
 def replace_bytes(target: Path, data: bytes) -> Path:
     """Write a file atomically as `replace` does, of any bytes; return its path."""
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, temporary, data)
     except OSError as error:
         raise Refused(f"cannot write {target}: {error.strerror or error}") from error
+    files.write({target: data})
     return target
 
 
@@ -100,19 +96,6 @@ def parse(data: bytes) -> dict[str, Any]:
     _check_version(result)
     validate(result)
     return cast("dict[str, Any]", result)
-
-
-def _replace(target: Path, temporary: Path, data: bytes) -> None:
-    try:
-        # Not tempfile: its files are readable by their owner only, and results are there to be shared.
-        with temporary.open("xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _check_version(result: Any) -> None:

@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare import judgement, plan, results, runner
+from compare import files, judgement, plan, results, runner
 from compare.commands import endings, options
 from compare.contenders import tuned
 from compare.interface import Refused
 from compare.report import certificate, figures, progress
+from compare.report.plots import losses
+from compare.report.plots.canvas import Picture
 
 
 def agree(
@@ -53,8 +55,8 @@ def agree(
         outcomes = runner.agree(chosen, seeds, advance)
     result = judgement.result(chosen, outcomes, ["samestep", *sys.argv[1:]])
     path = results.write(result, chosen.out)
-    if result["agreement"]["trajectory"]:
-        figures.loss_curves(result["agreement"]["trajectory"], chosen.out / "trajectory.svg")
+    if result["agreement"]["trajectory"] and isinstance(curves := losses.picture(result), Picture):
+        files.write({chosen.out / "trajectory.svg": figures.vector(curves, "svg")})
     if as_json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
     else:

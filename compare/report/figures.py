@@ -1,38 +1,75 @@
-"""Figures as files, drawn without a display."""
+"""Pictures as files: vector graphics that a paper can include as they are, the same bytes for the same result."""
 
-from collections.abc import Mapping
-from pathlib import Path
+import io
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
+from compare.report.palette import light
+from compare.report.plots.canvas import FONT_POINTS, Picture
+from compare.report.sentences import plain
+
+KINDS = ("pdf", "svg")
 
 
-def loss_curves(trajectory: Mapping[str, Any], path: Path) -> None:
-    """Draw every contender's training loss with its one-ulp envelope as a band; the file's ending says the format.
+def vector(picture: Picture, kind: str, *, text: bool = False) -> bytes:
+    """Draw a picture as `svg` or `pdf`; the same picture always gives the same bytes.
 
     Args:
-        trajectory: contender to `loss` and `envelope`, one number a step (None where not finite).
-        path: for example DIR/trajectory.svg.
+        picture: what to draw.
+        kind: `svg` or `pdf`.
+        text: in SVG, letters as text in the reader's font, else as outlines that look the same everywhere.
     """
-    # Here, because matplotlib takes a second to import and most commands draw nothing.
-    from matplotlib.figure import Figure
+    told = {"Title": plain(picture.title), "Creator": None}
+    if kind == "svg":
+        told |= {"Description": plain(f"{picture.caption} {picture.basis}"), "Date": None}
+    else:
+        told |= {"Subject": plain(f"{picture.caption} {picture.basis}"), "CreationDate": None, "Producer": None}
+    stream = io.BytesIO()
+    with _settings(text):
+        figure = picture.draw()
+        figure.savefig(stream, format=kind, metadata=told)
+    return stream.getvalue()
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    styles = ("-", "--", ":", "-.")
-    curves = {name: np.array(each["loss"], np.float64) for name, each in trajectory.items()}
-    for (name, losses), style in zip(curves.items(), styles * len(curves), strict=False):
-        steps = np.arange(1, len(losses) + 1)
-        top.plot(steps, losses, style, label=name, linewidth=1)
-        bottom.plot(steps, np.array(trajectory[name]["envelope"], np.float64), style, label=f"{name}, one-ulp envelope")
-    baseline = next(iter(curves))
-    for name, losses in list(curves.items())[1:]:
-        distance = np.maximum.accumulate(np.abs(losses - curves[baseline]))
-        bottom.plot(np.arange(1, len(losses) + 1), distance, color="black", label=f"{name} against {baseline}")
-    top.set_ylabel("training loss")
-    bottom.set_ylabel("largest distance so far")
-    bottom.set_xlabel("step")
-    bottom.set_yscale("symlog", linthresh=1e-9)
-    top.legend()
-    bottom.legend(fontsize="small")
-    figure.savefig(path)  # pyright: ignore[reportUnknownMemberType] -- matplotlib leaves its path type open
+
+@contextmanager
+def _settings(text: bool) -> Generator[None]:
+    import matplotlib
+
+    # Its keys have a type of their own in matplotlib.
+    settings: Any = matplotlib
+    ink, muted = light("ink"), light("muted")
+    changes: dict[str, Any] = {
+        "axes.edgecolor": muted,
+        "axes.labelcolor": ink,
+        "axes.linewidth": 0.6,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlelocation": "left",
+        "axes.titlesize": "medium",
+        "figure.facecolor": light("paper"),
+        "axes.facecolor": "none",
+        "font.size": FONT_POINTS,
+        "lines.linewidth": 1.2,
+        "lines.markersize": 3.5,
+        "pdf.fonttype": 42,  # TrueType: publishers refuse type 3
+        "svg.fonttype": "none" if text else "path",
+        "svg.hashsalt": "samestep",
+        "text.color": ink,
+        "text.parse_math": False,  # a contender's name is no formula
+        "xtick.color": muted,
+        "xtick.labelcolor": ink,
+        "ytick.color": muted,
+        "ytick.labelcolor": ink,
+        "ytick.major.size": 2.5,
+        "xtick.major.size": 2.5,
+        "xtick.minor.size": 1.5,
+        "ytick.minor.size": 1.5,
+    }
+    with settings.rc_context(), warnings.catch_warnings():
+        # A name may have characters that the font lacks; boxes stand for them.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        matplotlib.rcdefaults()  # the reader's own settings do not change our pictures
+        settings.rcParams.update(changes)
+        yield

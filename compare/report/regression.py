@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compare.report.measured import time_unit
 from compare.report.sentences import percent, printable
-from compare.report.terminal import time_unit
 from compare.reproduction.regression import INCONCLUSIVE, REGRESSION, STEP_TIME, Change
 
 _MEBIBYTE = 2**20

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compare.report.measured import time_unit
 from compare.report.sentences import DASH, heading, printable
-from compare.report.terminal import time_unit
 from compare.reproduction.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, Claim
 from compare.reproduction.differences import Difference
 from compare.untrusted import SHORT

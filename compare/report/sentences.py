@@ -1,10 +1,12 @@
 """What every report says in words: what was trained, each comparison, the certificate. Plain text, no markup."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 DASH = "\N{EN DASH}"
 """Stands for a figure that there is none of."""
+
+_SMALL, _LARGE = 1e-6, 1e6  # beyond these a number is written with its power of ten
 
 
 def heading(result: Mapping[str, Any]) -> str:
@@ -13,14 +15,12 @@ def heading(result: Mapping[str, Any]) -> str:
     The device's own name comes from the environment, where it is known.
     """
     spec = result["spec"]
-    name = device_name(result["environment"], spec["device"])
-    device = f"{spec['device']} ({name})" if name else spec["device"]
     count = spec["parameter_count"]
-    parameters = "" if count is None else f"{_counted(count, 'parameter')}, "
-    rounds = f"{_counted(spec['rounds'], 'round')}, " if spec["rounds"] else ""
+    parameters = "" if count is None else f"{counted(count, 'parameter')}, "
+    rounds = f"{counted(spec['rounds'], 'round')}, " if spec["rounds"] else ""
     return (
-        f"{spec['workload']} trained on {device} in {spec['precision']}: batch {spec['batch_size']}, "
-        f"{_counted(spec['epochs'], 'epoch')}, {rounds}seed {spec['seed']}; "
+        f"{spec['workload']} trained on {device(result)} in {spec['precision']}: batch {spec['batch_size']}, "
+        f"{counted(spec['epochs'], 'epoch')}, {rounds}seed {spec['seed']}; "
         f"{parameters}images {'x'.join(map(str, spec['image']))}, "
         f"data {spec['data_source']}"
     )
@@ -28,24 +28,65 @@ def heading(result: Mapping[str, Any]) -> str:
 
 def sentence(comparison: Mapping[str, Any]) -> str:
     """Return one comparison in words; for INVALID its reason, and nothing that could be read as a speed."""
-    baseline, contender, verdict = comparison["baseline"], comparison["contender"], comparison["verdict"]
+    verdict, ratio = comparison["verdict"], comparison["ratio"]
     if verdict == "INVALID":
-        return f"{contender} against {baseline}: INVALID, their times must not be compared: {comparison['reason']}"
-    ratio = comparison["ratio"]
+        return f"{claim(comparison)}: INVALID, their times must not be compared: {comparison['reason']}"
     if ratio is None:
-        return f"{contender} against {baseline}: {verdict}, {comparison['reason'] or 'no ratio was measured'}"
-    estimate = ratio["estimate"]
-    claim = {
+        return f"{claim(comparison)}: {verdict}, {comparison['reason'] or 'no ratio was measured'}"
+    rounds = counted(comparison["rounds"], "round")
+    text = f"{claim(comparison)} ({ratio_text(ratio)}, {rounds}): {verdict}"
+    if comparison["detectable"] is not None:
+        text += f"; with {rounds} this run could have seen {percent(comparison['detectable'])}"
+    return f"{text}; {comparison['reason']}" if comparison["reason"] else text
+
+
+def claim(comparison: Mapping[str, Any]) -> str:
+    """Return what one comparison says and no figure that it rests on: how a sentence on it begins."""
+    baseline, contender, verdict = comparison["baseline"], comparison["contender"], comparison["verdict"]
+    if verdict == "INVALID" or comparison["ratio"] is None:
+        return f"{contender} against {baseline}"
+    estimate = comparison["ratio"]["estimate"]
+    return {
         "FASTER": f"{contender} is {_factor(1 / estimate)} times as fast as {baseline}",
         "SLOWER": f"{contender} takes {_factor(estimate)} times as long as {baseline}",
         "EQUIVALENT": f"{contender} and {baseline} take the same time to within {percent(comparison['margin'])}",
         "INCONCLUSIVE": f"{contender} against {baseline} is undecided",
     }[verdict]
-    rounds = _counted(comparison["rounds"], "round")
-    text = f"{claim} ({ratio_text(ratio)}, {rounds}): {verdict}"
-    if comparison["detectable"] is not None:
-        text += f"; with {rounds} this run could have seen {percent(comparison['detectable'])}"
-    return f"{text}; {comparison['reason']}" if comparison["reason"] else text
+
+
+def basis(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a caption must state for figures to stand alone: what was trained, n, interval and hardware."""
+    if len(results) == 1:
+        return f"Setting: {setting(results[0])}; {replication(results[0])}."
+    devices = " or ".join(dict.fromkeys(device(result) for result in results))
+    counts = sorted({_counting(result) for result in results if result["spec"]["rounds"]})
+    if not counts:
+        return f"Setting: {devices}; nothing was timed."
+    count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    confidence = " or ".join(sorted({percent(result["spec"]["confidence"], 6) for result in results}))
+    return (
+        f"Setting: {devices}; n = {count} rounds of fresh processes in each result, {confidence} intervals by "
+        "Student's t over rounds."
+    )
+
+
+def setting(result: Mapping[str, Any]) -> str:
+    """Return what was trained, on what."""
+    spec = result["spec"]
+    return f"{spec['workload']} in {spec['precision']}, batch {spec['batch_size']}, on {device(result)}"
+
+
+def replication(result: Mapping[str, Any]) -> str:
+    """Return how often it was timed, and what its intervals are."""
+    spec, count = result["spec"], _counting(result)
+    if not spec["rounds"]:
+        return "nothing was timed"
+    void = spec["rounds"] - count
+    left_out = f" ({void} of {counted(spec['rounds'], 'round')} void)" if void else ""
+    return (
+        f"n = {counted(count, 'round')} of fresh processes{left_out}, "
+        f"{percent(spec['confidence'], 6)} intervals by Student's t over rounds"
+    )
 
 
 def agreement_lines(agreement: Mapping[str, Any]) -> list[str]:
@@ -66,23 +107,14 @@ def agreement_lines(agreement: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def ratio_text(ratio: Mapping[str, float]) -> str:
-    """Return a ratio and its interval with enough decimals that none of the three reads as 1 where it is not."""
-    values = [ratio[key] for key in ("estimate", "low", "high")]
-    near = [value for value in values if value not in (0, 1)]
-    decimals = next((count for count in range(3, 6) if not any(round(value, count) in (0, 1) for value in near)), 6)
-    estimate, low, high = (f"{value:,.{decimals}f}" for value in values)
-    return f"ratio {estimate}, {percent(ratio['confidence'], 6)} interval {low} to {high}"
-
-
 def percent(fraction: float, digits: int = 3) -> str:
     """Return a fraction in percent: 0.95 is `95 %`."""
     return f"{100 * fraction:.{digits}g} %"
 
 
-def printable(text: str) -> str:
-    """Return text that is safe to show: a question mark for each character that a terminal would act on."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+def _counting(result: Mapping[str, Any]) -> int:
+    """Return how many rounds are not void."""
+    return result["spec"]["rounds"] - len({each["round"] for each in result["voided"]})
 
 
 def device_name(environment: Any, device: str) -> str | None:
@@ -94,10 +126,47 @@ def device_name(environment: Any, device: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def ratio_text(ratio: Mapping[str, float]) -> str:
+    """Return a ratio and its interval in words."""
+    estimate, low, high = ratio_figures(ratio)
+    return f"ratio {estimate}, {percent(ratio['confidence'], 6)} interval {low} to {high}"
+
+
+def ratio_figures(ratio: Mapping[str, float]) -> tuple[str, str, str]:
+    """Return estimate, low and high with enough decimals that none of the three reads as 0 or 1 where it is not."""
+    values = [ratio[key] for key in ("estimate", "low", "high")]
+    near = [value for value in values if value not in (0, 1)]
+    decimals = next((count for count in range(3, 6) if not any(round(value, count) in (0, 1) for value in near)), 6)
+    estimate, low, high = (
+        f"{value:,.{decimals}f}" if value in (0, 1) or _SMALL < value < _LARGE else f"{value:.3g}" for value in values
+    )
+    return estimate, low, high
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 is `1 round`, 2 is `2 rounds`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def printable(text: str) -> str:
+    """Return text that is safe to show: a question mark for each character that a terminal would act on."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def plain(text: str) -> str:
+    """Return text of a result file on one line, with `?` for each character that shows nothing or steers a display."""
+    return printable(" ".join(text.split()))
+
+
+def device(result: Mapping[str, Any]) -> str:
+    """Return the device that a result's contenders trained on, by its own name where the environment tells it."""
+    kind = result["spec"]["device"]
+    name = device_name(result["environment"], kind)
+    return f"{kind} ({name})" if name else kind
+
+
 def _factor(value: float) -> str:
+    if value >= _LARGE:
+        return f"{value:.3g}"
     decimals = next((count for count in range(2, 6) if round(value, count) != 1), 6)
     return f"{value:,.{decimals}f}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from compare.consistency import SERIES
 from compare.measure.nvml import POWER_CAP
 from compare.report.sentences import percent
 
@@ -14,7 +15,7 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line on the design of the rounds, one on the GPU, one on other programs, and those on outliers."""
     spec, telemetry = result["spec"], result.get("telemetry")
     if spec.get("design", "alternating") != "alternating":
-        reason = f" ({spec['design_reason']})" if spec["design_reason"] else ""
+        reason = f" ({spec['design_reason']})" if spec.get("design_reason") else ""
         yield f"design of the rounds: {spec['design']}{reason}"
     if telemetry and spec["rounds"]:
         yield from _gpu(result, telemetry) if spec["device"] == "cuda" else _others(telemetry)
@@ -24,12 +25,18 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
             yield f"{pair}: round {number} is far from the others; it counts"
 
 
+def voids(result: Mapping[str, Any]) -> list[str]:
+    """Return one line for each void round, with its reason."""
+    return [f"round {each['round']} is void: {each['reason']}" for each in result["voided"]]
+
+
 def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Iterator[str]:
     if telemetry["reason"]:
         yield f"no telemetry of the GPU: {telemetry['reason']}"
         return
-    timed = _timed(result, telemetry["samples"]["seconds"])
-    series = {name: [values[index] for index in timed] for name, values in telemetry["samples"].items()}
+    samples: Mapping[str, Sequence[Any]] = telemetry["samples"]
+    timed = _timed(result, samples.get("seconds", ()))
+    series = {name: [samples[name][index] for index in timed] if name in samples else [] for name in SERIES}
     parts = [
         _spread("SM clock", series["sm_clock_mhz"], "MHz"),
         _spread("memory clock", series["memory_clock_mhz"], "MHz"),
@@ -37,7 +44,7 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Iterator[st
         _spread("power", series["power_watts"], "W"),
     ]
     yield f"GPU while blocks were timed ({len(timed)} samples): {', '.join(parts)}"
-    reasons = [bits for bits in series["clock_reasons"] if bits is not None]
+    reasons = [int(bits) for bits in series["clock_reasons"] if bits is not None]
     if capped := sum(bool(bits & POWER_CAP) for bits in reasons):
         yield f"power was capped in {percent(capped / len(reasons), 2)} of them, by the workload itself"
     if not telemetry["lists_processes"]:

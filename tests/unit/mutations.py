@@ -66,7 +66,26 @@ def on_a_gpu() -> dict[str, Any]:
 
 SOURCES = [consistent(), on_a_gpu(), *(results.load(path) for path in H200 if "digits" in path.parent.name)]
 
+HOSTILE_TEXTS = (
+    "",
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</style></title><svg onload=alert(1)>",
+    "{{ 7 * 7 }}{% raw %}",
+    "a | b\n| --- |\n# [x](javascript:y) `z` *w* www.example.org",
+    r"\input{/etc/passwd} % $x^2$ \end{tabular} & # _ ~ ^",
+    "=1+1",
+    "$\\frac{1$",
+    "\x00\x1b[31m\u202e\ud800\ufffe",
+    "\N{CJK UNIFIED IDEOGRAPH-4E2D}\N{SNOWMAN} é µ",
+    "x" * 500,
+    "<!-- -->]]>",
+    "[2em]",
+    "*",
+)
+
 HOSTILE: list[Any] = [
+    *HOSTILE_TEXTS,
     None, True, False, 0, 1, -1, 2, 10**6, 2**31, 2**63 - 1, -(2**63), 2**63, 0.0, -0.0, 0.5, 1.0, 1e-12, 5e-324, 1e9,
     1e308, -1e308, math.nan, math.inf, "", "NaN", "pass", "fail", "skipped", "ok", "oom", "cuda", "INVALID", "FASTER",
     "torch", "jax", "\x1b[31mred\x07", "[red]x[/red]", "<script>alert(1)</script>", "../../etc/passwd", "\ud800", "\0",
@@ -83,18 +102,33 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found + [place for key in keys for place in places(tree[key], (*path, key))]
 
 
-_PLACES = [places(source) for source in SOURCES]
 _KINDS = ("like", "like", "like", "like", "drop", "double", "scale", "key", "any")
 
 
+def results_mutated(most: int = 2) -> st.SearchStrategy[dict[str, Any]]:
+    """Return results with one to `most` places dropped, doubled, scaled, renamed or replaced."""
+    return st.one_of([changed(source, most) for source in SOURCES])
+
+
 @st.composite
-def results_mutated(draw: st.DrawFn, most: int = 2) -> dict[str, Any]:
-    """Draw a result with one to `most` places dropped, doubled, scaled, renamed or replaced."""
-    index = draw(st.integers(0, len(SOURCES) - 1))
-    result = deepcopy(SOURCES[index])
+def changed(draw: st.DrawFn, result: dict[str, Any], most: int = 5) -> dict[str, Any]:
+    """Draw a result that differs from a given one in one to `most` places."""
+    found = deepcopy(result)
+    here = places(result)
     for _ in range(draw(st.integers(1, most))):
-        mutate(result, draw(st.sampled_from(_PLACES[index])), draw(st.sampled_from(_KINDS)), draw)
-    return result
+        mutate(found, draw(st.sampled_from(here)), draw(st.sampled_from(_KINDS)), draw)
+    return found
+
+
+@st.composite
+def damaged(draw: st.DrawFn, result: dict[str, Any]) -> bytes:
+    """Draw the bytes of a result's file, cut off, or with one to four of them replaced."""
+    data = bytearray(text(result))
+    if draw(st.booleans()):
+        return bytes(data[: draw(st.integers(0, len(data) - 1))])
+    for _ in range(draw(st.integers(1, 4))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data)
 
 
 def mutate(tree: Any, path: tuple[Any, ...], kind: str, draw: Any) -> None:

@@ -140,3 +140,20 @@ def make_result(**overrides: Any) -> dict[str, Any]:
     result = json.loads(json.dumps(result))  # unlike deepcopy, two uses of one list become two lists
     result["spec"].update(overrides.pop("spec", {}))
     return {**result, **deepcopy(overrides)}
+
+
+def make_watched(voided: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Return a valid result of a GPU, with telemetry over its ten rounds of half a second, some of them void."""
+    result = make_result(spec={"device": "cuda"})
+    for contender in result["contenders"]:
+        contender["step_seconds"]["windows"] = [[[n, n + 0.5] for _ in range(3)] for n in range(1, 11)]
+    samples: dict[str, list[Any]] = {
+        "seconds": [tick / 10 for tick in range(120)],
+        "sm_clock_mhz": [1980] * 120,
+        "temperature_celsius": [None] * 120,
+        "power_watts": [400.0 + tick for tick in range(120)],
+        "clock_reasons": [4] * 120,
+    }
+    result["telemetry"] |= {"reason": None, "samples": samples}
+    result["voided"] = [{"round": number, "reason": "software thermal slowdown"} for number in voided]
+    return result

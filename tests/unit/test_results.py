@@ -339,10 +339,10 @@ def test_python_may_be_told_to_read_any_integer(tmp_path: Path) -> None:
         (
             ["contenders", 0, "step_seconds", "interval", "low"],
             1.0,
-            "contenders[0].step_seconds.interval does not hold",
+            "contenders[0].step_seconds.interval is from ",
         ),
-        (["comparisons", 0, "ratio", "high"], 0.1, "comparisons[0].ratio does not hold its estimate"),
-        (["telemetry", "samples"], {"seconds": [1.0], "own": []}, "telemetry.samples.own has 0 values; allowed: 1"),
+        (["comparisons", 0, "ratio", "high"], 0.1, "comparisons[0].ratio is from "),
+        (["telemetry", "samples"], {"seconds": [1.0], "own": []}, "telemetry.samples.own has not one value a sample"),
         (["telemetry", "reason"], None, "telemetry.samples lacks seconds, sm_clock_mhz"),
         (["spec", "batch_size"], 64.0, "spec.batch_size is 64.0; allowed: a whole number without a fraction"),
         (["spec", "rounds"], 10.0, "spec.rounds is 10.0"),

@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from compare.measure.memory import DEFINITIONS
+from compare.report.measured import time_unit
 from compare.report.sentences import agreement_lines, heading, sentence
-from compare.report.terminal import render, time_unit
+from compare.report.terminal import render
 from compare.results import validate
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
@@ -164,7 +165,7 @@ def test_a_failed_contender_keeps_its_column_and_says_why() -> None:
 
 def test_a_loss_that_became_nan_is_seen() -> None:
     training = {"loss": [2.3, None], "train_accuracy": 0.1, "test_accuracy": 0.1}
-    assert "not finite" in _rendered(contenders=[make_contender(training=training)])
+    assert "not finite" in _rendered(contenders=[make_contender(training=training)], comparisons=[])
 
 
 def test_voids_and_unsteady_times_are_listed() -> None:
@@ -238,7 +239,7 @@ _FOUR = [
 
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_four_contenders_fit_the_width(width: int) -> None:
-    text = _rendered(width, contenders=_FOUR)
+    text = _rendered(width, contenders=_FOUR, comparisons=[])
     assert max(len(line) for line in text.splitlines()) <= width
     # Side by side or below one another, no number is broken or shortened.
     assert len(re.findall(r"\b25,600\b", text)) == 1
@@ -256,7 +257,12 @@ def test_nothing_in_a_result_is_markup_or_a_control_code() -> None:
 
 def test_ascii_terminal() -> None:
     step = 9e-4
-    text = _rendered(encoding="ascii", contenders=[make_contender(step=step)], environment={"cpu": {"model": "é"}})
+    text = _rendered(
+        encoding="ascii",
+        contenders=[make_contender(step=step)],
+        comparisons=[],
+        environment={"cpu": {"model": "é"}},
+    )
     assert "step time (us)" in text
     assert "891.0-909.0" in text
     assert "cpu (?)" in text

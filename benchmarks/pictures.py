@@ -1,0 +1,30 @@
+"""The pictures of the README, as `samestep report --figures` draws them, from one result file and nothing else.
+
+python -m benchmarks.pictures
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks import tables
+from compare import files, results
+from compare.report import figures, matrix
+
+SOURCE = tables.FOLDER / "cifar-cnn-bfloat16" / results.FILE_NAME
+FOLDER = tables.PAGE.parent / "pictures"
+NAMES = "ratio", "steps"
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    files.write(pictures())
+
+
+def pictures() -> Mapping[Path, bytes]:
+    """Return what each picture's file holds."""
+    drawn = matrix.report([results.load(SOURCE)]).pictures()
+    return {FOLDER / f"{name}.svg": figures.vector(drawn[name], "svg") for name in NAMES}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""`samestep report`."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+
+from compare import consistency, files, results
+from compare.interface import Refused
+from compare.report import certificate, csv, figures, html, latex, markdown, matrix, terminal
+from compare.report.document import Report
+from compare.report.plots.canvas import Picture
+
+
+def report(
+    result: Annotated[
+        list[Path],
+        typer.Argument(metavar="RESULT", help="A result.json, or a folder that holds one; several give a matrix."),
+    ],
+    html_file: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="One page with everything in it.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Tables as GitHub shows them.")
+    ] = None,
+    latex_file: Annotated[
+        Path | None, typer.Option("--latex", metavar="FILE", help="Tables in booktabs style, to \\input.")
+    ] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="A row for each timed block.")] = None,
+    figure_folder: Annotated[
+        Path | None, typer.Option("--figures", metavar="DIR", help="Every picture as PDF and SVG.")
+    ] = None,
+) -> None:
+    """Report stored results, without an option in the terminal; folders of files to be written must be there."""
+    sources = [_file_of(path) for path in result]
+    found = [_loaded(path) for path in sources]
+    asked = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
+    pages = {option: page for option, page in asked.items() if page}
+    if not pages and not figure_folder:
+        _print(found)
+        return
+    _check_folders({**{option: page.parent for option, page in pages.items()}, "--figures": figure_folder})
+    made = matrix.report(found)
+    drawings: dict[Path, tuple[Picture, str]] = {}
+    if figure_folder:
+        for name, picture in made.pictures().items():
+            drawings |= {figure_folder / f"{name}.{kind}": (picture, kind) for kind in figures.KINDS}
+    _check_names([*pages.values(), *drawings], sources)
+    contents = {page: _page(option, page, made, found, figure_folder).encode() for option, page in pages.items()}
+    contents |= {path: figures.vector(picture, kind) for path, (picture, kind) in drawings.items()}
+    files.write(contents)
+    for path in contents:
+        typer.echo(f"report file: {path}")
+
+
+def _page(option: str, page: Path, made: Report, found: Sequence[Mapping[str, Any]], figure_folder: Path | None) -> str:
+    """Return what the file of that option holds."""
+    match option:
+        case "--html":
+            return html.render(made)
+        case "--markdown":
+            links = _links(made, figure_folder, page, "svg")
+            return markdown.render(made, {name: quote(link) for name, link in links.items()})
+        case "--latex":
+            return latex.render(made, _links(made, figure_folder, page, "pdf"))
+        case _:
+            return csv.render(found)
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    """Return a result that says of itself what its figures say: any other could not be reported truly."""
+    found = results.load(path)
+    try:
+        consistency.check_verdicts(found)
+    except Refused as error:
+        raise Refused(f"{path}: {error}") from None
+    return found
+
+
+def _file_of(path: Path) -> Path:
+    return path / results.FILE_NAME if _is_folder(path) else path
+
+
+def _print(found: Sequence[Mapping[str, Any]]) -> None:
+    console = Console()
+    if len(found) > 1:
+        terminal.render_matrix(matrix.overview(found), console)
+    for index, result in enumerate(found):
+        if len(found) > 1:
+            console.rule(f"{index + 1}", align="left", style="", characters="-")
+        if result["spec"]["rounds"]:
+            terminal.render(result, console)
+        else:
+            certificate.render(result, console, verbose=False)
+
+
+def _check_folders(folders: Mapping[str, Path | None]) -> None:
+    for option, folder in folders.items():
+        if folder is None:
+            continue
+        if not _is_folder(folder):
+            raise Refused(f"{option}: {folder} is no folder; allowed: one that is there")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise Refused(f"{option}: {folder} is not writable; allowed: a folder you may write to")
+
+
+def _check_names(targets: Sequence[Path], sources: Iterable[Path]) -> None:
+    """Refuse to write one file twice, or over a result that is reported."""
+    taken = {_resolved(source) for source in sources}
+    for target in targets:
+        if _resolved(target) in taken:
+            raise Refused(f"{target} would be written over a result or another report; allowed: a name of its own")
+        taken.add(_resolved(target))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name too long, for example
+        return False
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise Refused(f"{path} cannot be followed: {error}") from error
+
+
+def _links(made: Report, folder: Path | None, page: Path, kind: str) -> dict[str, str]:
+    """Return each picture's path as seen from a page; none where no pictures are written."""
+    if folder is None:
+        return {}
+    way = Path(os.path.relpath(folder.resolve(), page.resolve().parent))
+    return {name: (way / f"{name}.{kind}").as_posix() for name in made.pictures()}

@@ -1,0 +1,163 @@
+r"""A report as LaTeX tables in booktabs style, and figures where their files are written too: a file to \input.
+
+Captions state what a reader must know: n, interval and hardware. What has no table stands in comments.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from compare.interface import Refused
+from compare.report.document import Report, Section, Table
+from compare.report.plots.canvas import WIDTH, Picture
+from compare.report.sentences import plain
+
+PACKAGES = r"\usepackage{array,booktabs,graphicx}"
+
+_NARROW = 4  # most columns of figures that fit a column of a paper in two columns
+_LONG_WORD, _LONGEST_RUN = 16, 8
+_LEAST_SHARE, _MOST_SHARE = 10, 32
+_COMMANDS = {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\char34{}",
+    "[": "{[}",  # at the start of a row, TeX takes these two for arguments of the line break before
+    "*": "{*}",
+    "\N{EN DASH}": "--",
+    "\N{HORIZONTAL ELLIPSIS}": r"\ldots{}",
+    "\N{MICRO SIGN}": r"\ensuremath{\mu}",
+    "\N{DEGREE SIGN}": r"\ensuremath{^\circ}",
+} | {each: f"\\{each}" for each in "{}$&#%_"}
+# Letters that every TeX font can compose; of others, a name is written by its number.
+_LETTERS = set("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿ")
+_LIGATURE = re.compile(r"([-`'!?,])(?=[-`'])")
+_READABLE = re.compile(r"[0-9A-Za-z ._/+=-]*")
+_BREAK = re.compile(rf"([^0-9A-Za-z]|[0-9A-Za-z]{{{_LONGEST_RUN}}})(?=.)")
+
+
+def render(report: Report, pictures: Mapping[str, str]) -> str:
+    """Return the report.
+
+    Args:
+        report: what to say.
+        pictures: where the PDF of each picture lies, by its name in `report.pictures()`, as \\includegraphics finds
+            it; a picture that is not among them is left out.
+
+    Raises:
+        Refused: for a path that LaTeX cannot read.
+    """
+    _check_paths(pictures.values())
+    blocks = [f"% {plain(report.verdict)}\n% Needs {PACKAGES}. Paths of pictures start from this file's folder."]
+    if report.overview:
+        blocks += _section(report.overview, "", pictures)
+    for number, part in enumerate(report.parts, start=1):
+        blocks.append(f"% {plain(part.verdict)}\n% {plain(part.heading)}\n% {plain(part.source)}")
+        for section in part.sections:
+            blocks += _section(section, f"{number}-" if report.overview else "", pictures)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _check_paths(paths: Iterable[str]) -> None:
+    for path in paths:
+        if not _READABLE.fullmatch(path):
+            raise Refused(f"LaTeX cannot read the path {path}; allowed: letters, digits, spaces and ._/+=-")
+
+
+def escape(text: str) -> str:
+    """Return text of a result file as LaTeX that prints exactly that text; long words may be broken."""
+    return " ".join(map(_word, plain(text).split(" ")))
+
+
+def _word(word: str) -> str:
+    if len(word) > _LONG_WORD:
+        return r"\allowbreak{}".join(map(_escape, _BREAK.sub("\\1\0", word).split("\0")))
+    return _escape(word)
+
+
+def _escape(text: str) -> str:
+    return "".join(map(_character, _LIGATURE.sub("\\1\0", text))).replace("\0", "{}")
+
+
+def _character(character: str) -> str:
+    if character in _COMMANDS:
+        return _COMMANDS[character]
+    if character.isascii() or character in _LETTERS:
+        return character
+    return f"{{[}}U+{ord(character):04X}]"
+
+
+def _section(section: Section, prefix: str, pictures: Mapping[str, str]) -> Iterator[str]:
+    tables = [table for table in section.tables if not table.detail]
+    comments = [f"% {section.title}"]
+    if section.picture and not isinstance(section.picture, Picture):
+        comments.append(f"% Nothing is drawn: {plain(section.picture.reason)}.")
+    if not tables:
+        comments += [f"% {plain(line)}" for line in section.lines]
+    yield "\n".join(comments)
+    if isinstance(section.picture, Picture):
+        name = f"{prefix}{section.picture.name}"
+        if name in pictures:
+            yield _figure(section.picture, pictures[name], f"{prefix}{section.name}")
+    notes = [*section.lines, *([f"Command: {section.command}"] if section.command else [])]
+    for index, table in enumerate(tables):
+        yield _table(table, () if index else notes, f"{prefix}{section.name}-{table.name}")
+
+
+def _figure(picture: Picture, path: str, label: str) -> str:
+    return "\n".join(
+        [
+            r"\begin{figure}",
+            r"  \centering",
+            rf"  \includegraphics[width=\ifdim\linewidth<{WIDTH}in\linewidth\else{WIDTH}in\fi]{{{path}}}",
+            rf"  \caption{{{escape(picture.caption)} {escape(picture.basis)}}}",
+            rf"  \label{{fig:samestep-{label}}}",
+            r"\end{figure}",
+        ]
+    )
+
+
+def _table(table: Table, notes: Sequence[str], label: str) -> str:
+    count = len(table.columns)
+    environment = "table*" if table.prose or count > _NARROW else "table"
+    caption = " ".join(
+        escape(text) for text in (table.caption, table.basis, *(f"{_ended(note)}" for note in notes)) if text
+    )
+    rows = [
+        " & ".join(rf"\textbf{{{escape(cell)}}}" if index in table.marked else escape(cell) for cell in row)
+        for index, row in enumerate(table.rows)
+    ]
+    return "\n".join(
+        [
+            rf"\begin{{{environment}}}",
+            r"  \centering\small",
+            rf"  \caption{{{caption}}}",
+            rf"  \label{{tab:samestep-{label}}}",
+            rf"  \begin{{tabular}}{{@{{}}{_columns(table)}@{{}}}}",
+            r"    \toprule",
+            rf"    {' & '.join(map(escape, table.columns))} \\",
+            r"    \midrule",
+            *(rf"    {row} \\" for row in rows),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            rf"\end{{{environment}}}",
+        ]
+    )
+
+
+def _columns(table: Table) -> str:
+    """Return the columns' format; those of prose share the line by the length of what they hold."""
+    count = len(table.columns)
+    if not table.prose:
+        return f"l{'r' * (count - 1)}"
+    longest = [max(len(row[index]) for row in (table.columns, *table.rows)) for index in range(count)]
+    shares = [min(max(length, _LEAST_SHARE), _MOST_SHARE) for length in longest]
+    free = rf"\dimexpr\linewidth-{2 * count - 2}\tabcolsep\relax"
+    widths = [rf"\dimexpr{free}*{share}/{sum(shares)}\relax" for share in shares]
+    return "".join(rf">{{\raggedright\arraybackslash}}p{{{width}}}" for width in widths)
+
+
+def _ended(line: str) -> str:
+    return line if line.endswith(".") else f"{line}."

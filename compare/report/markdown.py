@@ -1,0 +1,65 @@
+"""A report as Markdown with the tables of GitHub: for a page of a repository, an issue or a pull request."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from compare.report.document import Report, Section, Table
+from compare.report.plots.canvas import Absent, Picture
+from compare.report.sentences import plain
+
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|~$&#!])")
+_LINK = re.compile(r"(?i)(:)(?=//)|(?<=www)(\.)|(@)")
+_LIST = re.compile(r"^([-+=]|\d+[.)])(?=\s|$|[-=]+$)")
+
+
+def render(report: Report, pictures: Mapping[str, str]) -> str:
+    """Return the report.
+
+    Args:
+        report: what to say.
+        pictures: where the file of each picture lies, by its name in `report.pictures()`, as a link from this page; a
+            picture that is not among them is left out.
+    """
+    blocks = [f"# {escape(report.verdict)}"]
+    if report.overview:
+        blocks += _section(report.overview, "##", "", pictures)
+    for number, part in enumerate(report.parts, start=1):
+        several = report.overview is not None
+        if several:
+            blocks.append(f"## {number}. {escape(part.verdict)}")
+        blocks += [escape(part.heading), escape(part.source)]
+        for section in part.sections:
+            blocks += _section(section, "###" if several else "##", f"{number}-" if several else "", pictures)
+    return "\n\n".join(blocks) + "\n"
+
+
+def escape(text: str) -> str:
+    """Return text of a result file as Markdown that shows exactly that text, as words, on one line."""
+    text = _MARKUP.sub(r"\\\1", plain(text))
+    text = _LINK.sub(lambda found: f"&#{ord(found[0])};", text)  # a backslash does not stop GitHub's own links
+    return _LIST.sub(lambda found: f"&#{ord(found[0][0])};{found[0][1:]}", text)  # nor does it hide a list's number
+
+
+def _section(section: Section, level: str, prefix: str, pictures: Mapping[str, str]) -> Iterator[str]:
+    yield f"{level} {escape(section.title)}"
+    if section.command:
+        yield f"    {plain(section.command)}"
+    if isinstance(section.picture, Absent):
+        yield f"Nothing is drawn: {escape(section.picture.reason)}."
+    elif isinstance(section.picture, Picture) and (link := pictures.get(f"{prefix}{section.picture.name}")):
+        yield f"![{escape(section.picture.title)}](<{link}>)"
+        yield f"{escape(section.picture.caption)} {escape(section.picture.basis)}"
+    elif section.picture:
+        yield "The picture is a file of its own: `--figures DIR`."
+    for table in section.tables:
+        if not table.detail:
+            yield f"{escape(table.caption)} {escape(table.basis)}".strip()
+            yield _table(table)
+    if section.lines:
+        yield "\n".join(f"- {escape(line)}" for line in section.lines)
+
+
+def _table(table: Table) -> str:
+    rule = ["---", *("---" if table.prose else "---:" for _ in table.columns[1:])]
+    rows: Sequence[Sequence[str]] = [[escape(cell) for cell in row] for row in (table.columns, *table.rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))

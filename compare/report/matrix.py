@@ -1,0 +1,88 @@
+"""Several results at once: workload by precision, with the winner and the interval of every comparison."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from compare.interface import PRECISIONS
+from compare.report import sections
+from compare.report.document import Report, Section, Table
+from compare.report.plots import ratios
+from compare.report.sentences import basis, device, percent, ratio_figures
+
+Results = Sequence[Mapping[str, Any]]
+
+
+def report(results: Results) -> Report:
+    """Return the report of one or several valid results; of several, an overview comes first."""
+    parts = [sections.part(result) for result in results]
+    if len(parts) == 1:
+        return Report(parts[0].claim, parts[0].verdict, None, parts)
+    said = verdict(results)
+    return Report(said, said, overview(results), parts)
+
+
+def verdict(results: Results) -> str:
+    """Return in one sentence how the comparisons of several results ended."""
+    ends: dict[str, Counter[str]] = {}
+    for each in (comparison for result in results for comparison in result["comparisons"]):
+        ends.setdefault(f"{each['contender']} against {each['baseline']}", Counter())[each["verdict"]] += 1
+    found = [
+        f"{pair} is {', '.join(f'{verdict} in {count} of {counts.total()}' for verdict, count in counts.items())}"
+        for pair, counts in ends.items()
+    ]
+    return f"{len(results)} results: {'; '.join(found) or 'nothing was timed'}"
+
+
+def overview(results: Results) -> Section:
+    """Return the matrix of several results as a table, with all their ratios as a picture."""
+    columns = [name for name in PRECISIONS if any(result["spec"]["precision"] == name for result in results)]
+    many_devices = len({device(result) for result in results}) > 1
+    comparisons = [each for result in results for each in result["comparisons"]]
+    pairs = list(dict.fromkeys(_pair(each) for each in comparisons))
+    many_levels = len({each["ratio"]["confidence"] for each in comparisons if each["ratio"]}) > 1
+    cells: dict[str, dict[str, list[str]]] = {}
+    for result in results:
+        row = cells.setdefault(_row_name(result, many_devices), {})
+        found = row.setdefault(result["spec"]["precision"], [])
+        found += [_entry(each, len(pairs) > 1, many_levels) for each in result["comparisons"]]
+        if not result["comparisons"]:
+            found.append(f"not timed, agreement {result['agreement']['status']}")
+    rows = [(name, *("; ".join(row.get(column, ())) for column in columns)) for name, row in cells.items()]
+    ratio = f"the ratio of step times ({pairs[0]})" if len(pairs) == 1 else "each ratio of step times"
+    caption = f"The faster one, with {ratio} and its interval."
+    table = Table("matrix", caption, ("workload", *columns), rows, basis(results), prose=True)
+    return Section("matrix", "Workload by precision", picture=ratios.picture(results), tables=[table])
+
+
+def winner(comparison: Mapping[str, Any]) -> str:
+    """Return who is faster: a contender's name, `equal`, `undecided`, or `INVALID` where there is no claim."""
+    return {
+        "FASTER": comparison["contender"],
+        "SLOWER": comparison["baseline"],
+        "EQUIVALENT": "equal",
+        "INCONCLUSIVE": "undecided",
+        "INVALID": "INVALID",
+    }[comparison["verdict"]]
+
+
+def _row_name(result: Mapping[str, Any], many_devices: bool) -> str:
+    spec = result["spec"]
+    name = f"{spec['workload']}, batch {spec['batch_size']}"
+    return f"{name}, {device(result)}" if many_devices else name
+
+
+def _pair(comparison: Mapping[str, Any]) -> str:
+    return f"{comparison['contender']} / {comparison['baseline']}"
+
+
+def _entry(comparison: Mapping[str, Any], many_pairs: bool, many_levels: bool) -> str:
+    """Return the winner, the pair where several pairs were compared, and the ratio where there is one to claim."""
+    ratio, words = comparison["ratio"], [winner(comparison)]
+    if many_pairs:
+        words.append(f"[{_pair(comparison)}]")
+    if ratio is not None and comparison["verdict"] != "INVALID":
+        estimate, low, high = ratio_figures(ratio)
+        level = f"{percent(ratio['confidence'], 6)} " if many_levels else ""
+        words.append(f"{estimate} ({level}{low} to {high})")
+    return " ".join(words)

@@ -1,0 +1,146 @@
+"""The ratio of step times of each comparison, with its interval and every round's own ratio."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from compare.report import sentences
+from compare.report.palette import light
+from compare.report.plots.canvas import (
+    LETTER_INCHES,
+    WIDTH,
+    Absent,
+    Axes,
+    Figure,
+    Picture,
+    colour,
+    label,
+    panels,
+)
+
+_ROW_INCHES, _LINE_INCHES, _AXIS_INCHES = 0.42, 0.14, 0.5
+_DOTS_INCHES, _BELOW_INCHES = 0.085, 0.18  # below a row's interval: the rounds' dots, the next row or the axis
+_LIMITS = 1e-3, 1e3
+_MOST_ROWS = 60
+_DECADES = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000)
+_NARROW = 4  # below this quotient of its ends, a logarithmic axis reads best with even ticks
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the picture: an interval, the ratios of its rounds, and what is said of them."""
+
+    pair: str
+    figures: str
+    low: float
+    estimate: float
+    high: float
+    rounds: Sequence[float]
+    margin: float
+
+
+def picture(results: Sequence[Mapping[str, Any]]) -> Picture | Absent:
+    """Return the picture of all comparisons of one or several results that may be drawn."""
+    rows = [row for result in results for row in _rows(result, many=len(results) > 1)]
+    if not rows:
+        return Absent(_reason(results))
+    if len(rows) > _MOST_ROWS:
+        return Absent(f"{len(rows):,} comparisons are too many to draw; the table has them")
+    caption = (
+        "Step time of the contender over the baseline's, on a logarithmic scale; left of 1 the contender is faster. "
+        "Diamond and bar: estimate and interval; dots: the single rounds that count; shaded: the margin within which "
+        "a difference does not matter."
+    )
+    title = "Ratio of step times with its interval"
+    return Picture("ratio", title, caption, sentences.basis(results), lambda: _draw(rows))
+
+
+def round_ratios(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> list[float]:
+    """Return contender's over baseline's median block of each round that counts."""
+    samples: dict[str, Sequence[Sequence[float]]] = {
+        each["name"]: each["step_seconds"]["samples"] for each in result["contenders"] if each["step_seconds"]
+    }
+    void = {each["round"] for each in result["voided"]}
+    pairs = zip(samples.get(comparison["baseline"], ()), samples.get(comparison["contender"], ()), strict=False)
+    return [median(b) / median(a) for number, (a, b) in enumerate(pairs, start=1) if a and b and number not in void]
+
+
+def _rows(result: Mapping[str, Any], many: bool) -> Iterator[Row]:
+    spec = result["spec"]
+    place = f"{spec['workload']} {spec['precision']}: " if many else ""
+    for each in result["comparisons"]:
+        if each["verdict"] == "INVALID" or each["ratio"] is None:
+            continue
+        estimate, low, high = sentences.ratio_figures(each["ratio"])
+        ratio = each["ratio"]
+        yield Row(
+            label(f"{place}{label(each['contender'], 21)} / {label(each['baseline'], 21)}", 46),
+            f"{estimate} ({low} to {high})  {each['verdict']}",
+            ratio["low"],
+            ratio["estimate"],
+            ratio["high"],
+            round_ratios(result, each),
+            each["margin"],
+        )
+
+
+def _reason(results: Sequence[Mapping[str, Any]]) -> str:
+    comparisons = [each for result in results for each in result["comparisons"]]
+    if not comparisons:
+        return "nothing was timed"
+    return "; ".join(sentences.sentence(each) for each in comparisons[:10])
+
+
+def _draw(rows: Sequence[Row]) -> Figure:
+    """Draw the rows below one another; the vertical axis counts inches."""
+    long = max(len(row.pair) + len(row.figures) for row in rows) * LETTER_INCHES > WIDTH - 2 * LETTER_INCHES
+    height = _ROW_INCHES + long * _LINE_INCHES
+    figure, (axes,) = panels([height * len(rows)], _AXIS_INCHES)
+    margin = max(row.margin for row in rows)
+    axes.axvspan(1 / (1 + margin), 1 + margin, color=light("band"), linewidth=0, zorder=0)
+    axes.axvline(1, color=light("muted"), linewidth=0.8, zorder=1)
+    for index, row in enumerate(rows):
+        _draw_row(axes, row, -index * height, "\n" if long else "  ")
+    _scale(axes, [value for row in rows for value in (row.low, row.estimate, row.high, *row.rounds)])
+    axes.set_ylim(-height * (len(rows) - 1) - _BELOW_INCHES, height - _BELOW_INCHES)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("step time, contender / baseline")
+    return figure
+
+
+def _draw_row(axes: Axes, row: Row, y: float, between: str) -> None:
+    low, estimate, high = (_clipped(value) for value in (row.low, row.estimate, row.high))
+    axes.plot([low, high], [y, y], color=colour(0), linewidth=2.2, solid_capstyle="butt", zorder=3)
+    for end, beyond, marker in ((low, row.low < _LIMITS[0], "<"), (high, row.high > _LIMITS[1], ">")):
+        axes.plot([end], [y], marker if beyond else "|", color=colour(0), markersize=6, zorder=3)
+    axes.plot([estimate], [y], "D", color=colour(0), markersize=4.5, zorder=4)
+    rounds = [value for value in row.rounds if _LIMITS[0] < value < _LIMITS[1]]
+    axes.plot(rounds, [y - _DOTS_INCHES] * len(rounds), "o", color=light("muted"), markersize=2.5, alpha=0.7, zorder=2)
+    axes.annotate(
+        f"{row.pair}{between}{row.figures}",
+        (0, y),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 5),
+        textcoords="offset points",
+        annotation_clip=False,
+    ).set_in_layout(False)
+
+
+def _clipped(value: float) -> float:
+    return min(max(value, _LIMITS[0]), _LIMITS[1])
+
+
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xscale("log")
+    low, high = min(1.0, *map(_clipped, values)), max(1.0, *map(_clipped, values))
+    pad = (high / low) ** 0.06 * 1.01
+    axes.set_xlim(low / pad, high * pad)
+    low, high = low / pad, high * pad
+    even = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if high / low < _NARROW else _DECADES
+    ticks = [float(tick) for tick in even if low <= tick <= high]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)

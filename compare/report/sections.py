@@ -1,0 +1,153 @@
+"""What a report of one result says, section by section; a section without data says why."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from compare.report import fairness, gates, measured, surroundings, telemetry
+from compare.report.document import Part, Section, Table
+from compare.report.plots import losses, memory, ratios, steps
+from compare.report.plots import telemetry as telemetry_picture
+from compare.report.sentences import (
+    DASH,
+    agreement_lines,
+    basis,
+    claim,
+    heading,
+    percent,
+    ratio_figures,
+    replication,
+    sentence,
+    setting,
+)
+
+Result = Mapping[str, Any]
+
+
+def part(result: Result) -> Part:
+    """Return all that a report says of a valid result."""
+    version: Any = result["environment"].get("samestep")
+    made = f"samestep {version}" if isinstance(version, str) else "samestep"
+    said = verdict(result)
+    claims = [claim(each) for each in result["comparisons"]]
+    return Part(
+        claim=claims[0] if len(claims) == 1 and said.startswith(f"{claims[0]} (") else said,
+        verdict=said,
+        setting=setting(result),
+        heading=heading(result),
+        source=f"Measured by {made} at {result['created']}, {replication(result)}; result {result['id']}.",
+        sections=tuple(
+            make(result)
+            for make in (_ratio, _measured, _steps, _memory, _loss, _certificate, _fairness, _telemetry, _environment)
+        ),
+    )
+
+
+def verdict(result: Result) -> str:
+    """Return in one sentence what a result says: its comparison, all its comparisons, or else its agreement."""
+    comparisons = result["comparisons"]
+    if len(comparisons) == 1:
+        return sentence(comparisons[0])
+    if comparisons:
+        return "; ".join(f"{claim(each)} ({each['verdict']})" for each in comparisons)
+    agreement = agreement_lines(result["agreement"])[0]
+    return f"{agreement}; nothing was timed"
+
+
+def _ratio(result: Result) -> Section:
+    comparisons = result["comparisons"]
+    rows = [_ratio_row(each) for each in comparisons]
+    columns = ("contender", "baseline", "ratio", "interval", "rounds", "verdict", "detectable")
+    caption = "Step time of each contender over its baseline's; below 1 is faster."
+    return Section(
+        "ratio",
+        "Ratio of step times",
+        [f"{sentence(each)}." for each in comparisons] if len(comparisons) > 1 else (),
+        picture=ratios.picture([result]),
+        tables=[Table("ratios", caption, columns, rows, basis([result]))] if rows else (),
+    )
+
+
+def _ratio_row(comparison: Result) -> tuple[str, ...]:
+    ratio, seen = comparison["ratio"], comparison["detectable"]
+    estimate, interval = DASH, DASH
+    if ratio is not None and comparison["verdict"] != "INVALID":
+        estimate, low, high = ratio_figures(ratio)
+        interval = f"{low} to {high}"
+    return (
+        comparison["contender"],
+        comparison["baseline"],
+        estimate,
+        interval,
+        str(comparison["rounds"]),
+        comparison["verdict"],
+        DASH if seen is None or estimate == DASH else percent(seen),
+    )
+
+
+def _measured(result: Result) -> Section:
+    contenders = result["contenders"]
+    rows = [(label.strip(), *cells) for label, cells in measured.rows(contenders, result["spec"])]
+    columns = ("", *(each["name"] for each in contenders))
+    lines = [*measured.remarks(contenders), *measured.step_definition(contenders)]
+    if not rows:
+        lines.append("No figure was measured.")
+    table = Table("figures", "Times, throughput, memory and training.", columns, rows, basis([result]))
+    return Section("measured", "Measured", lines, tables=[table] if rows else ())
+
+
+def _steps(result: Result) -> Section:
+    return Section("steps", "Step times by round", picture=steps.picture(result))
+
+
+def _memory(result: Result) -> Section:
+    lines = list(measured.absent_memory(result["contenders"]))
+    return Section("memory", "Memory by definition", lines, picture=memory.picture(result))
+
+
+def _loss(result: Result) -> Section:
+    return Section("loss", "Loss curves", picture=losses.picture(result))
+
+
+def _certificate(result: Result) -> Section:
+    agreement = result["agreement"]
+    reason = f" ({agreement['reason']})" if agreement["reason"] else ""
+    lines = [f"Agreement in {agreement['precision']}: {agreement['status']}{reason}."]
+    if not agreement["pairs"]:
+        lines.append("There is no certificate.")
+    for pair in agreement["pairs"]:
+        if pair["first_mismatch"]:
+            lines.append(f"{pair['contender']} against {pair['baseline']}: first mismatch {pair['first_mismatch']}")
+    lines += [note for pair in agreement["pairs"] for note in pair.get("notes", ())]
+    tables = [
+        table for number, pair in enumerate(agreement["pairs"], 1) for table in _pair_tables(result, pair, number)
+    ]
+    return Section("certificate", "Certificate", lines, tables=tables)
+
+
+def _pair_tables(result: Result, pair: Result, number: int) -> Iterator[Table]:
+    names = f"{pair['contender']} against {pair['baseline']}"
+    rows = [(*row, gates.MEANINGS.get(row[0], DASH)) for row in gates.gate_rows(pair)]
+    failed = frozenset(index for index, gate in enumerate(pair["gates"]) if not gate["passed"])
+    caption = f"Certificate of {names}: {pair['status']}. Every gate at its worst over all recorded tensors and steps."
+    columns = (*(head or "outcome" for head in gates.GATE_COLUMNS), "what it asks")
+    yield Table(f"gates-{number}", caption, columns, rows, f"Setting: {setting(result)}.", failed, prose=True)
+    if tensors := gates.tensor_rows(pair):
+        caption = f"Every tensor of {names} in execution order: relative errors."
+        yield Table(f"tensors-{number}", caption, gates.TENSOR_COLUMNS, tensors, detail=True)
+
+
+def _fairness(result: Result) -> Section:
+    table = fairness.table(result)
+    lines = [] if table else ["No contender came far enough to have its settings read back."]
+    return Section("fairness", "Fairness: effective settings", lines, tables=[table] if table else ())
+
+
+def _telemetry(result: Result) -> Section:
+    lines = [*telemetry.lines(result), *telemetry.voids(result)]
+    return Section("telemetry", "Telemetry", lines, picture=telemetry_picture.picture(result))
+
+
+def _environment(result: Result) -> Section:
+    command = shlex.join(result["command"])
+    return Section("environment", "Environment and command", command=command, tables=surroundings.tables(result))

@@ -1,0 +1,85 @@
+"""A result that contradicts itself is refused: no report of it could be true."""
+
+from typing import Any
+
+import pytest
+
+from compare import consistency, results
+from compare.interface import Refused
+from tests.unit import stored
+from tests.unit.result_factory import make_comparison, make_contender, make_result
+
+CURVES = {"loss": [1.0, 0.5], "envelope": [0.0]}
+RATIO = {"estimate": 0.5, "low": 0.6, "high": 0.7, "confidence": 0.95}
+
+
+def _step(**changes: Any) -> dict[str, Any]:
+    return {"step_seconds": {**make_contender()["step_seconds"], **changes}}
+
+
+def _checked(result: dict[str, Any]) -> None:
+    results.validate(result)
+    consistency.check_verdicts(result)
+
+
+@pytest.mark.parametrize("name", stored.NAMES)
+def test_what_samestep_wrote_holds(name: str) -> None:
+    results.load(stored.path(name))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"contenders": [make_contender(), make_contender("jax"), make_contender()]},
+            "contenders[2].name is 'torch' ag",
+        ),
+        ({"comparisons": [make_comparison("flax")]}, "comparisons[0].contender is 'flax'; allowed: a contender's name"),
+        ({"comparisons": [make_comparison(ratio=RATIO)]}, "comparisons[0].ratio is from 0.6 to 0.7; allowed: around"),
+        (
+            {"contenders": [make_contender(**_step(interval=RATIO)), make_contender("jax")]},
+            "contenders[0].step_seconds.interval is from 0.6 to 0.7",
+        ),
+        (
+            {"comparisons": [make_comparison(verdict="SLOWER", ratio=make_comparison()["ratio"])]},
+            "comparisons[0].verdict is SLOWER; allowed by its ratio: FASTER",
+        ),
+        (
+            {"comparisons": [make_comparison(verdict="INCONCLUSIVE", ratio=make_comparison()["ratio"])]},
+            "comparisons[0].verdict is INCONCLUSIVE; allowed by its ratio: FASTER",
+        ),
+        (
+            {"contenders": [make_contender(**_step(windows=[[[0, 1]]])), make_contender("jax")]},
+            "contenders[0].step_seconds.windows is not one window a sample",
+        ),
+        (
+            {"contenders": [make_contender(**_step(samples=[[1.0]], windows=[[[2, 1]]])), make_contender("jax")]},
+            "contenders[0].step_seconds.windows has a window that ends before it starts",
+        ),
+        (
+            {"telemetry": make_result()["telemetry"] | {"samples": {"seconds": [1.0], "power_watts": []}}},
+            "telemetry.samples.power_watts has not one value a sample",
+        ),
+        (
+            {"agreement": make_result()["agreement"] | {"trajectory": {"jax": CURVES}}},
+            "agreement.trajectory['jax'] has losses and an envelope of unequal lengths",
+        ),
+    ],
+)
+def test_a_contradiction_is_named_with_its_place(changes: dict[str, Any], said: str) -> None:
+    result = make_result(**changes)
+    with pytest.raises(Refused) as refused:
+        _checked(result)
+    assert str(refused.value).startswith(said)
+
+
+def test_an_invalid_comparison_needs_no_ratio_that_fits() -> None:
+    results.validate(make_result(comparisons=[make_comparison(verdict="INVALID")]))
+
+
+def test_deep_nesting_is_refused() -> None:
+    nested: Any = None
+    for _ in range(40):
+        nested = [nested]
+    with pytest.raises(Refused, match="nested too deeply or contains itself; allowed: 32 levels"):
+        results.validate(make_result(environment={"x": nested}))

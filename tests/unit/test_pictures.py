@@ -1,0 +1,288 @@
+"""The pictures: that they show the result's figures, say why there are none, and are the same bytes every time."""
+
+import hashlib
+import itertools
+import subprocess
+import sys
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from compare.report import figures, matrix, palette, svg
+from compare.report.plots import losses, memory, ratios, steps, telemetry
+from compare.report.plots.canvas import Absent, Picture
+from tests.fakebackend.plans import ROOT
+from tests.unit import stored
+from tests.unit.result_factory import make_comparison, make_contender, make_result, make_watched
+
+
+def _drawn(found: Picture | Absent) -> Any:
+    assert isinstance(found, Picture)
+    return found.draw()
+
+
+def _texts(found: Picture | Absent) -> str:
+    assert isinstance(found, Picture)
+    root = ElementTree.fromstring(figures.vector(found, "svg", text=True))
+    return "\n".join("".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text"))
+
+
+def test_the_ratio_picture_shows_interval_rounds_and_verdict() -> None:
+    result = stored.result("faster")
+    picture = ratios.picture([result])
+    (axes,) = _drawn(picture).axes
+    ratio = result["comparisons"][0]["ratio"]
+    a, b = (each["step_seconds"]["samples"] for each in result["contenders"])
+    lines = [list(line.get_xdata()) for line in axes.get_lines()]
+    assert [ratio["low"], ratio["high"]] in lines
+    assert [ratio["estimate"]] in lines
+    assert [median(y) / median(x) for x, y in zip(a, b, strict=True)] in lines
+    assert "jax / torch:stock  0.620 (0.616 to 0.625)  FASTER" in _texts(picture)
+
+
+def test_rounds_that_are_void_have_no_ratio() -> None:
+    result = make_result(voided=[{"round": 2, "reason": "x"}, {"round": 5, "reason": "x"}])
+    assert len(ratios.round_ratios(result, result["comparisons"][0])) == 8
+
+
+def test_no_ratio_is_drawn_of_what_is_invalid() -> None:
+    invalid = make_comparison(verdict="INVALID")
+    absent = ratios.picture([make_result(comparisons=[invalid])])
+    assert isinstance(absent, Absent)
+    assert "the semantic gate failed" in absent.reason
+    both = make_result(
+        contenders=[make_contender(), make_contender("jax"), make_contender("flax")],
+        comparisons=[invalid, make_comparison("flax", "SLOWER")],
+    )
+    assert "jax" not in _texts(ratios.picture([both]))
+    steps_picture = steps.picture(make_result(comparisons=[invalid]))
+    assert isinstance(steps_picture, Picture)
+    assert "their times must not be compared" in steps_picture.caption
+
+
+def test_a_ratio_beyond_all_bounds_is_drawn_as_an_arrow() -> None:
+    ratio = {"estimate": 1.1, "low": 1e-200, "high": 1e300, "confidence": 0.95}
+    (axes,) = _drawn(
+        ratios.picture([make_result(comparisons=[make_comparison(verdict="INCONCLUSIVE", ratio=ratio)])])
+    ).axes
+    assert {"<", ">"} <= {line.get_marker() for line in axes.get_lines()}
+    assert axes.get_xlim()[1] < 1e4
+
+
+def test_several_results_share_one_ratio_picture() -> None:
+    found = [stored.result("faster"), make_result(spec={"workload": "cifar-cnn", "precision": "bfloat16"})]
+    texts = _texts(ratios.picture(found))
+    assert "digits-cnn float32: jax / torch:stock" in texts
+    assert "cifar-cnn bfloat16: jax / torch" in texts
+
+
+def test_step_times_are_those_of_every_block_with_medians_and_voids() -> None:
+    result = stored.result("void")
+    figure = _drawn(steps.picture(result))
+    assert len(figure.axes) == 2
+    for axes, contender in zip(figure.axes, result["contenders"], strict=True):
+        samples = contender["step_seconds"]["samples"]
+        (dots,) = axes.get_lines()
+        scale = 1e-3
+        assert list(dots.get_ydata()) == [seconds / scale for blocks in samples for seconds in blocks]
+        places = np.array(dots.get_xdata())
+        assert (np.round(places) == np.repeat(np.arange(1, 6), 6)).all(), "a round's blocks lie about its number"
+        assert (np.diff(places) > 0).all()
+        (medians,) = axes.collections
+        found = [segment[0][1] for segment in medians.get_segments()]
+        assert found == pytest.approx([median(blocks) / scale for blocks in samples])
+        assert len(axes.patches) == len(result["voided"])
+    assert _texts(steps.picture(result)).count("void") == 10
+
+
+def test_memory_is_drawn_by_definition_with_its_values() -> None:
+    contenders = [make_contender(), make_contender("jax")]
+    contenders[1]["memory"] |= {"static_bytes": 5 * 2**20, "process_bytes": -3 * 2**20}
+    picture = memory.picture(make_result(contenders=contenders))
+    (axes,) = _drawn(picture).axes
+    assert sorted(patch.get_width() for patch in axes.patches) == [-3, 5, 12, 12, 24, 24, 300]
+    texts = _texts(picture)
+    assert "torch: not available" in texts
+    assert "jax 5.0" in texts
+    assert isinstance(picture, Picture)
+    assert "static: the compiler's own plan" in picture.caption
+
+
+def test_losses_come_with_their_envelope_after_agree() -> None:
+    result = stored.result("agree")
+    picture = losses.picture(result)
+    top, bottom = _drawn(picture).axes
+    trajectory = result["agreement"]["trajectory"]
+    for name, line in zip(trajectory, top.get_lines(), strict=True):
+        assert list(line.get_ydata()) == trajectory[name]["loss"]
+    bands = [band.get_paths()[0].vertices for band in top.collections]
+    for name, band in zip(trajectory, bands, strict=True):
+        loss, width = trajectory[name]["loss"][-1], trajectory[name]["envelope"][-1]
+        ends = band[band[:, 0] == len(trajectory[name]["loss"]), 1]
+        assert {float(ends.min()), float(ends.max())} == {loss - width, loss + width}
+    distance = np.maximum.accumulate(np.abs(np.subtract(*(each["loss"] for each in trajectory.values()))))
+    assert list(bottom.get_lines()[-1].get_ydata()) == list(distance)
+    assert all(text in _texts(picture) for text in ("envelope: torch", "envelope: jax", "jax - torch"))
+
+
+def test_losses_without_an_envelope_say_so_and_where_they_end() -> None:
+    lost = {"loss": [2.3, 0.5, None, None], "train_accuracy": None, "test_accuracy": None}
+    picture = losses.picture(make_result(contenders=[make_contender(), make_contender("jax", training=lost)]))
+    assert isinstance(picture, Picture)
+    assert "without an envelope" in picture.caption
+    assert "jax, not finite from 3" in _texts(picture)
+
+
+def test_telemetry_is_drawn_over_time_with_void_rounds_shaded() -> None:
+    result = make_watched(voided=(3, 7))
+    assert telemetry.rounds(result)[3] == (3, 3.5)
+    clock, power = _drawn(telemetry.picture(result)).axes
+    assert list(power.get_lines()[0].get_ydata()) == result["telemetry"]["samples"]["power_watts"]
+    for axes in (clock, power):
+        shaded = [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in axes.patches]
+        assert shaded == [(3, 3.5), (7, 7.5)]
+    texts = _texts(telemetry.picture(result))
+    assert "chip" not in texts, "a figure that was never read has no panel"
+    assert texts.count("void") == 4
+
+
+def test_on_a_cpu_telemetry_is_other_programs_load() -> None:
+    result = stored.result("void")
+    (axes,) = _drawn(telemetry.picture(result)).axes
+    bars = [patch for patch in axes.patches if patch.get_width() == pytest.approx(0.6)]
+    assert [bar.get_height() for bar in bars] == result["telemetry"]["foreign_cores"]
+    assert len(axes.patches) - len(bars) == 5
+
+
+def test_why_nothing_is_drawn() -> None:
+    agree, bare = stored.result("agree"), make_result()
+    del bare["telemetry"]
+    untold = make_watched()
+    untold["telemetry"] = untold["telemetry"] | {"reason": "no NVML: not supported", "samples": {}}
+    unknown = make_result(telemetry=make_result()["telemetry"] | {"foreign_cores": [None]})
+    nothing = [make_contender(memory=None, training=None, step_seconds=None)]
+    empty = make_result(contenders=nothing, comparisons=[])
+    many = make_contender()["step_seconds"] | {"samples": [[1.0]] * 1001, "windows": [[[0, 1]]] * 1001}
+    found = [
+        ratios.picture([agree]),
+        steps.picture(agree),
+        telemetry.picture(agree),
+        telemetry.picture(bare),
+        telemetry.picture(untold),
+        telemetry.picture(unknown),
+        memory.picture(empty),
+        losses.picture(empty),
+        steps.picture(make_result(contenders=[make_contender(step_seconds=many)], comparisons=[])),
+    ]
+    reasons = [each.reason for each in found if isinstance(each, Absent)]
+    assert [reason.split(":")[0] for reason in reasons] == [
+        "nothing was timed",
+        "no steps were timed",
+        "nothing was timed",
+        "the result has no telemetry",
+        "no NVML",
+        "the load of other programs was not recorded",
+        "no memory figure was measured",
+        "no training loss was recorded, or none is finite",
+        "1,001 blocks of 1,001 rounds are too many to draw; the CSV file has them",
+    ]
+
+
+def test_no_name_is_taken_for_a_formula_and_long_ones_are_cut() -> None:
+    names = ["$\\frac{1$", "a" * 500, "\N{CJK UNIFIED IDEOGRAPH-4E2D}\x1b\n"]
+    result = make_result(
+        contenders=[make_contender(name) for name in names],
+        comparisons=[make_comparison(names[1], baseline=names[0]), make_comparison(names[2], baseline=names[0])],
+    )
+    for part in matrix.report([result]).pictures().values():
+        figures.vector(part, "pdf")
+        assert max(map(len, _texts(part).splitlines())) < 120
+    assert "$\\frac{1$" in _texts(steps.picture(result))
+
+
+def test_captions_state_n_interval_and_hardware() -> None:
+    result = make_result(voided=[{"round": 2, "reason": "x"}])
+    for name, picture in matrix.report([result]).pictures().items():
+        assert "digits-cnn in float32, batch 64, on cpu (Example CPU)" in picture.basis
+        assert "n = " in picture.basis
+        if name in ("ratio", "steps", "telemetry"):
+            assert "n = 9 rounds of fresh processes (1 of 10 rounds void), 95 % intervals" in picture.basis
+        for kind in figures.KINDS:
+            assert picture.title.encode() in figures.vector(picture, kind)
+
+
+def test_a_picture_in_a_page_takes_the_pages_colours_and_has_no_inline_style() -> None:
+    for name, picture in matrix.report([make_watched(voided=(3,))]).pictures().items():
+        text = str(svg.inline(figures.vector(picture, "svg", text=True), f"{name}-", picture.title))
+        root = ElementTree.fromstring(text)
+        colours = {each.get(which) for each in root.iter() for which in ("fill", "stroke")} - {None, "none"}
+        assert colours <= {f"var(--{name})" for name in palette.TONES}
+        assert "var(--ink)" in colours
+        assert not any("style" in each.attrib or each.tag in ("style", "script") for each in root.iter())
+        ids = [each.get("id") for each in root.iter() if each.get("id")]
+        assert len(ids) == len(set(ids))
+        used = {each.get("href", "").removeprefix("#") for each in root.iter("use")}
+        assert used
+        assert used <= set(ids)
+        assert all(str(each).startswith(f"{name}-") for each in ids)
+
+
+def _luminance(colour: str) -> float:
+    parts = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(a: str, b: str) -> float:
+    low, high = sorted((_luminance(a), _luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_in_every_colour_has_a_contrast_of_4_5(scheme: str) -> None:
+    tones: Mapping[str, str] = {name: getattr(tone, scheme) for name, tone in palette.TONES.items()}
+    for name, tone in tones.items():
+        if name not in ("paper", "rule", "band", "void"):
+            assert _contrast(tone, tones["paper"]) >= 4.5, name
+    for ground in ("band", "void"):
+        assert _contrast(tones["ink"], tones[ground]) >= 4.5
+
+
+def test_a_page_can_tell_every_colour_of_a_picture() -> None:
+    lights = [tone.light for tone in palette.TONES.values()]
+    assert all(a != b for a, b in itertools.combinations(lights, 2))
+
+
+_DIGEST = """
+import hashlib, sys
+from pathlib import Path
+from compare import results
+from compare.report import csv, figures, html, latex, markdown, matrix
+found = [results.load(Path(each)) for each in sys.argv[1:]]
+report = matrix.report(found)
+parts = [html.render(report), markdown.render(report, {}), latex.render(report, {}), csv.render(found)]
+data = [part.encode() for part in parts]
+data += [figures.vector(each, kind) for each in report.pictures().values() for kind in figures.KINDS]
+print(hashlib.sha256(b"".join(data)).hexdigest())
+"""
+
+
+def test_every_format_is_the_same_bytes_in_another_process_and_second() -> None:
+    paths = [str(stored.path(name)) for name in ("faster", "agree")]
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", _DIGEST, *paths],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed, "TZ": zone, "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed, zone in (("1", "UTC"), ("2", "Asia/Tokyo"))
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 2 * hashlib.sha256().digest_size

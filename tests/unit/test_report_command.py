@@ -1,0 +1,193 @@
+"""`samestep report` on the command line."""
+
+import json
+import os
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tables
+from compare import results
+from tests.unit import markup, programs, stored
+from tests.unit.programs import Program
+
+FASTER = str(stored.path("faster"))
+FIGURES = [f"{name}.{kind}" for name in ("loss", "memory", "ratio", "steps", "telemetry") for kind in ("pdf", "svg")]
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        yield program
+
+
+def _refused(program: Program, *arguments: str) -> str:
+    before = {name: _content(program.folder / name) for name in program.files()}
+    code, out, error = program.run("report", *arguments)
+    assert (code, out) == (2, ""), error
+    assert error.startswith("samestep: ")
+    assert error.count("\n") == 1
+    assert {name: _content(program.folder / name) for name in program.files()} == before
+    return error
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def test_without_an_option_the_terminal_report_is_printed_again(program: Program) -> None:
+    code, out, error = program.run("report", FASTER)
+    assert (code, error) == (0, "")
+    assert "jax is 1.61 times as fast as torch:stock (ratio 0.620," in " ".join(out.split())
+    assert "step time (ms)" in out
+    assert program.run("report", str(stored.path("faster").parent)) == (0, out, "")
+    assert not program.files()
+
+
+def test_of_a_certificate_the_gates_are_printed(program: Program) -> None:
+    code, out, _ = program.run("report", str(stored.path("agree")))
+    assert code == 0
+    assert "trajectory: distance between losses / one-ulp envelope" in out
+    assert out.endswith("agreement in float32: pass\n")
+
+
+def test_of_several_results_the_matrix_comes_first(program: Program) -> None:
+    code, out, _ = program.run("report", FASTER, str(stored.path("agree")))
+    assert code == 0
+    assert "jax 0.620 (0.616 to 0.625); not timed, agreement pass" in out
+    assert out.index("jax 0.620") < out.index("step time (ms)") < out.index("jax against torch: PASS")
+
+
+def test_every_format_is_written_in_one_go(program: Program) -> None:
+    (program.folder / "pictures").mkdir()
+    options = ("--html", "r.html", "--markdown", "r.md", "--latex", "r.tex", "--csv", "r.csv", "--figures", "pictures")
+    code, out, error = program.run("report", FASTER, *options)
+    assert (code, error) == (0, "")
+    written = ["r.csv", "r.html", "r.md", "r.tex", *(f"pictures/{name}" for name in FIGURES)]
+    assert program.files() == sorted(["pictures", *written])
+    assert sorted(out.splitlines()) == sorted(f"report file: {name}" for name in written)
+    page = markup.check_page((program.folder / "r.html").read_text())
+    assert page.headings[0][1].startswith("jax is 1.61 times as fast as torch:stock")
+    assert "![Memory by definition](<pictures/memory.svg>)" in (program.folder / "r.md").read_text()
+    assert "]{pictures/memory.pdf}" in (program.folder / "r.tex").read_text()
+    assert len((program.folder / "r.csv").read_text().splitlines()) == 1 + 2 * 8 * 6
+    assert (program.folder / "pictures/ratio.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_pictures_are_linked_from_where_the_page_lies(program: Program) -> None:
+    for name in ("text", "a b"):
+        (program.folder / name).mkdir()
+    program.run("report", FASTER, "--markdown", "text/r.md", "--latex", "text/r.tex", "--figures", "a b")
+    assert "(<../a%20b/ratio.svg>)" in (program.folder / "text/r.md").read_text()
+    assert "]{../a b/ratio.pdf}" in (program.folder / "text/r.tex").read_text()
+
+
+def test_pictures_of_several_results_do_not_overwrite_each_other(program: Program) -> None:
+    code, _, _ = program.run("report", FASTER, str(stored.path("agree")), "--figures", ".", "--html", "r.html")
+    assert code == 0
+    names = set(program.files())
+    assert {"ratio.svg", "1-ratio.svg", "1-steps.pdf", "1-loss.svg", "2-loss.svg"} <= names
+    assert "2-ratio.svg" not in names
+    page = markup.check_page((program.folder / "r.html").read_text())
+    assert next(words for level, words in page.headings if level == 2) == "Workload by precision"
+    assert sum(level == 3 for level, _ in page.headings) == 18
+
+
+@pytest.mark.parametrize("path", sorted(tables.FOLDER.glob("*/result.json")), ids=lambda path: path.parent.name)
+def test_older_results_are_reported(program: Program, path: Path) -> None:
+    code, _, error = program.run("report", str(path), "--markdown", "r.md", "--latex", "r.tex", "--csv", "r.csv")
+    assert (code, error) == (0, "")
+    words = markup.check_markdown((program.folder / "r.md").read_text())
+    unwatched = "telemetry" not in json.loads(path.read_text())
+    assert ("samestep did not yet watch the machine when it was made" in words) is unwatched
+    markup.check_latex((program.folder / "r.tex").read_text())
+
+
+def test_a_page_of_older_results_has_their_matrix(program: Program) -> None:
+    paths = [
+        str(tables.FOLDER / f"{name}-{precision}")
+        for name in ("cifar-cnn", "digits-cnn")
+        for precision in ("float32", "tf32")
+    ]
+    code, _, error = program.run("report", *paths, "--html", "r.html")
+    assert (code, error) == (0, "")
+    page = markup.check_page((program.folder / "r.html").read_text())
+    assert "cifar-cnn, batch 512 jax 0.749 (0.747 to 0.751) jax 0.834 (0.789 to 0.881)" in page.text
+
+
+REFUSALS = [
+    (["nowhere.json"], "nowhere.json: cannot be read: No such file or directory"),
+    (["."], "result.json: cannot be read: No such file or directory"),
+    ([FASTER, "nowhere.json", "--html", "r.html"], "nowhere.json: cannot be read"),
+    ([FASTER, "--html", "nowhere/r.html"], "--html: nowhere is no folder; allowed: one that is there"),
+    ([FASTER, "--figures", "nowhere"], "--figures: nowhere is no folder; allowed: one that is there"),
+    ([FASTER, "--figures", "file"], "--figures: file is no folder"),
+    ([FASTER, "--csv", "file/r.csv"], "--csv: file is no folder"),
+    ([FASTER, "--html", "folder"], "cannot write folder: it is not a regular file; allowed: the name"),
+    ([FASTER, "--markdown", "r.md", "--html", "folder"], "cannot write folder: it is not a regular file"),
+    ([FASTER, "--csv", "/dev/null"], "cannot write /dev/null: it is not a regular file"),
+    ([FASTER, "--csv", f"{'x' * 300}/r"], "is no folder; allowed: one that is there"),
+    ([FASTER, "--csv", "x" * 300], "File name too long"),
+    (["x" * 300], "cannot be read: File name too long"),
+    ([FASTER, "--csv", "loop"], "loop cannot be followed: Symlink loop"),
+    ([FASTER, "--html", "r", "--csv", "./r"], "r would be written over a result or another report"),
+    ([FASTER, "--figures", ".", "--html", "ratio.svg"], "ratio.svg would be written over a result or another report"),
+    (["mine.json", "--html", "mine.json"], "mine.json would be written over a result or another report"),
+    ([FASTER, "--latex", "r.tex", "--figures", "50%"], "LaTeX cannot read the path 50%/ratio.pdf; allowed: letters"),
+    (["newer.json", "--html", "r.html"], "was written by a newer samestep (schema_version 2; this one reads up to 1)"),
+    (["broken.json"], "broken.json: is not complete, valid JSON"),
+    (["nan.json"], "nan.json: holds the literal NaN, which is no JSON"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSALS, ids=[" ".join(a).replace(FASTER, "R") for a, _ in REFUSALS])
+def test_what_cannot_be_reported_is_refused_and_nothing_is_written(
+    program: Program, arguments: list[str], said: str
+) -> None:
+    for name in ("folder", "50%"):
+        (program.folder / name).mkdir()
+    (program.folder / "file").write_text("kept")
+    (program.folder / "loop").symlink_to("loop")
+    text = stored.path("faster").read_text()
+    (program.folder / "mine.json").write_text(text)
+    (program.folder / "newer.json").write_text(json.dumps({**json.loads(text), "schema_version": 2}))
+    (program.folder / "broken.json").write_text(text[: len(text) // 2])
+    (program.folder / "nan.json").write_text(text.replace('"steady": true', '"steady": NaN', 1))
+    assert said in _refused(program, *arguments)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program.folder / "folder").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write everywhere
+    said = "folder is not writable; allowed: a folder you may write to"
+    assert f"--html: {said}" in _refused(program, FASTER, "--html", "folder/r.html")
+    assert f"--figures: {said}" in _refused(program, FASTER, "--figures", "folder")
+
+
+def test_a_full_disk_leaves_what_was_there(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program.folder / "r.md").write_text("before")
+    calls: list[int] = []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    error = _refused(program, FASTER, "--markdown", "r.md", "--csv", "r.csv")
+    assert "cannot write r.csv: No space left on device" in error
+
+
+def test_no_result_is_refused(program: Program) -> None:
+    code, out, error = program.run("report")
+    assert (code, out) == (2, "")
+    assert "RESULT" in error
+
+
+def test_a_report_beside_its_result_is_what_the_readme_shows(program: Program) -> None:
+    shutil.copytree(stored.path("faster").parent, program.folder / "out")
+    code, _, _ = program.run("report", "out", "--html", "out/report.html", "--figures", "out")
+    assert code == 0
+    results.load(program.folder / "out/result.json")

@@ -1,0 +1,82 @@
+"""Results from elsewhere: whatever was changed in them, they are refused or reported truly, and nothing runs."""
+
+import csv as reader
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings, strategies
+from rich.console import Console
+
+from compare import consistency, results
+from compare.interface import Refused
+from compare.report import certificate, csv, html, latex, markdown, matrix, terminal
+from compare.report.sentences import plain, sentence
+from tests.unit import markup, mutations, stored
+from tests.unit.result_factory import make_watched
+
+RESULTS = {name: stored.result(name) for name in stored.NAMES} | {"watched": make_watched(voided=(3,))}
+CHANGED = strategies.sampled_from(sorted(RESULTS)).flatmap(lambda name: mutations.changed(RESULTS[name]))
+SETTINGS = settings(
+    deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def _loaded(data: bytes) -> dict[str, Any] | None:
+    """Return what `load` gives for a file with these bytes, None where it refuses them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        path.write_bytes(data)
+        try:
+            found = results.load(path)
+            consistency.check_verdicts(found)
+            return found
+        except Refused:
+            return None
+
+
+@settings(SETTINGS, max_examples=150)
+@given(CHANGED)
+def test_a_changed_result_is_refused_or_told_truly(changed: dict[str, Any]) -> None:
+    result = _loaded(json.dumps(changed).encode())
+    if result is None:
+        return
+    report = matrix.report([result, result])
+    told = [plain(sentence(comparison)) for comparison in result["comparisons"]]
+    words = markup.check_markdown(markdown.render(report, {}))
+    tables = markup.check_latex(latex.render(report, {}))
+    rows = list(reader.DictReader(io.StringIO(csv.render([result]))))
+    stream = io.StringIO()
+    console = Console(file=stream, width=10_000)
+    terminal.render(result, console)
+    certificate.render(result, console, verbose=True)
+    for text in told:
+        assert text in words
+        assert text in stream.getvalue()
+    assert "samestep-matrix-matrix" in tables
+    samples = [each["step_seconds"]["samples"] for each in result["contenders"] if each["step_seconds"]]
+    assert [float(row["seconds_per_step"]) for row in rows] == [s for rounds in samples for r in rounds for s in r]
+    assert "\x1b" not in stream.getvalue()
+
+
+@settings(SETTINGS, max_examples=30)
+@given(CHANGED)
+def test_nothing_of_a_changed_result_runs_on_its_page(changed: dict[str, Any]) -> None:
+    result = _loaded(json.dumps(changed).encode())
+    if result is None:
+        return
+    page = markup.check_page(html.render(matrix.report([result])))
+    assert plain(matrix.report([result]).claim) in page.text
+    for contender in result["contenders"]:
+        assert plain(contender["name"]) in page.text
+
+
+@settings(SETTINGS, max_examples=150)
+@given(strategies.sampled_from(sorted(RESULTS)).flatmap(lambda name: mutations.damaged(RESULTS[name])))
+def test_a_damaged_file_is_refused_or_valid(data: bytes) -> None:
+    result = _loaded(data)
+    if result is not None:
+        results.validate(result)
+        markup.check_latex(latex.render(matrix.report([result]), {}))
