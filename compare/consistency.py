@@ -19,7 +19,16 @@ def check(result: Result) -> None:
     Raises:
         Refused: with the path of the first contradiction, and what is allowed there.
     """
-    for find in (_names, _ratios, _verdicts, _claims_without_agreement, _windows, _telemetry, _trajectories):
+    for find in (
+        _names,
+        _ratios,
+        _verdicts,
+        _claims_without_agreement,
+        _agreement,
+        _windows,
+        _telemetry,
+        _trajectories,
+    ):
         for fault in find(result):
             raise Refused(fault)
 
@@ -65,6 +74,16 @@ def _claims_without_agreement(result: Result) -> Iterator[str]:
                 f"comparisons[{index}].verdict is {comparison['verdict']} although the agreement of "
                 f"{comparison['contender']} with {comparison['baseline']} failed; allowed: INVALID"
             )
+
+
+def _agreement(result: Result) -> Iterator[str]:
+    agreement = result["agreement"]
+    for index, pair in enumerate(agreement["pairs"]):
+        failed = [gate["name"] for gate in pair["gates"] if not gate["passed"]]
+        if pair["status"] == "pass" and failed:
+            yield f"agreement.pairs[{index}].status is pass although the gate {repr(failed[0])} failed; allowed: fail"
+        if agreement["status"] == "pass" and pair["status"] != "pass":
+            yield f"agreement.status is pass although that of pairs[{index}] is {pair['status']}; allowed: that"
 
 
 def _windows(result: Result) -> Iterator[str]:
