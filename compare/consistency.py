@@ -25,13 +25,14 @@ def check(result: Result) -> None:
 
 
 def check_verdicts(result: Result) -> None:
-    """Check that no verdict is another than its ratio gives, which `samestep verify` finds as well, and reports.
+    """Check that verdicts and the agreement are what their figures give, as `samestep verify` does for itself.
 
     Raises:
-        Refused: with the first that is.
+        Refused: with the first that is not.
     """
-    for fault in _verdicts(result):
-        raise Refused(fault)
+    for find in (_verdicts, _agreement):
+        for fault in find(result):
+            raise Refused(fault)
 
 
 def _names(result: Result) -> Iterator[str]:
@@ -75,6 +76,16 @@ def _claims_without_agreement(result: Result) -> Iterator[str]:
                 f"comparisons[{index}].verdict is {comparison['verdict']} although the agreement of "
                 f"{comparison['contender']} with {comparison['baseline']} failed; allowed: INVALID"
             )
+
+
+def _agreement(result: Result) -> Iterator[str]:
+    agreement = result["agreement"]
+    for index, pair in enumerate(agreement["pairs"]):
+        failed = [gate["name"] for gate in pair["gates"] if not gate["passed"]]
+        if pair["status"] == "pass" and failed:
+            yield f"agreement.pairs[{index}].status is pass although the gate {repr(failed[0])} failed; allowed: fail"
+        if agreement["status"] == "pass" and pair["status"] != "pass":
+            yield f"agreement.status is pass although that of pairs[{index}] is {pair['status']}; allowed: that"
 
 
 def _windows(result: Result) -> Iterator[str]:

@@ -23,6 +23,12 @@ from compare.report.sentences import (
 
 Result = Mapping[str, Any]
 
+_AGREES = {
+    "pass": "{} agrees with {}",
+    "fail": "{} does not agree with {}",
+    "skipped": "it is not known whether {} agrees with {}",
+}
+
 
 def part(result: Result) -> Part:
     """Return all that a report says of a valid result."""
@@ -50,8 +56,11 @@ def verdict(result: Result) -> str:
         return sentence(comparisons[0])
     if comparisons:
         return "; ".join(f"{claim(each)} ({each['verdict']})" for each in comparisons)
-    agreement = agreement_lines(result["agreement"])[0]
-    return f"{agreement}; nothing was timed"
+    agreement = result["agreement"]
+    found = [_AGREES[each["status"]].format(each["contender"], each["baseline"]) for each in agreement["pairs"]]
+    if not found:
+        return f"{agreement_lines(agreement)[0]}; nothing was timed"
+    return f"{', '.join(found)} in {agreement['precision']}; nothing was timed"
 
 
 def _ratio(result: Result) -> Section:

@@ -22,6 +22,13 @@ def _checked(result: dict[str, Any]) -> None:
     consistency.check_verdicts(result)
 
 
+def _agreement(pair: str = "pass", gate: bool = True) -> dict[str, Any]:
+    agreement = make_result()["agreement"]
+    agreement["pairs"][0]["status"] = pair
+    agreement["pairs"][0]["gates"][0]["passed"] = gate
+    return agreement
+
+
 @pytest.mark.parametrize("name", stored.NAMES)
 def test_what_samestep_wrote_holds(name: str) -> None:
     results.load(stored.path(name))
@@ -48,6 +55,11 @@ def test_what_samestep_wrote_holds(name: str) -> None:
             {"comparisons": [make_comparison(verdict="INCONCLUSIVE", ratio=make_comparison()["ratio"])]},
             "comparisons[0].verdict is INCONCLUSIVE; allowed by its ratio: FASTER",
         ),
+        (
+            {"agreement": _agreement(gate=False)},
+            "agreement.pairs[0].status is pass although the gate 'semantic' failed",
+        ),
+        ({"agreement": _agreement("skipped")}, "agreement.status is pass although that of pairs[0] is skipped"),
         (
             {"contenders": [make_contender(**_step(windows=[[[0, 1]]])), make_contender("jax")]},
             "contenders[0].step_seconds.windows is not one window a sample",
