@@ -1,8 +1,9 @@
 """What a backend is and what crosses between it and samestep: the shared interface.
 
-Arrays that cross are NumPy, float32 or float64 (labels int32), images NHWC, convolution kernels HWIO,
-dense kernels [inputs, outputs]. Names of parameters and buffers are the dotted attribute path of the layer in
-the model followed by `kernel`, `bias`, `scale` (parameters), `mean` or `var` (buffers); both twins use the same.
+Arrays that cross are NumPy, float32 or float64 (labels int32), images NHWC, convolution kernels HWIO (a transposed
+convolution's are those of the convolution that it transposes, so HWOI), dense kernels [inputs, outputs]. Names of
+parameters and buffers are the dotted attribute path of the layer in the model followed by `kernel`, `bias`, `scale`
+(parameters), `mean` or `var` (buffers); both twins use the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence

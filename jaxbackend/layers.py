@@ -43,6 +43,38 @@ class Conv(nnx.Conv):
         )
 
 
+class ConvTranspose(nnx.ConvTranspose):
+    """Square transposed 2-D convolution, as in torch.nn.ConvTranspose2d without output padding.
+
+    Input pixel (i, j) times kernel[y, x] is added to output pixel (stride * i + y - padding, stride * j + x - padding):
+    the gradient of a convolution with the same kernel [height, width, outputs, inputs], stride and padding. Flax's
+    default turns the kernel round, and its padding is that of the enlarged input.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        size: int,
+        *,
+        policy: Policy,
+        stride: int = 1,
+        padding: int = 0,
+    ) -> None:
+        super().__init__(
+            inputs,
+            outputs,
+            (size, size),
+            strides=stride,
+            padding=_sides(size - 1 - padding),
+            transpose_kernel=True,
+            dtype=policy.compute_dtype,
+            param_dtype=policy.parameter_dtype,
+            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
+            rngs=nnx.Rngs(0),
+        )
+
+
 class Dense(nnx.Linear):
     """Affine map of the last axis."""
 
@@ -151,9 +183,26 @@ class Flatten(nnx.Module):
         return x.reshape(x.shape[0], -1)
 
 
+class Concatenate(nnx.Module):
+    """Put two images' channels one after the other, the second image padded by zeros at its far edges to fit the first.
+
+    Pooling leaves out a remainder at the far edge, so that is where an image that was enlarged again lacks it.
+    """
+
+    def __call__(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        """Join first [N, H, W, C1] and second [N, h, w, C2] to [N, H, W, C1 + C2]."""
+        rows, columns = (first.shape[axis] - second.shape[axis] for axis in (1, 2))
+        return jnp.concatenate([first, jnp.pad(second, ((0, 0), (0, rows), (0, columns), (0, 0)))], -1)
+
+
 def relu(x: jax.Array) -> jax.Array:
     """Return max(x, 0)."""
     return nnx.relu(x)
+
+
+def relu6(x: jax.Array) -> jax.Array:
+    """Return min(max(x, 0), 6), whose gradient is 0 at 0 and at 6."""
+    return jax.nn.relu6(x)
 
 
 def gelu(x: jax.Array) -> jax.Array:
