@@ -32,15 +32,19 @@ class Case:
 
 
 def native(plan: Plan) -> Case:
-    """Return the case of the plan itself, its batch cut to 64 images."""
-    return Case(min(plan.batch_size, _LARGEST_BATCH), None)
+    """Return the case of the plan itself, its batch cut to 64 images, or to two a micro-batch."""
+    parts = plan.accumulate
+    return Case(min(plan.batch_size, max(2, _LARGEST_BATCH // parts) * parts), None)
 
 
 def adversarial(plan: Plan) -> tuple[Case, ...]:
-    """Return the native case, the least batch at an odd image size, and an odd batch at another even size."""
-    size = plan.workload.model.image[0]
+    """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
+
+    With micro-batches, it is they that are the least and odd.
+    """
+    size, parts = plan.workload.model.image[0], plan.accumulate
     odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)
-    return native(plan), Case(2, odd), Case(7, even)
+    return native(plan), Case(2 * parts, odd), Case(7 * parts, even)
 
 
 def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> None:

@@ -35,6 +35,9 @@ class Schedule:
     `constant`: 1. `step`: `factor` to the power of how many `milestones` have been reached. `cosine`: half a cosine
     wave from 1 at the end of warm-up to 0 at `total` steps (Loshchilov and Hutter 2017, without restarts). In the first
     `warmup` steps, any of these times (step + 1) / warmup (Goyal et al. 2017).
+
+    A learning rate that is not constant is rounded to float32, whatever the precision: torch's fused updates read it
+    from the device's memory as such.
     """
 
     name: str = "constant"
@@ -60,6 +63,9 @@ class OptimizerSpec:
     `weight_decay` times the parameter is added to the gradient, or, if `decoupled` (adam only), to the step (AdamW,
     Loshchilov and Hutter 2019); only kernels decay if `decay_kernels_only`.
 
+    Before all that, gradients whose common Euclidean norm exceeds `clip_norm` are scaled down to it: all are multiplied
+    by min(1, clip_norm / (norm + 1e-6)) (torch.nn.utils.clip_grad_norm_; Pascanu et al. 2013).
+
     Raises:
         ValueError: decoupled decay of another rule than adam.
     """
@@ -73,6 +79,7 @@ class OptimizerSpec:
     weight_decay: float = 0.0
     decoupled: bool = False
     decay_kernels_only: bool = False
+    clip_norm: float | None = None
     schedule: Schedule = Schedule()
 
     def __post_init__(self) -> None:

@@ -24,8 +24,6 @@ class TorchSession:
 
     def __init__(self, spec: RunSpec) -> None:
         workload, knobs = workloads.get(spec.workload), spec.knobs
-        if knobs["graph-capture"] and not workload.optimizer.schedule.is_constant:
-            raise Refused(f"graph-capture would freeze the learning rate of {spec.workload}'s schedule in torch")
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)
@@ -45,8 +43,16 @@ class TorchSession:
         update = optim.build(
             workload.optimizer, model, fused=bool(knobs["fused-optimizer"]), capturable=bool(knobs["graph-capture"])
         )
-        self._rule, smoothing = workload.optimizer, workload.label_smoothing
-        self._step = TrainingStep(model, update, self._policy, self._device, knobs, smoothing=smoothing)
+        self._step = TrainingStep(
+            model,
+            update,
+            self._policy,
+            self._device,
+            knobs,
+            rule=workload.optimizer,
+            smoothing=workload.label_smoothing,
+            accumulate=spec.accumulate,
+        )
         self._leaves = layout.leaves(model)
         self._several: tuning.Several | None = None
         self._stacked: tuple[torch.Tensor, torch.Tensor]
@@ -91,7 +97,6 @@ class TorchSession:
                     self._steps += self.steps_per_dispatch
                     steps -= self.steps_per_dispatch
             for _ in range(steps):
-                optim.schedule(self._step.update, self._rule, self._steps)
                 self._losses.append(self._step(*self._next_batch()))
                 self._steps += 1
 
@@ -110,19 +115,18 @@ class TorchSession:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             placed, _ = self._placed(Batch(images, np.zeros(len(images), np.int32)))
-            return self._step.evaluate(placed).cpu().numpy()
+            return layout.channels_last(self._step.evaluate(placed))
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
             before = {leaf.name: layout.export(leaf.tensor, leaf) for leaf in parameters}
-            optim.schedule(self._step.update, self._rule, self._steps)
             internals = self._step.inspected(*self._placed(batch))
             self._steps += 1
         dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
         arrays = {f"activation/{name}": layout.channels_last(array.to(dtype)) for name, array in outputs.items()}
-        arrays |= {name: internals[name].cpu().numpy() for name in ("logits", "loss")}
+        arrays |= {name: layout.channels_last(internals[name]) for name in ("logits", "loss")}
         arrays |= {f"gradient/{leaf.name}": layout.export(gradients[id(leaf.tensor)], leaf) for leaf in parameters}
         arrays |= {f"update/{leaf.name}": layout.export(leaf.tensor, leaf) - before[leaf.name] for leaf in parameters}
         buffers = [leaf for leaf in self._leaves if not leaf.is_parameter]
@@ -156,6 +160,7 @@ class TorchSession:
             "tf32": None if self._policy.tf32 is None else products == {"tf32"},
             "loss_scaling": self._step.scaling.is_enabled(),
             "batch_size": len(labels),
+            "accumulate": self._spec.accumulate,
             "compile": counters["frames"]["ok"] > 0,
             "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),

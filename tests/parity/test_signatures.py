@@ -38,7 +38,10 @@ ONLY_TORCH = {
         "leaves": "see Leaf",
         "channels_last": "jax activations are channels-last already",
     },
-    "optim.py": {"schedule": "jax's rule takes the step's number and schedules itself"},
+    "optim.py": {
+        "schedule": "jax's rule takes the step's number and schedules itself",
+        "rate_device": "see schedule",
+    },
     "precision.py": {
         "Policy.autocast": "jax layers are told their compute dtype when they are made",
         "tf32_switches": "jax has one setting, torch one for products and one for convolutions",
@@ -59,6 +62,7 @@ ARGUMENTS = {
     ("layout.py", "export"): "a whole state in jax, one tensor and its leaf in torch",
     ("layout.py", "assign"): "jax makes a new state and places it; torch's leaves know dtype and device",
     ("memory.py", "report"): "only XLA has a compiled program with a static plan",
+    ("optim.py", "clip"): "a rule among others in jax; torch clips the gradients that its optimizer holds",
     ("optim.py", "build"): "torch's optimizers hold parameters and have kernel options of their own",
     ("optim.py", "export"): "torch's optimizer keys its moments by tensor",
     ("step.py", "TrainingStep.__init__"): "autocast and GradScaler are made for a device type",
