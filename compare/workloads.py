@@ -105,6 +105,16 @@ class Workload:
     label_smoothing: float = 0.0
 
 
+# Expansion, channels, blocks and first stride of each stage (Sandler et al. 2018, table 2).
+_INVERTED_RESIDUALS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 _ADAM = OptimizerSpec("adam", learning_rate=1e-3)
 
 _ALL = (
@@ -182,6 +192,44 @@ _ALL = (
         batch_size=128,
         epochs=1,
         label_smoothing=0.1,
+    ),
+    Workload(
+        name="vgg16",
+        summary="VGG-16 without batch norm and dropout on synthetic 224x224 images, SGD with momentum",
+        model=ModelSpec(
+            "vgg",
+            (224, 224, 3),
+            1000,
+            {"depths": (2, 2, 3, 3, 3), "widths": (64, 128, 256, 512, 512), "hidden": (4096, 4096)},
+        ),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.01, momentum=0.9, weight_decay=5e-4),
+        data="synthetic",
+        batch_size=128,
+        epochs=1,
+    ),
+    Workload(
+        name="mobilenet-v2",
+        summary="MobileNetV2 without dropout on synthetic 224x224 images, SGD with momentum, warm-up and cosine",
+        model=ModelSpec("mobilenet", (224, 224, 3), 1000, {"stem": 32, "stages": _INVERTED_RESIDUALS, "head": 1280}),
+        optimizer=OptimizerSpec(
+            "sgd",
+            learning_rate=0.045,
+            momentum=0.9,
+            weight_decay=4e-5,
+            schedule=Schedule("cosine", warmup=20, total=1000),
+        ),
+        data="synthetic",
+        batch_size=256,
+        epochs=1,
+    ),
+    Workload(
+        name="unet",
+        summary="U-Net with batch norm, a class for every pixel of synthetic 256x256 shapes, SGD, gradients clipped",
+        model=ModelSpec("unet", (256, 256, 3), 5, {"widths": (64, 128, 256, 512, 1024)}),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.05, momentum=0.9, clip_norm=1.0),
+        data="shapes",
+        batch_size=16,
+        epochs=4,
     ),
 )
 

@@ -20,13 +20,8 @@ OFFSET = 30.0  # of images whose mean is far from 0, where variance formulas dif
 def _probe(name: str, size: int, **changes: Any) -> Workload:
     """Return a real workload, narrow and on small images."""
     real = workloads.get(name)
-    narrow: dict[str, Any] = {"resnet": {"depths": (1, 1), "widths": (4, 6)}, "convnext": {"depths": (1, 1)}}.get(
-        real.model.family, {}
-    )
-    if real.model.family in ("staged", "convnext"):
-        narrow["widths"] = (4, 6)
-    model = replace(real.model, image=(size, size, real.model.image[2]), classes=CLASSES)
-    return replace(real, model=replace(model, arguments={**model.arguments, **narrow}), **changes)
+    image = (size, size, real.model.image[2])
+    return replace(real, model=twins.narrowed(real.model, image=image, classes=CLASSES), **changes)
 
 
 _SGD = workloads.get("cifar-cnn").optimizer
@@ -42,6 +37,9 @@ PROBES: dict[str, Workload] = {
     "cifar-resnet18": _probe("cifar-resnet18", 8),
     "resnet50": _probe("resnet50", 20),
     "convnext-tiny": _probe("convnext-tiny", 17),
+    "vgg16": _probe("vgg16", 9),
+    "mobilenet-v2": _probe("mobilenet-v2", 17),
+    "unet": _probe("unet", 11),
     "digits-cnn, smoothed": _probe("digits-cnn", 8, label_smoothing=0.1),
     "digits-cnn, scheduled": _probe(
         "digits-cnn", 8, optimizer=OptimizerSpec("sgd", 0.05, schedule=Schedule("cosine", total=10))
