@@ -4,27 +4,24 @@ Opens a session as samestep's worker does, then alternates blocks A B B A betwee
 written by hand that calls the framework directly. Prints the ratio of step times, reported over bare, with its
 interval; exits 1 where the estimate is more than 2 % from 1.
 
-    python benchmarks/bare_loop.py --backend jax --workload digits-cnn
+    python -m benchmarks.bare_loop --backend jax --workload digits-cnn
 """
 
 import argparse
 import contextlib
-import importlib
-import os
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-from compare import data, knobs, statistics, workloads
-from compare.data import store
-from compare.interface import DEVICES, PRECISIONS, RunSpec
+from benchmarks import in_process
+from compare import statistics
+from compare.interface import DEVICES, PRECISIONS
 from compare.measure.order import palindromic
 from compare.rounds import BLOCK_SECONDS
-from compare.worker import Worker, timed
+from compare.worker import timed
+from compare.workloads import WORKLOADS
 
 LIMIT = 0.02
 PALINDROMES = 3
@@ -89,7 +86,7 @@ def jax_loop(session: Any) -> Bare:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("jax", "torch"), required=True)
-    parser.add_argument("--workload", choices=("digits-cnn", "cifar-cnn"), default="digits-cnn")
+    parser.add_argument("--workload", choices=tuple(WORKLOADS), default="digits-cnn")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--device", choices=[name for name in DEVICES if name != "auto"], default="cpu")
     parser.add_argument("--tuning", default="compiled")
@@ -100,19 +97,15 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     wanted = arguments()
-    workload = workloads.get(wanted.workload)
-    size = wanted.batch_size or workload.batch_size
-    switches = knobs.resolve(wanted.backend, wanted.tuning, wanted.device)
-    os.environ |= knobs.child_environment(wanted.backend, switches, wanted.device, False, os.environ)
-    backend = importlib.import_module(f"{wanted.backend}backend.session").BACKEND
-
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "dataset.safetensors"
-        store.save(data.load(workload, folder=None, seed=0, batch_size=size), path)
-        spec = RunSpec(workload.name, wanted.precision, wanted.device, size, 0, switches, 1, str(path))
-        worker = Worker(backend, perf_counter)
-        worker.open(spec.to_json())
-        steps = worker.warm_up(BLOCK_SECONDS[wanted.device], None)["steps_per_block"]
+    worker = in_process.opened(
+        wanted.backend,
+        wanted.tuning,
+        wanted.workload,
+        precision=wanted.precision,
+        device=wanted.device,
+        batch_size=wanted.batch_size,
+    )
+    steps = worker.warm_up(BLOCK_SECONDS[wanted.device], None)["steps_per_block"]
     session: Any = worker._open_session
 
     # The worker enters the precision's scope at every `run`; here it is entered once, outside the clock.
@@ -136,7 +129,7 @@ def main() -> int:
     ratio = statistics.paired_ratio(bare_medians, reported_medians)
     passed = abs(ratio.estimate - 1) <= LIMIT
     print(
-        f"{wanted.backend}:{wanted.tuning} {workload.name} {wanted.precision} {wanted.device} batch {size}, "
+        f"{wanted.backend}:{wanted.tuning} {wanted.workload} {wanted.precision} {wanted.device}, "
         f"{steps} steps per block, {wanted.rounds} rounds of {2 * PALINDROMES} blocks each\n"
         f"reported {1e3 * median(reported_medians):.4f} ms, bare {1e3 * median(bare_medians):.4f} ms per step; "
         f"reported / bare {ratio.estimate:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}: "

@@ -3,24 +3,16 @@
 Quicker than `samestep compare torch:stock torch:compiled ...` and weaker: one process says nothing about how launches
 differ. Prints each tuning's step time and its ratio to the first's, with the interval over rounds.
 
-    python benchmarks/tunings.py --backend torch stock compiled tuned
+    python -m benchmarks.tunings --backend torch stock compiled tuned
 """
 
 import argparse
-import importlib
-import os
-import tempfile
-from pathlib import Path
 from statistics import median
-from time import perf_counter
-from typing import Any
 
-from compare import data, knobs, statistics, workloads
-from compare.data import store
-from compare.interface import RunSpec
+from benchmarks import in_process
+from compare import statistics, workloads
 from compare.measure.order import palindromic
 from compare.rounds import BLOCK_SECONDS
-from compare.worker import Worker
 
 PALINDROMES = 3
 
@@ -36,17 +28,12 @@ def main() -> None:
 
     workload = workloads.get(wanted.workload)
     size = wanted.batch_size or workload.batch_size
-    os.environ |= knobs.child_environment(wanted.backend, {}, "cpu", False, os.environ)
-    backend: Any = importlib.import_module(f"{wanted.backend}backend.session").BACKEND
-    workers: list[Worker] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "dataset.safetensors"
-        store.save(data.load(workload, folder=None, seed=0, batch_size=size), path)
-        for tuning in wanted.tunings:
-            switches = knobs.resolve(wanted.backend, tuning, "cpu")
-            worker = Worker(backend, perf_counter)
-            worker.open(RunSpec(workload.name, "float32", "cpu", size, 0, switches, 1, str(path)).to_json())
-            workers.append(worker)
+    workers = [
+        in_process.opened(
+            wanted.backend, tuning, workload.name, precision="float32", device="cpu", batch_size=wanted.batch_size
+        )
+        for tuning in wanted.tunings
+    ]
     steps = [worker.warm_up(BLOCK_SECONDS["cpu"], None)["steps_per_block"] for worker in workers]
 
     medians: list[list[float]] = [[] for _ in workers]

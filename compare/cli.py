@@ -35,7 +35,7 @@ def _root(
     del version
 
 
-for command in (compare.compare, agree.agree, selftest.selftest, fit.fit, lists.workloads, lists.env):
+for command in (compare.compare, agree.agree, selftest.selftest, fit.fit, lists.workloads, lists.knobs, lists.env):
     app.command()(command)
 
 

@@ -29,6 +29,22 @@ class Contender:
         return BACKENDS[self.backend][0]
 
 
+def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[str]:
+    """Return the contenders with the tuning of `--tuning`, or the knobs of `--knobs`, where they name none.
+
+    Raises:
+        Refused: for both options at once, or an empty one.
+    """
+    if tuning is not None and knobs is not None:
+        raise Refused("--tuning and --knobs exclude each other; allowed: --tuning NAME+KNOB+...")
+    chosen = tuning if knobs is None else knobs.replace(",", "+")
+    if chosen is None:
+        return list(texts)
+    if not chosen:
+        raise Refused("--tuning and --knobs must not be empty; allowed: stock, compiled, tuned, or knobs joined by ','")
+    return [text if ":" in text else f"{text}:{chosen}" for text in texts]
+
+
 def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
     """Return the contenders of a command line, the first being the baseline.
 

@@ -104,6 +104,7 @@ def _contender(plan: Plan, outcomes: Outcomes, outcome: Outcome) -> dict[str, An
         "settings": outcome.settings,
         "versions": outcome.versions,
         "compile_seconds": start.get("compile_seconds"),
+        "cached_compile_seconds": median(outcome.cached_compile_seconds) if outcome.cached_compile_seconds else None,
         "first_step_seconds": start.get("first_step_seconds"),
         "warmup_seconds": start.get("warmup_seconds"),
         "steady": start.get("steady"),

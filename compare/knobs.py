@@ -1,13 +1,11 @@
 """The optimisation switches: one name each, what it does in either framework, and the named tunings made of them.
 
 A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compiled` or `tuned` and may be left out
-(then the knobs start from `stock`). A knob that a framework has no switch for is refused by name, never ignored.
+(then the knobs start from `stock`). A knob that a framework, workload or device cannot honour is refused by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from compare.interface import Refused
 
@@ -16,13 +14,13 @@ Value = bool | int
 
 @dataclass(frozen=True)
 class Knob:
-    """One switch. `mechanism` says what it does per backend; a backend in `fixed` has no switch, and why."""
+    """One switch. `mechanism` says what it does per backend; a backend in `always` has it on, and why."""
 
     name: str
     summary: str
     default: Value
     mechanism: Mapping[str, str]
-    fixed: Mapping[str, str]
+    always: Mapping[str, str]
 
 
 _ALL = (
@@ -38,7 +36,7 @@ _ALL = (
         "keep images and kernels in NHWC memory order",
         False,
         {"torch": "model and images .to(memory_format=torch.channels_last)"},
-        {"jax": "always NHWC"},
+        {"jax": "images and kernels are NHWC"},
     ),
     Knob(
         "fused-optimizer",
@@ -52,7 +50,7 @@ _ALL = (
         "let the step overwrite its input state",
         False,
         {"jax": "jax.jit(donate_argnums=0)"},
-        {"torch": "updates are always in place"},
+        {"torch": "updates are in place"},
     ),
     Knob(
         "steps-per-dispatch",
@@ -73,10 +71,10 @@ _ALL = (
     ),
     Knob(
         "kernel-search",
-        "time several convolution kernels and keep the fastest",
+        "time several kernels and keep the fastest",
         False,
-        {"torch": "torch.backends.cudnn.benchmark"},
-        {"jax": "XLA autotunes at its default level"},
+        {"jax": "XLA's autotuning (off: --xla_gpu_autotune_level=0)", "torch": "torch.backends.cudnn.benchmark"},
+        {},
     ),
 )
 
@@ -85,37 +83,44 @@ KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in _ALL}
 TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
     "compiled": "stock and the compiler",
-    "tuned": "the fastest known for the device",
+    "tuned": "the fastest known for the workload and device",
 }
 
 # Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers.
-_SETTINGS: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
-    ("jax", "stock", "cpu"): {"compile": True},
-    ("jax", "stock", "cuda"): {"compile": True},
-    ("jax", "compiled", "cpu"): {"compile": True, "donation": True},
-    ("jax", "compiled", "cuda"): {"compile": True, "donation": True},
-    # A scan of convolutions is slower than single steps on XLA's CPU backend, a compiled model slower than eager
-    # kernels with PyTorch's (docs/measurements.md), so the tuned settings of the CPU leave them out.
-    ("jax", "tuned", "cpu"): {"compile": True, "donation": True},
-    ("jax", "tuned", "cuda"): {"compile": True, "donation": True, "graph-capture": True, "steps-per-dispatch": 20},
-    ("torch", "stock", "cpu"): {},
-    ("torch", "stock", "cuda"): {},
-    ("torch", "compiled", "cpu"): {"compile": True},
-    ("torch", "compiled", "cuda"): {"compile": True},
-    ("torch", "tuned", "cpu"): {"channels-last": True, "fused-optimizer": True},
-    ("torch", "tuned", "cuda"): {
-        "compile": True,
-        "channels-last": True,
-        "fused-optimizer": True,
-        "graph-capture": True,
-        "steps-per-dispatch": 20,
-        "kernel-search": True,
-    },
+GIVEN: Mapping[tuple[str, str], Mapping[str, Value]] = {
+    ("jax", "stock"): {"compile": True},
+    ("jax", "compiled"): {"compile": True, "donation": True},
+    ("torch", "stock"): {},
+    ("torch", "compiled"): {"compile": True},
+}
+
+EVERY_OTHER = "every other workload"
+_JAX_GRAPH: Mapping[str, Value] = {"compile": True, "donation": True, "graph-capture": True}
+_TORCH_GRAPH: Mapping[str, Value] = {
+    "compile": True,
+    "channels-last": True,
+    "fused-optimizer": True,
+    "graph-capture": True,
+    "kernel-search": True,
+}
+
+# The fastest known, by (backend, device, workload), each with where it was measured. A scan of convolutions is slower
+# than single steps on XLA's CPU backend, a compiled model slower than eager kernels with PyTorch's.
+TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
+    ("jax", "cpu", EVERY_OTHER): ({"compile": True, "donation": True}, "docs/measurements.md"),
+    ("torch", "cpu", EVERY_OTHER): ({"channels-last": True, "fused-optimizer": True}, "docs/measurements.md"),
+    ("jax", "cuda", EVERY_OTHER): ({**_JAX_GRAPH, "steps-per-dispatch": 20}, "benchmarks/h200"),
+    ("torch", "cuda", EVERY_OTHER): ({**_TORCH_GRAPH, "steps-per-dispatch": 20}, "benchmarks/h200"),
+    # A step of tens of milliseconds hides its launch, and a program of many such steps only takes longer to compile.
+    ("jax", "cuda", "resnet50"): ({"compile": True, "donation": True}, "benchmarks/h200"),
+    ("torch", "cuda", "resnet50"): (_TORCH_GRAPH, "benchmarks/h200"),
 }
 
 
-def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
+def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, Value]:
     """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
+
+    `tuned` differs from workload to workload.
 
     Raises:
         Refused: for an unknown tuning, knob or value, or a knob that the backend or device has no switch for.
@@ -123,8 +128,8 @@ def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
     head, *rest = tuning.split("+")
     if head not in TUNINGS:
         head, rest = "stock", [head, *rest]
-    values: dict[str, Value] = {knob.name: knob.default for knob in _ALL if backend not in knob.fixed}
-    values |= _SETTINGS.get((backend, head, device), {})
+    values: dict[str, Value] = {knob.name: knob.default for knob in _ALL if backend not in knob.always}
+    values |= _named(backend, head, device, workload)
     given: set[str] = set()
     for item in rest:
         name, _, text = item.partition("=")
@@ -137,11 +142,23 @@ def resolve(backend: str, tuning: str, device: str) -> dict[str, Value]:
         if name in given:
             raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")
         given.add(name)
-        if backend in knob.fixed:
-            raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.fixed[backend]})")
-        values[name] = _value(knob, text, f"{backend}:{tuning}")
-    _check_device(backend, tuning, device, values)
+        value = _value(knob, text, f"{backend}:{tuning}")
+        if backend not in knob.always:
+            values[name] = value
+        elif not value:
+            raise Refused(f"{backend}:{tuning}: {backend} cannot do without {name} ({knob.always[backend]})")
+    _check_together(f"{backend}:{tuning}", backend, device, values, given)
     return values
+
+
+def _named(backend: str, name: str, device: str, workload: str) -> Mapping[str, Value]:
+    if name == "tuned":
+        nothing: tuple[Mapping[str, Value], str] = {}, ""
+        settings, _ = TUNED.get((backend, device, workload), TUNED.get((backend, device, EVERY_OTHER), nothing))
+    else:
+        settings = GIVEN.get((backend, name), {})
+    # XLA searches unless it is told not to, cuDNN under PyTorch only when it is told to.
+    return {"kernel-search": True, **settings} if backend == "jax" and device == "cuda" else settings
 
 
 def _value(knob: Knob, text: str, where: str) -> Value:
@@ -154,8 +171,7 @@ def _value(knob: Knob, text: str, where: str) -> Value:
     return int(text)
 
 
-def _check_device(backend: str, tuning: str, device: str, values: Mapping[str, Value]) -> None:
-    where = f"{backend}:{tuning}"
+def _check_together(where: str, backend: str, device: str, values: Mapping[str, Value], given: Collection[str]) -> None:
     if device == "cpu" and values.get("graph-capture"):
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):
@@ -165,48 +181,7 @@ def _check_device(backend: str, tuning: str, device: str, values: Mapping[str, V
         raise Refused(f"{where}: steps-per-dispatch above 1 needs graph-capture (and --device cuda) in torch")
     if backend == "jax" and several and not values.get("compile"):
         raise Refused(f"{where}: steps-per-dispatch above 1 needs compile in jax")
+    if backend == "jax" and "fused-optimizer" in given and not values.get("compile"):
+        raise Refused(f"{where}: fused-optimizer needs compile in jax")
     if backend == "jax" and values.get("donation") and not values.get("compile"):
         raise Refused(f"{where}: donation needs compile in jax")
-
-
-def child_environment(
-    backend: str,
-    knobs: Mapping[str, Any],
-    device: str,
-    deterministic: bool,
-    inherited: Mapping[str, str],
-    memory_fraction: float | None = None,
-) -> dict[str, str]:
-    """Return the variables to add for one child process, merged with what the user has set.
-
-    No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
-    (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
-    the most that JAX's allocator grows to (None: JAX's default, 0.75).
-    """
-    added: dict[str, str] = {}
-    flags: list[str] = []
-    if backend == "torch" and deterministic:
-        added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch.use_deterministic_algorithms asks for it
-    if backend == "jax":
-        added["JAX_PLATFORMS"] = device
-        added["XLA_PYTHON_CLIENT_PREALLOCATE"] = inherited.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        if memory_fraction is not None and device == "cuda":
-            added["XLA_CLIENT_MEM_FRACTION"] = repr(memory_fraction)
-            added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name; jaxlib refuses both
-        if knobs.get("graph-capture"):
-            flags.append("--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE")
-        if deterministic and device == "cuda":
-            flags.append("--xla_gpu_deterministic_ops=true")
-        if flags:
-            added["XLA_FLAGS"] = " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip()
-    return added
-
-
-def cache_environment(backend: str, folder: Path) -> dict[str, str]:
-    """Return the variables that put a backend's persistent cache of compiled programs into `folder`."""
-    if backend == "jax":
-        return {
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"), "TRITON_CACHE_DIR": str(folder / "triton")}

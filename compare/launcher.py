@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from compare import knobs
+from compare import knobs, variables
 from compare.agreement.certificate import Certificate
 from compare.agreement.trajectory import Curves
 from compare.child import Child
@@ -41,6 +41,7 @@ class Outcome:
     samples: list[list[float]] = field(default_factory=list[list[float]])
     windows: list[list[Window]] = field(default_factory=list[list[Window]])
     unsteady_rounds: int = 0
+    cached_compile_seconds: list[float] = field(default_factory=list[float])
     unproven: str | None = None
 
 
@@ -118,14 +119,14 @@ class Launcher:
     def started(self, outcome: Outcome, *, purpose: str) -> Child:
         """Start a child without waiting for it."""
         contender = outcome.contender
-        values = knobs.resolve(contender.backend, contender.tuning, self.plan.device)
-        added = knobs.child_environment(
+        values = knobs.resolve(contender.backend, contender.tuning, self.plan.device, self.plan.workload.name)
+        added = variables.child_environment(
             contender.backend, values, self.plan.device, self.plan.deterministic, os.environ, self.memory_fraction
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # have other precisions and keep theirs from run to run.
         cache = _user_cache() if purpose == "certificate" else self.scratch / f"cache-{contender.name}"
-        added |= knobs.cache_environment(contender.backend, cache)
+        added |= variables.cache_environment(contender.backend, cache)
         child = Child(contender.name, contender.package, added, self.scratch)
         self.family.add(child.pid)
         return child

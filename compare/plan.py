@@ -64,7 +64,7 @@ class Plan:
             "device": self.device,
             "batch_size": self.batch_size,
             "seed": self.seed,
-            "knobs": knobs.resolve(contender.backend, contender.tuning, self.device),
+            "knobs": knobs.resolve(contender.backend, contender.tuning, self.device, self.workload.name),
             "epochs": self.epochs,
             "data": str(dataset),
             "accumulate": self.accumulate,
@@ -148,7 +148,7 @@ def make(
         deadlines=DEADLINES if deadline is None else dict.fromkeys(DEADLINES, deadline),
     )
     for contender in plan.contenders:
-        knobs.resolve(contender.backend, contender.tuning, resolved)
+        knobs.resolve(contender.backend, contender.tuning, resolved, chosen.name)
     writable(out)
     return plan
 

@@ -106,6 +106,7 @@ def _warm_up(plan: Plan, child: Child, outcome: Outcome) -> None:
     warm = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=steps)
     outcome.steps_per_block = warm["steps_per_block"]
     outcome.unsteady_rounds += not warm["steady"]
+    outcome.cached_compile_seconds.append(warm["compile_seconds"])
     trained = outcome.start
     if trained is not None and warm["first_losses"] != trained["first_losses"]:
         outcome.unproven = outcome.unproven or _loss_difference(

@@ -9,12 +9,15 @@ from rich.console import Console
 
 from compare import judgement, plan, results, runner
 from compare.commands import endings, options
+from compare.contenders import tuned
 from compare.interface import Refused
 from compare.report import certificate, figures, progress
 
 
 def agree(
     contenders: options.Contenders = None,
+    tuning: options.Tuning = None,
+    knobs: options.Knobs = None,
     workload: options.WorkloadName = "digits-cnn",
     batch_size: options.BatchSize = None,
     accumulate: options.Accumulate = 1,
@@ -34,7 +37,7 @@ def agree(
     if not 2 <= seeds <= 1000:
         raise Refused(f"--seeds {seeds} is not allowed; allowed: a whole number from 2 to 1000")
     chosen = plan.make(
-        contenders or ["torch", "jax"],
+        tuned(contenders or ["torch", "jax"], tuning, knobs),
         out=out or endings.default_out(),
         workload=workload,
         batch_size=batch_size,

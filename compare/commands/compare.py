@@ -9,12 +9,15 @@ from rich.console import Console
 
 from compare import judgement, plan, results, runner
 from compare.commands import endings, options
+from compare.contenders import tuned
 from compare.interface import Refused
 from compare.report import progress, terminal
 
 
 def compare(
     contenders: options.Contenders = None,
+    tuning: options.Tuning = None,
+    knobs: options.Knobs = None,
     workload: options.WorkloadName = "digits-cnn",
     batch_size: options.BatchSize = None,
     accumulate: options.Accumulate = 1,
@@ -40,7 +43,7 @@ def compare(
     if quick and paper:
         raise Refused("--quick and --paper exclude each other")
     chosen = plan.make(
-        contenders or ["torch", "jax"],
+        tuned(contenders or ["torch", "jax"], tuning, knobs),
         out=out or endings.default_out(),
         workload=workload,
         batch_size=batch_size,

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from compare.commands import endings, options
+from compare.contenders import tuned
 from compare.fitting import search
 from compare.report import fit as fit_report
 from compare.report import progress
@@ -14,6 +15,8 @@ from compare.report import progress
 
 def fit(
     contenders: options.Contenders = None,
+    tuning: options.Tuning = None,
+    knobs: options.Knobs = None,
     workload: options.WorkloadName = "digits-cnn",
     batch_size: options.BatchSize = None,
     precision: options.Precision = "float32",
@@ -26,7 +29,7 @@ def fit(
 ) -> None:
     """Search for the largest batch that fits, and for the least memory that a batch needs; write DIR/fit.json."""
     task = search.make(
-        contenders or ["torch", "jax"],
+        tuned(contenders or ["torch", "jax"], tuning, knobs),
         memory=memory,
         out=out or endings.default_out(),
         workload=workload,

@@ -1,12 +1,14 @@
-"""The commands that only print what there is: `samestep workloads` and `samestep env`."""
+"""The commands that only print what there is: `samestep workloads`, `samestep knobs` and `samestep env`."""
 
 import json
+from collections.abc import Mapping
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from compare import environment
+from compare.knobs import GIVEN, KNOBS, TUNED, TUNINGS, Value
 from compare.workloads import WORKLOADS
 
 
@@ -20,6 +22,26 @@ def workloads() -> None:
         optimizer = f"{each.optimizer.name} {each.optimizer.learning_rate:g}"
         table.add_row(each.name, image, str(each.batch_size), str(each.epochs), optimizer, each.summary)
     Console().print(table)
+
+
+def knobs() -> None:
+    """List the optimisation switches, what each does in either framework, and the tunings made of them."""
+    for knob in KNOBS.values():
+        typer.echo(f"{knob.name}: {knob.summary}")
+        for side in ("jax", "torch"):
+            typer.echo(f"  {side:5}  {knob.mechanism.get(side) or f'always on: {knob.always[side]}'}")
+    for name, meaning in TUNINGS.items():
+        typer.echo(f"\n{name}: {meaning}")
+        for (backend, tuning), settings in GIVEN.items():
+            if tuning == name:
+                typer.echo(f"  {backend:5}  {_written(settings)}")
+    for (backend, device, workload), (settings, evidence) in TUNED.items():
+        typer.echo(f"  {backend:5}  {device}, {workload}: {_written(settings)} (measured: {evidence})")
+
+
+def _written(settings: Mapping[str, Value]) -> str:
+    named = [name if value is True else f"{name}={value}" for name, value in settings.items()]
+    return ", ".join(named) or "no knob"
 
 
 def env() -> None:

@@ -14,6 +14,17 @@ Contenders = Annotated[
     ),
 ]
 WorkloadName = Annotated[str, typer.Option(help="What to train; `samestep workloads` lists them.")]
+Tuning = Annotated[
+    str | None, typer.Option(help="Tuning of every contender that names none. Default: compiled.", show_default=False)
+]
+Knobs = Annotated[
+    str | None,
+    typer.Option(
+        help="Knobs, joined by ',', in place of --tuning; `samestep knobs` lists them.",
+        metavar="KNOB[=VALUE],...",
+        show_default=False,
+    ),
+]
 BatchSize = Annotated[int | None, typer.Option(help="Images per step. Default: the workload's.")]
 Accumulate = Annotated[
     int, typer.Option(help="Micro-batches of a step: equal parts of the batch, one after the other.")

@@ -64,6 +64,7 @@ def _rows(contenders: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> l
     if any(each["status"] != "ok" for each in contenders):
         row("status", lambda each: each["status"])
     row("compile (s)", lambda each: _number(each["compile_seconds"]))
+    row("  from cache (s)", lambda each: _number(each.get("cached_compile_seconds")))
     row("first step (s)", lambda each: _number(each["first_step_seconds"]))
     row("warm-up (s)", lambda each: _number(each["warmup_seconds"]))
     row(f"step time ({unit})", lambda each: _scaled(_step(each), ["estimate"], scale))

@@ -24,6 +24,7 @@ class Behaviour:
 
     Attributes:
         step_seconds: scripted time of one training step.
+        compile_seconds: scripted time that the first step of each process takes more, halved from process to process.
         launch_noise: standard deviation of ln(speed) from process to process.
         step_noise: standard deviation of ln(time) from block to block.
         seed: of both noises.
@@ -38,6 +39,7 @@ class Behaviour:
     """
 
     step_seconds: float = 1e-3
+    compile_seconds: float = 0.0
     launch_noise: float = 0.0
     step_noise: float = 0.0
     seed: int = 0
@@ -62,6 +64,7 @@ class Script:
         self._random = np.random.default_rng([self.behaviour.seed, self.process, *name.encode()])
         self._launch = np.exp(self._random.normal(0, self.behaviour.launch_noise))
         self._now = 0.0
+        self._compiling = self.behaviour.compile_seconds / 2**self.process
 
     def clock(self) -> float:
         return self._now
@@ -69,7 +72,8 @@ class Script:
     def advance(self, steps: float) -> None:
         """Let the time of `steps` training steps pass."""
         noise = np.exp(self._random.normal(0, self.behaviour.step_noise))
-        self._now += float(steps * self.behaviour.step_seconds * self._launch * noise)
+        self._now += float(steps * self.behaviour.step_seconds * self._launch * noise) + self._compiling
+        self._compiling = 0.0
 
     def order(self, count: int) -> Array:
         """Return the numbers from 0 to `count` - 1 in an order that changes from call to call."""

@@ -45,7 +45,7 @@ def spec(backend: str, workload: str = "digits-cnn", tuning: str = "stock", **ch
         "data": "",
         "image_size": IMAGE_SIZE[workload],
     }
-    return RunSpec(workload=workload, knobs=knobs.resolve(backend, tuning, "cpu"), **(arguments | changes))
+    return RunSpec(workload=workload, knobs=knobs.resolve(backend, tuning, "cpu", workload), **(arguments | changes))
 
 
 def batches(workload: str, count: int, *, size: int = 8) -> list[Batch]:

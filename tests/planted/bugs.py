@@ -74,7 +74,7 @@ BUGS = (
         "variance by E[x^2] - E[x]^2",
         "jax",
         "cifar-resnet18, dark pixels",
-        attribute(J.layers, "_variance", plants.fast_variance),
+        attribute(J.layers, "_moments", plants.fast_moments),
         "step1/activation/stem.norm: the contender's",
         "more than rounding",
         precision="float32",

@@ -82,8 +82,9 @@ def uneven_smoothing(labels: Any, alpha: float) -> Any:
     return labels * (1 - alpha) + (1 - labels) * alpha / (labels.shape[-1] - 1)
 
 
-def fast_variance(wide: Any, mean: Any, axes: Any) -> Any:
-    return jnp.square(wide).mean(axes) - jnp.square(mean)
+def fast_moments(wide: Any, axes: Any) -> Any:
+    mean = wide.mean(axes)
+    return mean, jnp.square(wide).mean(axes) - jnp.square(mean)
 
 
 def summed(logits: Any, labels: Any, smoothing: float) -> Any:

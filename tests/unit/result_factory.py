@@ -21,6 +21,7 @@ def make_contender(name: str = "torch", step: float = 2.5e-3, **overrides: Any) 
         "settings": {"compile": True},
         "versions": {"numpy": "2.1"},
         "compile_seconds": 12.34,
+        "cached_compile_seconds": 1.234,
         "first_step_seconds": 0.4567,
         "warmup_seconds": 1.5,
         "steady": True,

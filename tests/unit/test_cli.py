@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from compare import __version__, environment
+from compare import __version__, contenders, environment, variables
+from compare.knobs import KNOBS, TUNED, resolve
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -41,7 +42,12 @@ REFUSALS = [
     (["fake", "other:steps-per-dispatch=1e9"], "allowed: a whole number from 1 to 1000"),
     (["fake", "other:compile=on+compile=off"], "other:compile=on+compile=off gives 'compile' twice"),
     (["fake", "other:graph-capture"], "graph-capture needs --device cuda"),
-    (["jax:channels-last", "fake"], "jax has no switch 'channels-last' (always NHWC)"),
+    (["jax:channels-last=off", "fake"], "jax cannot do without channels-last (images and kernels are NHWC)"),
+    (["jax:compile=off+fused-optimizer", "fake"], "fused-optimizer needs compile in jax"),
+    (["fake", "other", "--tuning", "fast"], "unknown tuning or knob 'fast' in fake:fast"),
+    (["fake", "other", "--knobs", "compile,warp"], "unknown tuning or knob 'warp' in fake:compile+warp"),
+    (["fake", "other", "--knobs", ""], "--tuning and --knobs must not be empty"),
+    (["fake", "other", "--knobs", "compile", "--tuning", "tuned"], "--tuning and --knobs exclude each other"),
     (["fake"], "a comparison needs at least two contenders, got 1: fake"),
     (["fake", "other", "--workload", "resnet"], "unknown workload 'resnet'; allowed: digits-cnn, mnist-cnn"),
     (["fake", "other", "--precision", "fp8"], "unknown precision 'fp8'; allowed: float64, float32, tf32"),
@@ -163,6 +169,55 @@ def test_help_version_workloads_and_nothing(program: Program) -> None:
     assert code == 2
     assert "Usage: " in out + error
     assert not program.files()
+
+
+@pytest.mark.usefixtures("no_process")
+def test_every_knob_says_what_it_is_in_both_frameworks_and_where_a_tuning_was_measured(program: Program) -> None:
+    code, out, error = program.run("knobs")
+    assert (code, error) == (0, "")
+    for knob in KNOBS.values():
+        start = out.index(f"{knob.name}: {knob.summary}\n")
+        jax, torch = out[start:].splitlines()[1:3]
+        assert jax.split()[0] == "jax"
+        assert torch.split()[0] == "torch"
+        assert all(len(line.split()) > 1 for line in (jax, torch))
+    assert out.count("(measured: ") == len(TUNED)
+    assert all(Path(plans.ROOT, evidence).exists() for _, evidence in TUNED.values())
+
+
+def test_a_tuning_for_all_is_that_of_contenders_that_name_none() -> None:
+    texts = ["torch", "jax:stock", "torch"]
+    assert contenders.tuned(texts, None, None) == texts
+    assert contenders.tuned(texts, "tuned", None) == ["torch:tuned", "jax:stock", "torch:tuned"]
+    chosen = contenders.tuned(texts, None, "compile,channels-last=off")
+    assert chosen == ["torch:compile+channels-last=off", "jax:stock", "torch:compile+channels-last=off"]
+    first, _, again = contenders.parse(chosen)
+    assert (first.name, again.name) == (chosen[0], f"{chosen[0]}#2")
+    assert resolve("torch", first.tuning, "cpu", "digits-cnn")["compile"] is True
+
+
+def test_what_a_backend_always_does_may_be_asked_for() -> None:
+    everything = "compile+channels-last+fused-optimizer+donation"
+    assert resolve("jax", everything, "cpu", "digits-cnn") == {
+        "compile": True,
+        "donation": True,
+        "steps-per-dispatch": 1,
+        "graph-capture": False,
+        "kernel-search": False,
+    }
+    assert resolve("torch", everything, "cpu", "digits-cnn")["channels-last"] is True
+
+
+def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:
+    tuned = {workload: resolve("torch", "tuned", "cuda", workload) for workload in ("cifar-cnn", "resnet50")}
+    assert tuned["cifar-cnn"]["steps-per-dispatch"] != tuned["resnet50"]["steps-per-dispatch"]
+    assert resolve("jax", "tuned", "cuda", "resnet50")["kernel-search"] is True
+    searching, not_searching = (
+        variables.child_environment("jax", resolve("jax", tuning, "cuda", "resnet50"), "cuda", False, {})
+        for tuning in ("tuned", "tuned+kernel-search=off")
+    )
+    assert "XLA_FLAGS" not in searching
+    assert not_searching["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
 
 
 def test_env_is_one_json_object(program: Program) -> None:

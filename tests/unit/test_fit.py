@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compare import child, environment, knobs
+from compare import child, environment, variables
 from compare.data import synthetic
 from compare.fitting import search as fit
 from compare.fitting import trial
@@ -214,13 +214,13 @@ def test_the_gpu_is_the_first_visible_one(stage: Stage, monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("gpu")
 def test_the_limit_reaches_the_child_as_bytes_and_as_a_fraction(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    added = knobs.child_environment
+    added = variables.child_environment
 
     def spied(*arguments: Any) -> dict[str, str]:
         given.append(arguments[-1])
         return added(*arguments)
 
-    monkeypatch.setattr(knobs, "child_environment", spied)
+    monkeypatch.setattr(variables, "child_environment", spied)
     script = {"fake": {"base_bytes": 2**30, "image_bytes": MEBIBYTE, "most_images": 9}}
     (found,) = stage.run(script=script, device="cuda", memory=8 * 1024)
     assert given == [each["memory_limit_bytes"] / (80 * 2**30) for each in found["tries"]]

@@ -99,6 +99,7 @@ def test_report_holds_the_sentence_and_the_figures() -> None:
     text = _rendered()
     assert sentence(make_comparison()) in " ".join(text.split())
     assert _row(text, "compile (s)") == ["12.3", "12.3"]
+    assert _row(text, "from cache (s)") == ["1.23", "1.23"]
     assert _row(text, "first step (s)") == ["0.457", "0.457"]
     assert _row(text, "step time (ms)") == ["2.500", "1.747"]
     assert _row(text, "95 % interval") == ["2.475–2.525", "1.730–1.765"]  # noqa: RUF001 -- the report's dash

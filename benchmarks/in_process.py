@@ -1,0 +1,28 @@
+"""A contender opened in this process as the worker opens it in a child, for measurements that need its inside."""
+
+import importlib
+import os
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+from compare import data, knobs, variables, workloads
+from compare.data import store
+from compare.interface import RunSpec
+from compare.worker import Worker
+
+
+def opened(
+    backend: str, tuning: str, workload: str, *, precision: str, device: str, batch_size: int | None = None
+) -> Worker:
+    """Return a worker with an open session, its first epoch of batches on the device; nothing has run yet."""
+    chosen = workloads.get(workload)
+    size = batch_size or chosen.batch_size
+    switches = knobs.resolve(backend, tuning, device, workload)
+    os.environ |= variables.child_environment(backend, switches, device, False, os.environ)
+    worker = Worker(importlib.import_module(f"{backend}backend.session").BACKEND, perf_counter)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "dataset.safetensors"
+        store.save(data.load(chosen, folder=None, seed=0, batch_size=size), path)
+        worker.open(RunSpec(workload, precision, device, size, 0, switches, 1, str(path)).to_json())
+    return worker

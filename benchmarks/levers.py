@@ -1,0 +1,189 @@
+"""What one change to a tuned contender brings: step time, compile time, memory and, by kind of kernel, where time goes.
+
+A lever is a change that samestep does not make (yet). One process each; environment variables are levers too.
+
+    XLA_FLAGS=--xla_gpu_autotune_level=5 python -m benchmarks.levers --backend jax --workload resnet50 --kernels
+"""
+
+import argparse
+import json
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from benchmarks import in_process
+from compare.interface import DEVICES, PRECISIONS
+from compare.worker import timed
+from compare.workloads import WORKLOADS
+
+BLOCK_SECONDS, BLOCKS, PROFILED_STEPS = 0.3, 15, 10
+
+KINDS: Mapping[str, str] = {
+    "convolution forward": r"fprop|convolve_sgemm|winograd",
+    "convolution data gradient": r"dgrad",
+    "convolution weight gradient": r"wgrad",
+    "matrix product": r"gemm|nvjet|cutlass|matmul|triton_mm|_dot_",
+    "layout and copies": r"memcpy|memset|nchwtonhwc|nhwctonchw|transpose|copy|pad",
+    "optimizer": r"multi_tensor|adam|sgd",
+    "batch norm and elementwise": r"triton|fusion|reduce|elementwise|norm|pool|vectorized|select|add|convert",
+}
+
+Kernels = Iterator[tuple[str, float]]
+
+
+def pointwise_as_matmul_jax() -> None:
+    """Have XLA see a 1x1 convolution as a matrix product, which its Triton emitter can fuse with its neighbours."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxbackend import layers
+
+    plain = layers.Conv.__call__
+
+    def call(self: Any, x: jax.Array) -> jax.Array:
+        kernel = self.kernel[...]
+        if kernel.shape[:2] != (1, 1) or self.bias is not None:
+            return plain(self, x)
+        stride = self.strides if isinstance(self.strides, int) else self.strides[0]
+        dtype = self.dtype
+        return jnp.einsum("nhwc,cd->nhwd", x[:, ::stride, ::stride].astype(dtype), kernel[0, 0].astype(dtype))
+
+    setattr(layers.Conv, "__call__", call)  # noqa: B010 -- pyright wants the same argument names
+
+
+def pointwise_as_matmul_torch() -> None:
+    """Have TorchInductor lower 1x1 convolutions in NHWC to matrix products."""
+    from torch._inductor import config
+
+    setattr(config, "conv_1x1_as_mm", True)  # noqa: B010 -- torch's stubs leave it out
+
+
+def coordinate_descent() -> None:
+    from torch._inductor import config
+
+    config.coordinate_descent_tuning = True
+
+
+def max_autotune_pointwise() -> None:
+    from torch._inductor import config
+
+    config.max_autotune_pointwise = True
+
+
+def two_pass_variance() -> None:
+    """Variance as the mean square distance from the mean, which needs the mean first."""
+    import jax.numpy as jnp
+
+    from jaxbackend import layers
+
+    def moments(wide: Any, axes: Any) -> Any:
+        mean = wide.mean(axes)
+        return mean, jnp.square(wide - mean).mean(axes)
+
+    layers._moments = moments
+
+
+LEVERS: Mapping[str, Callable[[], None]] = {
+    "none": lambda: None,
+    "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
+    "jax-two-pass-variance": two_pass_variance,
+    "torch-pointwise-as-matmul": pointwise_as_matmul_torch,
+    "torch-coordinate-descent": coordinate_descent,
+    "torch-max-autotune-pointwise": max_autotune_pointwise,
+}
+
+
+def torch_kernels(session: Any, steps: int) -> Kernels:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        session.run(steps)
+        session.wait()
+    for event in found.key_averages():
+        yield event.key, event.self_device_time_total * 1e-6
+
+
+def jax_kernels(session: Any, steps: int) -> Kernels:
+    import jax
+
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            session.run(steps)
+            session.wait()
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+            if not plane.name.startswith("/device:GPU"):
+                continue
+            for line in plane.lines:
+                if line.name.startswith("Stream"):
+                    yield from ((event.name, event.duration_ns * 1e-9) for event in line.events)
+
+
+def kind(kernel: str) -> str:
+    return next((name for name, pattern in KINDS.items() if re.search(pattern, kernel.lower())), "other")
+
+
+def table(kernels: Kernels, steps: int, step_seconds: float) -> str:
+    by_kind: defaultdict[str, float] = defaultdict(float)
+    by_name: defaultdict[str, float] = defaultdict(float)
+    for name, seconds in kernels:
+        by_kind[kind(name)] += seconds / steps
+        by_name[name] += seconds / steps
+    by_kind["no kernel runs"] = max(0.0, step_seconds - sum(by_kind.values()))
+    lines = [f"  {1e3 * seconds:9.4f} ms  {name}" for name, seconds in longest(by_kind)]
+    lines += [f"    {1e3 * seconds:9.4f} ms  {kind(name)[:20]:20}  {name[:140]}" for name, seconds in longest(by_name)]
+    return "\n".join(lines)
+
+
+def longest(seconds: Mapping[str, float], count: int = 25) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda item: -item[1])[:count]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", choices=("jax", "torch"), required=True)
+    parser.add_argument("--tuning", default="tuned")
+    parser.add_argument("--workload", choices=tuple(WORKLOADS), required=True)
+    parser.add_argument("--precision", choices=PRECISIONS, default="bfloat16")
+    parser.add_argument("--device", choices=[name for name in DEVICES if name != "auto"], default="cuda")
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--lever", choices=tuple(LEVERS), default="none")
+    parser.add_argument("--kernels", action="store_true", help="profile some steps and print time by kind of kernel")
+    wanted = parser.parse_args()
+
+    LEVERS[wanted.lever]()
+    worker = in_process.opened(
+        wanted.backend,
+        wanted.tuning,
+        wanted.workload,
+        precision=wanted.precision,
+        device=wanted.device,
+        batch_size=wanted.batch_size,
+    )
+    warm = worker.warm_up(BLOCK_SECONDS, None)
+    steps, session = warm["steps_per_block"], worker._open_session
+    blocks = sorted(timed(session, steps, perf_counter) / steps for _ in range(BLOCKS))
+    figures = {
+        "contender": f"{wanted.backend}:{wanted.tuning}",
+        "workload": wanted.workload,
+        "lever": wanted.lever,
+        "milliseconds": round(1e3 * median(blocks), 4),
+        "fastest": round(1e3 * blocks[0], 4),
+        "slowest": round(1e3 * blocks[-1], 4),
+        "compile_seconds": round(warm["compile_seconds"], 1),
+        "steady": warm["steady"],
+    }
+    print(json.dumps(figures), flush=True)
+    if wanted.kernels:
+        profiled = max(PROFILED_STEPS, session.steps_per_dispatch)
+        kernels = {"jax": jax_kernels, "torch": torch_kernels}[wanted.backend]
+        print(table(kernels(session, profiled), profiled, median(blocks)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Environment variables of a child process: what a framework reads before it starts."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def child_environment(
+    backend: str,
+    knobs: Mapping[str, Any],
+    device: str,
+    deterministic: bool,
+    inherited: Mapping[str, str],
+    memory_fraction: float | None = None,
+) -> dict[str, str]:
+    """Return the variables to add for one child process, merged with what the user has set.
+
+    No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
+    (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
+    the most that JAX's allocator grows to (None: JAX's default, 0.75).
+    """
+    added: dict[str, str] = {}
+    flags: list[str] = []
+    if backend == "torch" and deterministic:
+        added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch.use_deterministic_algorithms asks for it
+    if backend == "jax":
+        added["JAX_PLATFORMS"] = device
+        added["XLA_PYTHON_CLIENT_PREALLOCATE"] = inherited.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        if memory_fraction is not None and device == "cuda":
+            added["XLA_CLIENT_MEM_FRACTION"] = repr(memory_fraction)
+            added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name; jaxlib refuses both
+        if device == "cuda" and not knobs.get("kernel-search", True):
+            flags.append("--xla_gpu_autotune_level=0")
+        if knobs.get("graph-capture"):
+            flags.append("--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE")
+        if deterministic and device == "cuda":
+            flags.append("--xla_gpu_deterministic_ops=true")
+        if flags:
+            added["XLA_FLAGS"] = " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip()
+    return added
+
+
+def cache_environment(backend: str, folder: Path) -> dict[str, str]:
+    """Return the variables that put a backend's persistent cache of compiled programs into `folder`."""
+    if backend == "jax":
+        return {
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"), "TRITON_CACHE_DIR": str(folder / "triton")}
