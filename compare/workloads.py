@@ -226,7 +226,7 @@ _ALL = (
         name="unet",
         summary="U-Net with batch norm, a class for every pixel of synthetic 256x256 shapes, SGD, gradients clipped",
         model=ModelSpec("unet", (256, 256, 3), 5, {"widths": (64, 128, 256, 512, 1024)}),
-        optimizer=OptimizerSpec("sgd", learning_rate=0.05, momentum=0.9, clip_norm=1.0),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9, clip_norm=1.0),
         data="shapes",
         batch_size=16,
         epochs=4,

@@ -4,12 +4,13 @@ A disagreement between two sides in low precision has no owner; each side's dist
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from compare.agreement.gates import (
     PRECISION_LIMIT,
     ROUNDOFF32,
+    ROUNDOFF64,
     SEMANTIC_LIMIT,
     Gate,
     changes,
@@ -49,10 +50,18 @@ class Noise:
     ulp: Mapping[str, float]
     roundoff: Mapping[str, float] | None = None
 
-    def resolved(self, errors: Mapping[str, float]) -> dict[str, float]:
-        """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for."""
-        least = SEMANTIC_LIMIT / _ROUNDING
-        return {name: error / max(1.0, self.ulp.get(name, 0.0) / least) for name, error in errors.items()}
+    def resolved(self, errors: Mapping[str, float], record: Arrays) -> dict[str, float]:
+        """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for.
+
+        It is resolved to its noise times the square root of the number of layers, as in `judge`, and never better than
+        float64 stores its change in `record`.
+        """
+        least, depth = SEMANTIC_LIMIT / _ROUNDING, _depth(errors)
+
+        def resolution(name: str) -> float:
+            return max(depth * self.ulp.get(name, 0.0), ROUNDOFF64 * coarseness(name, record))
+
+        return {name: error / max(1.0, resolution(name) / least) for name, error in errors.items()}
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,7 @@ def judge(
     for side in (baseline, contender):
         reference, value = changes(side["float64"]), changes(side[precision])
         sides.append({name: relative_error(value[name], reference[name]) for name in names})
-    depth = math.sqrt(max(1, sum(name.startswith("step1/activation/") for name in names)))
+    depth = _depth(names)
     scale = ROUNDOFF[precision] / ULP64
     floor = {
         name: max(
@@ -136,6 +145,11 @@ def judge(
         for name in names
     }
     return Referee(sides[0], sides[1], floor)
+
+
+def _depth(names: Iterable[str]) -> float:
+    """Return the square root of the number of layers."""
+    return math.sqrt(max(1, sum(name.startswith("step1/activation/") for name in names)))
 
 
 def _median(values: list[float]) -> float:

@@ -7,15 +7,15 @@ from compare.data.seeding import generator
 from compare.interface import Array, Batch
 
 _MOST_OBJECTS = 6
-_SMALLEST, _LARGEST = 1 / 16, 1 / 4  # an object's half width, of the image's
-_SIGNAL = 0.7
+_SMALLEST, _LARGEST = 1 / 12, 1 / 3  # an object's half width, of the image's
+_SIGNAL = 1.0
 
 
 def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, test: int) -> tuple[Batch, Batch]:
     """Return a training and a test set of `train` and `test` images [N, H, W, C], labels [N, H, W] in 0 to classes-1.
 
     One to six objects lie on the background, class 0, each a disc or a box of a random other class, later ones over
-    earlier ones. A pixel is its class's colour, whose root mean square is 0.7, plus independent standard normal noise:
+    earlier ones. A pixel is its class's colour, whose root mean square is 1, plus independent standard normal noise:
     one pixel alone does not tell its class, its neighbours do. All is fixed by the arguments; training and test images
     share the colours only.
 

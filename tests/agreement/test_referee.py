@@ -157,7 +157,20 @@ def test_without_a_noise_floor_there_is_nothing_to_judge_by():
 def test_an_error_is_forgiven_in_proportion_to_how_badly_the_tensor_is_resolved():
     found = Noise({"bad": 1e-6, "good": 2.0**-52, "barely": 1e-11})
     errors: dict[str, float] = dict.fromkeys(("bad", "good", "barely", "unknown"), 1e-8)
-    assert found.resolved(errors) == pytest.approx({"bad": 1e-13, "good": 1e-8, "barely": 1e-8, "unknown": 1e-8})
+    assert found.resolved(errors, {}) == pytest.approx({"bad": 1e-13, "good": 1e-8, "barely": 1e-8, "unknown": 1e-8})
+
+
+def test_of_many_layers_every_one_rounds_once_more():
+    errors = {"bad": 1e-8, **{f"step1/activation/{layer}": 0.0 for layer in range(16)}}
+    assert Noise({"bad": 1e-6}).resolved(errors, {})["bad"] == pytest.approx(1e-13 / 4)
+
+
+def test_a_change_is_resolved_no_better_than_float64_stores_it():
+    name, stored = "step1/update/dense.kernel", np.array([3.0, 4.0])
+    record = {"initial/dense.kernel": stored, name: 1e-7 * stored, "step1/gradient/dense.kernel": 1e-7 * stored}
+    found = Noise({}).resolved(dict.fromkeys(record, 1e-8), record)
+    assert found[name] == pytest.approx(1e-8 / (2.0**-53 * 1e7 / 1e-11))
+    assert found["step1/gradient/dense.kernel"] == 1e-8
 
 
 CANCELS = "step1/gradient/norm.scale"
@@ -173,7 +186,7 @@ def off(error: float, name: str) -> tuple[Records, Records]:
     return baseline, {key: made_up.changed(arrays, moved, name) for key, arrays in contender.items()}
 
 
-@pytest.mark.parametrize(("error", "passes"), [(8e-8, True), (2e-7, False)])
+@pytest.mark.parametrize(("error", "passes"), [(8e-8 * DEPTH, True), (2e-7 * DEPTH, False)])
 def test_a_tensor_that_float64_cannot_resolve_may_be_off_by_ten_times_its_noise(error: float, passes: bool):
     conditioned = noise("float64", **{"gradient/norm.scale": 1e-8})
     made = certificate.make(*off(error, CANCELS), "float64", conditioned)

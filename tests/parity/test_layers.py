@@ -220,3 +220,23 @@ def test_label_smoothing_is_spread_over_all_classes_the_true_one_included(smooth
         same(found, loss)
     for found in (np.asarray(our_gradient), leaf.grad.numpy()):
         same(found, gradient)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_loss_of_pixels_is_the_mean_over_all_of_them(smoothing: float, deterministic: bool):
+    logits, labels = 4 * drawn(0, 2, 3, 5, 7), np.random.default_rng(1).integers(7, size=(2, 3, 5), dtype=np.int32)
+    targets = (1 - smoothing) * np.eye(7)[labels] + smoothing / 7
+    logarithms = logits - special.logsumexp(logits, -1, keepdims=True)
+    expected = -(targets * logarithms).sum() / (2 * 3 * 5)
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        same(
+            np.asarray(jaxbackend.losses.softmax_cross_entropy(jnp.asarray(logits), jnp.asarray(labels), smoothing)),
+            expected,
+        )
+    torch.use_deterministic_algorithms(deterministic)
+    theirs = torchbackend.losses.softmax_cross_entropy(
+        torch.from_numpy(logits).permute(0, 3, 1, 2), torch.from_numpy(labels).long(), smoothing
+    )
+    torch.use_deterministic_algorithms(False)
+    same(theirs.numpy(), expected)

@@ -69,7 +69,6 @@ SIZES = {
         "blocks.1.expand.conv": 17,
         "blocks.1.depthwise.conv": 9,
         "blocks.1.project.conv": 9,
-        "blocks.2.depthwise.conv": 9,
         "head.conv": 9,
     },
     "unet": {

@@ -26,7 +26,7 @@ NARROW: dict[str, dict[str, Any]] = {
     "resnet": {"depths": (1, 1), "widths": (4, 6)},
     "convnext": {"depths": (1, 1), "widths": (4, 6)},
     "vgg": {"depths": (1, 2), "widths": (4, 6), "hidden": (8,)},
-    "mobilenet": {"stem": 4, "stages": ((1, 4, 1, 1), (3, 6, 2, 2)), "head": 8},
+    "mobilenet": {"stem": 4, "stages": ((1, 4, 1, 1), (3, 6, 1, 2)), "head": 8},
     "unet": {"widths": (4, 6, 8)},
 }
 
