@@ -38,9 +38,14 @@ class Conv(nnx.Conv):
             use_bias=bias,
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
+            promote_dtype=_promoted,
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
+
+    def __call__(self, inputs: jax.Array, *options: Any) -> jax.Array:
+        """Convolve inputs [N, H, W, C]."""
+        return super().__call__(inputs, *options).astype(self.dtype)
 
 
 class ConvTranspose(nnx.ConvTranspose):
@@ -70,9 +75,14 @@ class ConvTranspose(nnx.ConvTranspose):
             transpose_kernel=True,
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
+            promote_dtype=_promoted,
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return the transposed convolution of inputs [N, H, W, C]."""
+        return super().__call__(inputs).astype(self.dtype)
 
 
 class Dense(nnx.Linear):
@@ -84,9 +94,14 @@ class Dense(nnx.Linear):
             outputs,
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
+            promote_dtype=_promoted,
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
+
+    def __call__(self, inputs: jax.Array, *options: Any) -> jax.Array:
+        """Map inputs [N, C]."""
+        return super().__call__(inputs, *options).astype(self.dtype)
 
 
 class BatchNorm(nnx.Module):
@@ -149,7 +164,9 @@ class LayerScale(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Scale x [N, H, W, C]."""
-        return x * self.gamma[...].astype(x.dtype)
+        gamma = self.gamma[...]
+        wide = x.astype(gamma.dtype) * gamma.astype(x.dtype).astype(gamma.dtype)  # see _promoted
+        return wide.astype(x.dtype)
 
 
 class MaxPool(nnx.Module):
@@ -207,6 +224,16 @@ def relu6(x: jax.Array) -> jax.Array:
 def gelu(x: jax.Array) -> jax.Array:
     """Return x * Phi(x) with the exact Gaussian distribution function, torch's default (Flax's is the tanh form)."""
     return nnx.gelu(x, approximate=False)
+
+
+def _promoted(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:
+    """Return inputs and kernel in the compute dtype, the bias as it is.
+
+    XLA adds up bfloat16 gradients in bfloat16, and those of a bias or a layer scale are sums over every pixel: of
+    65,536, half is lost. Added as float32 they are summed in float32, as torch sums them.
+    """
+    inputs, kernel, bias = arrays
+    return inputs.astype(dtype), kernel.astype(dtype), bias
 
 
 def _sides(padding: int) -> Any:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from compare.agreement.gates import (
     PRECISION_LIMIT,
     ROUNDOFF32,
-    ROUNDOFF64,
     SEMANTIC_LIMIT,
     Gate,
     changes,
@@ -50,18 +49,13 @@ class Noise:
     ulp: Mapping[str, float]
     roundoff: Mapping[str, float] | None = None
 
-    def resolved(self, errors: Mapping[str, float], record: Arrays) -> dict[str, float]:
+    def resolved(self, errors: Mapping[str, float]) -> dict[str, float]:
         """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for.
 
-        It is resolved to its noise times the square root of the number of layers, as in `judge`, and never better than
-        float64 stores its change in `record`.
+        It is resolved to its noise times the square root of the number of layers, as in `judge`.
         """
-        least, depth = SEMANTIC_LIMIT / _ROUNDING, _depth(errors)
-
-        def resolution(name: str) -> float:
-            return max(depth * self.ulp.get(name, 0.0), ROUNDOFF64 * coarseness(name, record))
-
-        return {name: error / max(1.0, resolution(name) / least) for name, error in errors.items()}
+        least, depth, ulp = SEMANTIC_LIMIT / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
+        return {name: error / max(1.0, depth * ulp.get(name, 0.0) / least) for name, error in errors.items()}
 
 
 @dataclass(frozen=True)
@@ -134,17 +128,34 @@ def judge(
     for side in (baseline, contender):
         reference, value = changes(side["float64"]), changes(side[precision])
         sides.append({name: relative_error(value[name], reference[name]) for name in names})
-    depth = _depth(names)
+    depth, ulp = _depth(names), _of_gradients(noise.ulp)
     scale = ROUNDOFF[precision] / ULP64
     floor = {
         name: max(
             depth * noise.roundoff[name],
-            noise.ulp[name] * scale,
+            ulp[name] * scale,
             ROUNDOFF32 * coarseness(name, baseline["float64"]),
         )
         for name in names
     }
     return Referee(sides[0], sides[1], floor)
+
+
+def _of_gradients(noise: Mapping[str, float]) -> dict[str, float]:
+    """Return noise by tensor, that of a parameter's change being at least that of its gradient.
+
+    Where a gradient is zero but for rounding, weight decay may hide its noise in what is stored after one step.
+    """
+    gradients: dict[str, float] = {}
+    for name, value in noise.items():
+        _, is_gradient, parameter = name.partition("/gradient/")
+        if is_gradient:
+            gradients[parameter] = max(value, gradients.get(parameter, 0.0))
+
+    def of_gradient(name: str) -> float:
+        return gradients.get(name.partition("/update/")[2] or name.removeprefix("delta/"), 0.0)
+
+    return {name: max(value, of_gradient(name)) for name, value in noise.items()}
 
 
 def _depth(names: Iterable[str]) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +39,7 @@ Stepper = Callable[[OptimizerSpec], list[Arrays]]
 def jax_steps(spec: OptimizerSpec) -> list[Arrays]:
     found: list[Arrays] = []
     with jaxbackend.precision.policy("float64", "cpu").scope():
-        values = {name: jnp.asarray(array) for name, array in START.items()}
+        values: Any = {name: jnp.asarray(array) for name, array in START.items()}
         rule = jaxbackend.optim.build(spec)
         state = rule.init(values)
         for gradients in GRADIENTS:
@@ -88,14 +89,14 @@ def test_optax_s_own_clipping_leaves_out_the_millionth():
     with jaxbackend.precision.policy("float64", "cpu").scope():
 
         def clipped(rule: optax.GradientTransformation) -> Array:
-            return np.asarray(rule.update(jnp.asarray(gradient), rule.init(None))[0])
+            return np.asarray(rule.update(jnp.asarray(gradient), rule.init(gradient))[0])
 
         ours, theirs = clipped(jaxbackend.optim.clip(LIMIT)), clipped(optax.clip_by_global_norm(LIMIT))
     norm = np.linalg.norm(gradient)
     np.testing.assert_allclose(ours / theirs, norm / (norm + 1e-6), rtol=1e-13)
 
 
-def opened(patch: pytest.MonkeyPatch, backend: str, limit: float, **changes: float | str) -> Session:
+def opened(patch: pytest.MonkeyPatch, backend: str, limit: float, **changes: Any) -> Session:
     """Return a session of digits-cnn with plain SGD, whose update is the learning rate times the clipped gradient."""
     real = workloads.get("digits-cnn")
     rule = OptimizerSpec("sgd", 0.5, clip_norm=limit)

@@ -18,7 +18,9 @@ import torchbackend.session
 # Names that one backend has alone, by file, and why; a class stands for its methods too.
 INHERITED = "torch's own forward is inherited"
 ONLY_JAX = {
-    "layers.py": {"BatchNorm.__call__": INHERITED, "MaxPool.__call__": INHERITED},
+    "layers.py": dict.fromkeys(
+        [f"{layer}.__call__" for layer in ("Conv", "ConvTranspose", "Dense", "BatchNorm", "MaxPool")], INHERITED
+    ),
     "precision.py": {
         "LossScale": "jax has no GradScaler; torch's own is used there",
         "scaled": "GradScaler.scale in torch",

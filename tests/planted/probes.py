@@ -36,6 +36,7 @@ def _probe(name: str, size: int, **changes: Any) -> Workload:
     return replace(real, model=twins.narrowed(real.model, image=image, classes=CLASSES), **changes)
 
 
+_ACCUMULATE = {"cifar-cnn, two micro-batches": 2}
 _SGD = workloads.get("cifar-cnn").optimizer
 
 PROBES: dict[str, Workload] = {
@@ -52,6 +53,8 @@ PROBES: dict[str, Workload] = {
     "vgg16": _probe("vgg16", 9),
     "mobilenet-v2": _probe("mobilenet-v2", 17),
     "unet": _probe("unet", 11),
+    "unet, even": _probe("unet", 12),
+    "cifar-cnn, two micro-batches": _probe("cifar-cnn", 7),
     "digits-cnn, smoothed": _probe("digits-cnn", 8, label_smoothing=0.1),
     "digits-cnn, scheduled": _probe(
         "digits-cnn", 8, optimizer=OptimizerSpec("sgd", 0.05, schedule=Schedule("cosine", total=10))
@@ -90,7 +93,8 @@ class Side:
         file = folder / "data.safetensors"
         store.save(Dataset(self.train, self.test, ""), file)
         spec = twins.spec(backend, precision=precision, batch_size=BATCH, seed=self.seed, data=str(file))
-        return replace(spec, workload=self.workload.name, image_size=None)
+        accumulate = _ACCUMULATE.get(self.probe, 1)
+        return replace(spec, workload=self.workload.name, image_size=None, accumulate=accumulate)
 
     def record(self, backend: str, precision: str, folder: Path) -> Arrays:
         """Return the record of this side."""
