@@ -39,16 +39,20 @@ class Case:
 
 
 def native(plan: Plan) -> Case:
-    """Return the case of the plan itself, its batch cut to 64 images, and further where images are large."""
-    height, width, _ = plan.workload.model.image
-    return Case(min(plan.batch_size, _LARGEST_BATCH, max(2, _MOST_PIXELS // (height * width))), None)
+    """Return the case of the plan itself, its batch cut to 64 images, fewer if they are large, at least two a part."""
+    parts, (height, width, _) = plan.accumulate, plan.workload.model.image
+    most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // (height * width)) // parts * parts)
+    return Case(min(plan.batch_size, most), None)
 
 
 def adversarial(plan: Plan) -> tuple[Case, ...]:
-    """Return the native case, the least batch at an odd image size, and an odd batch at another even size."""
-    size = plan.workload.model.image[0]
+    """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
+
+    With micro-batches, it is they that are the least and odd.
+    """
+    size, parts = plan.workload.model.image[0], plan.accumulate
     odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)
-    return native(plan), Case(2, odd), Case(7 if 7 * even**2 <= _MOST_PIXELS else 3, even)
+    return native(plan), Case(2 * parts, odd), Case((7 if 7 * even**2 <= _MOST_PIXELS else 3) * parts, even)
 
 
 def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> None:

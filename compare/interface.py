@@ -1,8 +1,9 @@
 """What a backend is and what crosses between it and samestep: the shared interface.
 
-Arrays that cross are NumPy, float32 or float64 (labels int32), images NHWC, convolution kernels HWIO,
-dense kernels [inputs, outputs]. Names of parameters and buffers are the dotted attribute path of the layer in
-the model followed by `kernel`, `bias`, `scale` (parameters), `mean` or `var` (buffers); both twins use the same.
+Arrays that cross are NumPy, float32 or float64 (labels int32), images NHWC, convolution kernels HWIO (a transposed
+convolution's are those of the convolution that it transposes, so HWOI), dense kernels [inputs, outputs]. Names of
+parameters and buffers are the dotted attribute path of the layer in the model followed by `kernel`, `bias`, `scale`
+(parameters), `mean` or `var` (buffers); both twins use the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +42,7 @@ class ContenderFailed(Exception):
 
 @dataclass(frozen=True)
 class Batch:
-    """One training or test batch: `images` [N, H, W, C] float32, `labels` [N] int32."""
+    """One training or test batch: `images` [N, H, W, C] float32, `labels` int32, [N] or, one a pixel, [N, H, W]."""
 
     images: Array
     labels: Array
@@ -61,6 +62,8 @@ class RunSpec:
         epochs: passes over the training set in the training run.
         data: safetensors file of the dataset (`compare.data.store`), written by the runner.
         image_size: height and width in pixels in place of the workload's (certificates use odd and even sizes).
+        accumulate: micro-batches of a step: equal parts of the batch, taken one after the other. Batch norm sees each
+            alone; loss and gradients are the means of theirs.
         deterministic: ask the framework for its deterministic algorithms.
         loss_scale: float16's first loss scale (torch.amp.GradScaler's default).
         memory_limit_bytes: most bytes that may be taken (None: as many as there are). On `cuda` a limit on the
@@ -77,6 +80,7 @@ class RunSpec:
     epochs: int
     data: str
     image_size: int | None = None
+    accumulate: int = 1
     deterministic: bool = False
     loss_scale: float = 65536.0
     memory_limit_bytes: int | None = None
@@ -148,7 +152,7 @@ class Session(Protocol):
         ...
 
     def logits(self, images: Array) -> Array:
-        """Return evaluation-mode logits [N, classes] for images [N, H, W, C]; waits."""
+        """Return evaluation-mode logits [*labels' shape, classes] for images [N, H, W, C]; waits."""
         ...
 
     def inspect(self, batch: Batch) -> Arrays:

@@ -59,6 +59,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "workload": plan.workload.name,
         "contenders": [contender.name for contender in plan.contenders],
         "batch_size": plan.batch_size,
+        "accumulate": plan.accumulate,
         "precision": plan.precision,
         "device": plan.device,
         "rounds": plan.rounds,

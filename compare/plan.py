@@ -48,6 +48,7 @@ class Plan:
     out: Path
     dataset: Dataset
     data_folder: str | None = None
+    accumulate: int = 1
     agreement: bool = True
     deterministic: bool = False
     design: str = "alternating"
@@ -71,6 +72,7 @@ class Plan:
             "knobs": knobs.resolve(contender.backend, contender.tuning, self.device, self.workload.name),
             "epochs": self.epochs,
             "data": str(dataset),
+            "accumulate": self.accumulate,
             "deterministic": self.deterministic,
         }
         return RunSpec(**(values | changes))
@@ -89,6 +91,7 @@ def make(
     epochs: int | None = None,
     margin: float = 0.01,
     data_folder: str | None = None,
+    accumulate: int = 1,
     agreement: bool = True,
     deterministic: bool = False,
     design: str = "alternating",
@@ -99,9 +102,10 @@ def make(
 ) -> Plan:
     """Return the plan of a comparison.
 
-    `rounds` None times nothing; `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells;
-    `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds
-    replaces the deadline of every phase; `dataset` (default: the workload's own, loaded) is what is trained on.
+    `rounds` None times nothing; `accumulate` is that of `RunSpec`; `design` is one of `DESIGNS`; `energy` asks for
+    joules per step, where a GPU tells; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01
+    is 1 %); `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded)
+    is what is trained on.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -110,6 +114,9 @@ def make(
     size = chosen.batch_size if batch_size is None else batch_size
     passes = chosen.epochs if epochs is None else epochs
     _whole("--batch-size", size, 2)  # batch norm has no variance over one image
+    _whole("--accumulate", accumulate, 1)
+    if size % accumulate or size < 2 * accumulate:
+        raise Refused(f"--accumulate {accumulate} with batch {size} is not allowed; allowed: equal parts of 2 or more")
     _whole("--epochs", passes, 1)
     _whole("--seed", seed, 0)
     if design not in DESIGNS:
@@ -131,6 +138,7 @@ def make(
         out=out,
         dataset=dataset or data.load(chosen, folder=data_folder, seed=seed, batch_size=size),
         data_folder=data_folder,
+        accumulate=accumulate,
         agreement=agreement,
         deterministic=deterministic,
         design=design,

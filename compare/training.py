@@ -13,7 +13,8 @@ from compare.interface import Array, Batch, RunSpec, Session
 def train(session: Session, spec: RunSpec, train: Batch, test: Batch) -> dict[str, Any]:
     """Train from the initial weights for the spec's epochs.
 
-    Returns `loss`, the mean of each epoch (None where not finite), `train_accuracy` and `test_accuracy` at the end.
+    Returns `loss`, the mean of each epoch (None where not finite), `train_accuracy` and `test_accuracy` at the end: the
+    part of all labels, one an image or one a pixel, that were met.
     """
     session.assign(weights.initial(session.signature(), spec.seed))
     return {
@@ -61,5 +62,5 @@ def _accuracy(session: Session, batch: Batch, size: int) -> float:
     for start in range(0, len(batch.labels), size):
         images, labels = batch.images[start : start + size], batch.labels[start : start + size]
         padded = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), images.dtype)])
-        right += int((session.logits(padded)[: len(images)].argmax(1) == labels).sum())
-    return right / len(batch.labels)
+        right += int((session.logits(padded)[: len(images)].argmax(-1) == labels).sum())
+    return right / batch.labels.size

@@ -36,6 +36,9 @@ class Schedule:
     `constant`: 1. `step`: `factor` to the power of how many `milestones` have been reached. `cosine`: half a cosine
     wave from 1 at the end of warm-up to 0 at `total` steps (Loshchilov and Hutter 2017, without restarts). In the first
     `warmup` steps, any of these times (step + 1) / warmup (Goyal et al. 2017).
+
+    A learning rate that is not constant is rounded to float32, whatever the precision: torch's fused updates read it
+    from the device's memory as such.
     """
 
     name: str = "constant"
@@ -61,6 +64,9 @@ class OptimizerSpec:
     `weight_decay` times the parameter is added to the gradient, or, if `decoupled` (adam only), to the step (AdamW,
     Loshchilov and Hutter 2019); only kernels decay if `decay_kernels_only`.
 
+    Before all that, gradients whose common Euclidean norm exceeds `clip_norm` are scaled down to it: all are multiplied
+    by min(1, clip_norm / (norm + 1e-6)) (torch.nn.utils.clip_grad_norm_; Pascanu et al. 2013).
+
     Raises:
         ValueError: decoupled decay of another rule than adam.
     """
@@ -74,6 +80,7 @@ class OptimizerSpec:
     weight_decay: float = 0.0
     decoupled: bool = False
     decay_kernels_only: bool = False
+    clip_norm: float | None = None
     schedule: Schedule = Schedule()
 
     def __post_init__(self) -> None:
@@ -99,6 +106,16 @@ class Workload:
     label_smoothing: float = 0.0
 
 
+# Expansion, channels, blocks and first stride of each stage (Sandler et al. 2018, table 2).
+_INVERTED_RESIDUALS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 _ADAM = OptimizerSpec("adam", learning_rate=1e-3)
 
 _ALL = (
@@ -176,6 +193,44 @@ _ALL = (
         batch_size=128,
         epochs=1,
         label_smoothing=0.1,
+    ),
+    Workload(
+        name="vgg16",
+        summary="VGG-16 without batch norm and dropout on synthetic 224x224 images, SGD with momentum",
+        model=ModelSpec(
+            "vgg",
+            (224, 224, 3),
+            1000,
+            {"depths": (2, 2, 3, 3, 3), "widths": (64, 128, 256, 512, 512), "hidden": (4096, 4096)},
+        ),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.01, momentum=0.9, weight_decay=5e-4),
+        data="synthetic",
+        batch_size=128,
+        epochs=1,
+    ),
+    Workload(
+        name="mobilenet-v2",
+        summary="MobileNetV2 without dropout on synthetic 224x224 images, SGD with momentum, warm-up and cosine",
+        model=ModelSpec("mobilenet", (224, 224, 3), 1000, {"stem": 32, "stages": _INVERTED_RESIDUALS, "head": 1280}),
+        optimizer=OptimizerSpec(
+            "sgd",
+            learning_rate=0.045,
+            momentum=0.9,
+            weight_decay=4e-5,
+            schedule=Schedule("cosine", warmup=20, total=1000),
+        ),
+        data="synthetic",
+        batch_size=256,
+        epochs=1,
+    ),
+    Workload(
+        name="unet",
+        summary="U-Net with batch norm, a class for every pixel of synthetic 256x256 shapes, SGD, gradients clipped",
+        model=ModelSpec("unet", (256, 256, 3), 5, {"widths": (64, 128, 256, 512, 1024)}),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9, clip_norm=1.0),
+        data="shapes",
+        batch_size=16,
+        epochs=4,
     ),
 )
 

@@ -39,9 +39,51 @@ class Conv(nnx.Conv):
             use_bias=bias,
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
+            promote_dtype=_promoted,
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
+
+    def __call__(self, inputs: jax.Array, *options: Any) -> jax.Array:
+        """Convolve inputs [N, H, W, C]."""
+        return super().__call__(inputs, *options).astype(self.dtype)
+
+
+class ConvTranspose(nnx.ConvTranspose):
+    """Square transposed 2-D convolution, as in torch.nn.ConvTranspose2d without output padding.
+
+    Input pixel (i, j) times kernel[y, x] is added to output pixel (stride * i + y - padding, stride * j + x - padding):
+    the gradient of a convolution with the same kernel [height, width, outputs, inputs], stride and padding. Flax's
+    default turns the kernel round, and its padding is that of the enlarged input.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        size: int,
+        *,
+        policy: Policy,
+        stride: int = 1,
+        padding: int = 0,
+    ) -> None:
+        super().__init__(
+            inputs,
+            outputs,
+            (size, size),
+            strides=stride,
+            padding=_sides(size - 1 - padding),
+            transpose_kernel=True,
+            dtype=policy.compute_dtype,
+            param_dtype=policy.parameter_dtype,
+            promote_dtype=_promoted,
+            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
+            rngs=nnx.Rngs(0),
+        )
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return the transposed convolution of inputs [N, H, W, C]."""
+        return super().__call__(inputs).astype(self.dtype)
 
 
 class Dense(nnx.Linear):
@@ -53,9 +95,14 @@ class Dense(nnx.Linear):
             outputs,
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
+            promote_dtype=_promoted,
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
+
+    def __call__(self, inputs: jax.Array, *options: Any) -> jax.Array:
+        """Map inputs [N, C]."""
+        return super().__call__(inputs, *options).astype(self.dtype)
 
 
 class BatchNorm(nnx.Module):
@@ -118,7 +165,9 @@ class LayerScale(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Scale x [N, H, W, C]."""
-        return x * self.gamma[...].astype(x.dtype)
+        gamma = self.gamma[...]
+        wide = x.astype(gamma.dtype) * gamma.astype(x.dtype).astype(gamma.dtype)  # see _promoted
+        return wide.astype(x.dtype)
 
 
 class MaxPool(nnx.Module):
@@ -151,14 +200,41 @@ class Flatten(nnx.Module):
         return x.reshape(x.shape[0], -1)
 
 
+class Concatenate(nnx.Module):
+    """Put two images' channels one after the other, the second image padded by zeros at its far edges to fit the first.
+
+    Pooling leaves out a remainder at the far edge, so that is where an image that was enlarged again lacks it.
+    """
+
+    def __call__(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        """Join first [N, H, W, C1] and second [N, h, w, C2] to [N, H, W, C1 + C2]."""
+        rows, columns = (first.shape[axis] - second.shape[axis] for axis in (1, 2))
+        return jnp.concatenate([first, jnp.pad(second, ((0, 0), (0, rows), (0, columns), (0, 0)))], -1)
+
+
 def relu(x: jax.Array) -> jax.Array:
     """Return max(x, 0)."""
     return nnx.relu(x)
 
 
+def relu6(x: jax.Array) -> jax.Array:
+    """Return min(max(x, 0), 6), whose gradient is 0 at 0 and at 6."""
+    return jax.nn.relu6(x)
+
+
 def gelu(x: jax.Array) -> jax.Array:
     """Return x * Phi(x) with the exact Gaussian distribution function, torch's default (Flax's is the tanh form)."""
     return nnx.gelu(x, approximate=False)
+
+
+def _promoted(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:
+    """Return inputs and kernel in the compute dtype, the bias as it is.
+
+    XLA adds up bfloat16 gradients in bfloat16, and those of a bias or a layer scale are sums over every pixel: of
+    65,536, half is lost. Added as float32 they are summed in float32, as torch sums them.
+    """
+    inputs, kernel, bias = arrays
+    return inputs.astype(dtype), kernel.astype(dtype), bias
 
 
 def _sides(padding: int) -> Any:

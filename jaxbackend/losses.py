@@ -5,8 +5,9 @@ import optax
 
 
 def softmax_cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> jax.Array:
-    """Return the mean over the batch of the cross entropy of logits [N, classes] with integer labels [N].
+    """Return the mean, over all labels of the batch, of the cross entropy of logits with integer labels.
 
+    Labels are [N] for logits [N, classes], or one a pixel, [N, H, W] for [N, H, W, classes].
     `smoothing` is spread evenly over all classes, the true one included (Szegedy et al. 2016, and torch).
     """
     if not smoothing:

@@ -20,11 +20,27 @@ def build(spec: OptimizerSpec) -> optax.GradientTransformationExtraArgs:
     if spec.weight_decay:
         decay = optax.add_decayed_weights(spec.weight_decay, _kernels if spec.decay_kernels_only else None)
         rules.insert(len(rules) if spec.decoupled else 0, decay)
+    if spec.clip_norm is not None:
+        rules.insert(0, clip(spec.clip_norm))
     return optax.chain(*rules, _descend(spec))
+
+
+def clip(clip_norm: float) -> optax.GradientTransformation:
+    """Return the rule that scales all gradients down to a common norm (`compare.workloads.OptimizerSpec`)."""
+
+    def scaled(gradients: Any, params: Any) -> Any:
+        del params
+        # Not optax.clip_by_global_norm: it leaves out the 1e-6.
+        factor = jnp.minimum(clip_norm / (optax.tree.norm(gradients) + 1e-6), 1.0)
+        return jax.tree.map(lambda gradient: gradient * factor, gradients)
+
+    return optax.stateless(scaled)
 
 
 def learning_rate(spec: OptimizerSpec, step: Any) -> Any:
     """Return the learning rate of a step, counted from 0 (`compare.workloads.Schedule`)."""
+    if spec.schedule.is_constant:
+        return spec.learning_rate
     schedule, rate, step = spec.schedule, spec.learning_rate, step * 1.0  # a float64 where x64 is on; int32 / 20 is not
     if schedule.warmup:
         rate *= jnp.minimum(1.0, (step + 1) / schedule.warmup)
@@ -33,7 +49,7 @@ def learning_rate(spec: OptimizerSpec, step: Any) -> Any:
     if schedule.name == "cosine":
         progress = jnp.clip((step - schedule.warmup) / max(1, schedule.total - schedule.warmup), 0.0, 1.0)
         rate *= 0.5 * (1 + jnp.cos(math.pi * progress))
-    return rate
+    return jnp.float32(rate)
 
 
 def export(state: Any) -> Arrays:

@@ -31,8 +31,14 @@ class JaxSession:
             tuning.prepare(spec.knobs, spec.device)
             model = models.build(workload.model.resized(spec.image_size), self._policy)
             self._signature = layout.signature(model)
-            update, smoothing = optim.build(workload.optimizer), workload.label_smoothing
-            self._step = TrainingStep(model, update, self._policy, spec.knobs, smoothing=smoothing)
+            self._step = TrainingStep(
+                model,
+                optim.build(workload.optimizer),
+                self._policy,
+                spec.knobs,
+                smoothing=workload.label_smoothing,
+                accumulate=spec.accumulate,
+            )
             self._state = self._step.initial(self._step.parameters, self._step.buffers)
         self._pool: list[tuple[jax.Array, jax.Array]] = []
         self._stacked: tuple[jax.Array, jax.Array] | None = None
@@ -151,6 +157,7 @@ class JaxSession:
             "tf32": None if policy.tf32 is None else products == "tensorfloat32",
             "loss_scaling": self._state.scaling is not None,
             "batch_size": len(labels),
+            "accumulate": self._spec.accumulate,
             "device": self._device.device_kind,
             # Only a compiled step has a cache.
             "compile": bool(knobs["compile"]) and self._step.program._cache_size() > 0,  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """The training step: forward, loss, backward and update, a pure function over an explicit state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,11 @@ class TrainState(NamedTuple):
 
 
 class TrainingStep:
-    """One model's training step and evaluation, turned into programs as the knobs say."""
+    """One model's training step and evaluation, turned into programs as the knobs say.
+
+    A step takes its batch in `accumulate` equal micro-batches, one after the other: batch norm sees each alone, their
+    mean losses are averaged, and so are their gradients, which then make one update.
+    """
 
     def __init__(
         self,
@@ -33,8 +37,10 @@ class TrainingStep:
         knobs: Mapping[str, Any],
         *,
         smoothing: float = 0.0,
+        accumulate: int = 1,
     ) -> None:
-        self._update, self._policy, self._smoothing = update, policy, smoothing
+        self._update, self._policy, self._smoothing, self._accumulate = update, policy, smoothing, accumulate
+        self._scan = jax.lax.scan if knobs["compile"] else _looped
         model.eval()
         self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
         model.train()
@@ -45,7 +51,7 @@ class TrainingStep:
         self._evaluate = tuning.compiled(self._eval_logits, {**knobs, "donation": False})
 
     def __call__(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array]:
-        """Train one step on images [N, H, W, C], labels [N]; return the new state and the loss."""
+        """Train one step on images [N, H, W, C], labels [N] or [N, H, W]; return the new state and the loss."""
         return self.program(state, images, labels)
 
     def inspected(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
@@ -53,7 +59,7 @@ class TrainingStep:
         return self._inspected(state, images, labels)
 
     def evaluate(self, state: TrainState, images: jax.Array) -> jax.Array:
-        """Return evaluation-mode logits [N, classes] in the parameters' dtype."""
+        """Return evaluation-mode logits in the parameters' dtype."""
         return self._evaluate(state, images)
 
     def layer_outputs(self, state: TrainState, images: jax.Array) -> dict[str, jax.ShapeDtypeStruct]:
@@ -70,8 +76,7 @@ class TrainingStep:
         return state, internals["loss"]
 
     def _inspect(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
-        objective = jax.grad(self._objective, has_aux=True)
-        gradients, (internals, buffers) = objective(state.parameters, state, images, labels)
+        gradients, internals, buffers = self._gradients(state, images, labels)
         gradients, finite = precision.unscaled(gradients, state.scaling)
         updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters, step=state.step)
         new = optax.apply_updates(state.parameters, updates), optimizer
@@ -82,11 +87,30 @@ class TrainingStep:
             scaling = scaling.update(finite)
         return TrainState(new[0], buffers, new[1], scaling, state.step + 1), internals | {"gradient": gradients}
 
+    def _gradients(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[Any, dict[str, Any], Any]:
+        """Return the gradients of the scaled loss, the internals of the forward pass and the new buffers."""
+        objective = jax.grad(self._objective, has_aux=True)
+        if self._accumulate == 1:
+            gradients, (internals, buffers) = objective(state.parameters, state, images, labels)
+            return gradients, internals, buffers
+
+        def add(carry: tuple[Any, Any], part: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any], dict[str, Any]]:
+            total, buffers = carry
+            gradients, (internals, buffers) = objective(state.parameters, state._replace(buffers=buffers), *part)
+            return (jax.tree.map(jnp.add, total, gradients), buffers), internals
+
+        start = jax.tree.map(jnp.zeros_like, state.parameters), state.buffers
+        parts = jax.tree.map(lambda a: a.reshape(self._accumulate, -1, *a.shape[1:]), (images, labels))
+        (gradients, buffers), internals = self._scan(add, start, parts)
+        loss = internals.pop("loss").sum()
+        whole = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), internals)
+        return gradients, whole | {"loss": loss}, buffers
+
     def _objective(self, parameters: Any, state: TrainState, images: jax.Array, labels: jax.Array) -> Any:
         model = nnx.merge(self._graph, parameters, state.buffers, copy=True)  # copied into this trace
         with activations.recorded(model) as outputs:
             logits = model(images).astype(self._policy.parameter_dtype)
-        loss = softmax_cross_entropy(logits, labels, self._smoothing)
+        loss = softmax_cross_entropy(logits, labels, self._smoothing) / self._accumulate
         internals = {"activation": outputs, "logits": logits, "loss": loss}
         return precision.scaled(loss, state.scaling), (internals, nnx.state(model, nnx.BatchStat))
 
@@ -99,3 +123,12 @@ class TrainingStep:
         with activations.recorded(model) as outputs:
             model(images)
         return outputs
+
+
+def _looped(body: Callable[..., Any], carry: Any, parts: tuple[jax.Array, ...]) -> Any:
+    """Do what `jax.lax.scan` does, but op by op."""
+    outputs: list[Any] = []
+    for part in zip(*parts, strict=True):
+        carry, output = body(carry, part)
+        outputs.append(output)
+    return carry, jax.tree.map(lambda *each: jnp.stack(each), *outputs)

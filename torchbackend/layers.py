@@ -38,6 +38,34 @@ class Conv(nn.Conv2d):
         )
 
 
+class ConvTranspose(nn.ConvTranspose2d):
+    """Square transposed 2-D convolution, as in torch.nn.ConvTranspose2d without output padding.
+
+    Input pixel (i, j) times kernel[y, x] is added to output pixel (stride * i + y - padding, stride * j + x - padding):
+    the gradient of a convolution with the same kernel [height, width, outputs, inputs], stride and padding. Flax's
+    default turns the kernel round, and its padding is that of the enlarged input.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        size: int,
+        *,
+        policy: Policy,
+        stride: int = 1,
+        padding: int = 0,
+    ) -> None:
+        super().__init__(
+            inputs,
+            outputs,
+            size,
+            stride=stride,
+            padding=padding,
+            dtype=policy.parameter_dtype,  # the compute dtype comes from autocast
+        )
+
+
 class Dense(nn.Linear):
     """Affine map of the last axis."""
 
@@ -114,9 +142,26 @@ class Flatten(nn.Module):
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
+class Concatenate(nn.Module):
+    """Put two images' channels one after the other, the second image padded by zeros at its far edges to fit the first.
+
+    Pooling leaves out a remainder at the far edge, so that is where an image that was enlarged again lacks it.
+    """
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Join first [N, C1, H, W] and second [N, C2, h, w] to [N, C1 + C2, H, W]."""
+        rows, columns = (first.shape[axis] - second.shape[axis] for axis in (2, 3))
+        return torch.cat([first, functional.pad(second, (0, columns, 0, rows))], 1)
+
+
 def relu(x: torch.Tensor) -> torch.Tensor:
     """Return max(x, 0)."""
     return functional.relu(x)
+
+
+def relu6(x: torch.Tensor) -> torch.Tensor:
+    """Return min(max(x, 0), 6), whose gradient is 0 at 0 and at 6."""
+    return functional.relu6(x)
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:

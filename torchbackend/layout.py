@@ -1,6 +1,7 @@
 """Names and memory order: between torch's tensors and the neutral arrays of the shared interface.
 
-Torch keeps convolution kernels OIHW and dense kernels [outputs, inputs], so both are transposed on the way.
+Torch keeps convolution kernels OIHW and dense kernels [outputs, inputs], so both are transposed on the way. Those of
+transposed convolutions are kept as the convolution's that they transpose, on both sides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,5 +85,5 @@ def _neutral(module: nn.Module, attribute: str, tensor: torch.Tensor) -> tuple[s
     if isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
         return {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}[attribute], same
     if attribute == "weight":
-        return "kernel", _CONV if isinstance(module, nn.Conv2d) else _DENSE
+        return "kernel", _CONV if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)) else _DENSE
     return attribute, same

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from compare.interface import Arrays
+from compare.interface import Arrays, Refused
 from compare.workloads import OptimizerSpec
 from torchbackend import layout
 
@@ -15,35 +15,61 @@ from torchbackend import layout
 def build(spec: OptimizerSpec, model: nn.Module, *, fused: bool, capturable: bool) -> torch.optim.Optimizer:
     """Return the update rule of a workload over a model's parameters.
 
-    `fused` updates all parameters in one kernel (None leaves torch's own choice); `capturable` keeps Adam's step
-    count on the device, as a CUDA graph needs it (SGD has none).
+    `fused` updates all parameters in one kernel (None leaves torch's own choice); `capturable` keeps what changes from
+    step to step on the device, as a CUDA graph needs it: Adam's step count, and a learning rate that has a schedule.
+
+    Raises:
+        Refused: a scheduled learning rate of SGD on the device, but not `fused`.
     """
-    groups = _groups(spec, model)
+    groups, rate = _groups(spec, model), spec.learning_rate
     choice = True if fused else None
+    if capturable and not spec.schedule.is_constant:
+        if spec.name == "sgd" and not fused:
+            raise Refused(
+                "graph-capture of sgd with a schedule needs fused-optimizer in torch: without, the host reads the rate"
+            )
+        rate = torch.tensor(rate, dtype=torch.float32, device=groups[0]["params"][0].device)
     if spec.name == "sgd":
-        return torch.optim.SGD(groups, spec.learning_rate, momentum=spec.momentum, nesterov=spec.nesterov, fused=choice)
+        return torch.optim.SGD(groups, rate, momentum=spec.momentum, nesterov=spec.nesterov, fused=choice)
     rule = torch.optim.AdamW if spec.decoupled else torch.optim.Adam
-    return rule(groups, spec.learning_rate, betas=spec.betas, eps=spec.epsilon, fused=choice, capturable=capturable)
+    return rule(groups, rate, betas=spec.betas, eps=spec.epsilon, fused=choice, capturable=capturable)
 
 
-def learning_rate(spec: OptimizerSpec, step: int) -> float:
-    """Return the learning rate of a step, counted from 0 (`compare.workloads.Schedule`)."""
+def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:
+    """Scale all gradients down to a common norm (`compare.workloads.OptimizerSpec`)."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+
+
+def learning_rate(spec: OptimizerSpec, step: torch.Tensor) -> Any:
+    """Return the learning rate of a step, counted from 0 (`compare.workloads.Schedule`), on the device of `step`."""
+    if spec.schedule.is_constant:
+        return spec.learning_rate
     schedule, rate = spec.schedule, spec.learning_rate
     if schedule.warmup:
-        rate *= min(1.0, (step + 1) / schedule.warmup)
+        rate *= torch.clamp((step + 1) / schedule.warmup, max=1.0)
     if schedule.name == "step":
-        rate *= schedule.factor ** sum((step >= milestone) * 1.0 for milestone in schedule.milestones)
+        rate *= schedule.factor ** sum((step >= milestone).double() for milestone in schedule.milestones)
     if schedule.name == "cosine":
-        progress = min(1.0, max(0.0, (step - schedule.warmup) / max(1, schedule.total - schedule.warmup)))
-        rate *= 0.5 * (1 + math.cos(math.pi * progress))
-    return rate
+        progress = torch.clamp((step - schedule.warmup) / max(1, schedule.total - schedule.warmup), 0.0, 1.0)
+        rate *= 0.5 * (1 + torch.cos(math.pi * progress))
+    return torch.as_tensor(rate, dtype=torch.float32)
 
 
-def schedule(optimizer: torch.optim.Optimizer, spec: OptimizerSpec, step: int) -> None:
-    """Set the learning rate of a step; a constant one is left alone."""
-    if not spec.schedule.is_constant:
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(spec, step)
+def schedule(optimizer: torch.optim.Optimizer, spec: OptimizerSpec, step: torch.Tensor) -> None:
+    """Set the learning rate of a step, counted from 0 on `rate_device`."""
+    rate = learning_rate(spec, step)
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].copy_(rate)
+        else:
+            group["lr"] = float(rate)
+
+
+def rate_device(optimizer: torch.optim.Optimizer) -> torch.device:
+    """Return where the optimizer has its learning rate."""
+    rate = optimizer.param_groups[0]["lr"]
+    return rate.device if isinstance(rate, torch.Tensor) else torch.device("cpu")
 
 
 def export(optimizer: torch.optim.Optimizer, leaves: Sequence[layout.Leaf]) -> Arrays:

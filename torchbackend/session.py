@@ -24,8 +24,6 @@ class TorchSession:
 
     def __init__(self, spec: RunSpec) -> None:
         workload, knobs = workloads.get(spec.workload), spec.knobs
-        if knobs["graph-capture"] and not workload.optimizer.schedule.is_constant:
-            raise Refused(f"graph-capture would freeze the learning rate of {spec.workload}'s schedule in torch")
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)
@@ -45,8 +43,16 @@ class TorchSession:
         update = optim.build(
             workload.optimizer, model, fused=bool(knobs["fused-optimizer"]), capturable=bool(knobs["graph-capture"])
         )
-        self._rule, smoothing = workload.optimizer, workload.label_smoothing
-        self._step = TrainingStep(model, update, self._policy, self._device, knobs, smoothing=smoothing)
+        self._step = TrainingStep(
+            model,
+            update,
+            self._policy,
+            self._device,
+            knobs,
+            rule=workload.optimizer,
+            smoothing=workload.label_smoothing,
+            accumulate=spec.accumulate,
+        )
         self._leaves = layout.leaves(model)
         self._several: tuning.Several | None = None
         self._stacked: tuple[torch.Tensor, torch.Tensor]
@@ -89,7 +95,6 @@ class TorchSession:
             while steps:
                 several = self._captured(steps)
                 if several is None:
-                    optim.schedule(self._step.update, self._rule, self._steps)
                     self._losses.append(self._step(*self._pool[self._position]))
                 else:
                     self._losses.append(several(self._position))
@@ -113,19 +118,18 @@ class TorchSession:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             placed, _ = self._placed(Batch(images, np.zeros(len(images), np.int32)))
-            return self._step.evaluate(placed).cpu().numpy()
+            return layout.fetched({"logits": layout.channels_last(self._step.evaluate(placed))})["logits"]
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
             before = {leaf.name: leaf.tensor.detach().clone() for leaf in parameters}
-            optim.schedule(self._step.update, self._rule, self._steps)
             internals = self._step.inspected(*self._placed(batch))
             self._steps += 1
         dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
         found = {f"activation/{name}": layout.channels_last(array.to(dtype)) for name, array in outputs.items()}
-        found |= {name: internals[name] for name in ("logits", "loss")}
+        found |= {name: layout.channels_last(internals[name]) for name in ("logits", "loss")}
         kinds = {
             "gradient": {leaf.name: gradients[id(leaf.tensor)] for leaf in parameters},
             "update": {leaf.name: leaf.tensor.detach() - before[leaf.name] for leaf in parameters},
@@ -163,6 +167,7 @@ class TorchSession:
             "tf32": None if self._policy.tf32 is None else products == {"tf32"},
             "loss_scaling": self._step.scaling.is_enabled(),
             "batch_size": len(labels),
+            "accumulate": self._spec.accumulate,
             "compile": counters["frames"]["ok"] > 0,
             "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),

@@ -1,17 +1,23 @@
 """The training step: forward, loss, backward and update, over the state that model and optimizer hold."""
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import nn
 
-from torchbackend import activations, precision, tuning
+from compare.workloads import OptimizerSpec
+from torchbackend import activations, optim, precision, tuning
 from torchbackend.losses import softmax_cross_entropy
 
 
 class TrainingStep:
-    """One model's training step and evaluation, turned into programs as the knobs say."""
+    """One model's training step and evaluation, turned into programs as the knobs say.
+
+    A step takes its batch in `accumulate` equal micro-batches, one after the other: batch norm sees each alone, their
+    mean losses are averaged, and so are their gradients, which then make one update.
+    """
 
     def __init__(
         self,
@@ -21,38 +27,54 @@ class TrainingStep:
         device: torch.device,
         knobs: Mapping[str, Any],
         *,
+        rule: OptimizerSpec,
         smoothing: float = 0.0,
+        accumulate: int = 1,
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
-        self._smoothing = smoothing
+        self._rule, self._smoothing, self._accumulate = rule, smoothing, accumulate
+        # The steps taken, counted where the optimizer reads its learning rate: what a captured step asks of Python, its
+        # graph would repeat forever.
+        self._clock = torch.zeros((), dtype=torch.float64, device=optim.rate_device(update))
         self.scaling = precision.loss_scale(policy, device.type)
         self._forward = tuning.compiled(self._objective, knobs)
         self._inspected_forward = tuning.compiled(self._inspected_objective, knobs)
         self._evaluate = tuning.compiled(self._eval_logits, knobs)
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Train one step on images [N, C, H, W], labels [N]; return the loss."""
+        """Train one step on images [N, C, H, W], labels [N] or [N, H, W]; return the loss."""
         self.update.zero_grad()
-        loss, _ = self._forward(images, labels)
-        self.scaling.scale(loss).backward()
-        self.scaling.step(self.update)
-        self.scaling.update()
-        return loss.detach()
+        shares: list[torch.Tensor] = []
+        for part in self._parts(images, labels):
+            share, _ = self._forward(*part)
+            self.scaling.scale(share).backward()
+            shares.append(share.detach())
+        self._descend()
+        return reduce(torch.add, shares)
 
     def inspected(self, images: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
         """Train the same step and return its internals: activations, logits, loss, gradients of the unscaled loss."""
         self.update.zero_grad()
-        with activations.recorded(self.model) as outputs:
-            loss, logits = self._inspected_forward(images, labels)
-        self.scaling.scale(loss).backward()
-        self.scaling.unscale_(self.update)
-        gradients = {id(p): p.grad.clone() for p in self.model.parameters() if p.grad is not None}
-        self.scaling.step(self.update)
-        self.scaling.update()
-        return {"activation": outputs, "logits": logits.detach(), "loss": loss.detach(), "gradient": gradients}
+        shares, logits, activation = list[torch.Tensor](), list[torch.Tensor](), list[dict[str, torch.Tensor]]()
+        for part in self._parts(images, labels):
+            with activations.recorded(self.model) as outputs:
+                share, found = self._inspected_forward(*part)
+            self.scaling.scale(share).backward()
+            shares.append(share.detach())
+            logits.append(found.detach())
+            activation.append(outputs)
+        scale = self.scaling.get_scale()
+        gradients = {id(p): p.grad / scale for p in self.model.parameters() if p.grad is not None}
+        self._descend()
+        return {
+            "activation": {name: torch.cat([each[name] for each in activation]) for name in activation[0]},
+            "logits": torch.cat(logits),
+            "loss": reduce(torch.add, shares),
+            "gradient": gradients,
+        }
 
     def evaluate(self, images: torch.Tensor) -> torch.Tensor:
-        """Return evaluation-mode logits [N, classes] in the parameters' dtype."""
+        """Return evaluation-mode logits in the parameters' dtype."""
         self.model.eval()
         try:
             with torch.no_grad():
@@ -72,14 +94,14 @@ class TrainingStep:
 
     def reset(self) -> None:
         """Bring optimizer and loss scale to their start, in place, because a captured graph holds these tensors."""
-        for value in self._moments():
+        for value in (*self._moments(), self._clock):
             value.zero_()
         if self._policy.loss_scale is not None:
             self.scaling.load_state_dict(precision.loss_scale(self._policy, self._device.type).state_dict())
 
     def snapshot(self) -> Callable[[], None]:
         """Return a function that puts the present training state back in place."""
-        tensors = [*self.model.state_dict().values(), *self._moments()]
+        tensors = [*self.model.state_dict().values(), *self._moments(), self._clock]
         saved = [(tensor, tensor.clone()) for tensor in tensors]
         scale = self.scaling.state_dict()
 
@@ -93,6 +115,22 @@ class TrainingStep:
 
         return restore
 
+    def _parts(self, images: torch.Tensor, labels: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the micro-batches of a batch."""
+        if self._accumulate == 1:
+            return [(images, labels)]
+        return list(zip(images.chunk(self._accumulate), labels.chunk(self._accumulate), strict=True))
+
+    def _descend(self) -> None:
+        if not self._rule.schedule.is_constant:
+            optim.schedule(self.update, self._rule, self._clock)
+            self._clock += 1
+        if self._rule.clip_norm is not None:
+            self.scaling.unscale_(self.update)
+            optim.clip(self.update, self._rule.clip_norm)
+        self.scaling.step(self.update)
+        self.scaling.update()
+
     def _moments(self) -> list[torch.Tensor]:
         states = self.update.state.values()
         return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
@@ -100,7 +138,8 @@ class TrainingStep:
     def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with self._policy.autocast(self._device.type):
             logits = self.model(images).to(self._policy.parameter_dtype)
-            return softmax_cross_entropy(logits, labels, self._smoothing), logits
+            loss = softmax_cross_entropy(logits, labels, self._smoothing)
+            return loss if self._accumulate == 1 else loss / self._accumulate, logits
 
     def _inspected_objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # A function of its own: torch.compile keeps programs by function, and this one has the recording hooks in it.

@@ -82,7 +82,7 @@ def _only_later_steps(names: Sequence[str]) -> str | None:
 def _only_updates(names: Sequence[str]) -> str | None:
     first = [name for name in names if name.startswith("step1/")]
     if first and all(_kind(name) == "update" for name in first):
-        return "gradients agree, updates do not: learning rate, epsilon, weight decay or optimizer form"
+        return "gradients agree, updates do not: learning rate, epsilon, weight decay, clipping or optimizer form"
     return None
 
 

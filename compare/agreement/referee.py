@@ -4,7 +4,7 @@ A disagreement between two sides in low precision has no owner; each side's dist
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,9 +53,12 @@ class Noise:
     roundoff: Mapping[str, float] | None = None
 
     def resolved(self, errors: Mapping[str, float]) -> dict[str, float]:
-        """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for."""
-        least = SEMANTIC_LIMIT / _ROUNDING
-        return {name: error / max(1.0, self.ulp.get(name, 0.0) / least) for name, error in errors.items()}
+        """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for.
+
+        It is resolved to its noise times the square root of the number of layers, as in `judge`.
+        """
+        least, depth, ulp = SEMANTIC_LIMIT / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
+        return {name: error / max(1.0, depth * ulp.get(name, 0.0) / least) for name, error in errors.items()}
 
 
 @dataclass(frozen=True)
@@ -129,11 +132,11 @@ def judge(
     for side in (baseline, contender):
         reference, value = changes(side["float64"]), changes(side[precision])
         sides.append({name: relative_error(value[name], reference[name]) for name in names})
-    depth = math.sqrt(max(1, sum(name.startswith("step1/activation/") for name in names)))
+    depth, ulp = _depth(names), _of_gradients(noise.ulp)
     scale = ROUNDOFF[precision] / ULP64
     record = baseline["float64"]
     floor = {
-        name: max(depth * noise.roundoff[name], noise.ulp[name] * scale, ROUNDOFF32 * coarseness(name, record))
+        name: max(depth * noise.roundoff[name], ulp[name] * scale, ROUNDOFF32 * coarseness(name, record))
         for name in names
     }
     for name in names:
@@ -158,6 +161,28 @@ def _undecided(update: Array, gradient: Array, floor: float) -> float:
     lost = np.abs(gradient) < _LOST * PRECISION_LIMIT * floor * whole / math.sqrt(gradient.size)
     excess = float(np.linalg.norm(update[lost])) / moved - float(np.linalg.norm(gradient[lost])) / whole
     return max(0.0, 2 * excess)
+
+
+def _of_gradients(noise: Mapping[str, float]) -> dict[str, float]:
+    """Return noise by tensor, that of a parameter's change being at least that of its gradient.
+
+    Where a gradient is zero but for rounding, weight decay may hide its noise in what is stored after one step.
+    """
+    gradients: dict[str, float] = {}
+    for name, value in noise.items():
+        _, is_gradient, parameter = name.partition("/gradient/")
+        if is_gradient:
+            gradients[parameter] = max(value, gradients.get(parameter, 0.0))
+
+    def of_gradient(name: str) -> float:
+        return gradients.get(name.partition("/update/")[2] or name.removeprefix("delta/"), 0.0)
+
+    return {name: max(value, of_gradient(name)) for name, value in noise.items()}
+
+
+def _depth(names: Iterable[str]) -> float:
+    """Return the square root of the number of layers."""
+    return math.sqrt(max(1, sum(name.startswith("step1/activation/") for name in names)))
 
 
 def _median(values: list[float]) -> float:

@@ -5,7 +5,16 @@ from typing import Any, cast
 
 from compare.agreement.gates import Gate
 
-SHARED = ("parameter_dtype", "compute_dtype", "layer_dtypes", "tf32", "loss_scaling", "batch_size", "deterministic")
+SHARED = (
+    "parameter_dtype",
+    "compute_dtype",
+    "layer_dtypes",
+    "tf32",
+    "loss_scaling",
+    "batch_size",
+    "accumulate",
+    "deterministic",
+)
 
 
 def gate(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Gate:

@@ -26,6 +26,9 @@ Knobs = Annotated[
     ),
 ]
 BatchSize = Annotated[int | None, typer.Option(help="Images per step. Default: the workload's.")]
+Accumulate = Annotated[
+    int, typer.Option(help="Micro-batches of a step: equal parts of the batch, one after the other.")
+]
 Precision = Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training set. Default: the workload's.")]

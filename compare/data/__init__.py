@@ -1,7 +1,7 @@
-"""Deterministic NumPy data, the same bytes for every backend: images NHWC float32, labels int32."""
+"""Deterministic NumPy data, the same bytes for every backend: images NHWC float32, an int32 label an image or pixel."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,8 @@ from compare.interface import Array, Batch, Refused
 from compare.workloads import Workload
 
 _NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
-_BUILT_IN = {"digits": "its digits are embedded", "synthetic": "its images are synthetic"}
+_SYNTHETIC = {"synthetic": "images", "shapes": "shapes"}
+_BUILT_IN = {"digits": "its digits are embedded", **dict.fromkeys(_SYNTHETIC, "its images are synthetic")}
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ def load(
     images are not of its dataset's own size (a folder is then not read, and `source` says so).
 
     Args:
-        workload: its `data` names the dataset: `digits`, `mnist` or `cifar10`, or `synthetic`.
+        workload: its `data` names the dataset: `digits`, `mnist` or `cifar10`, or `synthetic` or `shapes`, which has
+            a class for every pixel.
         folder: where the dataset lies in its original format; None for none.
         seed: the run's seed; fixes the digits' split and the synthetic images.
         batch_size: images per step; the training set must fill at least one batch.
@@ -42,8 +44,8 @@ def load(
             `batch_size` or `image_size` outside what is possible.
     """
     native = _NATIVE.get(workload.data)
-    if native is None and workload.data != "synthetic":
-        allowed = ", ".join((*_NATIVE, "synthetic"))
+    if native is None and workload.data not in _SYNTHETIC:
+        allowed = ", ".join((*_NATIVE, *_SYNTHETIC))
         raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {allowed}")
     if batch_size < 1:
         raise Refused(f"batch size {batch_size}: allowed are 1 and more")
@@ -65,6 +67,20 @@ def load(
             f"batch size {batch_size} is larger than the training set, {dataset.source}; allowed: 1 to {count}"
         )
     return dataset
+
+
+def synthesised(workload: Workload, image: tuple[int, int, int], *, seed: int, train: int, test: int) -> Dataset:
+    """Return `train` and `test` synthetic images of that shape, with labels as `workload` has them.
+
+    Raises:
+        Refused: they would need too much memory.
+    """
+    from compare.data import shapes, synthetic
+
+    make = shapes.make if workload.data == "shapes" else synthetic.make
+    parts = make(image, classes=workload.model.classes, seed=seed, train=train, test=test)
+    kind, shape = _SYNTHETIC.get(workload.data, "images"), "x".join(str(size) for size in image)
+    return Dataset(*parts, f"synthetic {shape} {kind}, seed {seed} ({_counts(*parts)})")
 
 
 def digest(*arrays: Array) -> str:
@@ -100,14 +116,9 @@ def _original(workload: Workload, folder: str | None, seed: int) -> Dataset:
 def _synthetic(
     workload: Workload, image: tuple[int, int, int], seed: int, batch_size: int, folder: str | None
 ) -> Dataset:
-    from compare.data import synthetic
-
-    train, test = synthetic.make(
-        image, classes=workload.model.classes, seed=seed, train=8 * batch_size, test=2 * batch_size
-    )
-    shape = "x".join(str(size) for size in image)
+    made = synthesised(workload, image, seed=seed, train=8 * batch_size, test=2 * batch_size)
     unread = "" if folder is None else f", {folder} not read: its images are of another size"
-    return Dataset(train, test, f"synthetic {shape} images, seed {seed} ({_counts(train, test)}){unread}")
+    return replace(made, source=f"{made.source}{unread}")
 
 
 def _folder(name: str) -> Path:

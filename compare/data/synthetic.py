@@ -16,6 +16,13 @@ def most(image: tuple[int, int, int]) -> int:
     return MOST_BYTES // (4 * int(np.prod(image)))
 
 
+def check(image: tuple[int, int, int], count: int) -> None:
+    """Refuse so many images of that shape as would need more than `MOST_BYTES` of host memory."""
+    allowed = most(image)
+    if count > allowed:
+        raise Refused(f"{count} synthetic images of {image} values; allowed: {allowed}, by a smaller batch or image")
+
+
 def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, test: int) -> tuple[Batch, Batch]:
     """Return a training and a test set of `train` and `test` images [N, H, W, C], labels uniform in 0 to classes-1.
 
@@ -26,11 +33,7 @@ def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, te
     Raises:
         Refused: the images would need more than 8 GiB of host memory.
     """
-    allowed = most(image)
-    if train + test > allowed:
-        raise Refused(
-            f"{train + test} synthetic images of {image} values; allowed: {allowed}, by a smaller batch or image"
-        )
+    check(image, train + test)
     templates = _templates(image, classes, seed)
     return _draw(templates, "train", seed, train), _draw(templates, "test", seed, test)
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compare import data
 from compare.contenders import Contender
-from compare.data import Dataset, store, synthetic
+from compare.data import store
 from compare.interface import ContenderFailed
 from compare.launcher import Launcher, Outcome
 from compare.plan import Plan
@@ -68,16 +69,12 @@ class Tester:
         changes: dict[str, Any] = {"batch_size": batch_size, "memory_limit_bytes": limit_bytes}
         with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
             launcher = Launcher(plan, Path(scratch), memory_fraction=fraction)
-            store.save(_one_batch(plan, batch_size), launcher.dataset)
+            workload, seed = plan.workload, plan.seed
+            batch = data.synthesised(workload, workload.model.image, seed=seed, train=batch_size, test=0)
+            store.save(batch, launcher.dataset)
             with launcher.child(outcome, purpose="try") as child:
                 opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome, **changes))
                 unit = opened["steps_per_dispatch"]
                 # The first step compiles, so the deadline is that of the warm-up.
                 child.call("block", plan.deadlines["warm_up"], steps=unit * -(-STEPS // unit))
         return outcome
-
-
-def _one_batch(plan: Plan, batch_size: int) -> Dataset:
-    model = plan.workload.model
-    train, test = synthetic.make(model.image, classes=model.classes, seed=plan.seed, train=batch_size, test=0)
-    return Dataset(train, test, "synthetic")

@@ -18,8 +18,10 @@ def heading(result: Mapping[str, Any]) -> str:
     count = spec["parameter_count"]
     parameters = "" if count is None else f"{counted(count, 'parameter')}, "
     rounds = f"{counted(spec['rounds'], 'round')}, " if spec["rounds"] else ""
+    parts = spec.get("accumulate", 1)
+    batch = f"batch {spec['batch_size']}" + (f" in {parts} micro-batches" if parts > 1 else "")
     return (
-        f"{spec['workload']} trained on {device(result)} in {spec['precision']}: batch {spec['batch_size']}, "
+        f"{spec['workload']} trained on {device(result)} in {spec['precision']}: {batch}, "
         f"{counted(spec['epochs'], 'epoch')}, {rounds}seed {spec['seed']}; "
         f"{parameters}images {'x'.join(map(str, spec['image']))}, "
         f"data {spec['data_source']}"

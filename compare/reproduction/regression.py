@@ -54,6 +54,7 @@ class Change:
 def unlike(old: Object, new: Object) -> list[str]:
     """Return in what two results are not of the same work on the same kind of device, in words."""
     pairs = {key: (old["spec"][key], new["spec"][key]) for key in _SAME_WORK}
+    pairs["accumulate"] = old["spec"].get("accumulate", 1), new["spec"].get("accumulate", 1)
     a, b = (device_name(each["environment"], each["spec"]["device"]) for each in (old, new))
     pairs["device's name"] = a, b
     return [f"{key} is {a} against {b}" for key, (a, b) in pairs.items() if a != b]

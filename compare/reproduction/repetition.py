@@ -55,6 +55,7 @@ def plan_of(
         workload=spec["workload"],
         batch_size=spec["batch_size"],
         precision=spec["precision"],
+        accumulate=spec.get("accumulate", 1),
         device=spec["device"],
         rounds=(spec["rounds"] or None) if rounds is None else rounds,
         seed=spec["seed"],

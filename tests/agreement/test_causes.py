@@ -19,7 +19,7 @@ VARIANCE = f"running variance differs by n/(n-1) with n = {COUNT}: biased agains
 STATISTICS = "only buffers differ in training: running statistics (momentum, biased or unbiased variance)"
 EVALUATION = "only evaluation differs: running variance or epsilon used in evaluation, or batch statistics there"
 LATER = "the first step agrees: momentum, Nesterov form, bias correction or schedule"
-RULE = "gradients agree, updates do not: learning rate, epsilon, weight decay or optimizer form"
+RULE = "gradients agree, updates do not: learning rate, epsilon, weight decay, clipping or optimizer form"
 STRIDED = "strided halves the image and is the first to differ: padding (SAME pads 3x3 stride 2 by 0 and 1)"
 LAYER = "{} is the first layer to differ: its arithmetic, epsilon, padding or parameters"
 

@@ -8,7 +8,8 @@ import pytest
 
 from compare.workloads import WORKLOADS
 from tests.planted import table
-from tests.planted.bugs import BUGS, Bug
+from tests.planted.bug import Bug
+from tests.planted.bugs import BUGS
 from tests.planted.certify import Clean, certify
 from tests.planted.probes import PROBES
 

@@ -162,6 +162,29 @@ def test_an_error_is_forgiven_in_proportion_to_how_badly_the_tensor_is_resolved(
     assert found.resolved(errors) == pytest.approx({"bad": 1e-13, "good": 1e-8, "barely": 1e-8, "unknown": 1e-8})
 
 
+def test_of_many_layers_every_one_rounds_once_more():
+    errors = {"bad": 1e-8, **{f"step1/activation/{layer}": 0.0 for layer in range(16)}}
+    assert Noise({"bad": 1e-6}).resolved(errors)["bad"] == pytest.approx(1e-13 / 4)
+
+
+CHANGES = ("step1/update/dense.bias", "step2/update/dense.bias", "delta/dense.bias")
+
+
+def test_a_change_is_resolved_no_better_than_its_gradient_in_any_step():
+    kept = ("step1/update/dense.kernel", "step1/buffer/dense.bias", "step1/gradient/dense.bias")
+    noise = dict.fromkeys((*CHANGES, *kept), 0.0) | {"step2/gradient/dense.bias": 1e-6}
+    found = Noise(noise).resolved(dict.fromkeys(noise, 1e-8))
+    assert {name: found[name] for name in CHANGES} == pytest.approx(dict.fromkeys(CHANGES, 1e-13))
+    assert {name: found[name] for name in kept} == dict.fromkeys(kept, 1e-8)
+
+
+def test_the_floor_of_an_update_is_that_of_its_gradient_where_that_cancels():
+    records = sides("bfloat16", (2.0**-8, 2.0**-8))
+    found = referee.judge(*records, "bfloat16", noise("bfloat16", **{"step1/gradient/dense.kernel": 1.0}))
+    assert found.floor["step1/update/dense.kernel"] == pytest.approx(2.0**-8 / 2.0**-52)
+    assert found.floor["step1/update/first.kernel"] == pytest.approx(DEPTH * 2.0**-8)
+
+
 CANCELS = "step1/gradient/norm.scale"
 
 
@@ -175,7 +198,7 @@ def off(error: float, name: str) -> tuple[Records, Records]:
     return baseline, {key: made_up.changed(arrays, moved, name) for key, arrays in contender.items()}
 
 
-@pytest.mark.parametrize(("error", "passes"), [(8e-8, True), (2e-7, False)])
+@pytest.mark.parametrize(("error", "passes"), [(8e-8 * DEPTH, True), (2e-7 * DEPTH, False)])
 def test_a_tensor_that_float64_cannot_resolve_may_be_off_by_ten_times_its_noise(error: float, passes: bool):
     conditioned = noise("float64", **{"gradient/norm.scale": 1e-8})
     made = certificate.make(*off(error, CANCELS), "float64", conditioned)

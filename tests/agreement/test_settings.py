@@ -13,6 +13,7 @@ EQUAL: dict[str, Any] = {
     "tf32": False,
     "loss_scaling": False,
     "batch_size": 64,
+    "accumulate": 1,
     "deterministic": False,
 }
 OTHERS = {
@@ -22,6 +23,7 @@ OTHERS = {
     "tf32": True,
     "loss_scaling": True,
     "batch_size": 32,
+    "accumulate": 2,
     "deterministic": True,
 }
 

@@ -38,12 +38,12 @@ class Twin:
             self.leaves, {f"0.{attribute}": array for attribute, array in (arrays or {}).items()}
         )
 
-    def __call__(self, images: Array) -> Array:
-        """Return the output for images [N, H, W, C], the same from both."""
+    def __call__(self, *images: Array) -> Array:
+        """Return the output for one or more images [N, H, W, C], the same from both."""
         with self.policy.scope():
-            ours = np.asarray(self.jax(jnp.asarray(images)))
-        x = torch.from_numpy(images)
-        theirs = self.torch(x.permute(0, 3, 1, 2) if x.ndim == 4 else x).detach()
+            ours = np.asarray(self.jax(*map(jnp.asarray, images)))
+        inputs = [torch.from_numpy(each) for each in images]
+        theirs = self.torch(*(x.permute(0, 3, 1, 2) if x.ndim == 4 else x for x in inputs)).detach()
         same(ours, torchbackend.layout.channels_last(theirs).numpy())
         return ours
 

@@ -136,6 +136,64 @@ def test_a_convolution_without_bias_has_a_kernel_alone():
     same(layer(images), convolved(images, kernel, 1, 1, 1))
 
 
+def spread(images: Array, kernel: Array, stride: int, padding: int) -> Array:
+    """Return the transposed convolution with a kernel [H, W, outputs, inputs]: every pixel adds its part of it."""
+    count, height, width, _ = images.shape
+    size = kernel.shape[0]
+    whole = np.zeros((count, (height - 1) * stride + size, (width - 1) * stride + size, kernel.shape[2]))
+    for i, j in np.ndindex(height, width):
+        own = np.einsum("ni,yxoi->nyxo", images[:, i, j], kernel)
+        whole[:, i * stride : i * stride + size, j * stride : j * stride + size] += own
+    return whole[:, padding : whole.shape[1] - padding, padding : whole.shape[2] - padding]
+
+
+TRANSPOSED = {"2x2 stride 2": (2, 2, 0), "3x3": (3, 1, 1), "3x3 stride 2": (3, 2, 1), "4x4 stride 2": (4, 2, 1)}
+
+
+@pytest.mark.parametrize("size", [(4, 4), (5, 3), (1, 2)], ids=str)
+@pytest.mark.parametrize(("kernel_size", "stride", "padding"), TRANSPOSED.values(), ids=TRANSPOSED)
+def test_a_transposed_convolution_adds_every_pixel_s_part_of_the_kernel(
+    kernel_size: int, stride: int, padding: int, size: tuple[int, int]
+):
+    kernel, bias, images = drawn(1, kernel_size, kernel_size, 3, 4), drawn(2, 3), drawn(0, 2, *size, 4)
+    arrays = {"kernel": kernel, "bias": bias}
+    layer = Twin("ConvTranspose", 4, 3, kernel_size, arrays=arrays, stride=stride, padding=padding)
+    assert dict(jaxbackend.layout.signature(layer.jax)) == {name: array.shape for name, array in arrays.items()}
+    found = layer(images)
+    same(found, spread(images, kernel, stride, padding) + bias)
+    weight = drawn(3, *found.shape)
+    gradients = layer.gradients(images, weight)
+    same(gradients["bias"], weight.sum((0, 1, 2)))
+    # The sum over outputs is linear in the kernel and in the images: their gradients are the parts of that sum.
+    total = (spread(images, kernel, stride, padding) * weight).sum()
+    for name, array in (("kernel", kernel), ("input", images)):
+        np.testing.assert_allclose((gradients[name] * array).sum(), total, rtol=1e-12)
+    # It is the transpose: the gradient of the images is the convolution of the outputs' with the same kernel.
+    same(gradients["input"], convolved(weight, kernel, stride, padding, 1))
+
+
+@pytest.mark.parametrize("size", [(4, 6), (5, 6), (4, 7), (5, 7)], ids=str)
+def test_concatenation_pads_the_second_image_by_zeros_at_its_far_edges(size: tuple[int, int]):
+    first, second = drawn(0, 2, *size, 3), drawn(1, 2, 4, 6, 2)
+    expected = np.zeros((2, *size, 5))
+    expected[..., :3], expected[:, :4, :6, 3:] = first, second
+    same(Twin("Concatenate")(first, second), expected)
+
+
+def test_relu6_is_cut_at_0_and_6_and_has_no_gradient_there():
+    points = np.array([-1.0, 0.0, 1e-9, 3.0, 6.0 - 1e-9, 6.0, 6.5, np.nan])
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        value, gradient = jax.vmap(jax.value_and_grad(jaxbackend.layers.relu6))(jnp.asarray(points))
+        ours = np.asarray(value), np.asarray(gradient)
+    leaf = torch.from_numpy(points).requires_grad_()
+    result = torchbackend.layers.relu6(leaf)
+    result.sum().backward()
+    assert leaf.grad is not None
+    for value, gradient in (ours, (result.detach().numpy(), leaf.grad.numpy())):
+        same(value, np.array([0, 0, 1e-9, 3, 6 - 1e-9, 6, 6, np.nan]))
+        np.testing.assert_array_equal(gradient[:-1], [0, 0, 1, 1, 1, 0, 0])
+
+
 def test_layer_scale_multiplies_each_channel_by_its_factor():
     gamma, x, weight = drawn(1, 4), drawn(0, *SHAPE), drawn(2, *SHAPE)
     layer = Twin("LayerScale", 4, arrays={"gamma": gamma})
@@ -162,3 +220,23 @@ def test_label_smoothing_is_spread_over_all_classes_the_true_one_included(smooth
         same(found, loss)
     for found in (np.asarray(our_gradient), leaf.grad.numpy()):
         same(found, gradient)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_loss_of_pixels_is_the_mean_over_all_of_them(smoothing: float, deterministic: bool):
+    logits, labels = 4 * drawn(0, 2, 3, 5, 7), np.random.default_rng(1).integers(7, size=(2, 3, 5), dtype=np.int32)
+    targets = (1 - smoothing) * np.eye(7)[labels] + smoothing / 7
+    logarithms = logits - special.logsumexp(logits, -1, keepdims=True)
+    expected = -(targets * logarithms).sum() / (2 * 3 * 5)
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        same(
+            np.asarray(jaxbackend.losses.softmax_cross_entropy(jnp.asarray(logits), jnp.asarray(labels), smoothing)),
+            expected,
+        )
+    torch.use_deterministic_algorithms(deterministic)
+    theirs = torchbackend.losses.softmax_cross_entropy(
+        torch.from_numpy(logits).permute(0, 3, 1, 2), torch.from_numpy(labels).long(), smoothing
+    )
+    torch.use_deterministic_algorithms(False)
+    same(theirs.numpy(), expected)

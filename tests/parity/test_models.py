@@ -19,12 +19,16 @@ from compare import workloads
 from compare.workloads import ModelSpec
 from tests.parity import twins
 
-# digits-cnn by hand (10 * 32 + 513 * 10), cifar-resnet18 as in kuangliu's pytorch-cifar, the others as in torchvision.
+# digits-cnn by hand (10 * 32 + 513 * 10), cifar-resnet18 as in kuangliu's pytorch-cifar, unet as in milesial's
+# Pytorch-UNet (31,037,633 for one class, 65 more for each other), the others as in torchvision.
 PARAMETERS = {
     "digits-cnn": 5_450,
     "cifar-resnet18": 11_173_962,
     "resnet50": 25_557_032,
     "convnext-tiny": 28_589_128,
+    "vgg16": 138_357_544,
+    "mobilenet-v2": 3_504_872,
+    "unet": 31_037_893,
 }
 BUFFERS = ("mean", "var")
 
@@ -58,6 +62,27 @@ SIZES = {
         "blocks.1.shortcut.conv": 5,
     },
     "convnext-tiny": {"stem": 8, "blocks.0.depthwise": 8, "blocks.1.conv": 4, "blocks.2.depthwise": 4},
+    "vgg16": {"stages.0.convs.0": 33, "stages.0.pool": 16, "stages.1.convs.1": 16, "stages.1.pool": 8},
+    "mobilenet-v2": {
+        "stem.conv": 17,
+        "blocks.0.depthwise.conv": 17,
+        "blocks.1.expand.conv": 17,
+        "blocks.1.depthwise.conv": 9,
+        "blocks.1.project.conv": 9,
+        "head.conv": 9,
+    },
+    "unet": {
+        "down.0.last.conv": 33,
+        "pool": 16,
+        "down.1.first.conv": 16,
+        "pool#2": 8,
+        "down.2.last.conv": 8,
+        "up.0.enlarge": 16,
+        "up.0.join": 16,
+        "up.1.enlarge": 32,
+        "up.1.join": 33,  # a row and a column of zeros for those that pooling left out
+        "pointwise": 33,
+    },
 }
 
 
@@ -73,7 +98,7 @@ def jax_sides(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
             return found
 
         shapes = jax.eval_shape(outputs, jax.ShapeDtypeStruct((2, *spec.image), policy.compute_dtype))
-    return {name: output.shape[1:3] for name, output in shapes.items()}
+    return {name: output.shape[1:-1] for name, output in shapes.items()}
 
 
 def torch_sides(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -92,8 +117,13 @@ def test_the_image_is_halved_where_the_paper_halves_it(
 ):
     model = workloads.get(workload).model
     size = 17 if workload == "cifar-resnet18" else 33
-    narrow = {**model.arguments, "depths": (1, 1), "widths": (4, 6)}
-    found = sides(replace(model, image=(size, size, 3), classes=5, arguments=narrow))
+    found = sides(twins.narrowed(model, image=(size, size, 3), classes=5))
     assert {name: found[name] for name in SIZES[workload]} == {
         name: (side, side) for name, side in SIZES[workload].items()
     }
+
+
+@pytest.mark.parametrize("workload", SIZES)
+def test_both_backends_run_their_layers_in_the_same_order(workload: str):
+    model = twins.narrowed(workloads.get(workload).model, image=(17, 17, 3), classes=5)
+    assert list(jax_sides(model).items()) == list(torch_sides(model).items())

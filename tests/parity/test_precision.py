@@ -1,12 +1,18 @@
 """Mixed precision: what stays float32, and float16's dynamic loss scale, by the same rule on both sides."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
+import jaxbackend.layers
+import jaxbackend.layout
 import jaxbackend.precision
+import torchbackend.layers
 import torchbackend.precision
 from compare import weights
 from compare.interface import Array, Session
@@ -50,6 +56,47 @@ def test_bfloat16_computes_layers_in_bfloat16_and_keeps_the_rest_in_float32(
     session.feed([batch])
     settings = session.settings()
     assert (settings["parameter_dtype"], settings["compute_dtype"]) == ("float32", "bfloat16")
+
+
+PIXELS = (16, 32, 32, 3)  # 16,384 pixels: their sum in bfloat16 would stop growing at a few hundred
+SUMMED = {
+    "Conv": ((3, 3, 1), "bias"),
+    "ConvTranspose": ((3, 3, 1), "bias"),
+    "Dense": ((3, 3), "bias"),
+    "LayerScale": ((3,), "gamma"),
+}
+
+
+def jax_gradient(name: str, images: Array, weight: Array) -> Array:
+    sizes, parameter = SUMMED[name]
+    layer = getattr(jaxbackend.layers, name)(*sizes, policy=jaxbackend.precision.policy("bfloat16", "cpu"))
+    graph, values = nnx.split(layer)
+    x, factor = (jnp.asarray(array, jnp.bfloat16) for array in (images, weight))
+    found = jax.jit(jax.grad(lambda values: (nnx.merge(graph, values)(x) * factor).astype(jnp.float32).sum()))(values)
+    return jaxbackend.layout.fetched(jaxbackend.layout.export(found))[parameter]
+
+
+def torch_gradient(name: str, images: Array, weight: Array) -> Array:
+    sizes, parameter = SUMMED[name]
+    policy = torchbackend.precision.policy("bfloat16", "cpu")
+    layer = getattr(torchbackend.layers, name)(*sizes, policy=policy)
+    axes = (0, 3, 1, 2) if images.ndim == 4 else (0, 1)
+    x, factor = (torch.from_numpy(array).bfloat16().permute(axes) for array in (images, weight))
+    with policy.autocast("cpu"):
+        (layer(x) * factor).float().sum().backward()
+    return getattr(layer, parameter).grad.float().numpy()
+
+
+@pytest.mark.parametrize("gradient", [jax_gradient, torch_gradient], ids=["jax", "torch"])
+@pytest.mark.parametrize("name", SUMMED)
+def test_gradients_of_bias_and_layer_scale_are_summed_in_float32(name: str, gradient: Callable[..., Array]):
+    random = np.random.default_rng(0)
+    shape = (PIXELS[0] * 256, 3) if name == "Dense" else PIXELS
+    images, weight = (random.normal(0.5, 1, shape).astype(np.float32) for _ in range(2))
+    rounded = [torch.from_numpy(array).bfloat16().double().numpy() for array in (images, weight)]
+    each = rounded[0] * rounded[1] if name == "LayerScale" else rounded[1]
+    expected = each.sum(tuple(range(each.ndim - 1)))
+    np.testing.assert_allclose(gradient(name, images, weight), expected, rtol=5e-3)
 
 
 def torch_scales(outcomes: list[bool], start: float) -> list[float]:

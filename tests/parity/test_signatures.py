@@ -18,7 +18,9 @@ import torchbackend.session
 # Names that one backend has alone, by file, and why; a class stands for its methods too.
 INHERITED = "torch's own forward is inherited"
 ONLY_JAX = {
-    "layers.py": {"BatchNorm.__call__": INHERITED, "MaxPool.__call__": INHERITED},
+    "layers.py": dict.fromkeys(
+        [f"{layer}.__call__" for layer in ("Conv", "ConvTranspose", "Dense", "BatchNorm", "MaxPool")], INHERITED
+    ),
     "precision.py": {
         "LossScale": "jax has no GradScaler; torch's own is used there",
         "scaled": "GradScaler.scale in torch",
@@ -39,7 +41,10 @@ ONLY_TORCH = {
         "channels_last": "jax activations are channels-last already",
         "stacked": "jax arrays have one memory order",
     },
-    "optim.py": {"schedule": "jax's rule takes the step's number and schedules itself"},
+    "optim.py": {
+        "schedule": "jax's rule takes the step's number and schedules itself",
+        "rate_device": "see schedule",
+    },
     "precision.py": {
         "Policy.autocast": "jax layers are told their compute dtype when they are made",
         "tf32_switches": "jax has one setting, torch one for products and one for convolutions",
@@ -60,6 +65,7 @@ ARGUMENTS = {
     ("layout.py", "export"): "a whole state in jax, tensors and their leaves in torch",
     ("layout.py", "assign"): "jax makes a new state and places it; torch's leaves know dtype and device",
     ("memory.py", "report"): "only XLA has a compiled program with a static plan",
+    ("optim.py", "clip"): "a rule among others in jax; torch clips the gradients that its optimizer holds",
     ("optim.py", "build"): "torch's optimizers hold parameters and have kernel options of their own",
     ("optim.py", "export"): "torch's optimizer keys its moments by tensor",
     ("step.py", "TrainingStep.__init__"): "autocast and GradScaler are made for a device type",

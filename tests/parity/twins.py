@@ -10,6 +10,7 @@ import torchbackend.session
 from compare import knobs, weights, workloads
 from compare.data import synthetic
 from compare.interface import Backend, Batch, RunSpec, Session
+from compare.workloads import ModelSpec
 
 BACKENDS: dict[str, Backend] = {"jax": jaxbackend.session.BACKEND, "torch": torchbackend.session.BACKEND}
 BOTH = tuple(BACKENDS)
@@ -17,6 +18,21 @@ BOTH = tuple(BACKENDS)
 # Odd, so that pooling drops a row; None is the workload's own size, which its data have too.
 IMAGE_SIZE = {"digits-cnn": None, "cifar-cnn": 7}
 WORKLOADS = tuple(IMAGE_SIZE)
+
+# Two stages of few channels by family, because XLA takes seconds to compile each program of the real ones.
+NARROW: dict[str, dict[str, Any]] = {
+    "simple": {},
+    "staged": {"widths": (4, 6)},
+    "resnet": {"depths": (1, 1), "widths": (4, 6)},
+    "convnext": {"depths": (1, 1), "widths": (4, 6)},
+    "vgg": {"depths": (1, 2), "widths": (4, 6), "hidden": (8,)},
+    "mobilenet": {"stem": 4, "stages": ((1, 4, 1, 1), (3, 6, 1, 2)), "head": 8},
+    "unet": {"widths": (4, 6, 8)},
+}
+
+
+def narrowed(model: ModelSpec, **changes: Any) -> ModelSpec:
+    return replace(model, arguments={**model.arguments, **NARROW[model.family]}, **changes)
 
 
 def spec(backend: str, workload: str = "digits-cnn", tuning: str = "stock", **changes: Any) -> RunSpec:
@@ -53,10 +69,9 @@ def trained(opened: Session, pool: list[Batch], steps: int) -> Session:
 
 
 def narrow(patch: pytest.MonkeyPatch, learning_rate: float | None = None) -> None:
-    """Give cifar-cnn two narrow stages, because XLA takes 5 s to compile each program of the three wide ones."""
+    """Give cifar-cnn two narrow stages."""
     changed = dict(workloads.WORKLOADS)
     wide = changed["cifar-cnn"]
     optimizer = wide.optimizer if learning_rate is None else replace(wide.optimizer, learning_rate=learning_rate)
-    model = replace(wide.model, arguments={"widths": (4, 6)})
-    changed["cifar-cnn"] = replace(wide, model=model, optimizer=optimizer)
+    changed["cifar-cnn"] = replace(wide, model=narrowed(wide.model), optimizer=optimizer)
     patch.setattr(workloads, "WORKLOADS", changed)

@@ -9,7 +9,7 @@ from compare.agreement import certificate, referee
 from compare.agreement.referee import Noise
 from compare.interface import Arrays, Backend, RunSpec, Session
 from tests.parity import twins
-from tests.planted.bugs import Bug
+from tests.planted.bug import Bug
 from tests.planted.probes import STEPS, Side
 
 ULP_RUNS, NOISE_RUNS = 5, 20
@@ -24,8 +24,8 @@ class Reused:
         self._backend, self._opened = backend, list[tuple[object, Session]]()
 
     def open(self, spec: RunSpec) -> Session:
-        """Return a session whose workload, precision and loss scale are the spec's."""
-        key = (workloads.get(spec.workload), spec.precision, spec.loss_scale)
+        """Return a session whose workload, precision, loss scale and micro-batches are the spec's."""
+        key = (workloads.get(spec.workload), spec.precision, spec.loss_scale, spec.accumulate)
         if (opened := next((session for known, session in self._opened if known == key), None)) is None:
             opened = self._backend.open(spec)
             self._opened.append((key, opened))

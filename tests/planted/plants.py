@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from flax import nnx
 from torch.nn import functional
 
 import jaxbackend.layers
+import torchbackend.optim
 from compare import recording, weights
 from compare.interface import Arrays, Batch
 from tests.planted.probes import BATCH, CLASSES, Side
@@ -76,6 +79,21 @@ def same_pooling(side: Side) -> None:
     side.patch.setattr(jaxbackend.layers, "_max_pool", pool)
 
 
+def transposed(change: Callable[[Any, Any], tuple[Any, Any]]) -> Plant:
+    real = jax.lax.conv_transpose
+
+    def changed(x: Any, kernel: Any, strides: Any, padding: Any, **options: Any) -> Any:
+        kernel, padding = change(kernel, padding)
+        return real(x, kernel, strides, padding, **options)
+
+    return lambda side: side.patch.setattr(jax.lax, "conv_transpose", changed)
+
+
+def near_edge(_: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    rows, columns = (first.shape[axis] - second.shape[axis] for axis in (2, 3))
+    return torch.cat([first, functional.pad(second, (columns, 0, rows, 0))], 1)
+
+
 def shifted(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda first, count: function(first, count + 1)
 
@@ -87,6 +105,31 @@ def uneven_smoothing(labels: Any, alpha: float) -> Any:
 def fast_moments(wide: Any, axes: Any) -> Any:
     mean = wide.mean(axes)
     return mean, jnp.square(wide).mean(axes) - jnp.square(mean)
+
+
+def clip_by_value(optimizer: torch.optim.Optimizer, limit: float) -> None:
+    for group in optimizer.param_groups:
+        torch.nn.utils.clip_grad_value_(group["params"], limit)
+
+
+def clip_before_unscaling(side: Side) -> None:
+    limit = side.workload.optimizer.clip_norm or 0.0
+    clip, unscale = torchbackend.optim.clip, torch.amp.GradScaler.unscale_
+
+    def clipped(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        clip(optimizer, limit)
+        unscale(scaler, optimizer)
+
+    side.patch.setattr(torchbackend.optim, "clip", lambda optimizer, limit: None)
+    side.patch.setattr(torch.amp.GradScaler, "unscale_", clipped)
+
+
+def mean_over_images(logits: Any, labels: Any, smoothing: float) -> Any:
+    return functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum") / len(labels)
+
+
+def twice(logits: Any, labels: Any, smoothing: float) -> Any:
+    return 2 * functional.cross_entropy(logits, labels, label_smoothing=smoothing)
 
 
 def summed(logits: Any, labels: Any, smoothing: float) -> Any:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from compare.agreement.certificate import Certificate
 from compare.report.sentences import DASH
-from tests.planted.bugs import BUGS, Bug
+from tests.planted.bug import Bug
+from tests.planted.bugs import BUGS
 from tests.planted.certify import Clean, certify
 
 PAGE = Path(__file__).parents[2] / "docs" / "planted-bugs.md"

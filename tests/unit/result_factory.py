@@ -90,6 +90,7 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "workload": "digits-cnn",
             "contenders": ["torch", "jax"],
             "batch_size": 64,
+            "accumulate": 1,
             "precision": "float32",
             "device": "cpu",
             "rounds": 10,

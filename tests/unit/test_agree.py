@@ -53,6 +53,14 @@ def test_losses_envelopes_and_accuracies_over_seeds_are_kept_and_nothing_is_time
         assert accuracies[0] == contender["training"]["test_accuracy"]
 
 
+def test_of_micro_batches_each_is_as_small_and_as_odd_as_a_whole_batch_would_be(stage: Stage) -> None:
+    result = stage.agree(accumulate=4, batch_size=720, precision="float64")
+    (pair,) = result["agreement"]["pairs"]
+    cases = [re.findall(r"\[(.+)\]", tensor["name"])[0] for tensor in pair["tensors"]]
+    assert list(dict.fromkeys(cases)) == ["batch 64", "batch 8, 9 pixels", "batch 28, 10 pixels"]
+    assert (result["spec"]["accumulate"], exit_code(result)) == (4, 0)
+
+
 def test_the_native_case_has_at_most_64_images_and_float64_has_no_precision_gate(stage: Stage) -> None:
     result = stage.agree(batch_size=128, precision="float64")
     assert [each["name"] for each in result["agreement"]["gates"]] == [name for name in GATES if name != "precision"]

@@ -91,6 +91,7 @@ OPTIONAL = {
     "unproven",
     "accuracies",
     "trajectory",
+    "accumulate",
 }
 
 

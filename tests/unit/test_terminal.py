@@ -41,6 +41,7 @@ def test_heading_says_what_was_trained_where_and_how() -> None:
         "34,826 parameters",
     ):
         assert part in text
+    assert "batch 64 in 4 micro-batches," in heading(make_result(spec={"accumulate": 4}))
     assert "cuda (H200)" in heading(
         make_result(spec={"device": "cuda"}, environment={"nvidia": {"gpus": [{"name": "H200"}]}})
     )

@@ -4,12 +4,23 @@ from torch import nn
 
 from compare.workloads import ModelSpec
 from torchbackend.models.convnext import ConvNeXt
+from torchbackend.models.mobilenet import MobileNetV2
 from torchbackend.models.resnet import ResNet
 from torchbackend.models.simple import SimpleCNN
 from torchbackend.models.staged import StagedCNN
+from torchbackend.models.unet import UNet
+from torchbackend.models.vgg import VGG
 from torchbackend.precision import Policy
 
-FAMILIES = {"simple": SimpleCNN, "staged": StagedCNN, "resnet": ResNet, "convnext": ConvNeXt}
+FAMILIES = {
+    "simple": SimpleCNN,
+    "staged": StagedCNN,
+    "resnet": ResNet,
+    "convnext": ConvNeXt,
+    "vgg": VGG,
+    "mobilenet": MobileNetV2,
+    "unet": UNet,
+}
 
 
 def build(spec: ModelSpec, policy: Policy) -> nn.Module:

@@ -1,0 +1,51 @@
+"""CUDA graphs on a CPU: the kernels of captured steps, played again on the same tensors, what Python did left out."""
+
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Graph(TorchDispatchMode):
+    """`torch.cuda.CUDAGraph` as far as the backend uses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kernels: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten._local_scalar_dense.default, "capturing cannot wait for the device"
+        result = func(*args, **(kwargs or {}))
+        self._kernels.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for func, args, kwargs, result in self._kernels:
+                for kept, made in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
+                    if isinstance(kept, torch.Tensor) and kept.data_ptr() != made.data_ptr():
+                        kept.copy_(made)
+
+
+class Stream:
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+
+def pretend(patch: pytest.MonkeyPatch) -> None:
+    """Let steps be captured on a CPU."""
+
+    @contextmanager
+    def capturing(graph: Graph) -> Generator[None]:
+        with graph:
+            yield
+
+    patch.setattr(torch.cuda, "CUDAGraph", Graph)
+    patch.setattr(torch.cuda, "graph", capturing)
+    patch.setattr(torch.cuda, "Stream", Stream)
+    patch.setattr(torch.cuda, "current_stream", Stream)
+    patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())

@@ -1,0 +1,71 @@
+"""Captured steps of torch: what changes from step to step changes in device memory, for a graph asks no Python."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare import weights, workloads
+from compare.interface import Refused, Session
+from compare.workloads import OptimizerSpec, Schedule
+from tests.parity import recorded_graph, twins
+
+SCHEDULE = Schedule("cosine", warmup=3, total=9)
+RULES = {
+    "nesterov": OptimizerSpec("sgd", 0.1, momentum=0.9, nesterov=True),
+    "nesterov, scheduled": OptimizerSpec("sgd", 0.1, momentum=0.9, nesterov=True, schedule=SCHEDULE),
+    "clipped, scheduled": OptimizerSpec("sgd", 0.1, momentum=0.9, clip_norm=0.5, schedule=SCHEDULE),
+    "adamw, two groups": OptimizerSpec(
+        "adam", 0.01, weight_decay=0.1, decoupled=True, decay_kernels_only=True, schedule=SCHEDULE
+    ),
+    "adam, steps": OptimizerSpec("adam", 0.01, schedule=Schedule("step", milestones=(2, 5), factor=0.3)),
+}
+DISPATCH, STEPS = 3, 11  # three dispatches and two single steps
+
+
+def opened(patch: pytest.MonkeyPatch, rule: OptimizerSpec, *, knobs: dict[str, Any], accumulate: int = 1) -> Session:
+    twins.narrow(patch)
+    real = workloads.get("cifar-cnn")
+    patch.setattr(workloads, "WORKLOADS", {"cifar-cnn": replace(real, optimizer=rule)})
+    spec = twins.spec("torch", "cifar-cnn", accumulate=accumulate)
+    session = twins.BACKENDS["torch"].open(replace(spec, knobs={**spec.knobs, **knobs}))
+    session.assign(weights.randomised(session.signature(), 3))
+    return session
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_captured_steps_are_those_that_python_takes(
+    rule: OptimizerSpec, accumulate: int, monkeypatch: pytest.MonkeyPatch
+):
+    pool = twins.batches("cifar-cnn", 4)
+    plain = opened(monkeypatch, rule, knobs={"fused-optimizer": True}, accumulate=accumulate)
+    wanted = twins.trained(plain, pool, STEPS).export()
+    recorded_graph.pretend(monkeypatch)
+    knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": DISPATCH}
+    captured = opened(monkeypatch, rule, knobs=knobs, accumulate=accumulate)
+    for _ in range(2):
+        captured.assign(weights.randomised(captured.signature(), 3))
+        found = twins.trained(captured, pool, STEPS).export()
+        np.testing.assert_allclose(captured.losses(), plain.losses(), rtol=1e-13)
+        for kind in ("parameters", "buffers", "optimizer"):
+            for name, array in getattr(wanted, kind).items():
+                np.testing.assert_allclose(getattr(found, kind)[name], array, rtol=0, atol=1e-13, err_msg=name)
+
+
+def test_inspecting_counts_as_a_step_of_the_schedule(monkeypatch: pytest.MonkeyPatch):
+    rule, pool = RULES["nesterov, scheduled"], twins.batches("cifar-cnn", 4)
+    wanted = twins.trained(opened(monkeypatch, rule, knobs={}), pool, 1 + DISPATCH).export().parameters
+    recorded_graph.pretend(monkeypatch)
+    knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": DISPATCH}
+    captured = opened(monkeypatch, rule, knobs=knobs)
+    captured.inspect(pool[0])
+    found = twins.trained(captured, [*pool[1:], pool[0]], DISPATCH).export().parameters
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-13, err_msg=name)
+
+
+def test_sgd_without_the_fused_update_would_wait_for_its_learning_rate(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(Refused, match="graph-capture of sgd with a schedule needs fused-optimizer"):
+        opened(monkeypatch, RULES["nesterov, scheduled"], knobs={"graph-capture": True})
