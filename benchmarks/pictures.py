@@ -10,7 +10,7 @@ from benchmarks import tables
 from compare import files, results
 from compare.report import figures, matrix
 
-SOURCE = tables.FOLDER / "cifar-cnn-bfloat16" / results.FILE_NAME
+SOURCE = tables.FOLDER / "resnet50-bfloat16" / results.FILE_NAME
 FOLDER = tables.PAGE.parent / "pictures"
 NAMES = "ratio", "steps"
 

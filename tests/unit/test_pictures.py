@@ -129,6 +129,13 @@ def test_losses_come_with_their_envelope_after_agree() -> None:
     assert all(text in _texts(picture) for text in ("envelope: torch", "envelope: jax", "jax - torch"))
 
 
+def test_the_loss_of_a_single_epoch_is_a_point() -> None:
+    training = {"loss": [2.3], "train_accuracy": 0.1, "test_accuracy": 0.1}
+    contenders = [make_contender(training=training), make_contender("jax", training=training)]
+    (axes,) = _drawn(losses.picture(make_result(contenders=contenders))).axes
+    assert [(list(line.get_ydata()), line.get_marker()) for line in axes.get_lines()] == [([2.3], "o")] * 2
+
+
 def test_losses_without_an_envelope_say_so_and_where_they_end() -> None:
     lost = {"loss": [2.3, 0.5, None, None], "train_accuracy": None, "test_accuracy": None}
     picture = losses.picture(make_result(contenders=[make_contender(), make_contender("jax", training=lost)]))

@@ -108,6 +108,7 @@ def _draw(axes: Axes, curves: Curves) -> None:
             linestyle=DASHES[index % len(DASHES)],
             color=colour(index),
             linewidth=1.1 if index else 3.2,
+            marker="o" if np.isfinite(losses).sum() == 1 else "",  # of a single point no line is drawn
             label=f"{label(name)}{lost}",
         )
         lines.append(line)
@@ -138,4 +139,4 @@ def _steps(values: Array) -> Array:
 
 
 def _whole_numbers(axes: Axes) -> None:
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
