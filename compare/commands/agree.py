@@ -9,7 +9,6 @@ from rich.console import Console
 
 from compare import judgement, plan, results, runner
 from compare.commands import endings, options
-from compare.interface import Refused
 from compare.report import certificate, figures, progress
 
 
@@ -30,8 +29,7 @@ def agree(
     as_json: options.Json = False,
 ) -> None:
     """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
-    if not 2 <= seeds <= 1000:
-        raise Refused(f"--seeds {seeds} is not allowed; allowed: a whole number from 2 to 1000")
+    plan.check_seeds(seeds)
     chosen = plan.make(
         contenders or ["torch", "jax"],
         out=out or endings.default_out(),

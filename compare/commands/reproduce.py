@@ -31,6 +31,7 @@ def reproduce(
 ) -> None:
     """Run a stored result's exact specification again, and say which of its claims come again."""
     stored = results.load(file)
+    seeds = None if repetition.timed(stored) else repetition.seeds(stored)
     plan = repetition.plan_of(
         stored, out=out or endings.default_out(), rounds=rounds, data_folder=data, deadline=deadline
     )
@@ -40,8 +41,7 @@ def reproduce(
     )
     report.render_start(stored, before, console)
     with progress.shown() as advance:
-        timed = repetition.timed(stored)
-        outcomes = runner.run(plan, advance) if timed else runner.agree(plan, repetition.seeds(stored), advance)
+        outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
     result = judgement.result(plan, outcomes, ["samestep", *sys.argv[1:]])
     path = results.write(result, plan.out)
     after = differences.after_run(stored, result)
