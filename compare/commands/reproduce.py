@@ -12,6 +12,7 @@ from rich.console import Console
 from compare import environment, judgement, results, runner
 from compare.commands import endings, options
 from compare.data import store
+from compare.interface import Refused
 from compare.report import progress
 from compare.report import reproduction as report
 from compare.reproduction import claims, differences, repetition, training
@@ -20,7 +21,7 @@ FILE_NAME = "reproduction.json"
 
 
 def reproduce(
-    file: Annotated[Path, typer.Argument(help="A result.json.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result.json.", show_default=False)],
     rounds: Annotated[
         int | None, typer.Option(help="Rounds in place of the stored number.", show_default=False)
     ] = None,
@@ -32,9 +33,10 @@ def reproduce(
     """Run a stored result's exact specification again, and say which of its claims come again."""
     stored = results.load(file)
     seeds = None if repetition.timed(stored) else repetition.seeds(stored)
-    plan = repetition.plan_of(
-        stored, out=out or endings.default_out(), rounds=rounds, data_folder=data, deadline=deadline
-    )
+    folder = out or endings.default_out()
+    if (folder / results.FILE_NAME).resolve() == file.resolve():
+        raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
+    plan = repetition.plan_of(stored, out=folder, rounds=rounds, data_folder=data, deadline=deadline)
     console = Console(quiet=as_json)
     before = differences.before_run(
         stored, environment.describe(), store.sha256(plan.dataset), runner.opened(plan).get("weights_sha256")
