@@ -170,6 +170,16 @@ def check(
     return chosen, resolved
 
 
+def check_seeds(seeds: int) -> None:
+    """Check the number of training runs for the accuracy gate.
+
+    Raises:
+        Refused: for fewer than two, which have no spread, and more than 1,000.
+    """
+    if not 2 <= seeds <= 1000:
+        raise Refused(f"--seeds {seeds} is not allowed; allowed: a whole number from 2 to 1000")
+
+
 def writable(folder: Path) -> None:
     """Make the output folder.
 

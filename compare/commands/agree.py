@@ -10,7 +10,6 @@ from rich.console import Console
 from compare import files, judgement, plan, results, runner
 from compare.commands import endings, options
 from compare.contenders import tuned
-from compare.interface import Refused
 from compare.report import certificate, figures, progress
 from compare.report.plots import losses
 from compare.report.plots.canvas import Picture
@@ -36,8 +35,7 @@ def agree(
     as_json: options.Json = False,
 ) -> None:
     """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
-    if not 2 <= seeds <= 1000:
-        raise Refused(f"--seeds {seeds} is not allowed; allowed: a whole number from 2 to 1000")
+    plan.check_seeds(seeds)
     chosen = plan.make(
         tuned(contenders or ["torch", "jax"], tuning, knobs),
         out=out or endings.default_out(),

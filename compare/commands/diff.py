@@ -18,8 +18,8 @@ from compare.untrusted import SHORT
 
 
 def diff(
-    old: Annotated[Path, typer.Argument(help="The earlier result.json.", show_default=False)],
-    new: Annotated[Path, typer.Argument(help="The later result.json.", show_default=False)],
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="The earlier result.json.", show_default=False)],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The later result.json.", show_default=False)],
     fail_above: Annotated[
         str, typer.Option(metavar="3%|0.03", help="Slowdown, or growth of memory, above which it fails.")
     ] = "3%",

@@ -12,6 +12,7 @@ from rich.console import Console
 from compare import environment, judgement, results, runner
 from compare.commands import endings, options
 from compare.data import store
+from compare.interface import Refused
 from compare.report import progress
 from compare.report import reproduction as report
 from compare.reproduction import claims, differences, repetition, training
@@ -20,7 +21,7 @@ FILE_NAME = "reproduction.json"
 
 
 def reproduce(
-    file: Annotated[Path, typer.Argument(help="A result.json.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result.json.", show_default=False)],
     rounds: Annotated[
         int | None, typer.Option(help="Rounds in place of the stored number.", show_default=False)
     ] = None,
@@ -31,17 +32,18 @@ def reproduce(
 ) -> None:
     """Run a stored result's exact specification again, and say which of its claims come again."""
     stored = results.load(file)
-    plan = repetition.plan_of(
-        stored, out=out or endings.default_out(), rounds=rounds, data_folder=data, deadline=deadline
-    )
+    seeds = None if repetition.timed(stored) else repetition.seeds(stored)
+    folder = out or endings.default_out()
+    if (folder / results.FILE_NAME).resolve() == file.resolve():
+        raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
+    plan = repetition.plan_of(stored, out=folder, rounds=rounds, data_folder=data, deadline=deadline)
     console = Console(quiet=as_json)
     before = differences.before_run(
         stored, environment.describe(), store.sha256(plan.dataset), runner.opened(plan).get("weights_sha256")
     )
     report.render_start(stored, before, console)
     with progress.shown() as advance:
-        timed = repetition.timed(stored)
-        outcomes = runner.run(plan, advance) if timed else runner.agree(plan, repetition.seeds(stored), advance)
+        outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
     result = judgement.result(plan, outcomes, ["samestep", *sys.argv[1:]])
     path = results.write(result, plan.out)
     after = differences.after_run(stored, result)

@@ -17,6 +17,7 @@ from compare.agreement.trajectory import Curves
 
 Object = Mapping[str, Any]
 
+_EVIDENT = frozenset({"semantic", "scaling", "precision", "settings", "accuracy", "trajectory"})
 _CASE = re.compile(r"(?P<name>.*) \[(?P<case>[^\]]*)\]", re.DOTALL)
 
 
@@ -24,7 +25,8 @@ def recertified(result: Object) -> dict[str, Any]:
     """Return a result whose pairs have the gates, and the status, that their evidence gives.
 
     Evidence are the tensors of a pair (semantic, scaling, precision), both sides' settings, their accuracies over seeds
-    and their loss curves. A gate without any, or one that failed because nothing could be computed, keeps its value.
+    and their loss curves. Of a gate that passed without any, nothing is left; one that failed because nothing could be
+    computed keeps its value, and so does that of determinism, whose arrays a result does not hold.
     """
     agreement = result["agreement"]
     return {**result, "agreement": {**agreement, "pairs": [_pair(result, pair) for pair in agreement["pairs"]]}}
@@ -32,8 +34,10 @@ def recertified(result: Object) -> dict[str, Any]:
 
 def _pair(result: Object, pair: Object) -> dict[str, Any]:
     tensors = {each["name"]: each for each in pair.get("tensors", ())}
-    found = _of_tensors(tensors) | _of_sides(result, pair)
-    judged = [_again(gate, found.get(gate.name), tensors) for gate in verdicts.gates(pair["gates"])]
+    shown, stored = _of_tensors(tensors), verdicts.gates(pair["gates"])
+    found = shown | _of_sides(result, pair)
+    judged = [_again(gate, found.get(gate.name), tensors) for gate in stored]
+    judged += [gate for name, gate in shown.items() if name not in {each.name for each in stored}]
     passed = "skipped" if pair["status"] == "skipped" else "pass"
     status = passed if all(gate.passed for gate in judged) else "fail"
     return {**pair, "status": status, "gates": [asdict(gate) for gate in judged]}
@@ -42,6 +46,8 @@ def _pair(result: Object, pair: Object) -> dict[str, Any]:
 def _again(stored: Gate, found: Gate | None, tensors: Mapping[str, Object]) -> Gate:
     if stored.value is None and not stored.passed:
         return stored
+    if found is None and stored.name in _EVIDENT:
+        return replace(stored, value=None, passed=False)
     if found is None:
         return replace(stored, passed=stored.value is not None and stored.value <= stored.limit)
     worst = tensors.get(stored.worst_tensor or "")

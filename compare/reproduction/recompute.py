@@ -43,7 +43,8 @@ def mismatches(result: Object) -> list[Mismatch]:
         if "telemetry" not in result:
             pairs = zip(result["contenders"], again["contenders"], strict=True)
             again["contenders"] = [_earlier_rate(result, *pair) for pair in pairs]
-        return list(_differing("", result, again))
+        causes_first = {key: again[key] for key in ("voided", "agreement", *again)}
+        return list(_differing("", result, causes_first))
 
 
 def _voided(result: Object) -> list[dict[str, Any]]:

@@ -77,9 +77,15 @@ def timed(stored: Object) -> bool:
 
 
 def seeds(stored: Object) -> int:
-    """Return over how many seeds the accuracies of a certificate were taken."""
+    """Return over how many seeds the accuracies of a certificate were taken.
+
+    Raises:
+        Refused: for a number that `samestep agree` does not take.
+    """
     found = stored["agreement"].get("accuracies", {}).values()
-    return max((len(accuracies) for accuracies in found), default=_SEEDS)
+    count = max((len(accuracies) for accuracies in found), default=_SEEDS)
+    plan.check_seeds(count)
+    return count
 
 
 def _planned_design(spec: Object) -> str:

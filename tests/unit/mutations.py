@@ -30,6 +30,25 @@ def consistent() -> dict[str, Any]:
         name: {"loss": [2.0 + shift, 1.0 + shift, 0.5 + shift], "envelope": [1e-6, 1e-5, 1e-4]}
         for name, shift in (("torch", 0.0), ("jax", 1e-6))
     }
+    figures = {
+        "e64": 1e-14,
+        "e32": 1e-6,
+        "scaling": 1e8,
+        "noise": 1e-7,
+        "baseline_error": 1e-7,
+        "contender_error": 2e-7,
+    }
+    tensors = [{"name": name, **figures} for name in ("step1/logits", "step1/gradient/dense.kernel")]
+    gates = [
+        {"name": name, "value": value, "limit": limit, "passed": True, "worst_tensor": worst}
+        for name, value, limit, worst in (
+            ("semantic", 1e-14, 1e-10, "step1/logits"),
+            ("scaling", 1e8, 1e6, "step1/logits"),
+            ("precision", 2e-7 / 1e-7, 10.0, "step1/gradient/dense.kernel"),
+            ("settings", 0.0, 0.0, None),
+        )
+    ]
+    agreement["pairs"][0] |= {"tensors": tensors, "gates": gates, "notes": ["rounding"]}
     return verdicts.completed(make_result(contenders=sides, telemetry=telemetry, voided=voided, agreement=agreement))
 
 

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -15,7 +16,7 @@ from compare.report import regression as regression_report
 from compare.report import reproduction as reproduction_report
 from compare.report import terminal
 from compare.report import verification as verification_report
-from compare.reproduction import bundle, claims, differences, recompute, regression, training, verification
+from compare.reproduction import bundle, claims, differences, recompute, regression, repetition, training, verification
 from tests.unit.mutations import SOURCES, consistent, results_mutated, text
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -63,7 +64,7 @@ def test_a_mutated_result_is_refused_or_compared(mutated: dict[str, Any], swappe
     shown(lambda console: regression_report.render(found, 0.03, unlike, console))
 
 
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=200)
 @given(results_mutated())
 def test_a_mutated_result_is_refused_or_verified(mutated: dict[str, Any]) -> None:
     result = loaded(mutated)
@@ -87,6 +88,24 @@ def test_claims_of_a_mutated_result_are_judged(mutated: dict[str, Any]) -> None:
     differing = differences.before_run(result, UNTOUCHED["environment"], "0" * 64, None)
     shown(lambda console: reproduction_report.render_start(result, differing, console))
     shown(lambda console: reproduction_report.render_claims(found, result, UNTOUCHED, console))
+
+
+@settings(QUICK, max_examples=100)
+@given(results_mutated())
+def test_a_plan_for_a_mutated_result_is_made_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, mutated: dict[str, Any]
+) -> None:
+    result = loaded(mutated)
+    if result is None:
+        return
+    try:
+        plan = repetition.plan_of(result, out=tmp_path_factory.getbasetemp() / "plans")
+    except Refused:
+        return
+    assert [contender.name for contender in plan.contenders] == result["spec"]["contenders"]
+    assert (plan.seed, plan.batch_size, plan.rounds) == tuple(
+        result["spec"][k] for k in ("seed", "batch_size", "rounds")
+    )
 
 
 def test_what_nobody_touched_comes_again() -> None:

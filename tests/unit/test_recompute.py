@@ -85,7 +85,7 @@ def test_a_block_that_was_touched_is_found(contender: int, round_: int, block: i
         ("agreement.status", "skipped", "agreement.status"),
         ("agreement.reason", "because", "agreement.reason"),
         ("agreement.first_mismatch", "logits", "agreement.first_mismatch"),
-        ("agreement.gates.0.value", 1e-14, "agreement.gates[0].value"),
+        ("agreement.gates.0.value", 2e-14, "agreement.gates[0].value"),
         ("agreement.gates.1.passed", False, "agreement.gates[1].passed"),
         ("spec.confidence", 0.9, "comparisons[0].ratio.low"),
         ("spec.margin", 0.6, "comparisons[0].verdict"),
@@ -137,21 +137,34 @@ def test_a_certificate_that_was_touched_is_found(path: str, value: Any, place: s
 def test_a_gate_of_whole_runs_that_was_touched_is_found(name: str, value: float, touched: Any) -> None:
     result = consistent()
     gate = {"name": name, "value": value, "limit": {"accuracy": 0.01, "trajectory": 3.0}.get(name, 0.0)}
-    gates = [gate | {"passed": True, "worst_tensor": None}]
-    result["agreement"]["pairs"][0]["gates"] = gates
+    result["agreement"]["pairs"][0]["gates"].append(gate | {"passed": True, "worst_tensor": None})
     if touched:
         result["agreement"][touched[0]][touched[1]] = touched[2]
-    assert any(each.place.startswith("agreement.pairs[0].gates[0].") for each in recompute.mismatches(result))
+    assert any(each.place.startswith("agreement.pairs[0].gates[4].") for each in recompute.mismatches(result))
+
+
+@pytest.mark.parametrize("name", ["semantic", "scaling", "precision"])
+def test_a_gate_that_was_left_out_is_found(name: str) -> None:
+    result = consistent()
+    gates = result["agreement"]["pairs"][0]["gates"]
+    gates[:] = [gate for gate in gates if gate["name"] != name]
+    assert "number of agreement.pairs[0].gates" in {each.place for each in recompute.mismatches(result)}
+
+
+def test_a_gate_that_passed_without_evidence_is_found() -> None:
+    result = consistent()
+    del result["agreement"]["pairs"][0]["tensors"]
+    found = {each.place: each.recomputed for each in recompute.mismatches(result)}
+    assert found["agreement.pairs[0].gates[0].value"] is None
+    assert found["agreement.pairs[0].status"] == "fail"
+    assert found["comparisons[0].verdict"] == "INVALID"
 
 
 def test_settings_that_differ_are_found_though_their_gate_says_that_they_do_not() -> None:
     result = consistent()
-    gate = {"name": "settings", "value": 0.0, "limit": 0.0, "passed": True, "worst_tensor": None}
-    result["agreement"]["pairs"][0]["gates"] = result["agreement"]["gates"] = [gate]
-    assert recompute.mismatches(result) == []
     result["contenders"][1]["settings"]["compute_dtype"] = "float16"
     found = {each.place: each.recomputed for each in recompute.mismatches(result)}
-    assert found["agreement.pairs[0].gates[0].worst_tensor"] == "compute_dtype"
+    assert found["agreement.pairs[0].gates[3].worst_tensor"] == "compute_dtype"
     assert found["comparisons[0].verdict"] == "INVALID"
 
 

@@ -79,6 +79,9 @@ def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
     assert repetition.seeds(certificate) == 5
     certificate["agreement"]["accuracies"] = {"fake": [0.9, 0.9], "other": [0.9, 0.9, 0.9]}
     assert repetition.seeds(certificate) == 3
+    certificate["agreement"]["accuracies"] = {"fake": [0.9]}
+    with pytest.raises(Refused, match="--seeds 1 is not allowed"):
+        repetition.seeds(certificate)
     with pytest.raises(Refused, match="--rounds 3: the result is of `samestep agree`"):
         planned(certificate, tmp_path, rounds=3)
 

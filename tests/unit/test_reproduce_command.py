@@ -144,3 +144,13 @@ def test_what_cannot_be_repeated_is_refused_before_any_process(
     assert error.count("\n") == 1
     assert said in error
     assert program.files() == ["stored.json"]
+
+
+def test_the_stored_file_is_never_overwritten(program: Program, slow: Result) -> None:
+    (program.folder / "kept").mkdir()
+    path = program.folder / "kept" / "result.json"
+    path.write_text(json.dumps(slow))
+    code, out, error = program.run("reproduce", "kept/result.json", "--out", "kept")
+    assert (code, out) == (2, "")
+    assert error == "samestep: --out kept would overwrite kept/result.json; allowed: another folder\n"
+    assert json.loads(path.read_text()) == slow
