@@ -31,7 +31,9 @@ def result(plan: Plan, *_: Any) -> dict[str, Any]:
     names = [contender.name for contender in plan.contenders]
     contenders = [make_contender(name) for name in names]
     for number, contender in enumerate(contenders):
-        contender["step_seconds"]["samples"] = blocks(number)
+        samples = blocks(number)
+        windows = [[[float(start), start + 0.1] for start, _ in enumerate(each)] for each in samples]
+        contender["step_seconds"] |= {"samples": samples, "windows": windows}
     made = make_result(
         contenders=contenders,
         comparisons=[make_comparison(name, baseline=names[0]) for name in names[1:]],
