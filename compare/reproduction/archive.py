@@ -61,16 +61,7 @@ def unpack(data: bytes, allowed: Collection[str]) -> dict[str, bytes]:
             listed = archive.infolist()
             _check(listed, allowed, len(data))
             return {info.filename: _read(archive, info) for info in listed}
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        struct.error,
-        EOFError,
-        KeyError,
-        ValueError,
-        OverflowError,
-        OSError,
-    ) as error:
+    except _DAMAGED as error:
         raise Refused(f"is damaged: {SHORT.repr(str(error))}; allowed: a bundle, whole") from None
     except (NotImplementedError, RuntimeError) as error:
         raise Refused(f"is a zip file of a kind that is not read: {SHORT.repr(str(error))}") from None

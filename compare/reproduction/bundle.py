@@ -25,6 +25,7 @@ from compare.interface import Refused
 from compare.report import terminal
 from compare.report.sentences import printable
 from compare.reproduction import archive
+from compare.untrusted import SHORT, SIZE_LIMIT
 
 FORMAT = 1
 RESULT, ABOUT, SUMS = results.FILE_NAME, "bundle.json", "SHA256SUMS"
@@ -38,20 +39,26 @@ Object = Mapping[str, Any]
 
 
 def samples(result: Object) -> str:
-    """Return all timed blocks as comma-separated values, numbers as the result has them."""
+    """Return all timed blocks as comma-separated values, numbers as the result has them.
+
+    Raises:
+        Refused: for more than `SIZE_LIMIT` bytes, which a result of fewer may ask for by long names.
+    """
     stream, void = io.StringIO(), {each["round"] for each in result["voided"]}
     table = csv.writer(stream, lineterminator="\n")
     table.writerow(("contender", "round", "block", "seconds_per_step", "void"))
     for contender in result["contenders"]:
         step: Object = contender["step_seconds"] or {"samples": []}
         for number, blocks in enumerate(step["samples"], start=1):
+            if stream.tell() > SIZE_LIMIT:
+                raise Refused(f"samples.csv would have more than {SIZE_LIMIT:,} bytes; allowed: at most that")
             for index, seconds in enumerate(blocks, start=1):
                 table.writerow((contender["name"], number, index, repr(seconds), int(number in void)))
     return stream.getvalue()
 
 
 def report(result: Object) -> str:
-    """Return the terminal's report, the same on every terminal."""
+    """Return the terminal's report, the same whatever terminal this is and its variables say."""
     stream = io.StringIO()
     terminal.render(result, Console(file=stream, width=_WIDTH, color_system=None, legacy_windows=False, _environ={}))
     return stream.getvalue()
@@ -116,9 +123,7 @@ def manifest(data: bytes) -> dict[str, str]:
     for number, line in enumerate(data.decode("ascii", "replace").splitlines(), start=1):
         match = _SUM.fullmatch(line)
         if match is None or match["name"] in found or match["name"] not in MEMBERS - {SUMS}:
-            raise Refused(
-                f"{SUMS}, line {number}, is {untrusted.SHORT.repr(line)}; allowed: a digest and a member, once"
-            )
+            raise Refused(f"{SUMS}, line {number}, is {SHORT.repr(line)}; allowed: a digest and a member, once")
         found[match["name"]] = match["digest"]
     return found
 
@@ -134,11 +139,10 @@ def packed_by(data: bytes) -> str:
     values: dict[str, Any] = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
     number, version = values.get("format"), values.get("samestep")
     if type(number) is not int or not isinstance(version, str) or not _VERSION.fullmatch(version) or number < 1:
-        raise Refused(f"{ABOUT} is {untrusted.SHORT.repr(about)}; allowed: a format and the version of samestep")
+        raise Refused(f"{ABOUT} is {SHORT.repr(about)}; allowed: a format and the version of samestep")
     if number > FORMAT:
-        raise Refused(
-            f"was packed by a newer samestep (format {number}; this one reads up to {FORMAT}): update samestep"
-        )
+        told = f"format {SHORT.repr(number)}; this one reads up to {FORMAT}"
+        raise Refused(f"was packed by a newer samestep ({told}): update samestep")
     return version
 
 

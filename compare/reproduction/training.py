@@ -20,6 +20,7 @@ import numpy as np
 from compare import statistics
 from compare.agreement import trajectory
 from compare.agreement.trajectory import ACCURACY_MARGIN, Curves
+from compare.report.sentences import percent
 from compare.reproduction.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, Claim, Judged
 
 Object = Mapping[str, Any]
@@ -71,7 +72,7 @@ def final_loss(stored: float | None, here: float | None, spread: float) -> Judge
     if stored is None or here is None:
         return (REPRODUCED, "not finite again") if stored is here else (NOT_REPRODUCED, "one of them is not finite")
     limit, found = max(LOSS_MARGIN, SPREADS * spread), _distance(stored, here)
-    words = f"relative difference {found:.1e}, limit {limit:.1e}"
+    words = f"{percent(found)} apart, limit {percent(limit)}"
     return (REPRODUCED if found <= limit else NOT_REPRODUCED), words
 
 

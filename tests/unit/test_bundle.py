@@ -189,3 +189,9 @@ def test_a_damaged_bundle_fails_is_refused_or_holds_what_it_held(flips: list[tup
     except Refused:
         return
     assert not all(check.held for check in checks) or result == consistent()
+
+
+def test_a_table_that_would_be_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "SIZE_LIMIT", 1000)
+    with pytest.raises(Refused, match=r"samples\.csv would have more than 1,000 bytes"):
+        bundle.make(text(consistent()))
