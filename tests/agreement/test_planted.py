@@ -46,7 +46,10 @@ def test_without_a_bug_no_seed_raises_an_alarm(probe: str, tmp_path: Path):
     assert not alarms
 
 
-@pytest.mark.parametrize("probe", ["digits-cnn", "cifar-cnn", "cifar-resnet18"])
+@pytest.mark.parametrize(
+    "probe",
+    ["digits-cnn", "cifar-cnn", "cifar-resnet18", "vgg16", "mobilenet-v2", "unet", "cifar-cnn, two micro-batches"],
+)
 def test_without_a_bug_every_precision_certifies(probe: str, tmp_path: Path):
     clean = Clean(tmp_path)
     assert clean.certificate(probe, "bfloat16").first_mismatch is None

@@ -68,10 +68,12 @@ class Clean:
         torch_side, jax_side = (
             {each: self.record(probe, backend, each, seed) for each in precisions} for backend in ("torch", "jax")
         )
-        if precision == "float64":  # the noise of an ulp only forgives: measure it only where it is needed
-            found = certificate.make(torch_side, jax_side, precision, Noise({}))
-            if found.passed:
-                return found
+        if precision == "float64":
+            # The noise of an ulp only forgives, and which tensors cancel depends on no seed: measure it where needed.
+            for cheap in (lambda: Noise({}), lambda: self.noise(probe, precision)):
+                found = certificate.make(torch_side, jax_side, precision, cheap())
+                if found.passed:
+                    return found
         return certificate.make(torch_side, jax_side, precision, self.noise(probe, precision, seed))
 
 
