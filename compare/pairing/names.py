@@ -44,5 +44,10 @@ class Names:
 
 def from_json(values: Mapping[str, Any]) -> Names:
     """Return the table of what `Names.to_json` gave, by way of JSON or not."""
-    variables = tuple(Crossing(**(dict(each) | {"shape": tuple(each["shape"])})) for each in values["variables"])
-    return Names(variables, dict(values["layers"]))
+    return Names(tuple(_crossing(each) for each in values["variables"]), dict(values["layers"]))
+
+
+def _crossing(values: Mapping[str, Any]) -> Crossing:
+    made = dict(values)
+    made["shape"] = tuple(values["shape"])
+    return Crossing(**made)

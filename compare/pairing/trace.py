@@ -118,7 +118,11 @@ def from_json(values: Mapping[str, Any]) -> Trace:
 def _layer(values: Mapping[str, Any]) -> Layer:
     made = dict(values)
     made |= {key: tuple(values[key]) for key in ("input", "output", "after", "between")}
-    made["variables"] = tuple(
-        Variable(**(dict(each) | {"shape": tuple(each["shape"])})) for each in values["variables"]
-    )
+    made["variables"] = tuple(_variable(each) for each in values["variables"])
     return Layer(**made)
+
+
+def _variable(values: Mapping[str, Any]) -> Variable:
+    made = dict(values)
+    made["shape"] = tuple(values["shape"])
+    return Variable(**made)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from compare import data, judgement, runner
 from compare.interface import Batch
@@ -73,6 +74,10 @@ def _run(plan: Plan, *_: Any) -> None:
             stream.write(f"{[contender.name for contender in plan.contenders]} {plan.rounds} {plan.precision}\n")
 
 
-data.load = _load
-runner.run = _run
-judgement.result = result
+def pytest_configure(config: pytest.Config) -> None:
+    """Put what is made up in place for this suite alone: it may run inside another one's process."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(data, "load", _load)
+    patch.setattr(runner, "run", _run)
+    patch.setattr(judgement, "result", result)
+    config.add_cleanup(patch.undo)
