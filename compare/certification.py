@@ -48,9 +48,11 @@ def native(plan: Plan) -> Case:
 def adversarial(plan: Plan) -> tuple[Case, ...]:
     """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
 
-    With micro-batches, it is they that are the least and odd.
+    With micro-batches, it is they that are the least and odd. A model that takes one size only keeps it.
     """
     size, parts = plan.workload.model.image[0], plan.accumulate
+    if not plan.resizable:
+        return native(plan), Case(2 * parts, None), Case(3 * parts, None)
     odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)
     return native(plan), Case(2 * parts, odd), Case((7 if 7 * even**2 <= _MOST_PIXELS else 3) * parts, even)
 

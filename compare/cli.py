@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from compare import __version__
-from compare.commands import agree, bundle, compare, diff, endings, fit, lists, report, reproduce, selftest, verify
+from compare.commands import agree, bundle, compare, diff, endings, fit, lists, map, report, reproduce, selftest, verify
 from compare.interface import Refused
 from compare.report.sentences import printable
 
@@ -39,6 +39,7 @@ def _root(
 COMMANDS = (
     compare.compare,
     agree.agree,
+    map.map,
     report.report,
     selftest.selftest,
     fit.fit,

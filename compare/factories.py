@@ -17,10 +17,9 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from compare.interface import Refused
+from compare.pairing.asked import FORMS
 
 _T = TypeVar("_T")
-
-FORMS = "pkg.module:factory or path/to/file.py:factory"
 
 
 @dataclass(frozen=True)

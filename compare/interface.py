@@ -53,7 +53,7 @@ class RunSpec:
     """Everything that one child process needs to build and train one contender.
 
     Attributes:
-        workload: a name from `compare.workloads`.
+        workload: its name, in `compare.workloads` unless it is described.
         precision: one of `PRECISIONS`.
         device: `cpu` or `cuda` (already resolved, never `auto`).
         batch_size: images per step.
@@ -66,6 +66,9 @@ class RunSpec:
             alone; loss and gradients are the means of theirs.
         deterministic: ask the framework for its deterministic algorithms.
         loss_scale: float16's first loss scale (torch.amp.GradScaler's default).
+        described: the whole workload as JSON (`compare.workloads.to_json`), where `compare.workloads` has none of that
+            name: a user's own models.
+        weights: safetensors file of the initial weights, in place of `compare.weights.initial`.
         memory_limit_bytes: most bytes that may be taken (None: as many as there are). On `cuda` a limit on the
             framework's allocator; on `cpu` on all that the process takes after the framework's import
             (`compare.measure.limit`, by the worker's command `open`).
@@ -83,6 +86,8 @@ class RunSpec:
     accumulate: int = 1
     deterministic: bool = False
     loss_scale: float = 65536.0
+    described: Mapping[str, Any] | None = None
+    weights: str | None = None
     memory_limit_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -81,6 +81,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "deadline_seconds": plan.deadline,
         "design": outcomes.design,
         "design_reason": outcomes.design_reason,
+        **({} if outcomes.pairing is None else {"pair": outcomes.pairing.to_json()}),
     }
 
 

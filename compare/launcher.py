@@ -16,6 +16,7 @@ from compare.contenders import Contender
 from compare.interface import ContenderFailed
 from compare.measure.telemetry import Family, Telemetry
 from compare.measure.voiding import Round, Window
+from compare.pairing.found import Pairing
 from compare.plan import Plan
 
 Progress = Callable[[str, int, int], None]
@@ -49,12 +50,13 @@ class Outcome:
 class Outcomes:
     """What became of a whole plan: contenders in order, the certificate of each with the baseline, and the rounds.
 
-    `design` is how the rounds were really timed, with the reason where it is not what was planned.
+    `pairing` is what was found of a user's own pair. `design` is how the rounds were really timed, with the reason where it is not what was planned.
     """
 
     contenders: list[Outcome]
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
     curves: dict[str, Curves] = field(default_factory=dict[str, Curves])
+    pairing: Pairing | None = None
     accuracies: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     design: str = "alternating"
     design_reason: str | None = None

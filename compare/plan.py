@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import contenders, data, environment, knobs, workloads
+from compare import contenders, data, environment, installed, knobs, workloads
 from compare.contenders import Contender
 from compare.data import Dataset
 from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
+from compare.pairing.asked import Request
 from compare.workloads import Workload
 
 # Seconds that each phase of a child may take before it counts as hanging; compilation is the longest.
@@ -34,7 +35,10 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Plan:
-    """One comparison, all choices made. Build it with `make`, which refuses what cannot be done."""
+    """One comparison, all choices made. Build it with `make`, which refuses what cannot be done.
+
+    `request` says how a user's own pair is brought together; `weights` is that of `RunSpec`; a workload that is not `resizable` takes images of its own size only.
+    """
 
     contenders: tuple[Contender, ...]
     workload: Workload
@@ -48,6 +52,9 @@ class Plan:
     out: Path
     dataset: Dataset
     data_folder: str | None = None
+    request: Request = Request()
+    weights: str | None = None
+    resizable: bool = True
     accumulate: int = 1
     agreement: bool = True
     deterministic: bool = False
@@ -74,6 +81,8 @@ class Plan:
             "data": str(dataset),
             "accumulate": self.accumulate,
             "deterministic": self.deterministic,
+            "described": None if workloads.is_built_in(self.workload) else workloads.to_json(self.workload),
+            "weights": self.weights,
         }
         return RunSpec(**(values | changes))
 
@@ -82,7 +91,7 @@ def make(
     texts: Sequence[str],
     *,
     out: Path,
-    workload: str = "digits-cnn",
+    workload: str | Workload = "digits-cnn",
     batch_size: int | None = None,
     precision: str = "float32",
     device: str = "auto",
@@ -98,6 +107,7 @@ def make(
     energy: bool = True,
     deadline: float | None = None,
     dataset: Dataset | None = None,
+    request: Request | None = None,
     least_contenders: int = 2,
 ) -> Plan:
     """Return the plan of a comparison.
@@ -105,7 +115,7 @@ def make(
     `rounds` None times nothing; `accumulate` is that of `RunSpec`; `design` is one of `DESIGNS`; `energy` asks for
     joules per step, where a GPU tells; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01
     is 1 %); `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded)
-    is what is trained on.
+    is what is trained on; `request` how a user's own pair is brought together.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -138,6 +148,7 @@ def make(
         out=out,
         dataset=dataset or data.load(chosen, folder=data_folder, seed=seed, batch_size=size),
         data_folder=data_folder,
+        request=request or Request(),
         accumulate=accumulate,
         agreement=agreement,
         deterministic=deterministic,
@@ -152,14 +163,17 @@ def make(
 
 
 def check(
-    workload: str = "digits-cnn", precision: str = "float32", device: str = "auto", rounds: int | None = None
+    workload: str | Workload = "digits-cnn",
+    precision: str = "float32",
+    device: str = "auto",
+    rounds: int | None = None,
 ) -> tuple[Workload, str]:
     """Return the workload and the device, `cpu` or `cuda`, that are meant; arguments are those of `make`.
 
     Raises:
         Refused: for what no contender could honour here.
     """
-    chosen = workloads.get(workload)
+    chosen = installed.get(workload) if isinstance(workload, str) else workload
     if precision not in PRECISIONS:
         raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
     resolved = _device(device)

@@ -16,6 +16,7 @@ from compare.plugin.asked import Asked, Settings
 if TYPE_CHECKING:
     from compare.plugin.comparisons import Comparisons
     from compare.plugin.result import Contender, Result
+    from compare.workloads import Workload
 
 _LINES = pytest.StashKey[list[str]]()
 _STANDS_IN = pytest.StashKey[bool]()
@@ -32,8 +33,8 @@ class Samestep:
     def __init__(self, request: pytest.FixtureRequest, comparisons: "Comparisons") -> None:
         self._request, self._comparisons = request, comparisons
 
-    def __call__(self, workload: str | None = None, **settings: Unpack[Settings]) -> "Result":
-        """Return the result of training `workload` with `settings`.
+    def __call__(self, workload: "str | Workload | None" = None, **settings: Unpack[Settings]) -> "Result":
+        """Return the result of training `workload`, a name or a `compare.Workload`, with `settings`.
 
         A comparison that is refused fails the test; so does, unless `check=False`, one in which a contender failed or
         the contenders do not agree.

@@ -5,7 +5,7 @@ Names, in execution order: `initial/NAME`; for each step s from 1 `step{s}/KEY` 
 minus the initial state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from compare import weights
 from compare.agreement.gates import changes, relative_error
 from compare.data import store
 from compare.data.batches import epoch_batches
+from compare.data.seeding import generator
 from compare.interface import Array, Arrays, Backend, Batch, RunSpec, Session
 
 Floor = dict[str, float]
@@ -82,6 +83,21 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[t
                 floor[name] = max(floor[name], relative_error(value, still[name]))
         found.append(floor)
     return found
+
+
+def alone(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence[int]]) -> Arrays:
+    """Return `training/LAYER` and `evaluation/LAYER`, each layer's output on random inputs, nothing else run.
+
+    Weights are randomised; inputs are normal, and in both backends the same.
+    """
+    session = backend.open(spec)
+    session.assign(weights.randomised(session.signature(), spec.seed))
+    arrays: Arrays = {}
+    for layer, shape in inputs.items():
+        given = generator("alone", spec.seed, layer).normal(size=tuple(shape))
+        for mode in ("training", "evaluation"):
+            arrays[f"{mode}/{layer}"] = session.alone(layer, given, training=mode == "training")
+    return arrays
 
 
 def _begin(backend: Backend, spec: RunSpec) -> tuple[Session, Arrays, list[Batch], Array]:

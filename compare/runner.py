@@ -8,14 +8,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from compare import certification, trajectories
+from compare import certification, pairs, trajectories
 from compare.certification import certify
 from compare.child import Child
 from compare.data import store
 from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.measure import energy, telemetry, voiding
+from compare.pairing.found import Pairing
 from compare.plan import Plan
 from compare.rounds import BLOCK_SECONDS, time_rounds
+from compare.workloads import PAIR
 
 _MEMORY_STEPS = 3
 
@@ -26,12 +28,13 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         launcher = Launcher(plan, Path(scratch))
         store.save(plan.dataset, launcher.dataset)
+        _prepare(launcher, outcomes, progress)
         for index, outcome in enumerate(outcomes.contenders):
             progress(f"train {outcome.contender.name}", index, len(outcomes.contenders))
             _train(launcher, outcome)
         progress("certify", 0, 1)
         if plan.agreement:
-            certify(launcher, outcomes, (certification.native(plan),))
+            certify(launcher, outcomes, (certification.native(launcher.plan),))
             certification.certify_settings(outcomes)
         for index, outcome in enumerate(outcomes.alive):
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
@@ -46,13 +49,22 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         launcher = Launcher(plan, Path(scratch))
         store.save(plan.dataset, launcher.dataset)
+        _prepare(launcher, outcomes, progress)
         progress("certify", 0, 2)
-        certify(launcher, outcomes, certification.adversarial(plan))
+        certify(launcher, outcomes, certification.adversarial(launcher.plan))
         progress("train", 1, 2)
         trajectories.run(launcher, outcomes, seeds)
         certification.certify_settings(outcomes)
         progress("train", 2, 2)
     return outcomes
+
+
+def matched(plan: Plan) -> Pairing:
+    """Return what is found of a user's own pair, nothing of it certified."""
+    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
+        launcher = Launcher(plan, Path(scratch))
+        store.save(plan.dataset, launcher.dataset)
+        return pairs.prepare(launcher)
 
 
 def opened(plan: Plan) -> dict[str, Any]:
@@ -64,6 +76,12 @@ def opened(plan: Plan) -> dict[str, Any]:
         with launcher.child(outcome, purpose="model") as child:
             outcome.opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome))
     return outcome.opened
+
+
+def _prepare(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
+    if launcher.plan.workload.model.family == PAIR:
+        progress("match", 0, 1)
+        outcomes.pairing = pairs.prepare(launcher)
 
 
 def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:

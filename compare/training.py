@@ -7,7 +7,12 @@ import numpy as np
 
 from compare import weights
 from compare.data.batches import epoch_batches
-from compare.interface import Array, Batch, RunSpec, Session
+from compare.interface import Array, Arrays, Batch, RunSpec, Session
+
+
+def initial(session: Session, spec: RunSpec) -> Arrays:
+    """Return the weights that training starts from: `compare.weights`' own, or those that the spec names."""
+    return weights.initial(session.signature(), spec.seed) if spec.weights is None else weights.loaded(spec.weights)
 
 
 def train(session: Session, spec: RunSpec, train: Batch, test: Batch) -> dict[str, Any]:
@@ -16,7 +21,7 @@ def train(session: Session, spec: RunSpec, train: Batch, test: Batch) -> dict[st
     Returns `loss`, the mean of each epoch (None where not finite), `train_accuracy` and `test_accuracy` at the end: the
     part of all labels, one an image or one a pixel, that were met.
     """
-    session.assign(weights.initial(session.signature(), spec.seed))
+    session.assign(initial(session, spec))
     return {
         "loss": [finite(found.mean()) for found in _epochs(session, spec, train)],
         "train_accuracy": _accuracy(session, train, spec.batch_size),
@@ -30,7 +35,7 @@ def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, gener
     Every initial weight is moved by a relative `roundoff`, up or down at random; `generation` fixes the signs, and 0
     moves nothing.
     """
-    start = weights.initial(session.signature(), spec.seed)
+    start = initial(session, spec)
     if generation:
         signs = np.random.default_rng((spec.seed, generation))
         start = {name: a * (1 + roundoff * signs.choice((-1.0, 1.0), a.shape)) for name, a in start.items()}

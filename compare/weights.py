@@ -5,6 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+# safetensors' annotations leave the path's type parameter open.
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
+
 from compare.data import digest as data_digest
 from compare.data.seeding import generator
 from compare.interface import Array, Arrays, Refused
@@ -26,11 +29,18 @@ def initial(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
     return {name: _round(_initial(name, tuple(shape), seed)) for name, shape in shapes.items()}
 
 
+def loaded(path: str) -> Arrays:
+    """Return the arrays of a safetensors file of weights under neutral names, as float64."""
+    arrays: dict[str, Array] = load_file(path)
+    return {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
 def randomised(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
     """Return `initial`, with biases, scales and statistics drawn at random: at 0 and 1 they hide errors.
 
     `scale` and `gamma`: uniform in [0.5, 0.9] or [1.1, 1.5]; `bias`: normal, standard deviation 0.1; `mean`: normal,
-    0.2; `var`: uniform in [0.5, 2]. Every value is a float32 number.
+    0.2; `var`: uniform in [0.5, 2]; of a user's own model also `embedding` and `free`: normal, 0.5. Every value is a
+    float32 number.
 
     Raises:
         Refused: as `initial`.
@@ -74,6 +84,8 @@ def _randomised(name: str, shape: tuple[int, ...], seed: int) -> Array:
             return 1 + random.choice([-1, 1], shape) * random.uniform(0.1, 0.5, shape)
         case "var":
             return random.uniform(0.5, 2, shape)
+        case "embedding" | "free":
+            return random.normal(0, 0.5, shape)
         case _:
             return _initial(name, shape, seed)
 

@@ -1,5 +1,6 @@
 """The child's side: serve one backend over the pipe, with the one timing loop that every backend shares."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from compare.data import store
 from compare.interface import Backend, Refused, RunSpec, Session
 from compare.measure import limit, memory, warmup
 from compare.measure.planted import Planted, occupy
+from compare.workloads import ModelSpec
 
 Clock = Callable[[], float]
 
@@ -56,7 +58,7 @@ class Worker:
             limit.hold(self._spec.memory_limit_bytes)
         self._train, self._test = store.load(self._spec.data)
         session = self._backend.open(self._spec)
-        initial = weights.initial(session.signature(), self._spec.seed)
+        initial = training.initial(session, self._spec)
         session.assign(initial)
         session.feed(training.epoch(self._spec, self._train, 0))
         self._session, self._dispatched = session, 0
@@ -154,6 +156,29 @@ class Worker:
         """Return for each perturbation (roundoff, runs) how far it moves every tensor, in the precision of `spec`."""
         return recording.noise(self._backend, RunSpec(**spec), steps, perturbations)
 
+    def trace(self, model: dict[str, Any], batch_size: int, sizes: list[int]) -> dict[str, Any]:
+        """Return what a user's model does in one pass (`compare.pairing.trace.Trace` as JSON), as `own`.
+
+        `resized` is the same at each of `sizes`, None where the model takes no images of that size.
+        """
+        chosen = ModelSpec(**(model | {"image": tuple(model["image"])}))
+
+        def at(size: int) -> dict[str, Any] | None:
+            with contextlib.suppress(Refused):
+                return self._backend.trace(chosen.resized(size), batch_size)
+            return None
+
+        return {"own": self._backend.trace(chosen, batch_size), "resized": [at(size) for size in sizes]}
+
+    def own_weights(self, spec: dict[str, Any], path: str) -> None:
+        """Write the weights that a user's factory gave its model to a safetensors file, under neutral names."""
+        state = self._backend.open(RunSpec(**spec)).export()
+        recording.save({**state.parameters, **state.buffers}, Path(path))
+
+    def alone(self, spec: dict[str, Any], inputs: dict[str, list[int]], path: str) -> None:
+        """Write what each layer makes of random inputs of the given shape, by itself (`compare.recording.alone`)."""
+        recording.save(recording.alone(self._backend, RunSpec(**spec), inputs), Path(path))
+
     def memory(self, steps: int) -> dict[str, Any]:
         """Train a few steps and return the framework's own memory figures and this process's peak resident bytes."""
         session = self._open_session
@@ -186,6 +211,9 @@ COMMANDS = (
     "losses",
     "record",
     "noise",
+    "trace",
+    "own_weights",
+    "alone",
     "memory",
     "idle_memory",
     "settings",

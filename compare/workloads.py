@@ -5,16 +5,23 @@ the optimizer, so that one description drives both twins.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from compare.interface import Refused
+from compare.interface import Refused, RunSpec
+
+PAIR = "pair"
+"""The family of a user's own models (`compare.pairing`)."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
     """A model: `family` names a file in each backend's `models`, `arguments` its keyword arguments.
+
+    Of the family `pair`, a user's own models, `arguments` are: `jax` and `torch`, the references of their factories;
+    `arguments`, by backend, what these are called with; `names`, by backend, `compare.pairing.names.Names` as JSON,
+    once they are known; `allow`, the differences that are accepted (`compare.agreement.allowances`).
 
     `image` is (height, width, channels) of one input, `classes` the number of outputs.
     """
@@ -237,25 +244,54 @@ _ALL = (
 WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in _ALL}
 
 
-def get(name: str) -> Workload:
-    """Return the workload of that name.
+def get(name: str, more: Iterable[str] = ()) -> Workload:
+    """Return the built-in workload of that name.
 
     Raises:
-        Refused: for an unknown name, listing those that exist.
+        Refused: for an unknown name, listing those that exist, and `more`.
     """
     try:
         return WORKLOADS[name]
     except KeyError:
-        raise Refused(f"unknown workload {name!r}; allowed: {', '.join(WORKLOADS)}") from None
+        raise Refused(f"unknown workload {name!r}; allowed: {', '.join([*WORKLOADS, *more])}") from None
+
+
+def is_built_in(workload: Workload) -> bool:
+    """Whether `get` returns this workload."""
+    return WORKLOADS.get(workload.name) == workload
+
+
+def of(spec: RunSpec) -> Workload:
+    """Return the workload that a child is to build.
+
+    Raises:
+        Refused: for a name that nobody described.
+    """
+    return get(spec.workload) if spec.described is None else from_json(spec.described)
+
+
+def to_json(workload: Workload) -> dict[str, Any]:
+    """Return a whole workload as JSON types; `from_json` is the inverse."""
+    return json.loads(json.dumps(asdict(workload)))  # tuples become lists
+
+
+def from_json(values: Mapping[str, Any]) -> Workload:
+    """Return the workload of what `to_json` gave."""
+    model, optimizer = dict(values["model"]), dict(values["optimizer"])
+    schedule = dict(optimizer["schedule"])
+    schedule["milestones"] = tuple(schedule["milestones"])
+    optimizer |= {"betas": tuple(optimizer["betas"]), "schedule": Schedule(**schedule)}
+    model["image"] = tuple(model["image"])
+    return Workload(**{**values, "model": ModelSpec(**model), "optimizer": OptimizerSpec(**optimizer)})
 
 
 def described(workload: Workload) -> dict[str, Any]:
-    """Return what decides the arithmetic of a workload, as JSON types."""
+    """Return what decides the arithmetic of a workload, as JSON types (not how the variables of a pair are called)."""
     model = workload.model
     values = {
         "image": model.image,
         "classes": model.classes,
-        "model": {"family": model.family, **model.arguments},
+        "model": {"family": model.family, **{key: v for key, v in model.arguments.items() if key != "names"}},
         "optimizer": asdict(workload.optimizer),
         "label_smoothing": workload.label_smoothing,
     }

@@ -8,18 +8,21 @@ import typer
 from rich.console import Console
 
 from compare import files, judgement, plan, results, runner
-from compare.commands import endings, options
+from compare.commands import endings, options, pairs
 from compare.contenders import tuned
+from compare.pairing.asked import Request
 from compare.report import certificate, figures, progress
 from compare.report.plots import losses
 from compare.report.plots.canvas import Picture
+from compare.workloads import Workload
 
 
+@pairs.taken
 def agree(
     contenders: options.Contenders = None,
     tuning: options.Tuning = None,
     knobs: options.Knobs = None,
-    workload: options.WorkloadName = "digits-cnn",
+    workload: str | Workload = "digits-cnn",
     batch_size: options.BatchSize = None,
     accumulate: options.Accumulate = 1,
     precision: options.Precision = "float32",
@@ -33,6 +36,7 @@ def agree(
     verbose: Annotated[bool, typer.Option("--verbose", help="Every tensor in execution order.")] = False,
     out: options.Out = None,
     as_json: options.Json = False,
+    request: Request | None = None,
 ) -> None:
     """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
     plan.check_seeds(seeds)
@@ -50,6 +54,7 @@ def agree(
         data_folder=data,
         deterministic=deterministic,
         deadline=deadline,
+        request=request,
     )
     with progress.shown() as advance:
         outcomes = runner.agree(chosen, seeds, advance)

@@ -8,17 +8,20 @@ import typer
 from rich.console import Console
 
 from compare import judgement, plan, results, runner
-from compare.commands import endings, options
+from compare.commands import endings, options, pairs
 from compare.contenders import tuned
 from compare.interface import Refused
+from compare.pairing.asked import Request
 from compare.report import progress, terminal
+from compare.workloads import Workload
 
 
+@pairs.taken
 def compare(
     contenders: options.Contenders = None,
     tuning: options.Tuning = None,
     knobs: options.Knobs = None,
-    workload: options.WorkloadName = "digits-cnn",
+    workload: str | Workload = "digits-cnn",
     batch_size: options.BatchSize = None,
     accumulate: options.Accumulate = 1,
     precision: options.Precision = "float32",
@@ -38,6 +41,7 @@ def compare(
     deadline: options.Deadline = None,
     out: options.Out = None,
     as_json: options.Json = False,
+    request: Request | None = None,
 ) -> None:
     """Train, certify and time contenders on the same machine; write DIR/result.json."""
     if quick and paper:
@@ -60,6 +64,7 @@ def compare(
         design=design,
         energy=not quick,
         deadline=deadline,
+        request=request,
     )
     with progress.shown() as advance:
         outcomes = runner.run(chosen, advance)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from compare import environment
+from compare import environment, installed
 from compare.knobs import GIVEN, KNOBS, TUNED, TUNINGS, Value
 from compare.workloads import WORKLOADS
 
@@ -21,6 +22,8 @@ def workloads() -> None:
         image = "x".join(map(str, each.model.image))
         optimizer = f"{each.optimizer.name} {each.optimizer.learning_rate:g}"
         table.add_row(each.name, image, str(each.batch_size), str(each.epochs), optimizer, each.summary)
+    for name, distribution in installed.names().items():
+        table.add_row(Text(name), "", "", "", "", Text(f"installed with {distribution}"))
     Console().print(table)
 
 

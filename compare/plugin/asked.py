@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from compare import naming
 
 if TYPE_CHECKING:
+    from compare.pairing.asked import Request
     from compare.plan import Plan
+    from compare.workloads import Workload
 
 DEFAULT_CONTENDERS = ("torch", "jax")
 
@@ -19,7 +21,8 @@ class Settings(TypedDict, total=False):
     """What a call of the fixture, or the marker, may say beside the workload.
 
     Names, meanings and defaults are those of `samestep compare`'s options, but that `energy` is off by default.
-    `agreement=False` is --skip-agreement. `check=False` hands back a result that would otherwise fail the test.
+    `agreement=False` is --skip-agreement; `request` says how a pair of one's own is brought together. `check=False` hands
+    back a result that would otherwise fail the test.
     """
 
     contenders: Sequence[str]
@@ -36,6 +39,7 @@ class Settings(TypedDict, total=False):
     design: str
     energy: bool
     deadline: float
+    request: "Request"
     check: bool
 
 
@@ -59,7 +63,8 @@ class Asked(NamedTuple):
     @property
     def slug(self) -> str:
         """A folder's name for a reader, unlike that of any other comparison."""
-        words = [str(self.settings[name]) for name in ("workload", "precision") if name in self.settings]
+        said = [self.settings[name] for name in ("workload", "precision") if name in self.settings]
+        words = [each if isinstance(each, str) else each.name for each in said]
         readable = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([*words, *self.contenders]))[:80]
         return f"{readable}-{hashlib.sha256(self.key.encode()).hexdigest()[:8]}"
 
@@ -98,6 +103,6 @@ def merged(*layers: Mapping[str, Any]) -> Asked:
     return Asked(tuple(contenders), settings, check)
 
 
-def layer(workload: str | None = None, **settings: Any) -> dict[str, Any]:
+def layer(workload: "str | Workload | None" = None, **settings: Any) -> dict[str, Any]:
     """Return the arguments of a call or a marker, the workload being the one that needs no name."""
     return {"workload": workload, **settings}

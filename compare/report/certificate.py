@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from compare.report import pair
 from compare.report.gates import GATE_COLUMNS, MEANINGS, TENSOR_COLUMNS, gate_rows, tensor_rows
 from compare.report.sentences import heading, plain
 from compare.report.terminal import grid
@@ -19,18 +20,20 @@ def render(result: Mapping[str, Any], console: Console, *, verbose: bool) -> Non
 
     agreement = result["agreement"]
     say(heading(result))
+    for line in pair.lines(result):
+        say(line)
     for contender in result["contenders"]:
         if contender["status"] != "ok":
             say(f"{contender['name']}: {contender['status']}, {contender['reason']}")
-    for pair in agreement["pairs"]:
-        say(f"{pair['contender']} against {pair['baseline']}: {pair['status'].upper()}", before="\n")
-        console.print(grid(GATE_COLUMNS, gate_rows(pair)))
-        if pair["first_mismatch"]:
-            say(f"first mismatch: {pair['first_mismatch']}")
-        for note in pair.get("notes", ()):
+    for made in agreement["pairs"]:
+        say(f"{made['contender']} against {made['baseline']}: {made['status'].upper()}", before="\n")
+        console.print(grid(GATE_COLUMNS, gate_rows(made)))
+        if made["first_mismatch"]:
+            say(f"first mismatch: {made['first_mismatch']}")
+        for note in made.get("notes", ()):
             say(note)
         if verbose:
-            console.print(grid(TENSOR_COLUMNS, tensor_rows(pair)))
+            console.print(grid(TENSOR_COLUMNS, tensor_rows(made)))
     shown = {gate["name"] for gate in agreement["gates"]}
     console.print()
     for name, meaning in MEANINGS.items():

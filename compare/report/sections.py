@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from compare.report import fairness, gates, measured, surroundings, telemetry
+from compare.report import fairness, gates, measured, pair, surroundings, telemetry
 from compare.report.document import Part, Section, Table
 from compare.report.plots import losses, memory, ratios, steps
 from compare.report.plots import telemetry as telemetry_picture
@@ -44,7 +44,11 @@ def part(result: Result) -> Part:
         source=f"Measured by {made} at {result['created']}, {replication(result)}; result {result['id']}.",
         sections=tuple(
             make(result)
-            for make in (_ratio, _measured, _steps, _memory, _loss, _certificate, _fairness, _telemetry, _environment)
+            for make in (
+                *(_ratio, _measured, _steps, _memory, _loss, _certificate),
+                *([_pair] if "pair" in result["spec"] else []),
+                *(_fairness, _telemetry, _environment),
+            )
         ),
     )
 
@@ -124,26 +128,33 @@ def _certificate(result: Result) -> Section:
     lines = [f"Agreement in {agreement['precision']}: {agreement['status']}{reason}."]
     if not agreement["pairs"]:
         lines.append("There is no certificate.")
-    for pair in agreement["pairs"]:
-        if pair["first_mismatch"]:
-            lines.append(f"{pair['contender']} against {pair['baseline']}: first mismatch {pair['first_mismatch']}")
-    lines += [note for pair in agreement["pairs"] for note in pair.get("notes", ())]
+    for each in agreement["pairs"]:
+        if each["first_mismatch"]:
+            lines.append(f"{each['contender']} against {each['baseline']}: first mismatch {each['first_mismatch']}")
+    lines += [note for each in agreement["pairs"] for note in each.get("notes", ())]
     tables = [
-        table for number, pair in enumerate(agreement["pairs"], 1) for table in _pair_tables(result, pair, number)
+        table
+        for number, each in enumerate(agreement["pairs"], 1)
+        for table in _certificate_tables(result, each, number)
     ]
     return Section("certificate", "Certificate", lines, tables=tables)
 
 
-def _pair_tables(result: Result, pair: Result, number: int) -> Iterator[Table]:
-    names = f"{pair['contender']} against {pair['baseline']}"
-    rows = [(*row, gates.MEANINGS.get(row[0], DASH)) for row in gates.gate_rows(pair)]
-    failed = frozenset(index for index, gate in enumerate(pair["gates"]) if not gate["passed"])
-    caption = f"Certificate of {names}: {pair['status']}. Every gate at its worst over all recorded tensors and steps."
+def _certificate_tables(result: Result, made: Result, number: int) -> Iterator[Table]:
+    names = f"{made['contender']} against {made['baseline']}"
+    rows = [(*row, gates.MEANINGS.get(row[0], DASH)) for row in gates.gate_rows(made)]
+    failed = frozenset(index for index, gate in enumerate(made["gates"]) if not gate["passed"])
+    caption = f"Certificate of {names}: {made['status']}. Every gate at its worst over all recorded tensors and steps."
     columns = (*(head or "outcome" for head in gates.GATE_COLUMNS), "what it asks")
     yield Table(f"gates-{number}", caption, columns, rows, f"Setting: {setting(result)}.", failed, prose=True)
-    if tensors := gates.tensor_rows(pair):
+    if tensors := gates.tensor_rows(made):
         caption = f"Every tensor of {names} in execution order: relative errors."
         yield Table(f"tensors-{number}", caption, gates.TENSOR_COLUMNS, tensors, detail=True)
+
+
+def _pair(result: Result) -> Section:
+    table = pair.table(result)
+    return Section("pair", "The pair", [f"{line}." for line in pair.lines(result)], tables=[table] if table else ())
 
 
 def _fairness(result: Result) -> Section:

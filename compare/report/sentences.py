@@ -20,8 +20,10 @@ def heading(result: Mapping[str, Any]) -> str:
     rounds = f"{counted(spec['rounds'], 'round')}, " if spec["rounds"] else ""
     parts = spec.get("accumulate", 1)
     batch = f"batch {spec['batch_size']}" + (f" in {parts} micro-batches" if parts > 1 else "")
+    allowed = spec.get("pair", {}).get("allowed", ())
+    accepted = f" (accepted differences: {', '.join(allowed)})" if allowed else ""
     return (
-        f"{spec['workload']} trained on {device(result)} in {spec['precision']}: {batch}, "
+        f"{spec['workload']}{accepted} trained on {device(result)} in {spec['precision']}: {batch}, "
         f"{counted(spec['epochs'], 'epoch')}, {rounds}seed {spec['seed']}; "
         f"{parameters}images {'x'.join(map(str, spec['image']))}, "
         f"data {spec['data_source']}"

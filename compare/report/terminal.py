@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report import measured, telemetry
+from compare.report import measured, pair, telemetry
 from compare.report.document import Section
 from compare.report.sentences import DASH, agreement_lines, heading, plain, sentence
 
@@ -41,6 +41,7 @@ def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) 
     claims = [*map(sentence, result["comparisons"]), *certificate]
     definitions = [] if brief else list(measured.definitions(contenders))
     remarks = [
+        *pair.lines(result),
         *measured.remarks(contenders),
         *measured.absent_memory(contenders),
         *telemetry.lines(result),

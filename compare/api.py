@@ -1,0 +1,70 @@
+"""samestep from Python: what `samestep compare` and `samestep agree` do, for a workload by name or of one's own."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare import judgement, plan, results, runner
+from compare.commands import endings
+from compare.plugin.result import Result
+from compare.report import progress
+from compare.workloads import Workload
+
+CONTENDERS = ("torch", "jax")
+
+
+def run(
+    workload: str | Workload,
+    contenders: Sequence[str] = CONTENDERS,
+    *,
+    out: str | Path | None = None,
+    **settings: Any,
+) -> Result:
+    """Train, certify and time contenders, as `samestep compare`, and write the result file.
+
+    Args:
+        workload: a name that `samestep workloads` lists, or a `compare.Workload`, of `compare.pair(...)` for example.
+        contenders: BACKEND[:TUNING] each, the first being the baseline.
+        out: folder of the result file. Default: samestep-out/TIME.
+        settings: those of `compare.plan.make`: `precision`, `device`, `rounds`, `batch_size`, `seed`, ...
+
+    Raises:
+        Refused: for what cannot be compared, before any process starts.
+    """
+    chosen = plan.make(contenders, workload=workload, out=_folder(out), **settings)
+    with progress.shown() as advance:
+        outcomes = runner.run(chosen, advance)
+    return _kept(chosen, outcomes)
+
+
+def certify(
+    workload: str | Workload,
+    contenders: Sequence[str] = CONTENDERS,
+    *,
+    seeds: int = 5,
+    out: str | Path | None = None,
+    **settings: Any,
+) -> Result:
+    """Prove that contenders compute the same thing, as `samestep agree`; arguments as `run`'s.
+
+    Args:
+        seeds: training runs per contender for the accuracy gate.
+
+    Raises:
+        Refused: for what cannot be certified, before any process starts.
+    """
+    plan.check_seeds(seeds)
+    chosen = plan.make(contenders, workload=workload, out=_folder(out), **(settings | {"rounds": None}))
+    with progress.shown() as advance:
+        outcomes = runner.agree(chosen, seeds, advance)
+    return _kept(chosen, outcomes)
+
+
+def _folder(out: str | Path | None) -> Path:
+    return endings.default_out() if out is None else Path(out)
+
+
+def _kept(chosen: plan.Plan, outcomes: Any) -> Result:
+    result = judgement.result(chosen, outcomes, sys.argv)
+    return Result(result, results.write(result, chosen.out))

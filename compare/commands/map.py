@@ -1,0 +1,30 @@
+"""`samestep map`."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import typer
+
+from compare import plan, runner
+from compare.commands import options, pairs
+from compare.interface import Refused
+from compare.pairing.asked import Request
+from compare.workloads import Workload
+
+
+@pairs.taken
+def map(
+    workload: Workload | None = None,
+    deadline: options.Deadline = None,
+    request: Request | None = None,
+) -> None:
+    """Match the layers of your own pair and print which of torch's variables is which of flax's, as JSON."""
+    if workload is None:
+        raise Refused("samestep map needs a pair: --jax, --torch, --input, --classes")
+    with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
+        chosen = plan.make(
+            ["torch", "jax"], out=Path(folder), workload=workload, rounds=None, deadline=deadline, request=request
+        )
+        found = runner.matched(chosen)
+    typer.echo(json.dumps(found.matching.to_map(), indent=2))

@@ -1,0 +1,124 @@
+"""The options by which a user names a pair of models, shared by every command that takes a workload."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from compare import untrusted
+from compare.commands import options
+from compare.interface import Refused
+from compare.pairing import asked
+from compare.pairing.asked import BACKENDS, Request
+from compare.workloads import Workload
+
+_PANEL = "Your own pair"
+
+
+def _option(help: str, metavar: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
+
+
+_FACTORY = "pkg.module:NAME or file.py:NAME"
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "jax": (Annotated[str | None, _option("Factory of your flax model.", _FACTORY)], None),
+    "torch": (Annotated[str | None, _option("Factory of your torch model.", _FACTORY)], None),
+    "image": (Annotated[str | None, _option("Its images.", "HxWxC", "--input")], None),
+    "classes": (Annotated[int | None, _option("Its outputs.", "N")], None),
+    "model_args": (
+        Annotated[
+            list[str] | None, _option("Arguments of both factories; jax.KEY or torch.KEY: of one.", "KEY=VALUE ...")
+        ],
+        None,
+    ),
+    "optimizer": (Annotated[str | None, _option("sgd, adam or adamw.", "NAME[,KEY=VALUE]")], None),
+    "loss": (Annotated[str | None, _option("cross-entropy.", "NAME[,label_smoothing=VALUE]")], None),
+    "weights_map": (
+        Annotated[Path | None, _option("Torch's names to flax's, as `samestep map` prints them.", "FILE")],
+        None,
+    ),
+    "weights_from": (
+        Annotated[str | None, _option("Whose initial weights training starts from. Default: torch.", "torch|jax")],
+        None,
+    ),
+    "allow": (Annotated[list[str] | None, _option("A difference to accept: running-variance.", "NAME")], None),
+}
+
+
+def taken(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a pair; it takes `workload`, a `Workload` or a name, and `request`.
+
+    Without any of them `workload` is the name that was given, or the default; with some of them it is the pair. A
+    command whose default is None has no option --workload.
+    """
+    signature = inspect.signature(command)
+    workload = signature.parameters["workload"].default
+    kept = [
+        each.replace(annotation=options.WorkloadName) if each.name == "workload" else each
+        for each in signature.parameters.values()
+        if each.name != "request" and (each.name != "workload" or workload is not None)
+    ]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+        for name, (annotation, default) in _OPTIONS.items()
+    ]
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        pair = {name: given.pop(name) for name in _OPTIONS}
+        if any(value is not None and value != [] for value in pair.values()):
+            if given.get("workload", workload) != workload:
+                raise Refused("--workload and a pair of your own (--jax, --torch) exclude each other")
+            given["workload"], given["request"] = _pair(**pair)
+        command(**given)
+
+    parameters = kept + added
+    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined] -- typer reads it
+    wrapped.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
+    return wrapped
+
+
+def _pair(
+    jax: str | None,
+    torch: str | None,
+    image: str | None,
+    classes: int | None,
+    model_args: list[str] | None,
+    optimizer: str | None,
+    loss: str | None,
+    weights_map: Path | None,
+    weights_from: str | None,
+    allow: list[str] | None,
+) -> tuple[Workload, Request]:
+    if jax is None or torch is None or image is None or classes is None:
+        needed = {"--jax": jax, "--torch": torch, "--input": image, "--classes": classes}
+        missing = [name for name, value in needed.items() if value is None]
+        raise Refused(f"a pair of your own needs {', '.join(missing)} as well")
+    if weights_from not in (None, *BACKENDS):
+        raise Refused(f"--weights-from {weights_from}: allowed: {', '.join(BACKENDS)}")
+    workload = asked.workload(
+        jax,
+        torch,
+        image=image,
+        classes=classes,
+        arguments=asked.assignments(model_args or []),
+        optimizer=optimizer or "sgd",
+        loss=loss or "cross-entropy",
+        allow=allow or [],
+    )
+    return workload, Request(weights_map and _map(weights_map), weights_from or "torch")
+
+
+def _map(path: Path) -> dict[str, str]:
+    try:
+        data = untrusted.read(path, untrusted.SIZE_LIMIT, "a JSON file")
+        untrusted.check_size(data)
+        found = untrusted.parse(data)
+    except Refused as error:
+        raise Refused(f"--weights-map {path}: {error}") from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise Refused(f"--weights-map {path}: allowed: one JSON object, torch's names to flax's")
+    return found

@@ -1,0 +1,62 @@
+"""Workloads that installed packages add by name, through the entry-point group `samestep.workloads`.
+
+An entry point names a `compare.workloads.Workload`, or a function that returns one. It is loaded in a process of its
+own (`python -m compare.installed NAME`): no code of a user runs in samestep's.
+"""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from importlib.metadata import entry_points
+
+from compare import workloads
+from compare.interface import Refused
+from compare.workloads import Workload
+
+GROUP = "samestep.workloads"
+
+_SECONDS = 120.0
+
+
+def names() -> Mapping[str, str]:
+    """Return the name of every installed workload, and the distribution that brings it."""
+    return {each.name: each.dist.name if each.dist else "unknown" for each in entry_points(group=GROUP)}
+
+
+def get(name: str) -> Workload:
+    """Return the built-in or else the installed workload of that name.
+
+    Raises:
+        Refused: for an unknown name, listing those that exist, or an entry point that brings no workload.
+    """
+    found = names()
+    if name in workloads.WORKLOADS or name not in found:
+        return workloads.get(name, more=found)
+    where = f"workload {name!r} of {found[name]}"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "compare.installed", name], capture_output=True, text=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise Refused(f"{where}: took longer than {_SECONDS:g} s to load") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise Refused(f"{where}: cannot be loaded: {lines[-1][:400]}")
+    return workloads.from_json(json.loads(done.stdout))
+
+
+def _main(name: str) -> None:
+    (point,) = entry_points(group=GROUP, name=name)
+    with redirect_stdout(io.StringIO()):
+        loaded = point.load()
+        workload = loaded() if callable(loaded) else loaded
+    if not isinstance(workload, Workload):
+        raise SystemExit(f"{point.value} is a {type(workload).__name__}; allowed: a compare.workloads.Workload")
+    json.dump(workloads.to_json(workload) | {"name": name}, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

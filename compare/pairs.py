@@ -1,0 +1,213 @@
+"""A user's own pair made ready for a run: both models traced, matched layer by layer, each layer tried by itself.
+
+User code runs in the children only.
+"""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compare import certification, contenders, weights
+from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
+from compare.child import Child
+from compare.contenders import Contender
+from compare.interface import Arrays, ContenderFailed, Refused
+from compare.launcher import Launcher, Outcome
+from compare.pairing import flattening, matching, trace
+from compare.pairing.asked import BACKENDS
+from compare.pairing.found import Pairing
+from compare.pairing.matching import Matching
+from compare.pairing.trace import Layer, Trace
+from compare.plan import Plan
+from compare.workloads import ModelSpec
+
+_TUNING = {"torch": "stock", "jax": "compiled"}
+_BATCH = 2
+
+
+def prepare(launcher: Launcher) -> Pairing:
+    """Trace and match the models of the launcher's plan, and give the plan the names and weights found.
+
+    Raises:
+        Refused: a factory or model that cannot be used, models that cannot be matched, weights that are not finite.
+    """
+    plan, model, request = launcher.plan, launcher.plan.workload.model, launcher.plan.request
+    with _children(launcher) as sides:
+        sizes = sorted({case.image_size for case in certification.adversarial(plan)} - {None}, key=int)
+        traced = sides.ask("trace", model=_json(model), batch_size=_BATCH, sizes=sizes)
+        traces = {backend: trace.from_json(each["own"]) for backend, each in traced.items()}
+        _check_outputs(plan, traces)
+        matched = matching.match(traces["torch"], traces["jax"], request.weights_map)
+        resizable = all(_resizes(traced, traces, index) for index in range(len(sizes)))
+        _named(launcher, matched, {}, resizable=resizable)
+        _named(launcher, matched, _flattened(sides, matched), resizable=resizable)
+        different = _alone(sides, matched)
+        files = sides.write("own_weights", "weights")
+    _check_weights({backend: weights.loaded(str(path)) for backend, path in files.items()}, model)
+    launcher.plan = replace(launcher.plan, weights=str(files[request.weights_from]))
+    return Pairing(traces, matched, different, request.weights_from, tuple(model.arguments["allow"]))
+
+
+class _Sides:
+    """A child of each backend, asked the same at the same time."""
+
+    def __init__(self, launcher: Launcher, outcomes: Mapping[str, Outcome], children: Mapping[str, Child]) -> None:
+        self._launcher, self._outcomes, self._children = launcher, outcomes, children
+
+    def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Return both answers by backend."""
+        return self._each(command, {backend: arguments for backend in self._children})
+
+    def write(self, command: str, name: str, **arguments: Any) -> dict[str, Path]:
+        """Have both write a file of arrays, in float64 at the least batch; return the paths by backend."""
+        paths = {backend: self._launcher.scratch / f"{name}-{backend}.safetensors" for backend in self._children}
+        changes: dict[str, Any] = {"precision": "float64", "batch_size": _BATCH, "accumulate": 1}
+        self._each(
+            command,
+            {
+                backend: {"spec": self._launcher.spec(outcome, **changes), "path": str(paths[backend]), **arguments}
+                for backend, outcome in self._outcomes.items()
+            },
+        )
+        return paths
+
+    def _each(self, command: str, arguments: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        deadline = self._launcher.plan.deadlines["record"]
+        for backend, child in self._children.items():
+            self._attempt(backend, lambda: child.send(command, **arguments[backend]))  # noqa: B023 -- called at once
+        return {
+            backend: self._attempt(backend, lambda: child.reply(command, deadline))  # noqa: B023 -- called at once
+            for backend, child in self._children.items()
+        }
+
+    def _attempt(self, backend: str, action: Any) -> Any:
+        try:
+            return action()
+        except ContenderFailed as failure:
+            reason = failure.reason.partition(": ")[2] if failure.status == "refused" else str(failure)
+            raise Refused(f"the {backend} model: {reason}") from failure
+
+
+@contextmanager
+def _children(launcher: Launcher) -> Generator[_Sides]:
+    outcomes = {backend: Outcome(_contender(launcher.plan, backend)) for backend in BACKENDS}
+    children: dict[str, Child] = {}
+    try:
+        for backend, outcome in outcomes.items():
+            children[backend] = launcher.started(outcome, purpose="certificate")
+        for child in children.values():
+            child.greet(launcher.plan.deadlines["start"])
+        yield _Sides(launcher, outcomes, children)
+    except ContenderFailed as failure:
+        raise Refused(f"the pair could not be traced: {failure}") from failure
+    finally:
+        for child in children.values():
+            child.close()
+
+
+def _contender(plan: Plan, backend: str) -> Contender:
+    """Return the contender whose child brings a side: one of the plan's own backend in the plainest tuning."""
+    found = next((each for each in plan.contenders if each.backend == backend), None)
+    plain = contenders.parse([f"{backend}:{_TUNING.get(backend, 'stock')}"], 1)[0]
+    return plain if found is None else replace(found, tuning=plain.tuning)
+
+
+def _json(model: ModelSpec) -> dict[str, Any]:
+    return {
+        "family": model.family,
+        "image": list(model.image),
+        "classes": model.classes,
+        "arguments": dict(model.arguments),
+    }
+
+
+def _check_outputs(plan: Plan, traces: Mapping[str, Trace]) -> None:
+    wanted = (_BATCH, plan.workload.model.classes)
+    for backend, traced in traces.items():
+        if traced.output != wanted:
+            reference = plan.workload.model.arguments[backend]
+            raise Refused(
+                f"{reference}: returns {_shape(traced.output)} for {_BATCH} images; allowed: {_shape(wanted)}, "
+                "one number a class (--classes)"
+            )
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _resizes(traced: Mapping[str, Any], native: Mapping[str, Trace], index: int) -> bool:
+    """Whether both models take the images of another size with the very same variables."""
+
+    def variables(each: Trace) -> list[Any]:
+        return [layer.variables for layer in each.layers]
+
+    for backend, answer in traced.items():
+        other = answer["resized"][index]
+        if other is None or variables(trace.from_json(other)) != variables(native[backend]):
+            return False
+    return True
+
+
+def _named(launcher: Launcher, matched: Matching, flattened: Mapping[str, int], *, resizable: bool) -> None:
+    """Give the plan's model the names of a matching."""
+    plan = launcher.plan
+    names = {backend: each.to_json() for backend, each in matched.names(flattened).items()}
+    model = replace(plan.workload.model, arguments={**plan.workload.model.arguments, "names": names})
+    launcher.plan = replace(plan, workload=replace(plan.workload, model=model), resizable=resizable)
+
+
+def _flattened(sides: _Sides, matched: Matching) -> dict[str, int]:
+    """Return by torch's path the channels of every dense layer that torch flattens channels first and flax last."""
+    layers = [layer for layer, _ in matched.layers if _may_flatten(layer, matched)]
+    if not layers:
+        return {}
+    files = sides.write("record", "inputs", steps=1)
+    inputs = {backend: weights.loaded(str(path)) for backend, path in files.items()}
+    found: dict[str, int] = {}
+    for layer in layers:
+        key = f"step1/activation/{layer.path}.input"
+        channels = flattening.channels(inputs["torch"][key], inputs["jax"][key])
+        if channels is not None:
+            found[layer.path] = channels
+    return found
+
+
+def _may_flatten(layer: Layer, matched: Matching) -> bool:
+    """Whether a dense layer's inputs are the pixels of images."""
+    if layer.role != "dense" or len(layer.input) != 2:
+        return False
+    before = {each.path: each.output for each, _ in matched.layers}
+    shapes = [before.get(path, ()) for path in layer.after]
+    return any(len(shape) == 4 and shape[-1] != layer.input[-1] for shape in shapes) or trace.IMAGES in layer.after
+
+
+def _alone(sides: _Sides, matched: Matching) -> dict[str, float | None]:
+    """Return the layers that by themselves do not compute the same, and how far they are off (None: another shape)."""
+    inputs = {layer.path: list(layer.input) for layer, _ in matched.layers if _runs_alone(layer)}
+    arrays: dict[str, Arrays] = {
+        backend: weights.loaded(str(path)) for backend, path in sides.write("alone", "alone", inputs=inputs).items()
+    }
+    found: dict[str, float | None] = {}
+    for path in inputs:
+        pairs = [(arrays["jax"][name], arrays["torch"][name]) for name in (f"training/{path}", f"evaluation/{path}")]
+        if any(a.shape != b.shape for a, b in pairs):
+            found[path] = None
+        elif (error := max(relative_error(a, b) for a, b in pairs)) > SEMANTIC_LIMIT:
+            found[path] = error
+    return found
+
+
+def _runs_alone(layer: Layer) -> bool:
+    return "#" not in layer.path and layer.role not in ("embedding", "parameters")
+
+
+def _check_weights(arrays: Mapping[str, Arrays], model: ModelSpec) -> None:
+    for backend, found in arrays.items():
+        for name, array in found.items():
+            if not np.isfinite(array).all():
+                raise Refused(f"{model.arguments[backend]}: the factory's own {name} is not finite (NaN or infinity)")
