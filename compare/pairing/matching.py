@@ -29,7 +29,7 @@ class Matching:
     Attributes:
         layers: matched layers (torch's, flax's), second calls among them, in torch's execution order.
         variables: every parameter and buffer, in torch's execution order.
-        remarks: where matched layers do not come after the same layers.
+        remarks: where matched layers do not come after the same layers (`torch's fc after a, flax's Dense_0 after b`).
     """
 
     layers: tuple[tuple[Layer, Layer], ...]
@@ -149,18 +149,17 @@ def _within(torch: Layer, jax: Layer, bound: Mapping[str, str]) -> dict[str, str
     found: dict[str, str] = {}
     for variable in (each for each in torch.variables if each.own not in bound):
         alike = [other for other in left if _like(torch, variable) == _like(jax, other)]
-        if len(alike) > 1:
-            alike = [other for other in alike if _leaf(other) == _leaf(variable)]
-        if len(alike) != 1:
+        chosen = alike if len(alike) == 1 else [other for other in alike if _leaf(other) == _leaf(variable)]
+        if len(chosen) != 1:
             raise Refused(
                 f"torch's {variable.own} ({variable.role} {list(variable.shape)}) may be "
-                f"{parting.either([each.own for each in left]) or 'nothing that is left'} of flax's {jax.path}; settle "
-                "it with --weights-map FILE, a JSON object of torch's names to flax's"
+                f"{parting.either([repr(each.own) for each in alike]) or 'nothing that is left'} of flax's "
+                f"{jax.path or 'model'}; settle it with --weights-map FILE, a JSON object of torch's names to flax's"
             )
-        left.remove(alike[0])
-        found[variable.own] = alike[0].own
+        left.remove(chosen[0])
+        found[variable.own] = chosen[0].own
     if left:
-        raise Refused(f"flax's {left[0].own} has no counterpart in torch's {torch.path}, which matches its layer")
+        raise Refused(f"flax's {left[0].own} has no counterpart in torch's {torch.path}, although their layers match")
     return found
 
 
@@ -188,4 +187,4 @@ def _remarks(torch: Trace, jax: Trace, layers: Sequence[tuple[Layer, Layer]]) ->
     places = [(f"torch's {t.path}", t.after, f"flax's {j.path}", j.after) for t, j in layers]
     for here, before, there, other in [*places, ("torch's logits", torch.after, "flax's", jax.after)]:
         if set(before) != {named.get(path, path) for path in other}:
-            yield f"{here} come after {parting.listed(before)}, {there} after {parting.listed(other)}"
+            yield f"{here} after {parting.listed(before)}, {there} after {parting.listed(other)}"

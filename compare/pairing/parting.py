@@ -40,9 +40,10 @@ def explain(torch: Trace, jax: Trace, alignment: Alignment, given: int) -> str:
         rows = _aligned(*(side[:_COMPARED] for side in left))
         what, settled = _incomplete(rows)
     shown: list[Row] = [("", each, others[pairs[each.path]]) for each in before[-_BEFORE:]]
-    count = f"{len(before)} layers match before" if before else "no layer matches before"
+    number = len(before)
+    count = "1 layer matches before" if number == 1 else f"{number or 'no'} layers match before"
     named = f" (of the variables {given} are named in the weights map)" if given else ""
-    earlier = [f"  ... {len(before) - len(shown)} more"] if len(before) > len(shown) else []
+    earlier = [f"  ... {number - len(shown)} more"] if number > len(shown) else []
     later = [f"  ... {len(rows) - _AFTER} more"] if len(rows) > _AFTER else []
     lines = _table(("torch", jax.framework), [*shown, *rows[:_AFTER]])
     return "\n".join([f"{what}; {count}{named}", *lines[:1], *earlier, *lines[1:], *later, settled])
@@ -132,7 +133,7 @@ def _unlike(torch: Layer, jax: Layer) -> str:
 
 
 def _described(layer: Layer | None) -> str:
-    return "" if layer is None else f"{layer.path} ({layer.role} {_size(layer)})"
+    return "" if layer is None else f"{layer.path or 'model'} ({layer.role} {_size(layer)})"
 
 
 def _size(layer: Layer) -> str:
