@@ -76,10 +76,10 @@ def _named(torch: Sequence[Layer], jax: Sequence[Layer]) -> str:
     choices = [each.own for layer in jax for each in layer.variables if first and each.role == first.role]
     if first is None or not choices:
         return "settle it: change one of the models so that both call the same layers"
+    instead = f" (or {either([repr(each) for each in choices[1:]])})" if choices[1:] else ""
     return (
         f"settle it with --weights-map FILE, a JSON object of torch's names to flax's: {{\"{first.own}\": "
-        f'"{choices[0]}", ...}}, or {either([f"{each!r}" for each in choices[1:]]) or "nothing"}; what it does not '
-        "name is matched as before"
+        f'"{choices[0]}"{instead}, ...}}; what it does not name is matched as before'
     )
 
 
@@ -109,7 +109,7 @@ def _incomplete(rows: Sequence[Row]) -> tuple[str, str]:
     if kind(torch) == kind(jax):
         return (
             f"incomplete: {here} comes after {listed(torch.after)}, {there} after {listed(jax.after)}",
-            _named([torch], [jax]) + ", or wire the models alike",
+            "wire the models alike, or " + _named([torch], [jax]),
         )
     if kind(torch)[0] == kind(jax)[0] and torch.role != "parameters":
         return f"incomplete: {_unlike(torch, jax)}: {here}, {there}", changed

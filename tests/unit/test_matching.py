@@ -139,7 +139,7 @@ def test_a_missing_layer_is_named_on_either_side(name: str) -> None:
     place = [each.name for each in whole].index(name)
     text = _refused(torch(*whole), jax(*less))
     assert text.startswith(f"incomplete: flax lacks a layer like torch's {name} (")
-    assert f"; {place} layers match before" in text
+    assert f"; {place} layer{'s' if place > 1 else ''} match" in text
     assert "a map cannot make up for it" in text
     assert f"incomplete: torch lacks a layer like flax's {flax_path(name)} (" in _refused(torch(*less), jax(*whole))
 
