@@ -57,8 +57,6 @@ class ConvNeXt(nn.Module):
         return self.head(self.norm(self.layers(x).mean([-2, -1])))
 
 
-def model(
-    approximate: str = "none", depths: Sequence[int] = (1, 2), width: int = 8, classes: int = 10
-) -> nn.Module:
+def model(approximate: str = "none", depths: Sequence[int] = (1, 2), width: int = 8, classes: int = 10) -> nn.Module:
     """Return a small ConvNeXt; `approximate` is nn.GELU's, `none` or `tanh`."""
     return ConvNeXt(depths, width, classes, approximate)

@@ -12,9 +12,7 @@ from jaxbackend.models.resnet import ResNet
 from jaxbackend.precision import Policy
 
 
-def model(
-    width: int = 64, classes: int = 1000, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32
-) -> nnx.Module:
+def model(width: int = 64, classes: int = 1000, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> nnx.Module:
     """Return ResNet-50 v1.5; samestep gives `dtype` and `param_dtype`, which a factory may ask for by name."""
     policy = Policy(param_dtype, dtype, tf32=None, loss_scale=None)
     widths = [width * 2**stage for stage in range(4)]

@@ -64,9 +64,7 @@ EXAMPLES = {
     "GELU made exact": Example(CONVNEXTS, 0, image="32x32x3", arguments={"jax.approximate": False}),
     "GELU by tanh on both": Example(CONVNEXTS, 0, image="32x32x3", arguments={"torch.approximate": "tanh"}),
     "many kinds of layer": Example(HOURGLASSES, says=("dropout",)),
-    "Flax's epsilon": Example(
-        HOURGLASSES, 1, "down.1", ("epsilon", "1e-06", "1e-05"), arguments={"jax.epsilon": 1e-6}
-    ),
+    "Flax's epsilon": Example(HOURGLASSES, 1, "down.1", ("epsilon", "1e-06", "1e-05"), arguments={"jax.epsilon": 1e-6}),
     "ResNet-50": Example(
         ("resnet50_nnx.py:model", "resnet_torch.py:resnet50"), image="64x64x3", arguments={"width": 8, "classes": 10}
     ),

@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,13 @@ MODULES = [
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """Forget what a test imports, and from where."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
 
 
 @pytest.fixture
@@ -83,9 +86,7 @@ def test_arguments_win_over_what_is_offered_and_that_is_given_where_it_is_named(
 
 
 def test_a_factory_of_any_arguments_gets_those_that_were_given(written: Written) -> None:
-    made = factories.make(
-        written("def model(**values): return values"), {"a": 1}, offered={"rngs": 2}, other="nowhere"
-    )
+    made = factories.make(written("def model(**values): return values"), {"a": 1}, offered={"rngs": 2}, other="nowhere")
     assert made.model == {"a": 1}
 
 

@@ -10,7 +10,7 @@ from tests.own import asked
 BAD = "tests/own/bad.py"
 LINEN, TORCH = f"{BAD}:good_linen", f"{BAD}:good_torch"
 
-# Flax's reference, torch's reference, words of the refusal. What a factory itself can get wrong is in test_factories.py.
+# Flax's reference, torch's, words of the refusal. What a factory itself can get wrong is in test_factories.py.
 REFUSALS = {
     "no such file": (LINEN, "nowhere.py:model", ("nowhere.py", "no file")),
     "no such module": ("nowhere.models:model", TORCH, ("nowhere.models",)),
