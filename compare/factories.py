@@ -62,8 +62,9 @@ def _found(reference: str) -> Callable[..., Any]:
     module = _file(place, reference) if place.endswith(".py") else _module(place, reference)
     factory = getattr(module, name, None)
     if factory is None:
-        public = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
-        raise Refused(f"{reference}: {place} has no {name!r}; it has: {', '.join(public) or 'nothing callable'}")
+        public = {each: value for each, value in vars(module).items() if callable(value) and not each.startswith("_")}
+        own = [each for each, value in public.items() if getattr(value, "__module__", "") == module.__name__]
+        raise Refused(f"{reference}: {place} has no {name!r}; it has: {', '.join(own or public) or 'nothing callable'}")
     if not callable(factory):
         raise Refused(f"{reference}: {name} is a {type(factory).__name__}; allowed: a function that returns a model")
     return factory
@@ -95,7 +96,11 @@ def _file(place: str, reference: str) -> ModuleType:
     module, loader = importlib.util.module_from_spec(found), found.loader
     sys.path.insert(0, str(path.parent))  # as when Python runs the file
     sys.modules[name] = module  # dataclasses look their own module up
-    _guarded(lambda: loader.exec_module(module), f"{reference}: importing {place}")
+    try:
+        _guarded(lambda: loader.exec_module(module), f"{reference}: importing {place}")
+    except Refused:
+        del sys.modules[name]  # half a module must not be found by the next call
+        raise
     return module
 
 

@@ -1,0 +1,37 @@
+"""A small VGG with batch norm in flax.linen, whose BatchNorm is left at its defaults: momentum 0.99 is torch's 0.01.
+
+Beside it: `vgg_torch.py`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+
+class VGG(nn.Module):
+    """3x3 convolutions with batch norm, `M` for a max-pool between them; global average pool, dense."""
+
+    layers: Sequence[int | str]
+    classes: int
+    momentum: float
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array, is_training: bool) -> jax.Array:
+        """Return logits [N, classes] of images [N, H, W, C]."""
+        for features in self.layers:
+            if isinstance(features, str):
+                x = nn.max_pool(x, (2, 2), strides=(2, 2))
+            else:
+                x = nn.Conv(features, (3, 3), dtype=self.dtype)(x)
+                x = nn.BatchNorm(use_running_average=not is_training, momentum=self.momentum, dtype=self.dtype)(x)
+                x = nn.relu(x)
+        x = x.mean(axis=(1, 2))
+        return nn.Dense(self.classes, dtype=self.dtype)(x)
+
+
+def model(momentum: float = 0.99, classes: int = 10, dtype: Any = None) -> nn.Module:
+    """Return the VGG; `momentum` is Flax's, the weight of the old statistics."""
+    return VGG((8, 8, "M", 16, 16, "M", 32), classes, momentum, dtype)

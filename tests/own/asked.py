@@ -1,0 +1,80 @@
+"""samestep asked about a pair of models as a user asks it: a process, its exit code, text and result file."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.fakebackend.plans import ROOT
+
+PAIRS = "examples/pairs"
+QUICK = ("--device", "cpu", "--epochs", "1", "--seeds", "2")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        code: the exit code.
+        text: standard output, runs of white space made one blank.
+        error: standard error, as it is.
+        result: the result object; empty where none was written.
+    """
+
+    code: int
+    text: str
+    error: str
+    result: Mapping[str, Any]
+
+    @property
+    def first_mismatch(self) -> str:
+        """The tensor that the certificate names first; empty where all agree."""
+        return self.result["agreement"]["first_mismatch"] or ""
+
+
+def agree(jax: str, torch: str, out: Path, *options: str, image: str = "16x16x3", classes: int = 10) -> Answer:
+    """Run `samestep agree` on a pair; a reference without a folder is one of `examples/pairs`."""
+    asked = [*_pair(jax, torch), "--input", image, "--classes", str(classes), *QUICK, "--out", str(out), *options]
+    done = run("agree", *asked)
+    path = out / "result.json"
+    result = json.loads(path.read_text()) if path.exists() else {}
+    return Answer(done.returncode, " ".join(done.stdout.split()), done.stderr, result)
+
+
+def names(jax: str, torch: str, *options: str, image: str = "16x16x3", classes: int = 10) -> dict[str, str]:
+    """Return what `samestep map` prints: torch's name of each variable, and Flax's."""
+    done = run("map", *_pair(jax, torch), "--input", image, "--classes", str(classes), *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `samestep` in the repository's root, in a terminal too wide to break a line."""
+    return subprocess.run(
+        [sys.executable, "-m", "compare", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def model_arguments(values: Mapping[str, Any]) -> Sequence[str]:
+    """Return the options that hand `values` to the factories, by `key`, `jax.key` or `torch.key`."""
+    given = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items()]
+    return [part for each in given for part in ("--model-args", each)]
+
+
+def _pair(jax: str, torch: str) -> list[str]:
+    return ["--jax", _reference(jax), "--torch", _reference(torch)]
+
+
+def _reference(text: str) -> str:
+    place = text.partition(":")[0]
+    return f"{PAIRS}/{text}" if place.endswith(".py") and "/" not in place else text

@@ -1,0 +1,147 @@
+"""The example pairs: samestep says of each whether it is one function, and if not, where the two part."""
+
+import importlib.util
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.own import asked
+
+RESNETS = ("resnet_linen.py:model", "resnet_torch.py:model")
+VGGS = ("vgg_linen.py:model", "vgg_torch.py:model")
+CONVNEXTS = ("convnext_linen.py:model", "convnext_torch.py:model")
+HOURGLASSES = ("hourglass_linen.py:model", "hourglass_torch.py:model")
+ALLOW = ("--allow", "running-variance")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pair and the right answer.
+
+    Attributes:
+        pair: references of the Flax and of the torch factory.
+        code: the exit code.
+        layer: what stands in the first mismatch, as a word of its own.
+        says: words of the report, whatever their case.
+        image, arguments, options: as asked.
+    """
+
+    pair: tuple[str, str]
+    code: int = 0
+    layer: str = ""
+    says: tuple[str, ...] = ()
+    image: str = "16x16x3"
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: tuple[str, ...] = ()
+
+
+EXPLICIT = {"jax.padding": "explicit"}
+SAME_PADDING = ("padding", "SAME", "padding=((1, 1), (1, 1))")
+EXAMPLES = {
+    "SAME against padding 1": Example(RESNETS, 1, "conv1", SAME_PADDING, "32x32x3"),
+    "SAME, scales not zero": Example(RESNETS, 1, "conv1", SAME_PADDING, "32x32x3", {"zero_init": False}),
+    "SAME, where the asked size hides it": Example(RESNETS, 1, "conv1", SAME_PADDING, "33x33x3"),
+    "SAME, running variance allowed": Example(RESNETS, 1, "conv1", SAME_PADDING, "32x32x3", options=ALLOW),
+    "SAME max-pool alone": Example(
+        RESNETS, 1, "layer1.0.conv1", ("max-pool",), "32x32x3", {"jax.padding": "pool-same"}, ALLOW
+    ),
+    "explicit padding": Example(RESNETS, 1, "bn1", ("running variance", "n/(n-1)"), "32x32x3", EXPLICIT),
+    "explicit padding, allowed": Example(RESNETS, 0, "", ("running-variance",), "32x32x3", EXPLICIT, ALLOW),
+    "explicit padding, odd": Example(RESNETS, 0, "", ("running-variance",), "33x33x3", EXPLICIT, ALLOW),
+    "flatten order, linen": Example(("cnn_linen.py:model", "cnn_torch.py:model"), says=("dropout",)),
+    "flatten order, nnx": Example(("cnn_nnx.py:model", "cnn_torch.py:model"), says=("dropout",)),
+    "momentum": Example(VGGS, 1, "features.1", ("momentum", "0.99", "momentum=0.9")),
+    "momentum, allowed": Example(VGGS, 1, "features.1", ("momentum", "momentum=0.9"), options=ALLOW),
+    "momentum made equal": Example(VGGS, 0, arguments={"jax.momentum": 0.9}, options=ALLOW),
+    "GELU": Example(
+        CONVNEXTS, 1, "layers.2.pwconv2", ("gelu(tanh)", "gelu(exact)", "approximate=False"), image="32x32x3"
+    ),
+    "GELU made exact": Example(CONVNEXTS, 0, image="32x32x3", arguments={"jax.approximate": False}),
+    "GELU by tanh on both": Example(CONVNEXTS, 0, image="32x32x3", arguments={"torch.approximate": "tanh"}),
+    "many kinds of layer": Example(HOURGLASSES, says=("dropout",)),
+    "Flax's epsilon": Example(HOURGLASSES, 1, "down.1", ("epsilon", "1e-06", "1e-05"), arguments={"jax.epsilon": 1e-6}),
+    "ResNet-50": Example(
+        ("resnet50_nnx.py:model", "resnet_torch.py:resnet50"), image="64x64x3", arguments={"width": 8, "classes": 10}
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_answer_is_right_and_names_the_layer(tmp_path: Path, name: str) -> None:
+    _check(EXAMPLES[name], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "reference", "arguments"),
+    [
+        ("torchvision", "torchvision.models:resnet50", {}),
+        ("timm", "timm.models.resnet:resnet50", {}),
+    ],
+)
+def test_a_published_resnet50_is_ours(
+    tmp_path: Path, package: str, reference: str, arguments: Mapping[str, Any]
+) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    given = {"jax.classes": 10, "torch.num_classes": 10, **arguments}
+    _check(Example(("resnet50_nnx.py:model", reference), image="64x64x3", arguments=given), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_160_layers_take_less_than_two_minutes(tmp_path: Path) -> None:
+    start = time.monotonic()
+    _check(Example(("resnet_linen.py:deep", "resnet_torch.py:deep"), image="64x64x3", options=ALLOW), tmp_path)
+    assert time.monotonic() - start < 120
+
+
+@pytest.mark.slow
+def test_what_is_allowed_stands_in_the_first_line(tmp_path: Path) -> None:
+    pair = ["--jax", f"{asked.PAIRS}/{RESNETS[0]}", "--torch", f"{asked.PAIRS}/{RESNETS[1]}"]
+    shape = ["--input", "32x32x3", "--classes", "10", *asked.model_arguments(EXPLICIT)]
+    done = asked.run("agree", *pair, *shape, *asked.QUICK, *ALLOW, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "running-variance" in done.stdout.splitlines()[0]
+
+
+@pytest.mark.slow
+def test_a_missing_layer_is_shown_where_the_two_sequences_part(tmp_path: Path) -> None:
+    answer = asked.agree("vgg_linen.py:model", "vgg_torch.py:forgetful", tmp_path)
+    assert (answer.code, answer.result) == (2, {})
+    # Flax's fourth convolution has no partner; torch goes on with its last.
+    assert "Conv_3" in answer.error
+    assert "features.11" in answer.error
+
+
+@pytest.mark.slow
+def test_the_printed_map_settles_the_same_match(tmp_path: Path) -> None:
+    found = asked.names(*VGGS)
+    assert found["features.0.weight"] == "params/Conv_0/kernel"
+    assert found["features.11.running_var"] == "batch_stats/BatchNorm_3/var"
+    assert found["classifier.bias"] == "params/Dense_0/bias"
+    file = tmp_path / "names.json"
+    file.write_text(json.dumps(found))
+    given = Example(VGGS, 0, arguments={"jax.momentum": 0.9}, options=(*ALLOW, "--weights-map", str(file)))
+    _check(given, tmp_path / "out")
+
+
+def _check(example: Example, out: Path) -> None:
+    options = [*asked.model_arguments(example.arguments), *example.options]
+    answer = asked.agree(*example.pair, out, *options, image=example.image)
+    assert answer.code == example.code, answer.text + answer.error
+    words = answer.first_mismatch.replace("/", " ").replace(":", " ").split()
+    if example.code:
+        assert any(word == example.layer or word.startswith(f"{example.layer}.") for word in words), words
+    else:
+        assert not words
+        (semantic,) = [gate for gate in answer.result["agreement"]["gates"] if gate["name"] == "semantic"]
+        assert semantic["value"] < 1e-10
+    missing = [each for each in example.says if each.casefold() not in answer.text.casefold()]
+    assert not missing, answer.text

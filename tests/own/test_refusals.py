@@ -1,0 +1,100 @@
+"""Pairs that `samestep agree` refuses with exit code 2 and one message, or takes with a note."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.own import asked
+
+BAD = "tests/own/bad.py"
+LINEN, TORCH = f"{BAD}:good_linen", f"{BAD}:good_torch"
+
+# Flax's reference, torch's, words of the refusal. What a factory itself can get wrong is in test_factories.py.
+REFUSALS = {
+    "no such file": (LINEN, "nowhere.py:model", ("nowhere.py", "no file")),
+    "no such module": ("nowhere.models:model", TORCH, ("nowhere.models",)),
+    "no such function": (LINEN, f"{BAD}:nonesuch", ("nonesuch", "good_torch")),
+    "no function named": (LINEN, BAD, (BAD, "allowed: pkg.module:factory")),
+    "raises": (f"{BAD}:raises", TORCH, ("FileNotFoundError", "no checkpoint")),
+    "exits": (LINEN, f"{BAD}:exits", ("sys.exit",)),
+    "needs an argument": (LINEN, f"{BAD}:needs_width", ("width", "--model-args")),
+    "a text in place of a model, torch": (LINEN, f"{BAD}:returns_text", ("str", "torch.nn.Module")),
+    "a text in place of a model, jax": (f"{BAD}:returns_text", TORCH, ("str", "flax")),
+    "nothing in place of a model": (LINEN, f"{BAD}:returns_nothing", ("NoneType", "torch.nn.Module")),
+    "a class in place of a model": (LINEN, f"{BAD}:returns_class", ("Identity", "torch.nn.Module")),
+    "the other side's model, torch": (LINEN, LINEN, ("Sequential", "torch.nn.Module")),
+    "the other side's model, jax": (TORCH, TORCH, ("Sequential", "flax")),
+    "logits of another shape": (LINEN, f"{BAD}:seven_classes", ("7", "10")),
+    "NaN among the weights": (LINEN, f"{BAD}:nan_weights", ("NaN", "4.bias")),
+    "a forward pass that fails": (LINEN, f"{BAD}:wrong_channels", ("wrong_channels", "RuntimeError")),
+    "two outputs": (LINEN, f"{BAD}:two_outputs", ("tuple",)),
+}
+OPTIONS = {
+    "no such argument": (["--model-args", "torch.depth=3"], ("depth", "classes")),
+    "no such side": (["--model-args", "keras.classes=10"], ("keras",)),
+    "an argument without a value": (["--model-args", "classes"], ("--model-args", "classes")),
+    "no such allowance": (["--allow", "everything"], ("everything", "running-variance")),
+    "no such map": (["--weights-map", "nowhere.json"], ("nowhere.json",)),
+    "an input of two numbers": (["--input", "16x16"], ("--input", "16x16")),
+    "an input without pixels": (["--input", "0x16x3"], ("--input", "0x16x3")),
+    "no classes": (["--classes", "0"], ("--classes",)),
+    "a workload beside a pair": (["--workload", "digits-cnn"], ("--workload",)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_pair_that_cannot_be_compared_is_refused(tmp_path: Path, name: str) -> None:
+    jax, torch, said = REFUSALS[name]
+    _refused(asked.agree(jax, torch, tmp_path), said)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_cannot_be_honoured_is_refused(tmp_path: Path, name: str) -> None:
+    options, said = OPTIONS[name]
+    _refused(asked.agree(LINEN, TORCH, tmp_path, *options), said)
+
+
+def test_one_side_alone_is_refused() -> None:
+    done = asked.run("agree", "--jax", LINEN, "--input", "16x16x3", "--classes", "10")
+    _refused(asked.Answer(done.returncode, done.stdout, done.stderr, {}), ("--torch",))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"9.weight": "params/layers_0/kernel"}, ("9.weight", "0.weight")),
+        ({"0.weight": "params/nowhere/kernel"}, ("params/nowhere/kernel", "params/layers_0/kernel")),
+        ({"0.weight": "params/layers_3/kernel"}, ("0.weight", "params/layers_3/kernel")),
+        ({"0.weight": 3}, ("0.weight",)),
+    ],
+    ids=["no such name in torch", "no such name in flax", "another shape", "not a name"],
+)
+def test_a_map_that_cannot_be_followed_is_refused(
+    tmp_path: Path, change: dict[str, object], said: tuple[str, ...]
+) -> None:
+    file = tmp_path / "names.json"
+    file.write_text(json.dumps(change))
+    _refused(asked.agree(LINEN, TORCH, tmp_path / "out", "--weights-map", str(file)), said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("jax", "torch", "noted"),
+    [
+        (LINEN, f"{BAD}:prints", "printed to standard output: 'building the model'"),
+        (f"{BAD}:imports_torch", TORCH, "imported torch, the other framework"),
+    ],
+    ids=["prints", "imports the other framework"],
+)
+def test_what_does_no_harm_is_noted(tmp_path: Path, jax: str, torch: str, noted: str) -> None:
+    answer = asked.agree(jax, torch, tmp_path)
+    assert answer.code == 0, answer.text + answer.error
+    assert noted in answer.text
+
+
+def _refused(answer: asked.Answer, said: tuple[str, ...]) -> None:
+    assert (answer.code, answer.text, answer.result) == (2, "", {}), answer.error
+    assert answer.error.startswith("samestep: ")
+    assert "Traceback" not in answer.error
+    assert [each for each in said if each not in answer.error] == [], answer.error
