@@ -60,7 +60,7 @@ class _Sides:
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Return both answers by backend."""
-        return self._each(command, {backend: arguments for backend in self._children})
+        return self._each(command, dict.fromkeys(self._children, arguments))
 
     def write(self, command: str, name: str, **arguments: Any) -> dict[str, Path]:
         """Have both write a file of arrays, in float64 at the least batch; return the paths by backend."""

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ LARGEST = 2**31 - 1
 class Plan:
     """One comparison, all choices made. Build it with `make`, which refuses what cannot be done.
 
-    `request` says how a user's own pair is brought together; `weights` is that of `RunSpec`; a workload that is not `resizable` takes images of its own size only.
+    `request` says how a user's own pair is brought together; `weights` is that of `RunSpec`; a workload that is not
+    `resizable` takes images of its own size only.
     """
 
     contenders: tuple[Contender, ...]
@@ -52,7 +53,7 @@ class Plan:
     out: Path
     dataset: Dataset
     data_folder: str | None = None
-    request: Request = Request()
+    request: Request = field(default_factory=Request)
     weights: str | None = None
     resizable: bool = True
     accumulate: int = 1

@@ -14,7 +14,8 @@ import numpy as np
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare import weights
+from compare import weights, workloads
+from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.gates import changes, relative_error
 from compare.data import store
 from compare.data.batches import epoch_batches
@@ -43,7 +44,7 @@ def record(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
 def _recorded(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
     session, start, batches, test = _begin(backend, spec)
     arrays = _taken(session, start, batches, steps)
-    arrays["evaluation/logits"] = session.logits(test)
+    arrays["evaluation/logits"] = _evaluated(session, spec, start, test)
     session.assign(start)
     session.feed(batches)
     session.run(steps)
@@ -70,8 +71,10 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[t
         return array * (1 + roundoff * generator.choice((-1.0, 1.0), array.shape))
 
     def ran(start: Arrays, batches: list[Batch]) -> Arrays:
-        arrays = _taken(session, start, batches, steps) | {"evaluation/logits": session.logits(test)}
-        return changes(arrays) | {f"delta/{name}": a - arrays[f"initial/{name}"] for name, a in _state(session).items()}
+        arrays = _taken(session, start, batches, steps)
+        deltas = {f"delta/{name}": array - arrays[f"initial/{name}"] for name, array in _state(session).items()}
+        arrays["evaluation/logits"] = _evaluated(session, spec, start, test)
+        return changes(arrays) | deltas
 
     still, found = ran(start, batches), list[Floor]()
     for roundoff, runs in perturbations:
@@ -114,6 +117,13 @@ def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) ->
         internals = session.inspect(batches[step % len(batches)])
         arrays |= {f"step{step + 1}/{key}": array for key, array in internals.items()}
     return arrays
+
+
+def _evaluated(session: Session, spec: RunSpec, start: Arrays, test: Array) -> Array:
+    """Return the logits after the steps taken, or, where the running variances may differ by then, at the start."""
+    if RUNNING_VARIANCE in workloads.of(spec).model.arguments.get("allow", ()):
+        session.assign(start)
+    return session.logits(test)
 
 
 def save(arrays: Arrays, path: Path) -> None:

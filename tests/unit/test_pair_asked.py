@@ -1,0 +1,96 @@
+"""A pair as a user writes it down: what it becomes, and what is refused of it."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+import compare
+from compare import workloads
+from compare.interface import Refused
+from compare.pairing import asked
+from compare.workloads import OptimizerSpec, Workload
+
+JAX, TORCH = "models.flax:net", "models/torch.py:net"
+
+
+def pair(**changes: Any) -> Workload:
+    return asked.workload(JAX, TORCH, **({"image": "32x16x3", "classes": 10} | changes))
+
+
+def test_a_pair_is_a_workload_that_survives_json():
+    made = pair(arguments={"width": 8, "jax.dtype": "float32", "torch.bias": False}, allow=["running-variance"])
+    assert (made.name, made.model.image, made.model.classes) == ("torch:net", (32, 16, 3), 10)
+    assert made.model.arguments == {
+        "jax": JAX,
+        "torch": TORCH,
+        "arguments": {"jax": {"width": 8, "dtype": "float32"}, "torch": {"width": 8, "bias": False}},
+        "allow": ["running-variance"],
+    }
+    assert workloads.from_json(json.loads(json.dumps(workloads.to_json(made)))) == made
+    assert compare.pair(JAX, TORCH, image=(32, 16, 3), classes=10) == pair()
+
+
+@pytest.mark.parametrize("name", workloads.WORKLOADS)
+def test_built_in_workloads_survive_json_and_are_known_as_such(name: str):
+    made = workloads.from_json(workloads.to_json(workloads.WORKLOADS[name]))
+    assert workloads.to_json(made) == workloads.to_json(workloads.WORKLOADS[name])
+    assert workloads.is_built_in(workloads.WORKLOADS[name])
+    assert not workloads.is_built_in(dataclasses.replace(made, batch_size=made.batch_size + 1))
+
+
+def test_how_variables_are_called_does_not_decide_the_arithmetic():
+    made = pair()
+    named = dataclasses.replace(made.model, arguments={**made.model.arguments, "names": {"jax": 1}})
+    assert workloads.described(dataclasses.replace(made, model=named)) == workloads.described(made)
+
+
+def test_optimizers_and_losses_take_settings():
+    made = pair(optimizer="adamw,learning_rate=0.01,weight_decay=0", loss="cross-entropy,label_smoothing=0.1")
+    assert made.optimizer == OptimizerSpec("adam", learning_rate=0.01, weight_decay=0, decoupled=True)
+    assert made.label_smoothing == 0.1
+    assert pair(optimizer="sgd,nesterov=true").optimizer.nesterov
+    assert pair(optimizer=OptimizerSpec("sgd", 1.0)).optimizer.learning_rate == 1.0
+
+
+def test_values_of_arguments_are_json_or_text():
+    texts = ["a=1", "b=[1,2]", "c=True", "d=None", "e=x=y", "f=1e-3"]
+    assert asked.assignments(texts) == {"a": 1, "b": [1, 2], "c": True, "d": None, "e": "x=y", "f": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"image": "32x16"}, "HEIGHTxWIDTHxCHANNELS"),
+        ({"image": (0, 1, 1)}, "HEIGHTxWIDTHxCHANNELS"),
+        ({"classes": 1}, "--classes 1"),
+        ({"optimizer": "lamb"}, "--optimizer lamb"),
+        ({"optimizer": "sgd,depth=3"}, "--optimizer depth=3"),
+        ({"optimizer": "sgd,momentum=-1"}, "--optimizer momentum=-1"),
+        ({"optimizer": "sgd,momentum=true"}, "--optimizer momentum=True"),
+        ({"optimizer": "sgd,nesterov=1"}, "--optimizer nesterov=1"),
+        ({"optimizer": "sgd,momentum"}, "KEY=VALUE"),
+        ({"loss": "hinge"}, "--loss hinge"),
+        ({"loss": "cross-entropy,label_smoothing=1"}, "label smoothing of 1"),
+        ({"loss": "cross-entropy,margin=1"}, "--loss"),
+        ({"arguments": {"keras.x": 1}}, "--model-args keras.x"),
+        ({"allow": ["anything"]}, "--allow anything"),
+    ],
+)
+def test_what_is_not_of_these_forms_is_refused(changes: dict[str, Any], words: str):
+    with pytest.raises(Refused) as refusal:
+        pair(**changes)
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("texts", [["a"], ["=1"], ["a=1", "a=2"]])
+def test_assignments_of_another_form_are_refused(texts: list[str]):
+    with pytest.raises(Refused):
+        asked.assignments(texts)
+
+
+@pytest.mark.parametrize("reference", ["models", "models:", ":net"])
+def test_a_reference_without_a_factory_is_refused(reference: str):
+    with pytest.raises(Refused, match="names no factory"):
+        asked.workload(reference, TORCH, image="8x8x1", classes=2)
