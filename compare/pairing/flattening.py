@@ -12,8 +12,8 @@ def channels(torch_input: Array, jax_input: Array) -> int | None:
 
     Both are [N, F], of the same images and weights; None where they are in the same order. Asked is which of all C that
     divide F brings torch's values nearest to flax's (Euclidean distance), so that layers before may differ a little. A
-    permutation must be nearer than none by a tenth at least, else unrelated values would be permuted by chance; of equally
-    near ones the smallest C is taken. Torch's [HW, C] against flax's [C, HW] is found as well, as HW channels.
+    permutation must be nearer than none by a tenth at least, else unrelated values would be permuted by chance; of
+    equally near ones the smallest C is taken. Torch's [HW, C] against flax's [C, HW] is found too, as HW channels.
 
     Raises:
         ValueError: the shapes are not one [N, F].
