@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from compare.interface import Refused
+from compare.interface import Refused, RunSpec
 
 
 @dataclass(frozen=True)
@@ -247,6 +247,11 @@ def get(name: str) -> Workload:
         return WORKLOADS[name]
     except KeyError:
         raise Refused(f"unknown workload {name!r}; allowed: {', '.join(WORKLOADS)}") from None
+
+
+def of(spec: RunSpec) -> Workload:
+    """Return the workload that a child process is to train."""
+    return get(spec.workload)
 
 
 def described(workload: Workload) -> dict[str, Any]:
