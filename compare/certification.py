@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from compare import data, recorders, recording
-from compare.agreement import certificate, gates, referee, settings
+from compare.agreement import allowances, certificate, gates, referee, settings
+from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.gates import Gate
 from compare.agreement.referee import Noise
 from compare.data import store
@@ -73,7 +74,9 @@ def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> No
             made = certificate.combine(
                 {
                     str(case): certificate.make(
-                        evidence.records[name, case], evidence.records[other, case], launcher.plan.precision, noise
+                        *_comparable(launcher, outcomes, (baseline, outcome), case, evidence),
+                        launcher.plan.precision,
+                        noise,
                     )
                     for case, noise in evidence.noise.items()
                 }
@@ -98,6 +101,24 @@ def certify_settings(outcomes: Outcomes) -> None:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _comparable(
+    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], case: Case, evidence: "_Evidence"
+) -> list[dict[str, Arrays]]:
+    """Return both sides' records by precision, with the differences that are accepted taken out of them."""
+    records = [evidence.records[side.contender.name, case] for side in sides]
+    found = outcomes.pairing
+    if found is None or RUNNING_VARIANCE not in found.allowed:
+        return records
+    momenta, parts = allowances.momenta(found.matching.layers), launcher.plan.accumulate
+    return [
+        {
+            precision: allowances.with_biased_variance(record, momenta[side.contender.backend], accumulate=parts)
+            for precision, record in by_precision.items()
+        }
+        for side, by_precision in zip(sides, records, strict=True)
+    ]
 
 
 @dataclass

@@ -1,33 +1,59 @@
 """Every layer's output by the layer's path, in execution order; a layer's second call in one pass is `PATH#2`."""
 
 from collections import OrderedDict
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import jax
 from flax import nnx
 
+Around = Callable[[str, Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""`around(path, module, call, inputs, options)` stands for the call `call(*inputs, **options)` of a module."""
+
 
 @contextmanager
 def recorded(model: nnx.Module) -> Generator[dict[str, jax.Array]]:
     """Collect the output of each layer without sub-layers while the context lasts."""
-    layers = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model) if _is_leaf(module)}
-    kinds = {type(module) for _, module in nnx.iter_modules(model) if _is_leaf(module)}
+    layers = {".".join(map(str, path)): module for path, module in nnx.iter_modules(model) if _is_leaf(module)}
     outputs: OrderedDict[str, jax.Array] = OrderedDict()  # as a pytree it keeps its order, a dict would be sorted
 
-    def recording(call: Any) -> Any:
-        def wrapped(self: Any, *inputs: Any) -> Any:
-            outputs[unused(layers[id(self)], outputs)] = result = call(self, *inputs)
-            return result
+    def recording(
+        path: str, module: Any, call: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        del module
+        outputs[unused(path, outputs)] = result = call(*inputs, **options)
+        return result
+
+    with intercepted(layers, recording):
+        yield outputs
+
+
+@contextmanager
+def intercepted(layers: Mapping[str, Any], around: Around) -> Generator[None]:
+    """Let `around` stand for every call of these nnx modules while the context lasts."""
+    paths = {id(module): path for path, module in layers.items()}
+    running: set[str] = set()  # a class whose call goes on to its base's call is one layer, not two
+
+    def standing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(self: Any, *inputs: Any, **options: Any) -> Any:
+            path = paths.get(id(self))
+            if path is None or path in running:
+                return call(self, *inputs, **options)
+            running.add(path)
+            try:
+                return around(path, self, partial(call, self), inputs, options)
+            finally:
+                running.discard(path)
 
         return wrapped
 
     with ExitStack() as stack:
-        for kind in kinds:
-            stack.enter_context(mock.patch.object(kind, "__call__", recording(kind.__call__)))
-        yield outputs
+        for kind in {type(module) for module in layers.values()}:
+            stack.enter_context(mock.patch.object(kind, "__call__", standing(kind.__call__)))
+        yield
 
 
 def unused(path: str, outputs: Mapping[str, Any]) -> str:

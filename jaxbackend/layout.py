@@ -1,9 +1,11 @@
 """Names and memory order: between flax's variables and the neutral arrays of the shared interface.
 
-Flax's own names and order (HWIO, [inputs, outputs]) are the neutral ones, so only paths are joined.
+Flax's own names and order (HWIO, [inputs, outputs]) are the neutral ones, so a twin's paths are only joined; the
+variables of a user's own model are called and turned as their leaves say.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,15 +14,59 @@ from flax import nnx
 
 from compare.interface import Arrays
 
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """How one variable of a user's own model crosses.
+
+    Attributes:
+        name: the neutral name.
+        shape: the neutral shape.
+        turned: a transposed convolution's kernel [H, W, inputs, outputs], turned round in its plane.
+        flattened: of a dense kernel whose inputs are flattened channels first: the number of channels.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    turned: bool = False
+    flattened: int | None = None
+
+    def neutral(self, array: Any) -> Any:
+        """Return the variable's array, NumPy's or JAX's, in neutral layout."""
+        if self.turned:
+            array = array[::-1, ::-1].swapaxes(2, 3)
+        if self.flattened is not None:
+            array = array.reshape(self.flattened, -1, array.shape[-1]).swapaxes(0, 1)
+        return array.reshape(self.shape)
+
+    def own(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """Return a neutral array in the variable's own layout and shape: the inverse of `neutral`."""
+        if self.flattened is not None:
+            array = array.reshape(-1, self.flattened, shape[-1]).swapaxes(0, 1)
+        if self.turned:
+            array = array[::-1, ::-1].swapaxes(2, 3)
+        return array.reshape(shape)
+
+
+Leaves = Mapping[Path, Leaf]
+
 
 def signature(model: nnx.Module) -> dict[str, tuple[int, ...]]:
     """Return name to shape of every parameter and buffer, in the order in which the model declares them."""
     return {name: variable.get_value().shape for name, variable in _variables(model)}
 
 
-def export(state: Any) -> dict[str, jax.Array]:
-    """Return the arrays of a flax state by neutral name, in neutral layout."""
-    return {_name(path): variable.get_value() for path, variable in nnx.to_flat_state(state)}
+def export(state: Any, leaves: Leaves | None = None) -> dict[str, jax.Array]:
+    """Return the arrays of a flax state by neutral name, in neutral layout; those that no leaf stands for are left out.
+
+    Without `leaves` the state is a twin's.
+    """
+    flat = {path: variable.get_value() for path, variable in nnx.to_flat_state(state)}
+    if leaves is None:
+        return {_name(path): array for path, array in flat.items()}
+    return {leaves[path].name: leaves[path].neutral(array) for path, array in flat.items() if path in leaves}
 
 
 def fetched(arrays: Mapping[str, jax.Array]) -> Arrays:
@@ -29,10 +75,20 @@ def fetched(arrays: Mapping[str, jax.Array]) -> Arrays:
     return {name: np.array(copy) for name, copy in zip(arrays, copies, strict=True)}
 
 
-def assign(state: Any, arrays: Mapping[str, Any], dtype: Any, device: Any) -> Any:
-    """Return a flax state of the same structure with the values of neutral arrays, cast to `dtype`, on `device`."""
+def assign(state: Any, arrays: Mapping[str, Any], dtype: Any, device: Any, leaves: Leaves | None = None) -> Any:
+    """Return a flax state of the same structure with the values of neutral arrays, cast to `dtype`, on `device`.
+
+    Where no leaf stands for a variable of a user's own model, it keeps its value. Without `leaves` the state is a
+    twin's.
+    """
+
+    def value(path: Path, old: Any) -> Any:
+        if leaves is None:
+            return arrays[_name(path)]
+        return leaves[path].own(arrays[leaves[path].name], old.shape) if path in leaves else old
+
     return nnx.from_flat_state(
-        (path, variable.replace(jax.device_put(np.asarray(arrays[_name(path)], dtype), device)))
+        (path, variable.replace(jax.device_put(np.asarray(value(path, variable.get_value()), dtype), device)))
         for path, variable in nnx.to_flat_state(state)
     )
 
@@ -50,5 +106,5 @@ def _variables(module: Any, prefix: str = "") -> list[tuple[str, nnx.Variable[An
     return found
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def _name(path: Path) -> str:
     return ".".join(str(part) for part in path)

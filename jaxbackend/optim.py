@@ -1,24 +1,31 @@
 """Update rules, in torch's conventions."""
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
 from compare.interface import Arrays
 from compare.workloads import OptimizerSpec
 from jaxbackend import layout
 
 
-def build(spec: OptimizerSpec) -> optax.GradientTransformationExtraArgs:
-    """Return the update rule of a workload; its `update` takes the number of the training step as `step`."""
+def build(spec: OptimizerSpec, leaves: layout.Leaves | None = None) -> optax.GradientTransformationExtraArgs:
+    """Return the update rule of a workload; its `update` takes the number of the training step as `step`.
+
+    `leaves` are those of a user's own model.
+    """
     rules = [_scale_by_adam(spec)]
     if spec.name == "sgd":
         rules = [optax.trace(spec.momentum, spec.nesterov)] if spec.momentum else []
     if spec.weight_decay:
-        decay = optax.add_decayed_weights(spec.weight_decay, _kernels if spec.decay_kernels_only else None)
+        decay = optax.add_decayed_weights(
+            spec.weight_decay, partial(_kernels, leaves=leaves) if spec.decay_kernels_only else None
+        )
         rules.insert(len(rules) if spec.decoupled else 0, decay)
     if spec.clip_norm is not None:
         rules.insert(0, clip(spec.clip_norm))
@@ -52,13 +59,13 @@ def learning_rate(spec: OptimizerSpec, step: Any) -> Any:
     return jnp.float32(rate)
 
 
-def export(state: Any) -> Arrays:
+def export(state: Any, leaves: layout.Leaves | None = None) -> Arrays:
     """Return the optimizer's moments by `KIND/PARAMETER` in neutral layout."""
     arrays: Arrays = {}
     for kind, attribute in (("momentum", "trace"), ("first_moment", "mu"), ("second_moment", "nu")):
         moments = optax.tree_utils.tree_get(state, attribute)
         if moments is not None:
-            exported = layout.fetched(layout.export(moments))
+            exported = layout.fetched(layout.export(moments, leaves))
             arrays |= {f"{kind}/{name}": array for name, array in exported.items()}
     return arrays
 
@@ -106,6 +113,11 @@ def _root(second_moment: jax.Array, epsilon: float) -> jax.Array:
     return jnp.sqrt(second_moment) + epsilon
 
 
-def _kernels(parameters: Any) -> Any:
+def _kernels(parameters: Any, leaves: layout.Leaves | None) -> Any:
     """Return the same tree with True at every kernel."""
+    if leaves is not None:
+        kernels = {path for path, leaf in leaves.items() if leaf.name.rpartition(".")[2] == "kernel"}
+        return nnx.from_flat_state(
+            (path, each.replace(path in kernels)) for path, each in nnx.to_flat_state(parameters)
+        )
     return jax.tree_util.tree_map_with_path(lambda path, _: "kernel" in jax.tree_util.keystr(path), parameters)

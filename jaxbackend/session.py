@@ -12,7 +12,10 @@ import numpy as np
 
 from compare import workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
-from jaxbackend import layout, memory, models, optim, precision, proofs, tuning
+from compare.workloads import ModelSpec
+from jaxbackend import layout, memory, models, optim, own, precision, proofs, tuning
+from jaxbackend.functional import Functional, Twin
+from jaxbackend.own import tracing
 from jaxbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
@@ -22,24 +25,23 @@ class JaxSession:
     """`compare.interface.Session` in JAX."""
 
     def __init__(self, spec: RunSpec) -> None:
-        workload = workloads.get(spec.workload)
+        workload = workloads.of(spec)
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)
         memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
             tuning.prepare(spec.knobs, spec.device)
-            model = models.build(workload.model.resized(spec.image_size), self._policy)
-            self._signature = layout.signature(model)
+            model = self._model = _model(workload.model.resized(spec.image_size), self._policy)
             self._step = TrainingStep(
                 model,
-                optim.build(workload.optimizer),
+                optim.build(workload.optimizer, model.leaves),
                 self._policy,
                 spec.knobs,
                 smoothing=workload.label_smoothing,
                 accumulate=spec.accumulate,
             )
-            self._state = self._step.initial(self._step.parameters, self._step.buffers)
+            self._state = self._step.initial(model.parameters, model.buffers)
         self._pool: list[tuple[jax.Array, jax.Array]] = []
         self._stacked: tuple[jax.Array, jax.Array] | None = None
         self._position = 0
@@ -52,14 +54,14 @@ class JaxSession:
 
     def signature(self) -> dict[str, tuple[int, ...]]:
         """See `compare.interface.Session`."""
-        return self._signature
+        return self._model.signature
 
     def assign(self, arrays: Arrays) -> None:
         """See `compare.interface.Session`."""
-        dtype, old = self._policy.parameter_dtype, self._state
+        dtype, old, leaves = self._policy.parameter_dtype, self._state, self._model.leaves
         with self._policy.scope():
-            parameters = layout.assign(old.parameters, arrays, dtype, self._device)
-            buffers = layout.assign(old.buffers, arrays, dtype, self._device)
+            parameters = layout.assign(old.parameters, arrays, dtype, self._device, leaves)
+            buffers = layout.assign(old.buffers, arrays, dtype, self._device, leaves)
             self._state = jax.device_put(self._step.initial(parameters, buffers), self._device)
 
     def feed(self, batches: Sequence[Batch]) -> None:
@@ -104,6 +106,12 @@ class JaxSession:
             placed, _ = self._placed(Batch(images, np.zeros(len(images), np.int32)))
             return np.asarray(self._step.evaluate(self._state, placed))
 
+    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+        """See `compare.interface.Session`."""
+        with self._policy.scope():
+            placed = jax.device_put(np.asarray(inputs, self._policy.parameter_dtype), self._device)
+            return np.asarray(self._step.alone(self._state, layer, placed, training))
+
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.interface.Session`."""
         with self._policy.scope():
@@ -128,7 +136,7 @@ class JaxSession:
         return State(
             parameters=layout.fetched(self._named(state.parameters)),
             buffers=layout.fetched(self._named(state.buffers)),
-            optimizer=optim.export(state.optimizer),
+            optimizer=optim.export(state.optimizer, self._model.leaves),
             step=int(state.step),
         )
 
@@ -168,8 +176,8 @@ class JaxSession:
         }
 
     def _named(self, state: Any) -> dict[str, jax.Array]:
-        arrays = layout.export(state)
-        return {name: arrays[name] for name in self._signature if name in arrays}
+        arrays = layout.export(state, self._model.leaves)
+        return {name: arrays[name] for name in self._model.signature if name in arrays}
 
     def _batch(self, index: int) -> tuple[jax.Array, jax.Array]:
         if self._stacked is not None:
@@ -185,6 +193,10 @@ class JaxSession:
     def _placed(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         images = np.asarray(batch.images, self._policy.parameter_dtype)
         return jax.device_put((images, batch.labels), self._device)
+
+
+def _model(spec: ModelSpec, policy: precision.Policy) -> Functional:
+    return own.adopt(spec, policy) if spec.family == "pair" else Twin(models.build(spec, policy))
 
 
 def _device(name: str) -> Any:
@@ -217,6 +229,10 @@ class JaxBackend:
     def open(self, spec: RunSpec) -> JaxSession:
         """See `compare.interface.Backend`."""
         return JaxSession(spec)
+
+    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
+        """See `compare.interface.Backend`."""
+        return tracing.trace(model, batch_size).to_json()
 
     def out_of_memory(self, error: BaseException) -> bool:
         """See `compare.interface.Backend`."""

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
-from jaxbackend import activations, precision, tuning
+from jaxbackend import precision, tuning
+from jaxbackend.functional import Functional
 from jaxbackend.losses import softmax_cross_entropy
 
 
@@ -31,7 +31,7 @@ class TrainingStep:
 
     def __init__(
         self,
-        model: nnx.Module,
+        model: Functional,
         update: optax.GradientTransformationExtraArgs,
         policy: precision.Policy,
         knobs: Mapping[str, Any],
@@ -39,16 +39,15 @@ class TrainingStep:
         smoothing: float = 0.0,
         accumulate: int = 1,
     ) -> None:
-        self._update, self._policy, self._smoothing, self._accumulate = update, policy, smoothing, accumulate
+        self._model, self._update, self._policy = model, update, policy
+        self._smoothing, self._accumulate = smoothing, accumulate
         self._scan = jax.lax.scan if knobs["compile"] else _looped
-        model.eval()
-        self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
-        model.train()
-        self._graph, self.parameters, self.buffers = nnx.split(model, nnx.Param, nnx.BatchStat)
         self.program = tuning.compiled(self._train, knobs)
         self.several = tuning.several(self._train, knobs)
         self._inspected = tuning.compiled(self._inspect, knobs)
-        self._evaluate = tuning.compiled(self._eval_logits, {**knobs, "donation": False})
+        undonated = {**knobs, "donation": False}
+        self._evaluate = tuning.compiled(self._eval_logits, undonated)
+        self._alone = jax.jit(self._model.alone, static_argnums=(0, 4)) if knobs["compile"] else self._model.alone
 
     def __call__(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array]:
         """Train one step on images [N, H, W, C], labels [N] or [N, H, W]; return the new state and the loss."""
@@ -65,6 +64,10 @@ class TrainingStep:
     def layer_outputs(self, state: TrainState, images: jax.Array) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shape and dtype of every layer's output in evaluation mode."""
         return jax.eval_shape(self._eval_outputs, state, images)
+
+    def alone(self, state: TrainState, layer: str, inputs: jax.Array, training: bool) -> jax.Array:
+        """Return one layer's output."""
+        return self._alone(layer, state.parameters, state.buffers, inputs, training)
 
     def initial(self, parameters: Any, buffers: Any) -> TrainState:
         """Return the state before the first step."""
@@ -107,22 +110,17 @@ class TrainingStep:
         return gradients, whole | {"loss": loss}, buffers
 
     def _objective(self, parameters: Any, state: TrainState, images: jax.Array, labels: jax.Array) -> Any:
-        model = nnx.merge(self._graph, parameters, state.buffers, copy=True)  # copied into this trace
-        with activations.recorded(model) as outputs:
-            logits = model(images).astype(self._policy.parameter_dtype)
+        logits, buffers, outputs = self._model.train(parameters, state.buffers, images)
+        logits = logits.astype(self._policy.parameter_dtype)
         loss = softmax_cross_entropy(logits, labels, self._smoothing) / self._accumulate
         internals = {"activation": outputs, "logits": logits, "loss": loss}
-        return precision.scaled(loss, state.scaling), (internals, nnx.state(model, nnx.BatchStat))
+        return precision.scaled(loss, state.scaling), (internals, buffers)
 
     def _eval_logits(self, state: TrainState, images: jax.Array) -> jax.Array:
-        model = nnx.merge(self._eval_graph, state.parameters, state.buffers)
-        return model(images).astype(self._policy.parameter_dtype)
+        return self._model.evaluate(state.parameters, state.buffers, images)[0].astype(self._policy.parameter_dtype)
 
     def _eval_outputs(self, state: TrainState, images: jax.Array) -> dict[str, jax.Array]:
-        model = nnx.merge(self._eval_graph, state.parameters, state.buffers)
-        with activations.recorded(model) as outputs:
-            model(images)
-        return outputs
+        return self._model.evaluate(state.parameters, state.buffers, images)[1]
 
 
 def _looped(body: Callable[..., Any], carry: Any, parts: tuple[jax.Array, ...]) -> Any:

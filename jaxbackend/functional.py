@@ -1,0 +1,81 @@
+"""A model as pure functions of its parameters and buffers: what the training step and the session know of it."""
+
+from typing import Any, Protocol
+
+import jax
+from flax import nnx
+
+from compare.interface import Refused
+from jaxbackend import activations, layout
+
+Outputs = dict[str, jax.Array]
+
+
+class Functional(Protocol):
+    """A model without state of its own.
+
+    Attributes:
+        parameters, buffers: its variables at first, flax states.
+        signature: the shape of every parameter and buffer by neutral name, in neutral layout, in execution order.
+        leaves: how each crosses; None: as a twin's.
+    """
+
+    parameters: Any
+    buffers: Any
+    signature: dict[str, tuple[int, ...]]
+    leaves: layout.Leaves | None
+
+    def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
+        """Return logits for images [N, H, W, C] in training, the new buffers, and layers' outputs by name."""
+        ...
+
+    def evaluate(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Outputs]:
+        """Return logits in evaluation, and layers' outputs by name."""
+        ...
+
+    def alone(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
+        """Return the output of one layer, nothing else run.
+
+        Raises:
+            Refused: there is no such layer, or it needs more than one array.
+        """
+        ...
+
+
+class Twin:
+    """A twin: a flax.nnx model of `jaxbackend.models`, as a `Functional`."""
+
+    leaves = None
+
+    def __init__(self, model: nnx.Module) -> None:
+        self.signature = layout.signature(model)
+        model.eval()
+        self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
+        model.train()
+        self._graph, self.parameters, self.buffers = nnx.split(model, nnx.Param, nnx.BatchStat)
+
+    def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
+        """See `Functional`."""
+        model = self._merged(parameters, buffers, training=True)
+        with activations.recorded(model) as outputs:
+            logits = model(images)
+        return logits, nnx.state(model, nnx.BatchStat), outputs
+
+    def evaluate(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Outputs]:
+        """See `Functional`."""
+        model = self._merged(parameters, buffers, training=False)
+        with activations.recorded(model) as outputs:
+            logits = model(images)
+        return logits, outputs
+
+    def alone(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
+        """See `Functional`."""
+        model = self._merged(parameters, buffers, training)
+        layers = {".".join(map(str, path)): module for path, module in nnx.iter_modules(model)}
+        if not layer or layer not in layers:
+            raise Refused(f"there is no layer {layer!r}; allowed: {', '.join(filter(None, layers))}")
+        return layers[layer](inputs)
+
+    def _merged(self, parameters: Any, buffers: Any, training: bool) -> Any:
+        # Copied into this trace.
+        return nnx.merge(self._graph if training else self._eval_graph, parameters, buffers, copy=True)

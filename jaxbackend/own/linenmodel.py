@@ -1,0 +1,98 @@
+"""A user's flax.linen model."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx, traverse_util
+
+from compare.interface import Refused
+from jaxbackend.activations import Around
+from jaxbackend.own.model import Call, holders, options, spelt
+
+_COLLECTIONS = ("params", "batch_stats")
+
+
+class LinenModel:
+    """`jaxbackend.own.model.Own` of a linen module; variables that no one has assigned are 0, variances 1."""
+
+    framework = "flax.linen"
+
+    def __init__(self, module: linen.Module, images: jax.ShapeDtypeStruct) -> None:
+        self._module = module
+        self._dropout: dict[str, None] = {}
+        self.layers: tuple[str, ...] = ()
+        shapes = jax.eval_shape(self._initial, images)
+        others = [name for name in shapes if name not in _COLLECTIONS]
+        if others:
+            raise Refused(f"the model keeps variables in {others[0]!r}; allowed: {' and '.join(_COLLECTIONS)}")
+        self.parameters = _state(shapes.get("params", {}), nnx.Param)
+        self.buffers = _state(shapes.get("batch_stats", {}), nnx.BatchStat)
+        self.layers = holders(self.parameters, self.buffers)
+        self.dropout = tuple(self._dropout)
+
+    def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
+        """See `Own`."""
+        return f"{'params' if is_parameter else 'batch_stats'}/{spelt(path)}"
+
+    def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
+        """See `Own`."""
+        with linen.intercept_methods(self._interceptor(around)):
+            result, changed = self._module.apply(
+                {"params": nnx.to_pure_dict(parameters), "batch_stats": nnx.to_pure_dict(buffers)},
+                images,
+                **options(self._module, training),
+                mutable=["batch_stats"],
+            )
+        new = traverse_util.flatten_dict(changed.get("batch_stats", {}))
+        return result, nnx.from_flat_state(
+            (
+                path,
+                variable.replace(new[path].astype(variable.get_value().dtype) if path in new else variable.get_value()),
+            )
+            for path, variable in nnx.to_flat_state(buffers)
+        )
+
+    def unbound(self, module: Any) -> Any:
+        """See `Own`."""
+        return module.unbind()[0]
+
+    def alone(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
+        """See `Own`."""
+        del training  # the call's own options say it
+        variables = {"params": _part(parameters, path), "batch_stats": _part(buffers, path)}
+        with linen.intercept_methods(self._interceptor(None)):
+            return call.module.apply(variables, inputs, *call.inputs, **call.options, mutable=["batch_stats"])[0]
+
+    def _initial(self, images: Any) -> Any:
+        with linen.intercept_methods(self._interceptor(None)):
+            return self._module.init(jax.random.key(0), images, **options(self._module, training=True))
+
+    def _interceptor(self, around: Around | None) -> Any:
+        def intercept(call: Any, inputs: Any, named: Any, context: Any) -> Any:
+            if context.method_name != "__call__":
+                return call(*inputs, **named)
+            path = spelt(context.module.path)
+            if isinstance(context.module, linen.Dropout):
+                self._dropout[path] = None
+                return inputs[0] if inputs else named["inputs"]
+            if around is None or path not in self.layers:
+                return call(*inputs, **named)
+            return around(path, context.module, call, inputs, named)
+
+        return intercept
+
+
+def _state(shapes: Any, kind: type[nnx.Variable[Any]]) -> nnx.State:
+    flat = traverse_util.flatten_dict(shapes)
+    return nnx.from_flat_state(
+        (path, kind((jnp.ones if path[-1] == "var" else jnp.zeros)(each.shape, each.dtype)))
+        for path, each in flat.items()
+    )
+
+
+def _part(state: Any, path: str) -> Any:
+    flat = {each: variable.get_value() for each, variable in nnx.to_flat_state(state)}
+    prefix = () if path == spelt(()) else tuple(path.split("/"))
+    inside = {each[len(prefix) :]: value for each, value in flat.items() if each[: len(prefix)] == prefix}
+    return traverse_util.unflatten_dict(inside)

@@ -1,0 +1,59 @@
+"""A user's flax.nnx model."""
+
+from typing import Any
+
+from flax import nnx
+
+from jaxbackend.activations import Around, intercepted
+from jaxbackend.own.model import Call, holders, options, spelt
+
+
+class NnxModel:
+    """`jaxbackend.own.model.Own` of an nnx module."""
+
+    framework = "flax.nnx"
+
+    def __init__(self, module: nnx.Module) -> None:
+        modules = list(nnx.iter_modules(module))
+        dropping = {spelt(path): each for path, each in modules if isinstance(each, nnx.Dropout)}
+        for each in dropping.values():
+            each.rate = 0.0
+        self.dropout = tuple(dropping)
+        self._options = {training: options(module, training) for training in (True, False)}
+        self._graphs: dict[bool, Any] = {}
+        for training in (False, True):
+            module.train() if training else module.eval()
+            parts = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
+            self._graphs[training], self.parameters, self.buffers, self._constants = parts
+        self.layers = holders(self.parameters, self.buffers)
+
+    def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
+        """See `Own`."""
+        del is_parameter
+        return spelt(path)
+
+    def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
+        """See `Own`."""
+        model, modules = self._merged(parameters, buffers, training)
+        layers = {path: modules[path] for path in self.layers if path in modules}
+        with intercepted(layers, around):
+            result = model(images, **self._options[training])
+        kinds = {path: variable.get_value().dtype for path, variable in nnx.to_flat_state(buffers)}
+        return result, nnx.from_flat_state(
+            (path, variable.replace(variable.get_value().astype(kinds[path])))
+            for path, variable in nnx.to_flat_state(nnx.state(model, nnx.BatchStat))
+        )
+
+    def unbound(self, module: Any) -> Any:
+        """See `Own`."""
+        return module
+
+    def alone(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
+        """See `Own`."""
+        _, modules = self._merged(parameters, buffers, training)
+        return modules[path](inputs, *call.inputs, **call.options)
+
+    def _merged(self, parameters: Any, buffers: Any, training: bool) -> tuple[Any, dict[str, Any]]:
+        # Copied into this trace.
+        model: Any = nnx.merge(self._graphs[training], parameters, buffers, self._constants, copy=True)
+        return model, {spelt(path): module for path, module in nnx.iter_modules(model)}

@@ -1,0 +1,203 @@
+"""One traced forward pass of a user's model: its layers in execution order, and what lies between them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from unittest import mock
+
+import jax
+from flax import linen, nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from compare.interface import Refused
+from compare.pairing.trace import IMAGES, Layer, Trace, Variable
+from compare.workloads import ModelSpec
+from jaxbackend import layers, precision
+from jaxbackend.activations import unused
+from jaxbackend.own import roles
+from jaxbackend.own.building import build
+from jaxbackend.own.flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, follow, spoken
+from jaxbackend.own.model import ROOT, Own, guarded, spelt
+
+
+def trace(spec: ModelSpec, batch_size: int) -> Trace:
+    """Return the trace of a user's model in one training-mode pass over so many images, at float32.
+
+    Raises:
+        Refused: the model cannot be built or run, or returns something else than logits.
+    """
+    policy = precision.policy("float32", "cpu")
+    with policy.scope():
+        built = build(spec, policy)
+        images = jax.ShapeDtypeStruct((batch_size, *spec.image), policy.parameter_dtype)
+        passed = guarded(lambda: _pass(built.model, images), built.reference)
+    found = tuple(passed.layers())
+    reached = {variable.own for layer in found for variable in layer.variables}
+    logits = passed.flow.logits
+    return Trace(
+        framework=built.model.framework,
+        layers=found,
+        output=passed.output,
+        after=passed.paths(logits.origins),
+        between=spoken(logits.words),
+        unused=tuple(each.own for held in passed.held.values() for each in held if each.own not in reached),
+        dropout=built.model.dropout,
+        source_sha256=built.source_sha256,
+        notes=built.notes,
+    )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A variable: its own name, its name in its module, its shape as it is there."""
+
+    own: str
+    attribute: str
+    shape: tuple[int, ...]
+    is_parameter: bool
+
+
+@dataclass
+class _Call:
+    """One call of a module that holds variables."""
+
+    path: str
+    module: Any
+    arguments: Mapping[str, Any]
+    input: tuple[int, ...]
+    output: tuple[int, ...] = ()
+
+
+@dataclass
+class _Pass:
+    calls: list[_Call]
+    held: Mapping[str, list[_Held]]
+    flow: Flow
+    output: tuple[int, ...]
+
+    def paths(self, origins: frozenset[int]) -> tuple[str, ...]:
+        """Return the layers of these numbers in order of execution."""
+        ordered = sorted(origins - {IMAGES_ORIGIN}, key=self._moment)
+        return (IMAGES,) * (IMAGES_ORIGIN in origins) + tuple(self._names[number] for number in ordered)
+
+    def layers(self) -> Iterator[Layer]:
+        """Yield every call of a layer in order of execution."""
+        for number in sorted(self._names, key=self._moment):
+            call, reach = self.calls[number], self.flow.entered[number][1]
+            kind = self._role(number)
+            convolution = next(iter(self.flow.convolutions.get(number, [])), None)
+            settings, written = roles.settings(call.module, kind, convolution, call.arguments)
+            first = self._names[number] == call.path
+            yield Layer(
+                path=self._names[number],
+                role=kind,
+                variables=_variables(call.module, kind, self.held[call.path]) if first else (),
+                settings=settings,
+                input=call.input,
+                output=call.output,
+                after=self.paths(reach.origins),
+                between=spoken(reach.words),
+                written=written,
+            )
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        names: dict[str, int] = {}
+        for number, call in enumerate(self.calls):
+            if number in self.flow.entered:
+                names[unused(call.path, names)] = number
+        return {number: name for name, number in names.items()}
+
+    def _moment(self, number: int) -> int:
+        return self.flow.entered[number][0]
+
+    def _role(self, number: int) -> str:
+        call = self.calls[number]
+        known = roles.role(call.module)
+        kernels = {len(each.shape) for each in self.held[call.path] if each.attribute == "kernel"}
+        if known == "parameters" and kernels == {4} and number in self.flow.convolutions:
+            return "convolution"  # written by the user
+        if known == "parameters" and kernels == {2} and "dot_general" in self.flow.inside.get(number, ()):
+            return "dense"
+        return known
+
+
+def _pass(model: Own, images: jax.ShapeDtypeStruct) -> _Pass:
+    calls: list[_Call] = []
+
+    def around(path: str, module: Any, call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        number, given = len(calls), [each for each in jax.tree.leaves((inputs, options)) if isinstance(each, jax.Array)]
+        arguments = roles.arguments(module, inputs, options)
+        calls.append(_Call(path, module, arguments, given[0].shape if given else ()))
+        inputs, options = _marked((inputs, options), f"{ENTERED}{number}")
+        result = call(*inputs, **options)
+        calls[number].output = getattr(result, "shape", ())
+        return _marked(result, f"{LEFT}{number}")
+
+    flat = [nnx.to_flat_state(state) for state in (model.parameters, model.buffers)]
+
+    def logits(values: list[list[jax.Array]], images: jax.Array) -> jax.Array:
+        states = [
+            nnx.from_flat_state(
+                (path, variable.replace(value)) for (path, variable), value in zip(each, given, strict=True)
+            )
+            for each, given in zip(flat, values, strict=True)
+        ]
+        result, _ = model.run(*states, images, training=True, around=around)
+        if not isinstance(result, jax.Array) or result.ndim < 2:
+            what = f"shape {result.shape}" if isinstance(result, jax.Array) else f"a {type(result).__name__}"
+            raise Refused(f"the model returned {what}; allowed: one array of logits, [N, classes]")
+        return result
+
+    values = [[jax.ShapeDtypeStruct(v.get_value().shape, v.get_value().dtype) for _, v in each] for each in flat]
+    with _plain_pools():
+        program = jax.make_jaxpr(logits)(values, images)
+    held = _held(model, flat)
+    first: dict[str, int] = {}
+    for number, call in enumerate(calls):
+        first.setdefault(call.path, number)
+    opened = {path: first[path] for path in held if path in first and _has_inner(path, held)}
+    owners = [spelt(path[:-1]) for each in flat for path, _ in each]
+    reaches = [Reach(owners=frozenset({owner} & opened.keys())) for owner in owners]
+    flow = follow(program, [*reaches, Reach(frozenset({IMAGES_ORIGIN}))], opened)
+    return _Pass(calls, held, flow, program.out_avals[0].shape)
+
+
+def _marked(values: Any, mark: str) -> Any:
+    return jax.tree.map(lambda each: checkpoint_name(each, mark) if isinstance(each, jax.Array) else each, values)
+
+
+def _held(model: Own, flat: list[Any]) -> dict[str, list[_Held]]:
+    held: dict[str, list[_Held]] = {path: [] for path in model.layers}
+    for variables, is_parameter in zip(flat, (True, False), strict=True):
+        for path, variable in variables:
+            own = model.own_name(path, is_parameter)
+            held[spelt(path[:-1])].append(_Held(own, str(path[-1]), variable.get_value().shape, is_parameter))
+    return held
+
+
+def _has_inner(path: str, held: Mapping[str, Any]) -> bool:
+    return any(other != path and (path == ROOT or other.startswith(f"{path}/")) for other in held)
+
+
+def _variables(module: Any, kind: str, held: list[_Held]) -> tuple[Variable, ...]:
+    order = {attribute: place for place, attribute in enumerate(roles.ORDER)}
+    found: list[Variable] = []
+    for each in sorted(held, key=lambda each: order.get(each.attribute, len(order))):
+        role, shape = roles.variable(module, kind, each.attribute, each.shape)
+        found.append(Variable(each.own, role, shape, each.is_parameter))
+    return tuple(found)
+
+
+@contextmanager
+def _plain_pools() -> Iterator[None]:
+    """Have the twins' max-pool, which a user's model may be built of, written as XLA's, so that it is told by that."""
+
+    def pooled(self: layers.MaxPool, x: jax.Array) -> jax.Array:
+        sides = [(self.padding, self.padding)] * 2
+        return linen.max_pool(x, (self.size,) * 2, (self.stride,) * 2, padding=sides)
+
+    with mock.patch.object(layers.MaxPool, "__call__", pooled):
+        yield
