@@ -50,7 +50,8 @@ class Outcome:
 class Outcomes:
     """What became of a whole plan: contenders in order, the certificate of each with the baseline, and the rounds.
 
-    `pairing` is what was found of a user's own pair. `design` is how the rounds were really timed, with the reason where it is not what was planned.
+    `pairing` is what was found of a user's own pair. `design` is how the rounds were really timed, with the reason
+    where it is not what was planned.
     """
 
     contenders: list[Outcome]
