@@ -377,3 +377,20 @@ def test_a_missing_layer_is_named_among_layer_scales(name: str) -> None:
 def test_functions_before_the_logits_are_kept() -> None:
     a, b = both(*_resnet())
     assert match(replace(a, between=("softmax",)), b).ends == (("softmax",), ())
+
+
+def test_a_map_may_give_one_layers_variables_to_two() -> None:
+    a = torch(
+        convolution("c", (3, 3, 3, 8), [""]), parameters("shift", ["c"], gamma=(8,)), dense("fc", (8, 10), ["shift"])
+    )
+    b = jax(convolution("c", (3, 3, 3, 8), [""], bias=True), dense("fc", (8, 10), ["c"]))
+    assert "a missing bias, which flax has and torch has not" in _refused(a, b)
+    whole = {
+        "c.weight": "params/C_0/kernel",
+        "shift.gamma": "params/C_0/bias",
+        "fc.weight": "params/Fc_0/kernel",
+        "fc.bias": "params/Fc_0/bias",
+    }
+    found = match(a, b, whole)
+    assert found.to_map() == whole
+    assert [t.path for t, _ in found.layers] == ["fc"]
