@@ -29,11 +29,13 @@ class Matching:
     Attributes:
         layers: matched layers (torch's, flax's), second calls among them, in torch's execution order.
         variables: every parameter and buffer, in torch's execution order.
+        ends: the functions between the last layers and the logits, torch's and flax's (`Trace.between`).
         remarks: where matched layers do not come after the same layers (`torch's fc after a, flax's Dense_0 after b`).
     """
 
     layers: tuple[tuple[Layer, Layer], ...]
     variables: tuple[Carried, ...]
+    ends: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     remarks: tuple[str, ...] = ()
 
     def names(self, flattened: Mapping[str, int | None]) -> dict[str, Names]:
@@ -95,7 +97,8 @@ def match(torch: Trace, jax: Trace, given: Mapping[str, str] | None = None) -> M
     layers = tuple((each, by_path[pairs[each.path]]) for each in torch.layers if each.path in pairs)
     for pair in layers:
         bound |= _within(*pair, bound)
-    return Matching(layers, tuple(_carried(torch, jax, bound)), tuple(_remarks(torch, jax, layers)))
+    variables, remarks = tuple(_carried(torch, jax, bound)), tuple(_remarks(torch, jax, layers))
+    return Matching(layers, variables, (torch.between, jax.between), remarks)
 
 
 def _complete(torch: Trace, jax: Trace, alignment: Alignment, bound: Mapping[str, str]) -> bool:
@@ -182,9 +185,15 @@ def _carried(torch: Trace, jax: Trace, bound: Mapping[str, str]) -> Iterator[Car
 
 
 def _remarks(torch: Trace, jax: Trace, layers: Sequence[tuple[Layer, Layer]]) -> Iterator[str]:
-    """Yield where what matched layers come after does not match: the models are wired differently."""
+    """Yield where what matched layers come after does not match: the models are wired differently.
+
+    Free parameters are left out: whether they are a module or a block's own decides what comes after what.
+    """
     named = {j.path: t.path for t, j in layers} | {IMAGES: IMAGES}
-    places = [(f"torch's {t.path}", t.after, f"flax's {j.path}", j.after) for t, j in layers]
+    free = [{each.path for each in side.layers if each.role == "parameters"} for side in (torch, jax)]
+    places = [(f"torch's {t.path}", t.after, f"flax's {j.path}", j.after) for t, j in layers if t.role != "parameters"]
     for here, before, there, other in [*places, ("torch's logits", torch.after, "flax's", jax.after)]:
+        if free[0] & set(before) or free[1] & set(other):
+            continue
         if set(before) != {named.get(path, path) for path in other}:
             yield f"{here} after {parting.listed(before)}, {there} after {parting.listed(other)}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 
 from compare.pairing.alignment import Alignment, Group, base_of, form, kind
 from compare.pairing.trace import Layer, Trace
@@ -20,33 +20,24 @@ def explain(torch: Trace, jax: Trace, alignment: Alignment, given: int) -> str:
 
     `given` is the number of variables that a map has named.
     """
-    pairs = alignment.pairs
-    others = {each.path: each for each in jax.layers}
+    pairs, others = alignment.pairs, {each.path: each for each in jax.layers}
     matched = set(pairs.values())
-    left = (
-        [each for each in torch.layers if each.path not in pairs],
-        [each for each in jax.layers if each.path not in matched],
-    )
-    before = torch.layers[: torch.layers.index(left[0][0])] if left[0] else torch.layers
-    group = next((each for each in alignment.ambiguous if left[0] and left[0][0].path in each[0]), None)
+    left = [each for each in torch.layers if each.path not in pairs]
+    first = torch.layers.index(left[0]) if left else len(torch.layers)
+    before = [(each, others[pairs[each.path]]) for each in torch.layers[:first]]
+    group = next((each for each in alignment.ambiguous if left and left[0].path in each[0]), None)
     if group:
-        sides = [
-            [each for each in side.layers if each.path in paths]
-            for side, paths in zip((torch, jax), group, strict=True)
-        ]
-        what, settled = _ambiguous(group), _named(*sides)
-        rows: list[Row] = [("?", t, j) for t, j in zip_longest(*sides)]
+        what, settled, rows = _ambiguous(group, torch, jax)
     else:
-        rows = _aligned(*(side[:_COMPARED] for side in left))
+        alike, *sides = _without_free(left, [each for each in jax.layers if each.path not in matched])
+        before += alike
+        rows = _aligned(*(side[:_COMPARED] for side in sides))
         what, settled = _incomplete(rows)
-    shown: list[Row] = [("", each, others[pairs[each.path]]) for each in before[-_BEFORE:]]
     number = len(before)
     count = "1 layer matches before" if number == 1 else f"{number or 'no'} layers match before"
-    named = f" (of the variables {given} are named in the weights map)" if given else ""
-    earlier = [f"  ... {number - len(shown)} more"] if number > len(shown) else []
-    later = [f"  ... {len(rows) - _AFTER} more"] if len(rows) > _AFTER else []
-    lines = _table(("torch", jax.framework), [*shown, *rows[:_AFTER]])
-    return "\n".join([f"{what}; {count}{named}", *lines[:1], *earlier, *lines[1:], *later, settled])
+    named = f" (variables named in the weights map: {given})" if given else ""
+    lines = _excerpt(("torch", jax.framework), before, rows)
+    return "\n".join([f"{what}; {count}{named}", *lines, settled])
 
 
 def either(names: Sequence[str]) -> str:
@@ -59,16 +50,20 @@ def listed(paths: Iterable[str]) -> str:
     return " and ".join(path or "the images" for path in paths) or "nothing"
 
 
-def _ambiguous(group: Group) -> str:
-    torch, jax = group
-    if len(torch) == len(jax):
+def _ambiguous(group: Group, torch: Trace, jax: Trace) -> tuple[str, str, list[Row]]:
+    """Return what is ambiguous, what settles it, and the layers in question."""
+    first, second = (
+        [each for each in side.layers if each.path in paths] for side, paths in zip((torch, jax), group, strict=True)
+    )
+    if len(first) == len(second):
         unclear = "nothing tells which is which"
     else:
-        unclear = f"{len(torch)} in torch, {len(jax)} in flax, and nothing tells which is missing"
-    return (
-        f"ambiguous: torch's {', '.join(torch)} and flax's {', '.join(jax)} are of the same kind and come after the "
-        f"same layers: {unclear}"
+        unclear = f"{len(first)} in torch, {len(second)} in flax, and nothing tells which is missing"
+    what = (
+        f"ambiguous: torch's {', '.join(group[0])} and flax's {', '.join(group[1])} are of the same kind and come "
+        f"after the same layers: {unclear}"
     )
+    return what, _named(first, second), [("?", t, j) for t, j in zip_longest(first, second)]
 
 
 def _named(torch: Sequence[Layer], jax: Sequence[Layer]) -> str:
@@ -81,6 +76,23 @@ def _named(torch: Sequence[Layer], jax: Sequence[Layer]) -> str:
         f"settle it with --weights-map FILE, a JSON object of torch's names to flax's: {{\"{first.own}\": "
         f'"{choices[0]}"{instead}, ...}}; what it does not name is matched as before'
     )
+
+
+def _without_free(torch: list[Layer], jax: list[Layer]) -> tuple[list[tuple[Layer, Layer]], list[Layer], list[Layer]]:
+    """Return, of what is left, layers that match by order, and where the others begin on both sides.
+
+    What comes after free parameters depends on whether they are a module or a block's own, and so does their place in
+    the order. Where there are any, the other layers are compared in order, and if they agree, the free ones.
+    """
+    free = [[each for each in side if each.role == "parameters"] for side in (torch, jax)]
+    if not any(free):
+        return [], torch, jax
+    known = [[each for each in side if each.role != "parameters"] for side in (torch, jax)]
+    for first, second in (known, free):
+        alike = list(takewhile(lambda pair: kind(pair[0]) == kind(pair[1]), zip(first, second, strict=False)))
+        if len(alike) < max(len(first), len(second)):
+            return alike, first[len(alike) :], second[len(alike) :]
+    return [], torch, jax
 
 
 def _aligned(torch: Sequence[Layer], jax: Sequence[Layer]) -> list[Row]:
@@ -148,6 +160,15 @@ def _size(layer: Layer) -> str:
 
 def _shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "1"
+
+
+def _excerpt(heads: tuple[str, str], before: Sequence[tuple[Layer, Layer]], rows: Sequence[Row]) -> list[str]:
+    """Return the table of the last layers that match and the first rows after them, and how many are left out."""
+    shown: list[Row] = [("", t, j) for t, j in before[-_BEFORE:]]
+    head, *lines = _table(heads, [*shown, *rows[:_AFTER]])
+    above = [f"  ... {len(before) - len(shown)} more"] if len(before) > len(shown) else []
+    below = [f"  ... {len(rows) - _AFTER} more"] if len(rows) > _AFTER else []
+    return [head, *above, *lines, *below]
 
 
 def _table(heads: tuple[str, str], rows: Sequence[Row]) -> list[str]:

@@ -342,3 +342,55 @@ def test_five_hundred_layers_match_and_part_quickly() -> None:
     assert _is_by_name(match(a, b), a)
     _refused(a, jax(*_without(whole, "b60.bn1")))
     assert time.perf_counter() - started < 5
+
+
+def _scaled(count: int, *, is_module: bool) -> list:
+    """Blocks with a layer scale: a module at the end of a block, or the block itself, which then comes first."""
+    layers, before = [], ""
+    for index in range(count):
+        inner = convolution(f"c{index}", (3, 3, 4, 4), [before])
+        wide, narrow = dense(f"w{index}", (4, 16), [inner.name]), dense(f"n{index}", (16, 4), [f"w{index}"])
+        if is_module:
+            layers += [inner, wide, narrow, parameters(f"s{index}", [narrow.name], gamma=(4,))]
+        else:
+            layers += [parameters(f"s{index}", [before], gamma=(4,)), inner, wide, narrow]
+        before = f"s{index}"
+    return [*layers, dense("fc", (4, 10), [before])]
+
+
+def test_layer_scales_of_modules_and_of_blocks_match() -> None:
+    a, b = torch(*_scaled(18, is_module=True)), jax(*_scaled(18, is_module=False))
+    found = match(a, b)
+    assert found.to_map()["s17.gamma"] == "params/S17_0/gamma"
+    assert found.to_map()["n9.weight"] == "params/N9_0/kernel"
+    assert found.remarks == ()
+
+
+@pytest.mark.parametrize("name", ["c0", "w11", "n17", "s9"])
+def test_a_missing_layer_is_named_among_layer_scales(name: str) -> None:
+    whole = _scaled(18, is_module=True)
+    text = _refused(torch(*whole), jax(*_without(_scaled(18, is_module=False), name)))
+    # Of layers that are alike, one after the other, the last is taken to be the missing one.
+    assert f"flax lacks a layer like torch's {'s17' if name == 's9' else name} (" in text
+
+
+def test_functions_before_the_logits_are_kept() -> None:
+    a, b = both(*_resnet())
+    assert match(replace(a, between=("softmax",)), b).ends == (("softmax",), ())
+
+
+def test_a_map_may_give_one_layers_variables_to_two() -> None:
+    a = torch(
+        convolution("c", (3, 3, 3, 8), [""]), parameters("shift", ["c"], gamma=(8,)), dense("fc", (8, 10), ["shift"])
+    )
+    b = jax(convolution("c", (3, 3, 3, 8), [""], bias=True), dense("fc", (8, 10), ["c"]))
+    assert "a missing bias, which flax has and torch has not" in _refused(a, b)
+    whole = {
+        "c.weight": "params/C_0/kernel",
+        "shift.gamma": "params/C_0/bias",
+        "fc.weight": "params/Fc_0/kernel",
+        "fc.bias": "params/Fc_0/bias",
+    }
+    found = match(a, b, whole)
+    assert found.to_map() == whole
+    assert [t.path for t, _ in found.layers] == ["fc"]
