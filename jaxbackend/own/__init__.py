@@ -1,12 +1,56 @@
-"""A user's own flax model, linen or nnx."""
+"""A user's own model, flax's linen or nnx: made by the user's factory, checked, and named by its pair's table."""
 
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx
+
+from compare import factories
 from compare.interface import Refused
 from compare.pairing import names
 from compare.workloads import ModelSpec
 from jaxbackend.functional import Functional
 from jaxbackend.own.adopted import Adopted
-from jaxbackend.own.building import build
+from jaxbackend.own.linenmodel import LinenModel
+from jaxbackend.own.model import Own, guarded, spelt
+from jaxbackend.own.nnxmodel import NnxModel
 from jaxbackend.precision import Policy
+
+_ALLOWED = "allowed: a factory that returns a flax.linen or flax.nnx module"
+
+
+@dataclass(frozen=True)
+class Built:
+    """What `build` returns; `reference` is the factory's, the rest as in `compare.factories.Made`."""
+
+    model: Own
+    reference: str
+    source_sha256: str
+    notes: tuple[str, ...]
+
+
+def build(spec: ModelSpec, policy: Policy) -> Built:
+    """Call the factory of a pair's JAX side, which gets the policy's dtypes where it names them.
+
+    Raises:
+        Refused: as `compare.factories.make`; for what is no flax model; for one that cannot be run on the images.
+    """
+    reference = spec.arguments["jax"]
+    offered = {"rngs": nnx.Rngs(0), "dtype": policy.compute_dtype, "param_dtype": policy.parameter_dtype}
+    made = factories.make(reference, spec.arguments["arguments"]["jax"], offered=offered, other="torch")
+    images = jax.ShapeDtypeStruct((2, *spec.image), policy.parameter_dtype)
+    if isinstance(made.model, type):
+        raise Refused(f"{reference} returns the class {made.model.__name__}, not a model made of it; {_ALLOWED}")
+    if isinstance(made.model, linen.Module):
+        model: Own = guarded(lambda: LinenModel(made.model, images), reference)
+    elif isinstance(made.model, nnx.Module):
+        model = NnxModel(made.model)
+    else:
+        kind = f"{type(made.model).__module__}.{type(made.model).__qualname__}"
+        raise Refused(f"{reference} returns a {kind}; {_ALLOWED}")
+    _finite(model, reference)
+    return Built(model, reference, made.source_sha256, made.notes)
 
 
 def adopt(spec: ModelSpec, policy: Policy) -> Functional:
@@ -18,4 +62,12 @@ def adopt(spec: ModelSpec, policy: Policy) -> Functional:
     """
     if "names" not in spec.arguments:
         raise Refused("this pair has not been matched: its layers have no common names yet")
-    return Adopted(build(spec, policy), names.from_json(spec.arguments["names"]["jax"]), spec, policy)
+    table, built = names.from_json(spec.arguments["names"]["jax"]), build(spec, policy)
+    return Adopted(built.model, built.reference, table, spec.image, policy)
+
+
+def _finite(model: Own, reference: str) -> None:
+    for state in (model.parameters, model.buffers):
+        for path, variable in nnx.to_flat_state(state):
+            if not bool(jnp.isfinite(variable.get_value()).all()):
+                raise Refused(f"{reference}: {spelt(path)} contains NaN or infinity; allowed: finite weights")

@@ -10,13 +10,11 @@ from flax import nnx
 
 from compare.interface import Refused
 from compare.pairing.names import Names
-from compare.workloads import ModelSpec
 from jaxbackend.activations import Around
 from jaxbackend.functional import Outputs
 from jaxbackend.layout import Leaf, Leaves
 from jaxbackend.own import roles
-from jaxbackend.own.building import Built
-from jaxbackend.own.model import Call, guarded, spelt
+from jaxbackend.own.model import Call, Own, guarded, spelt
 from jaxbackend.precision import Policy
 
 
@@ -28,11 +26,11 @@ class Adopted:
             the policy's dtype.
     """
 
-    def __init__(self, built: Built, table: Names, spec: ModelSpec, policy: Policy) -> None:
-        self._model, self._reference, self._table = built.model, built.reference, table
+    def __init__(self, model: Own, reference: str, table: Names, image: tuple[int, int, int], policy: Policy) -> None:
+        self._model, self._reference, self._table = model, reference, table
         self.parameters, self.buffers = self._model.parameters, self._model.buffers
         self.signature = {each.name: each.shape for each in table.variables}
-        self._images = jax.ShapeDtypeStruct((2, *spec.image), policy.parameter_dtype)
+        self._images = jax.ShapeDtypeStruct((2, *image), policy.parameter_dtype)
         self._own = {neutral: own for own, neutral in table.layers.items()}
         kernels = (each for each in table.variables if each.flattened is not None)
         self._flattened = {each.name.rpartition(".")[0]: each.flattened for each in kernels}

@@ -8,7 +8,7 @@ from flax import linen, nnx, traverse_util
 
 from compare.interface import Refused
 from jaxbackend.activations import Around
-from jaxbackend.own.model import Call, holders, options, spelt
+from jaxbackend.own.model import DROPPED_PATHS, Call, holders, options, spelt
 
 _COLLECTIONS = ("params", "batch_stats")
 
@@ -73,9 +73,9 @@ class LinenModel:
             if context.method_name != "__call__":
                 return call(*inputs, **named)
             path = spelt(context.module.path)
-            if isinstance(context.module, linen.Dropout):
+            if isinstance(context.module, linen.Dropout) or type(context.module).__name__ in DROPPED_PATHS:
                 self._dropout[path] = None
-                return inputs[0] if inputs else named["inputs"]
+                return inputs[0] if inputs else next(iter(named.values()))
             if around is None or path not in self.layers:
                 return call(*inputs, **named)
             return around(path, context.module, call, inputs, named)

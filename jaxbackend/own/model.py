@@ -15,6 +15,9 @@ _T = TypeVar("_T")
 ROOT = "(model)"
 """Path of the model itself, where it holds parameters of its own."""
 
+DROPPED_PATHS = ("DropPath", "StochasticDepth")
+"""Classes of stochastic depth as people write them, which flax has not."""
+
 # Names of the argument that tells a model whether it is in training, and its value then.
 _TRAINING = {"train": True, "training": True, "is_training": True}
 _EVALUATION = {"deterministic": False, "use_running_average": False, "eval": False}

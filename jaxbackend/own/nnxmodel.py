@@ -5,7 +5,7 @@ from typing import Any
 from flax import nnx
 
 from jaxbackend.activations import Around, intercepted
-from jaxbackend.own.model import Call, holders, options, spelt
+from jaxbackend.own.model import DROPPED_PATHS, Call, holders, options, spelt
 
 
 class NnxModel:
@@ -15,10 +15,7 @@ class NnxModel:
 
     def __init__(self, module: nnx.Module) -> None:
         modules = list(nnx.iter_modules(module))
-        dropping = {spelt(path): each for path, each in modules if isinstance(each, nnx.Dropout)}
-        for each in dropping.values():
-            each.rate = 0.0
-        self.dropout = tuple(dropping)
+        self.dropout = tuple(spelt(path) for path, each in modules if _kept_whole(each))
         self._options = {training: options(module, training) for training in (True, False)}
         self._graphs: dict[bool, Any] = {}
         for training in (False, True):
@@ -57,3 +54,14 @@ class NnxModel:
         # Copied into this trace.
         model: Any = nnx.merge(self._graphs[training], parameters, buffers, self._constants, copy=True)
         return model, {spelt(path): module for path, module in nnx.iter_modules(model)}
+
+
+def _kept_whole(module: Any) -> bool:
+    """Set the rate of a module that drops at random to 0; tell whether it is one."""
+    if not isinstance(module, nnx.Dropout) and type(module).__name__ not in DROPPED_PATHS:
+        return False
+    for attribute in ("rate", "drop_prob", "drop_rate", "p"):
+        if isinstance(getattr(module, attribute, None), (int, float)):
+            setattr(module, attribute, 0.0)
+            return True
+    return False

@@ -53,10 +53,8 @@ def turned(module: Any, attribute: Any) -> bool:
     return role(module) == "transposed-convolution" and attribute == "kernel" and not module.transpose_kernel
 
 
-def settings(
-    module: Any, kind: str, convolution: Mapping[str, Any] | None, call: Mapping[str, Any]
-) -> tuple[Settings, Settings]:
-    """Return `settings` and `written` of `compare.pairing.trace.Layer` for a module that acts as this kind of layer.
+def settings(module: Any, kind: str, convolution: Mapping[str, Any] | None, call: Mapping[str, Any]) -> Settings:
+    """Return what decides the arithmetic of a module that acts as this kind of layer, as `compare.pairing.trace` does.
 
     `convolution` has the parameters of XLA's convolution (`jax.lax.conv_general_dilated`) that the layer came out as,
     and `kernel`, its height and width; `call` the layer's arguments by name.
@@ -68,10 +66,20 @@ def settings(
     if kind == "batch-norm":
         return _batch_norm(module, call)
     if kind == "layer-norm":
-        return _norm(module), {}
+        return _norm(module)
     if kind == "group-norm":
-        return _norm(module) | {"groups": _groups(module, call)}, {}
-    return {}, {}
+        return _norm(module) | {"groups": _groups(module, call)}
+    return {}
+
+
+def written(module: Any) -> Settings:
+    """Return the settings that the user wrote in another way than `settings` has them."""
+    kind = role(module)
+    if kind == "transposed-convolution" or (kind == "convolution" and isinstance(module.padding, str)):
+        return {"padding": _plain(module.padding)}
+    if kind == "batch-norm" and not isinstance(module, layers.BatchNorm):
+        return {"momentum": float(module.momentum)}
+    return {}
 
 
 def arguments(module: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +90,7 @@ def arguments(module: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) 
         return dict(options)
 
 
-def _convolution(module: Any, convolution: Mapping[str, Any]) -> tuple[Settings, Settings]:
+def _convolution(module: Any, convolution: Mapping[str, Any]) -> Settings:
     found: Settings = {
         "kernel": list(convolution["kernel"]),
         "stride": list(convolution["window_strides"]),
@@ -91,15 +99,15 @@ def _convolution(module: Any, convolution: Mapping[str, Any]) -> tuple[Settings,
         "padding_mode": "zeros",
         "groups": convolution["feature_group_count"],
     }
-    written = _written(module)
-    if written.get("padding") in ("CIRCULAR", "REFLECT"):  # padded before the convolution, as flax does
+    padding = getattr(module, "padding", None)  # a convolution that the user wrote may have none
+    if padding in ("CIRCULAR", "REFLECT"):  # padded before the convolution, as flax does
         reach = [(size - 1) * apart + 1 for size, apart in zip(found["kernel"], found["dilation"], strict=True)]
         found["padding"] = [[(size - 1) // 2, size // 2] for size in reach]
-        found["padding_mode"] = written["padding"].lower()
-    return found, written
+        found["padding_mode"] = padding.lower()
+    return found
 
 
-def _transposed(module: Any, convolution: Mapping[str, Any]) -> tuple[Settings, Settings]:
+def _transposed(module: Any, convolution: Mapping[str, Any]) -> Settings:
     dilation = list(convolution["rhs_dilation"])
     reach = [(size - 1) * apart for size, apart in zip(convolution["kernel"], dilation, strict=True)]
     near = [size - sides[0] for size, sides in zip(reach, convolution["padding"], strict=True)]
@@ -113,24 +121,18 @@ def _transposed(module: Any, convolution: Mapping[str, Any]) -> tuple[Settings, 
         "padding_mode": "zeros" if module.padding != "CIRCULAR" else "circular",
         "groups": convolution["feature_group_count"],
         "output_padding": added,
-    }, _written(module)
-
-
-def _written(module: Any) -> Settings:
-    if not hasattr(module, "padding"):  # a convolution that the user wrote
-        return {}
-    return {"padding": module.padding if isinstance(module.padding, str) else _plain(module.padding)}
+    }
 
 
 def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (tuple, list)) else value
 
 
-def _batch_norm(module: Any, call: Mapping[str, Any]) -> tuple[Settings, Settings]:
+def _batch_norm(module: Any, call: Mapping[str, Any]) -> Settings:
     running = call.get("use_running_average")
     running = module.use_running_average if running is None else running
     own = isinstance(module, layers.BatchNorm)
-    found = {
+    return {
         "epsilon": float(module.epsilon),
         # 1 - 0.9 is not the 0.1 that torch's users write.
         "momentum": float(module.momentum) if own else round(1 - float(module.momentum), 12),
@@ -138,7 +140,6 @@ def _batch_norm(module: Any, call: Mapping[str, Any]) -> tuple[Settings, Setting
         "statistics": "running" if running else "batch",
         "fast_variance": False if own else bool(module.use_fast_variance),
     }
-    return found, {} if own else {"momentum": float(module.momentum)}
 
 
 def _norm(module: Any) -> Settings:

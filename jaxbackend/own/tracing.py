@@ -16,9 +16,8 @@ from compare.pairing.trace import IMAGES, Layer, Trace, Variable
 from compare.workloads import ModelSpec
 from jaxbackend import layers, precision
 from jaxbackend.activations import unused
-from jaxbackend.own import roles
-from jaxbackend.own.building import build
-from jaxbackend.own.flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, follow, spoken
+from jaxbackend.own import build, roles
+from jaxbackend.own.flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, between, follow
 from jaxbackend.own.model import ROOT, Own, guarded, spelt
 
 
@@ -26,13 +25,14 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     """Return the trace of a user's model in one training-mode pass over so many images, at float32.
 
     Raises:
-        Refused: the model cannot be built or run, or returns something else than logits.
+        Refused: the model cannot be built or run, or returns something else than logits, or draws random numbers.
     """
     policy = precision.policy("float32", "cpu")
     with policy.scope():
         built = build(spec, policy)
         images = jax.ShapeDtypeStruct((batch_size, *spec.image), policy.parameter_dtype)
         passed = guarded(lambda: _pass(built.model, images), built.reference)
+    _check(passed, images.shape, spec.classes, built.reference)
     found = tuple(passed.layers())
     reached = {variable.own for layer in found for variable in layer.variables}
     logits = passed.flow.logits
@@ -41,7 +41,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         layers=found,
         output=passed.output,
         after=passed.paths(logits.origins),
-        between=spoken(logits.words),
+        between=between(logits),
         unused=tuple(each.own for held in passed.held.values() for each in held if each.own not in reached),
         dropout=built.model.dropout,
         source_sha256=built.source_sha256,
@@ -79,39 +79,32 @@ class _Pass:
 
     def paths(self, origins: frozenset[int]) -> tuple[str, ...]:
         """Return the layers of these numbers in order of execution."""
-        ordered = sorted(origins - {IMAGES_ORIGIN}, key=self._moment)
-        return (IMAGES,) * (IMAGES_ORIGIN in origins) + tuple(self._names[number] for number in ordered)
+        return tuple(IMAGES if number == IMAGES_ORIGIN else self._names[number] for number in sorted(origins))
 
     def layers(self) -> Iterator[Layer]:
         """Yield every call of a layer in order of execution."""
-        for number in sorted(self._names, key=self._moment):
-            call, reach = self.calls[number], self.flow.entered[number][1]
-            kind = self._role(number)
+        for number, name in self._names.items():
+            call, reach, kind = self.calls[number], self.flow.entered.get(number, Reach()), self._role(number)
             convolution = next(iter(self.flow.convolutions.get(number, [])), None)
-            settings, written = roles.settings(call.module, kind, convolution, call.arguments)
-            first = self._names[number] == call.path
+            first = name == call.path
             yield Layer(
-                path=self._names[number],
+                path=name,
                 role=kind,
                 variables=_variables(call.module, kind, self.held[call.path]) if first else (),
-                settings=settings,
+                settings=roles.settings(call.module, kind, convolution, call.arguments),
                 input=call.input,
                 output=call.output,
                 after=self.paths(reach.origins),
-                between=spoken(reach.words),
-                written=written,
+                between=between(reach),
+                written=roles.written(call.module),
             )
 
     @cached_property
     def _names(self) -> dict[int, str]:
         names: dict[str, int] = {}
         for number, call in enumerate(self.calls):
-            if number in self.flow.entered:
-                names[unused(call.path, names)] = number
+            names[unused(call.path, names)] = number
         return {number: name for name, number in names.items()}
-
-    def _moment(self, number: int) -> int:
-        return self.flow.entered[number][0]
 
     def _role(self, number: int) -> str:
         call = self.calls[number]
@@ -134,7 +127,7 @@ def _pass(model: Own, images: jax.ShapeDtypeStruct) -> _Pass:
         inputs, options = _marked((inputs, options), f"{ENTERED}{number}")
         result = call(*inputs, **options)
         calls[number].output = getattr(result, "shape", ())
-        return _marked(result, f"{LEFT}{number}")
+        return result if path == ROOT else _marked(result, f"{LEFT}{number}")  # the whole comes before nothing
 
     flat = [nnx.to_flat_state(state) for state in (model.parameters, model.buffers)]
 
@@ -146,23 +139,28 @@ def _pass(model: Own, images: jax.ShapeDtypeStruct) -> _Pass:
             for each, given in zip(flat, values, strict=True)
         ]
         result, _ = model.run(*states, images, training=True, around=around)
-        if not isinstance(result, jax.Array) or result.ndim < 2:
-            what = f"shape {result.shape}" if isinstance(result, jax.Array) else f"a {type(result).__name__}"
-            raise Refused(f"the model returned {what}; allowed: one array of logits, [N, classes]")
+        if not isinstance(result, jax.Array):
+            raise Refused(f"the model returns a {type(result).__name__}; allowed: one array of logits")
         return result
 
     values = [[jax.ShapeDtypeStruct(v.get_value().shape, v.get_value().dtype) for _, v in each] for each in flat]
     with _plain_pools():
         program = jax.make_jaxpr(logits)(values, images)
     held = _held(model, flat)
-    first: dict[str, int] = {}
-    for number, call in enumerate(calls):
-        first.setdefault(call.path, number)
-    opened = {path: first[path] for path in held if path in first and _has_inner(path, held)}
-    owners = [spelt(path[:-1]) for each in flat for path, _ in each]
-    reaches = [Reach(owners=frozenset({owner} & opened.keys())) for owner in owners]
-    flow = follow(program, [*reaches, Reach(frozenset({IMAGES_ORIGIN}))], opened)
-    return _Pass(calls, held, flow, program.out_avals[0].shape)
+    return _Pass(calls, held, follow(program), program.out_avals[0].shape)
+
+
+def _check(passed: _Pass, images: tuple[int, ...], classes: int, reference: str) -> None:
+    if passed.output not in ((images[0], classes), (*images[:3], classes)):
+        raise Refused(
+            f"{reference}: the model returns {list(passed.output)}; allowed: logits [{images[0]}, {classes}], or "
+            f"[{images[0]}, {images[1]}, {images[2]}, {classes}] for a class a pixel"
+        )
+    if passed.flow.draws:
+        raise Refused(
+            f"{reference}: the model draws random numbers in training, which two frameworks cannot share; allowed: "
+            "flax's own Dropout, or that rate 0, by an argument of the factory"
+        )
 
 
 def _marked(values: Any, mark: str) -> Any:
@@ -176,10 +174,6 @@ def _held(model: Own, flat: list[Any]) -> dict[str, list[_Held]]:
             own = model.own_name(path, is_parameter)
             held[spelt(path[:-1])].append(_Held(own, str(path[-1]), variable.get_value().shape, is_parameter))
     return held
-
-
-def _has_inner(path: str, held: Mapping[str, Any]) -> bool:
-    return any(other != path and (path == ROOT or other.startswith(f"{path}/")) for other in held)
 
 
 def _variables(module: Any, kind: str, held: list[_Held]) -> tuple[Variable, ...]:

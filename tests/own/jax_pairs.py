@@ -1,0 +1,75 @@
+"""Sessions of a user's flax model under names made from its own trace, as a match would make them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compare import knobs, weights, workloads
+from compare.interface import Batch, RunSpec, Session
+from compare.data import synthetic
+from compare.pairing import trace
+from compare.pairing.names import Crossing, Names
+from compare.pairing.trace import Layer, Trace
+from compare.workloads import ModelSpec, OptimizerSpec, Workload
+from jaxbackend.session import BACKEND
+
+HERE = "tests/own/flax_models.py"
+OPTIMIZER = OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9)
+
+
+def model(factory: str, image: tuple[int, int, int] = (9, 9, 3), classes: int = 5, **arguments: Any) -> ModelSpec:
+    reference = factory if ":" in factory else f"{HERE}:{factory}"
+    given = {"jax": arguments, "torch": {}}
+    return ModelSpec("pair", image, classes, {"jax": reference, "torch": "", "arguments": given})
+
+
+def traced(spec: ModelSpec, batch_size: int = 2) -> Trace:
+    return trace.from_json(BACKEND.trace(spec, batch_size))
+
+
+def layers(factory: str, **arguments: Any) -> dict[str, Layer]:
+    return {layer.path: layer for layer in traced(model(factory, **arguments)).layers}
+
+
+def named(spec: ModelSpec, flattened: Mapping[str, int] | None = None) -> ModelSpec:
+    """Return the model with neutral names: dotted paths in lower case, `flattened` by own path."""
+    found = traced(spec)
+    paths = {layer.path: layer.path.lower().replace("/", ".") for layer in found.layers if layer.variables}
+    variables = tuple(
+        Crossing(
+            own=each.own,
+            name=f"{paths[layer.path]}.{each.role if each.role != 'free' else each.own.rpartition('/')[2]}",
+            shape=each.shape,
+            flattened=(flattened or {}).get(layer.path) if each.role == "kernel" else None,
+            is_parameter=each.is_parameter,
+        )
+        for layer in found.layers
+        for each in layer.variables
+    )
+    table = Names(variables, paths).to_json()
+    return replace(spec, arguments={**spec.arguments, "names": {"jax": table, "torch": table}})
+
+
+def opened(
+    patch: pytest.MonkeyPatch,
+    spec: ModelSpec,
+    tuning: str = "stock",
+    optimizer: OptimizerSpec = OPTIMIZER,
+    **changes: Any,
+) -> Session:
+    """Return a session of the model, weights randomised."""
+    workload = Workload("own", "a user's", spec, optimizer, "synthetic", batch_size=4, epochs=1)
+    patch.setattr(workloads, "WORKLOADS", {**workloads.WORKLOADS, "own": workload})
+    values: dict[str, Any] = {"precision": "float64", "device": "cpu", "batch_size": 4, "seed": 3, "epochs": 1}
+    chosen = knobs.resolve("jax", tuning, "cpu", "own")
+    session = BACKEND.open(RunSpec(workload="own", knobs=chosen, data="", **(values | changes)))
+    session.assign(weights.randomised(session.signature(), 3))
+    return session
+
+
+def batches(spec: ModelSpec, count: int, size: int = 4) -> list[Batch]:
+    drawn, _ = synthetic.make(spec.image, classes=spec.classes, seed=1, train=count * size, test=1)
+    parts = [slice(start, start + size) for start in range(0, count * size, size)]
+    return [Batch(drawn.images[part], drawn.labels[part]) for part in parts]
