@@ -16,6 +16,7 @@ class VGG(nn.Module):
     layers: Sequence[int | str]
     classes: int
     momentum: float
+    bias: bool
     dtype: Any
 
     @nn.compact
@@ -25,13 +26,16 @@ class VGG(nn.Module):
             if isinstance(features, str):
                 x = nn.max_pool(x, (2, 2), strides=(2, 2))
             else:
-                x = nn.Conv(features, (3, 3), dtype=self.dtype)(x)
+                x = nn.Conv(features, (3, 3), use_bias=self.bias, dtype=self.dtype)(x)
                 x = nn.BatchNorm(use_running_average=not is_training, momentum=self.momentum, dtype=self.dtype)(x)
                 x = nn.relu(x)
         x = x.mean(axis=(1, 2))
         return nn.Dense(self.classes, dtype=self.dtype)(x)
 
 
-def model(momentum: float = 0.99, classes: int = 10, dtype: Any = None) -> nn.Module:
-    """Return the VGG; `momentum` is Flax's, the weight of the old statistics."""
-    return VGG((8, 8, "M", 16, 16, "M", 32), classes, momentum, dtype)
+def model(momentum: float = 0.99, bias: bool = True, classes: int = 10, dtype: Any = None) -> nn.Module:
+    """Return the VGG; `momentum` is Flax's, the weight of the old statistics.
+
+    `bias` is the convolutions', which batch norm takes out again: its gradient is zero but for rounding.
+    """
+    return VGG((8, 8, "M", 16, 16, "M", 32), classes, momentum, bias, dtype)

@@ -12,7 +12,7 @@ from torch import nn
 class VGG(nn.Module):
     """3x3 convolutions with batch norm, `M` for a max-pool between them; global average pool, fully connected layer."""
 
-    def __init__(self, layers: Sequence[int | str], classes: int, momentum: float) -> None:
+    def __init__(self, layers: Sequence[int | str], classes: int, momentum: float, bias: bool) -> None:
         super().__init__()
         made: list[nn.Module] = []
         inputs = 3
@@ -20,8 +20,8 @@ class VGG(nn.Module):
             if isinstance(features, str):
                 made.append(nn.MaxPool2d(2))
             else:
-                norm = nn.BatchNorm2d(features, momentum=momentum)
-                made += [nn.Conv2d(inputs, features, 3, padding=1), norm, nn.ReLU(inplace=True)]
+                convolution = nn.Conv2d(inputs, features, 3, padding=1, bias=bias)
+                made += [convolution, nn.BatchNorm2d(features, momentum=momentum), nn.ReLU(inplace=True)]
                 inputs = features
         self.features = nn.Sequential(*made)
         self.classifier = nn.Linear(inputs, classes)
@@ -31,11 +31,14 @@ class VGG(nn.Module):
         return self.classifier(self.features(x).mean(dim=(2, 3)))
 
 
-def model(momentum: float = 0.1, classes: int = 10) -> nn.Module:
-    """Return the VGG; `momentum` is torch's, the weight of the new statistics."""
-    return VGG((8, 8, "M", 16, 16, "M", 32), classes, momentum)
+def model(momentum: float = 0.1, bias: bool = True, classes: int = 10) -> nn.Module:
+    """Return the VGG; `momentum` is torch's, the weight of the new statistics.
+
+    `bias` is the convolutions', which batch norm takes out again: its gradient is zero but for rounding.
+    """
+    return VGG((8, 8, "M", 16, 16, "M", 32), classes, momentum, bias)
 
 
-def forgetful(momentum: float = 0.1, classes: int = 10) -> nn.Module:
+def forgetful(momentum: float = 0.1, bias: bool = True, classes: int = 10) -> nn.Module:
     """Return the VGG without its fourth convolution, lost when the list was copied."""
-    return VGG((8, 8, "M", 16, "M", 32), classes, momentum)
+    return VGG((8, 8, "M", 16, "M", 32), classes, momentum, bias)

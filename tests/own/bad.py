@@ -81,7 +81,7 @@ def wrong_channels() -> Any:
     """Build a model for grey images, which fails at the first colour one."""
     from torch import nn
 
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(10))
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
 
 
 def two_outputs() -> Any:

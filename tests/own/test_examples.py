@@ -58,6 +58,9 @@ EXAMPLES = {
     "momentum": Example(VGGS, 1, "features.1", ("momentum", "0.99", "momentum=0.9")),
     "momentum, allowed": Example(VGGS, 1, "features.1", ("momentum", "momentum=0.9"), options=ALLOW),
     "momentum made equal": Example(VGGS, 0, arguments={"jax.momentum": 0.9}, options=ALLOW),
+    "momentum made equal, without biases": Example(
+        VGGS, 0, arguments={"jax.momentum": 0.9, "bias": False}, options=ALLOW
+    ),
     "GELU": Example(
         CONVNEXTS, 1, "layers.2.pwconv2", ("gelu(tanh)", "gelu(exact)", "approximate=False"), image="32x32x3"
     ),
@@ -79,18 +82,13 @@ def test_the_answer_is_right_and_names_the_layer(tmp_path: Path, name: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("package", "reference", "arguments"),
-    [
-        ("torchvision", "torchvision.models:resnet50", {}),
-        ("timm", "timm.models.resnet:resnet50", {}),
-    ],
+    ("package", "reference"),
+    [("torchvision", "torchvision.models:resnet50"), ("timm", "timm.models.resnet:resnet50")],
 )
-def test_a_published_resnet50_is_ours(
-    tmp_path: Path, package: str, reference: str, arguments: Mapping[str, Any]
-) -> None:
+def test_a_published_resnet50_is_ours(tmp_path: Path, package: str, reference: str) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    given = {"jax.classes": 10, "torch.num_classes": 10, **arguments}
+    given = {"jax.classes": 10, "torch.num_classes": 10}
     _check(Example(("resnet50_nnx.py:model", reference), image="64x64x3", arguments=given), tmp_path)
 
 
