@@ -8,9 +8,12 @@ parameters and buffers are the dotted attribute path of the layer in the model f
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from compare.workloads import ModelSpec  # which imports this module
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -163,6 +166,16 @@ class Session(Protocol):
         """
         ...
 
+    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+        """Return one layer's output for inputs in neutral layout, buffers left as they were.
+
+        `layer` is its neutral name.
+
+        Raises:
+            Refused: there is no such layer.
+        """
+        ...
+
     def export(self) -> State:
         """Return a copy of the whole training state; waits."""
         ...
@@ -193,6 +206,16 @@ class Backend(Protocol):
 
         Raises:
             Refused: for anything in the spec that this framework, its version or the device cannot honour.
+        """
+        ...
+
+    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
+        """Return `compare.pairing.trace.Trace.to_json` of a user's model.
+
+        It is taken from one training-mode pass over that many images.
+
+        Raises:
+            Refused: the factory, the model or the pass cannot be honoured.
         """
         ...
 

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from compare.interface import Refused
+from compare.interface import Refused, RunSpec
+
+PAIR = "pair"
+"""The family of a user's own models (`compare.pairing`)."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,15 @@ def get(name: str) -> Workload:
         return WORKLOADS[name]
     except KeyError:
         raise Refused(f"unknown workload {name!r}; allowed: {', '.join(WORKLOADS)}") from None
+
+
+def of(spec: RunSpec) -> Workload:
+    """Return the workload that a child is to build.
+
+    Raises:
+        Refused: for a name that nobody described.
+    """
+    return get(spec.workload)
 
 
 def described(workload: Workload) -> dict[str, Any]:
