@@ -82,9 +82,8 @@ def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> No
                 }
             )
             both = [evidence.repeated[side] for side in (name, other) if side in evidence.repeated]
-            outcomes.certificates[other] = made.extended(
-                [max(both, key=lambda gate: gate.value or 0.0)] if both else []
-            )
+            made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
+            outcomes.certificates[other] = made if outcomes.pairing is None else outcomes.pairing.explained(made)
 
 
 def certify_settings(outcomes: Outcomes) -> None:

@@ -178,6 +178,16 @@ class Session(Protocol):
         """
         ...
 
+    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+        """Return one layer's output for inputs in neutral layout, buffers left as they were.
+
+        `layer` is its neutral name.
+
+        Raises:
+            Refused: there is no such layer.
+        """
+        ...
+
     def export(self) -> State:
         """Return a copy of the whole training state; waits."""
         ...
@@ -214,7 +224,10 @@ class Backend(Protocol):
     def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """Return `compare.pairing.trace.Trace.to_json` of a user's model.
 
-        It is traced in one training-mode pass over that many images.
+        It is taken from one training-mode pass over that many images.
+
+        Raises:
+            Refused: the factory, the model or the pass cannot be honoured.
         """
         ...
 

@@ -1,11 +1,17 @@
 """What was found out of a user's pair before it was certified, and what it says of a certificate that failed."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from compare.agreement.certificate import Certificate
+from compare.pairing import advice
+from compare.pairing.advice import Difference
 from compare.pairing.matching import Matching
 from compare.pairing.trace import Trace
+
+_TENSOR = re.compile(r"(?:step\d+/\w+|delta)/(\S+)|evaluation/logits|step\d+/(?:logits|loss)")
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,44 @@ class Pairing:
     different: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     weights_from: str = "torch"
     allowed: tuple[str, ...] = ()
+
+    def explained(self, certificate: Certificate) -> Certificate:
+        """Return a certificate with notes: the settings of the layer that failed first, and what would make it equal.
+
+        Where that layer's settings are equal, those of the nearest layer before it whose settings are not.
+        """
+        notes = [*self.matching.remarks]
+        if not certificate.passed:
+            notes += self._reasons(certificate.first_mismatch or "")
+        return replace(certificate, notes=(*notes, *certificate.notes))
+
+    def _reasons(self, mismatch: str) -> Iterator[str]:
+        place = self._place(mismatch)
+        differing = [each for each in advice.differences(self.matching) if self._position(each) <= place]
+        at = [each for each in differing if self._position(each) == place]
+        found = at or [each for each in differing if not each.is_harmless][-1:]
+        for each in found:
+            yield f"torch's {each.torch} against flax's {each.jax}:"
+            for row in each.rows:
+                mark = "   <- differs" if row.differs else ""
+                yield f"  {row.setting}: torch {row.torch}, flax {row.jax}{mark}"
+            for reason in each.advice:
+                yield f"  {reason.sentence}"
+
+    def _place(self, mismatch: str) -> int:
+        """Return the number of the layer that a mismatch names, one past the last for the logits."""
+        tensor = _TENSOR.search(mismatch)
+        name = (tensor and tensor[1]) or ""
+        fitting = [
+            (len(layer.path), number)
+            for number, (layer, _) in enumerate(self.matching.layers)
+            if name == layer.path or name.startswith((f"{layer.path}.", f"{layer.path}#"))
+        ]
+        return max(fitting)[1] if fitting else len(self.matching.layers)
+
+    def _position(self, difference: Difference) -> int:
+        paths = [layer.path for layer, _ in self.matching.layers]
+        return paths.index(difference.torch) if difference.torch in paths else len(paths)
 
     def to_json(self) -> dict[str, Any]:
         """Return what the result file says of the pair."""
