@@ -163,13 +163,6 @@ class Session(Protocol):
         """Return evaluation-mode logits [*labels' shape, classes] for images [N, H, W, C]; waits."""
         ...
 
-    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
-        """Return one layer's output for inputs in neutral layout, buffers left as they were.
-
-        `layer` is its neutral name.
-        """
-        ...
-
     def inspect(self, batch: Batch) -> Arrays:
         """Train one step on `batch` and return its internals.
 

@@ -285,15 +285,6 @@ def from_json(values: Mapping[str, Any]) -> Workload:
     return Workload(**{**values, "model": ModelSpec(**model), "optimizer": OptimizerSpec(**optimizer)})
 
 
-def of(spec: RunSpec) -> Workload:
-    """Return the workload that a child is to build.
-
-    Raises:
-        Refused: for a name that nobody described.
-    """
-    return get(spec.workload)
-
-
 def described(workload: Workload) -> dict[str, Any]:
     """Return what decides the arithmetic of a workload, as JSON types (not how the variables of a pair are called)."""
     model = workload.model

@@ -1,5 +1,4 @@
-import flax.linen as nn, jax.numpy as jnp
-from flax import nnx
+import flax.linen as nn
 
 
 class Block(nn.Module):
@@ -36,8 +35,7 @@ class Net(nn.Module):
         x = x.transpose((0, 3, 1, 2)).reshape((x.shape[0], -1))
         x = nn.Dense(16, dtype=self.dtype)(x)
         x = nn.LayerNorm(dtype=self.dtype)(x)
-        x = nn.Dense(self.classes, dtype=self.dtype)(x)
-        return x
+        return nn.Dense(self.classes, dtype=self.dtype)(x)
 
 
 def net(classes=5, dtype=None):

@@ -1,4 +1,4 @@
-"""Children inside this process: the same commands, carried out by the same worker, without starting a framework anew."""
+"""Pairs certified inside this process: the same commands, carried out by the same worker, no framework started anew."""
 
 import importlib
 import time
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from compare import launcher, worker
+from compare import judgement, launcher, plan, runner, worker
 from compare.interface import Backend, ContenderFailed
+from compare.pairing.asked import Request
 from compare.worker import Worker
+from compare.workloads import Workload
 
 
 class Inside:
@@ -50,3 +52,19 @@ class Inside:
 def children(patch: pytest.MonkeyPatch) -> None:
     """Have every child that is started from now on be inside this process."""
     patch.setattr(launcher, "Child", Inside)
+
+
+def agree(
+    workload: Workload, folder: Path, patch: pytest.MonkeyPatch, request: Request | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Return the result of `samestep agree` on a pair, in float64 and with the plainest tunings."""
+    children(patch)
+    chosen = plan.make(
+        ["torch:stock", "jax"],
+        out=folder,
+        workload=workload,
+        request=request,
+        **({"precision": "float64", "device": "cpu", "rounds": None, "batch_size": 8} | settings),
+    )
+    outcomes = runner.agree(chosen, 2, lambda *_: None)
+    return judgement.result(chosen, outcomes, ["tests"])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from compare import knobs, weights, workloads
-from compare.interface import Batch, RunSpec, Session
 from compare.data import synthetic
+from compare.interface import Batch, RunSpec, Session
 from compare.pairing import trace
 from compare.pairing.names import Crossing, Names
 from compare.pairing.trace import Layer, Trace
