@@ -144,6 +144,14 @@ def test_a_missing_layer_is_named_on_either_side(name: str) -> None:
     assert f"incomplete: torch lacks a layer like flax's {flax_path(name)} (" in _refused(torch(*less), jax(*whole))
 
 
+def test_several_missing_layers_are_counted() -> None:
+    whole = _resnet()
+    less = _without(_without(whole, "b1.conv2"), "b1.bn2")
+    assert "flax lacks a layer like torch's b1.conv2 (convolution 3x3x16x16) and 1 after it;" in _refused(
+        torch(*whole), jax(*less)
+    )
+
+
 def test_a_layer_too_many_at_the_end_is_named() -> None:
     layers = [*_resnet(), dense("extra", (10, 10), ["fc"])]
     assert "flax lacks a layer like torch's extra (dense 10x10+b)" in _refused(torch(*layers), jax(*_resnet()))
