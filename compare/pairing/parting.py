@@ -113,7 +113,9 @@ def _incomplete(rows: Sequence[Row]) -> tuple[str, str]:
     _, torch, jax = rows[0]
     if torch is None or jax is None:
         side, other, layer = ("torch", "flax", torch) if torch else ("flax", "torch", jax)
-        return f"incomplete: {other} lacks a layer like {side}'s {_described(layer)}", changed
+        run = len(list(takewhile(lambda row: row[1 if torch is None else 2] is None, rows)))
+        more = f" and {run - 1} after it" if run > 1 else ""
+        return f"incomplete: {other} lacks a layer like {side}'s {_described(layer)}{more}", changed
     here, there = f"torch's {_described(torch)}", f"flax's {_described(jax)}"
     calls = [bool(base_of(each.path)[1]) for each in (torch, jax)]
     if calls[0] != calls[1]:
