@@ -28,7 +28,11 @@ class Adopted:
 
     def __init__(self, model: Own, reference: str, table: Names, image: tuple[int, int, int], policy: Policy) -> None:
         self._model, self._reference, self._table = model, reference, table
-        self.parameters, self.buffers = self._model.parameters, self._model.buffers
+        # A factory that does not take `param_dtype` makes float32.
+        self.parameters, self.buffers = (
+            jax.tree.map(lambda each: each.astype(policy.parameter_dtype), state)
+            for state in (model.parameters, model.buffers)
+        )
         self.signature = {each.name: each.shape for each in table.variables}
         self._images = jax.ShapeDtypeStruct((2, *image), policy.parameter_dtype)
         self._own = {neutral: own for own, neutral in table.layers.items()}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from flax import nnx
+from flax import errors, nnx
 
 from compare.interface import Refused
 from jaxbackend.activations import Around
@@ -17,6 +17,12 @@ ROOT = "(model)"
 
 DROPPED_PATHS = ("DropPath", "StochasticDepth")
 """Classes of stochastic depth as people write them, which flax has not."""
+
+DRAWS = (
+    "the model draws random numbers in training, which two frameworks cannot share; allowed: flax's own Dropout, or "
+    "that rate 0, by an argument of the factory"
+)
+"""Why a model is refused that does."""
 
 # Names of the argument that tells a model whether it is in training, and its value then.
 _TRAINING = {"train": True, "training": True, "is_training": True}
@@ -70,12 +76,14 @@ def guarded(action: Callable[[], _T], reference: str) -> _T:
     """Return what `action`, which runs the user's model, returns.
 
     Raises:
-        Refused: it raised or exited.
+        Refused: it raised or exited; the reason names the factory.
     """
     try:
         return action()
-    except Refused:
-        raise
+    except Refused as error:
+        raise Refused(f"{reference}: {error}") from error
+    except errors.InvalidRngError as error:
+        raise Refused(f"{reference}: {DRAWS}") from error
     except (Exception, SystemExit) as error:
         first_line = (str(error).strip() or "no message").splitlines()[0][:400]
         raise Refused(f"{reference}: the model's forward pass raised {type(error).__name__}: {first_line}") from error

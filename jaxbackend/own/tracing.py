@@ -18,7 +18,7 @@ from jaxbackend import layers, precision
 from jaxbackend.activations import unused
 from jaxbackend.own import build, roles
 from jaxbackend.own.flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, between, follow
-from jaxbackend.own.model import ROOT, Own, guarded, spelt
+from jaxbackend.own.model import DRAWS, ROOT, Own, guarded, spelt
 
 
 def trace(spec: ModelSpec, batch_size: int) -> Trace:
@@ -34,7 +34,6 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         passed = guarded(lambda: _pass(built.model, images), built.reference)
     _check(passed, images.shape, spec.classes, built.reference)
     found = tuple(passed.layers())
-    reached = {variable.own for layer in found for variable in layer.variables}
     logits = passed.flow.logits
     return Trace(
         framework=built.model.framework,
@@ -42,7 +41,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         output=passed.output,
         after=passed.paths(logits.origins),
         between=between(logits),
-        unused=tuple(each.own for held in passed.held.values() for each in held if each.own not in reached),
+        unused=passed.unused,
         dropout=built.model.dropout,
         source_sha256=built.source_sha256,
         notes=built.notes,
@@ -74,6 +73,7 @@ class _Call:
 class _Pass:
     calls: list[_Call]
     held: Mapping[str, list[_Held]]
+    unused: tuple[str, ...]
     flow: Flow
     output: tuple[int, ...]
 
@@ -147,7 +147,10 @@ def _pass(model: Own, images: jax.ShapeDtypeStruct) -> _Pass:
     with _plain_pools():
         program = jax.make_jaxpr(logits)(values, images)
     held = _held(model, flat)
-    return _Pass(calls, held, follow(program), program.out_avals[0].shape)
+    given = {id(variable) for equation in program.jaxpr.eqns for variable in equation.invars}
+    names = [model.own_name(path, first) for each, first in zip(flat, (True, False), strict=True) for path, _ in each]
+    idle = [name for name, at in zip(names, program.jaxpr.invars[:-1], strict=True) if id(at) not in given]
+    return _Pass(calls, held, tuple(idle), follow(program), program.out_avals[0].shape)
 
 
 def _check(passed: _Pass, images: tuple[int, ...], classes: int, reference: str) -> None:
@@ -157,10 +160,7 @@ def _check(passed: _Pass, images: tuple[int, ...], classes: int, reference: str)
             f"[{images[0]}, {images[1]}, {images[2]}, {classes}] for a class a pixel"
         )
     if passed.flow.draws:
-        raise Refused(
-            f"{reference}: the model draws random numbers in training, which two frameworks cannot share; allowed: "
-            "flax's own Dropout, or that rate 0, by an argument of the factory"
-        )
+        raise Refused(f"{reference}: {DRAWS}")
 
 
 def _marked(values: Any, mark: str) -> Any:

@@ -1,42 +1,235 @@
+"""Flax models as their users write them, linen and nnx, and factories of them."""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+ModuleDef = Any
 
 
-class Block(nn.Module):
-    width: int
-    stride: int = 1
-    dtype: object = None
+class ResNetBlock(nn.Module):
+    """As in flax's own ImageNet example."""
 
-    @nn.compact
-    def __call__(self, x, train):
-        y = nn.Conv(self.width, (3, 3), (self.stride,) * 2, use_bias=False, dtype=self.dtype)(x)
-        y = nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.9, dtype=self.dtype)(y))
-        y = nn.Conv(self.width, (3, 3), use_bias=False, dtype=self.dtype)(y)
-        y = nn.BatchNorm(use_running_average=not train, momentum=0.9, dtype=self.dtype)(y)
-        if x.shape != y.shape:
-            x = nn.Conv(self.width, (1, 1), (self.stride,) * 2, dtype=self.dtype)(x)
-        g = self.param("gamma", nn.initializers.ones, (self.width,))
-        return nn.relu(x + y * g)
-
-
-class Net(nn.Module):
-    classes: int = 5
-    dtype: object = None
+    filters: int
+    conv: ModuleDef
+    norm: ModuleDef
+    act: Any
+    strides: tuple[int, int] = (1, 1)
 
     @nn.compact
-    def __call__(self, x, train: bool):
-        x = nn.Conv(8, (3, 3), padding=((1, 1), (1, 1)), dtype=self.dtype)(x)
-        x = nn.max_pool(nn.relu(x), (3, 3), (2, 2), "SAME")
-        x = Block(8, dtype=self.dtype)(x, train)
-        x = Block(12, 2, dtype=self.dtype)(x, train)
-        x = nn.ConvTranspose(6, (3, 3), (2, 2), dtype=self.dtype)(x)
-        x = nn.gelu(nn.GroupNorm(2, dtype=self.dtype)(x))
-        x = nn.avg_pool(x, (2, 2), (2, 2))
-        x = nn.Dropout(0.5, deterministic=not train)(x)
+    def __call__(self, x):
+        residual = x
+        y = self.conv(self.filters, (3, 3), self.strides)(x)
+        y = self.norm()(y)
+        y = self.act(y)
+        y = self.conv(self.filters, (3, 3))(y)
+        y = self.norm(scale_init=nn.initializers.zeros_init())(y)
+        if residual.shape != y.shape:
+            residual = self.conv(self.filters, (1, 1), self.strides, name="conv_proj")(residual)
+            residual = self.norm(name="norm_proj")(residual)
+        return self.act(residual + y)
+
+
+class ResNet(nn.Module):
+    stage_sizes: Sequence[int]
+    num_classes: int
+    num_filters: int = 4
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, train: bool = True):
+        conv = partial(nn.Conv, use_bias=False, dtype=self.dtype)
+        norm = partial(nn.BatchNorm, use_running_average=not train, momentum=0.9, epsilon=1e-5, dtype=self.dtype)
+        x = conv(self.num_filters, (7, 7), (2, 2), padding=[(3, 3), (3, 3)], name="conv_init")(x)
+        x = norm(name="bn_init")(x)
+        x = nn.relu(x)
+        x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+        for i, block_size in enumerate(self.stage_sizes):
+            for j in range(block_size):
+                strides = (2, 2) if i > 0 and j == 0 else (1, 1)
+                x = ResNetBlock(self.num_filters * 2**i, strides=strides, conv=conv, norm=norm, act=nn.relu)(x)
+        x = jnp.mean(x, axis=(1, 2))
+        return nn.Dense(self.num_classes, dtype=self.dtype)(x)
+
+
+def resnet(num_classes=5, dtype=jnp.float32):
+    return ResNet(stage_sizes=(1, 1), num_classes=num_classes, dtype=dtype)
+
+
+class Kinds(nn.Module):
+    """Every kind of layer, set up beforehand."""
+
+    dtype: Any = None
+
+    def setup(self):
+        self.stem = nn.Conv(8, (3, 3), padding=((1, 1), (1, 1)), dtype=self.dtype)
+        self.grouped = nn.Conv(8, (3, 3), strides=2, feature_group_count=2, use_bias=False, dtype=self.dtype)
+        self.depthwise = nn.Conv(
+            8, (5, 5), padding=((4, 4), (2, 2)), feature_group_count=8, kernel_dilation=(2, 1), dtype=self.dtype
+        )
+        self.around = nn.Conv(8, (3, 3), padding="CIRCULAR", dtype=self.dtype)
+        self.up = nn.ConvTranspose(6, (3, 3), strides=(2, 2), dtype=self.dtype)
+        self.up_again = nn.ConvTranspose(
+            6, (4, 4), strides=(2, 2), padding=((2, 2), (2, 2)), transpose_kernel=True, use_bias=False, dtype=self.dtype
+        )
+        self.group_norm = nn.GroupNorm(num_groups=3, dtype=self.dtype)
+        self.instance_norm = nn.InstanceNorm(dtype=self.dtype)
+        self.hidden = nn.Dense(16, use_bias=False, dtype=self.dtype)
+        self.layer_norm = nn.LayerNorm(epsilon=1e-5, dtype=self.dtype)
+        self.dropout = nn.Dropout(0.3)
+        self.head = nn.Dense(5, dtype=self.dtype)
+
+    def __call__(self, x, deterministic):
+        x = nn.relu(self.stem(x))
+        x = nn.gelu(self.grouped(x), approximate=False)
+        x = nn.silu(self.depthwise(x)) + x
+        x = self.around(x)
+        x = self.group_norm(self.up(x))
+        x = nn.gelu(self.up_again(x))
+        x = nn.avg_pool(self.instance_norm(x), (2, 2), strides=(2, 2))
         x = x.transpose((0, 3, 1, 2)).reshape((x.shape[0], -1))
-        x = nn.Dense(16, dtype=self.dtype)(x)
-        x = nn.LayerNorm(dtype=self.dtype)(x)
-        return nn.Dense(self.classes, dtype=self.dtype)(x)
+        x = self.dropout(self.layer_norm(self.hidden(x)), deterministic=deterministic)
+        return self.head(x)
 
 
-def net(classes=5, dtype=None):
-    return Net(classes, dtype)
+def kinds(dtype=None):
+    return Kinds(dtype=dtype)
+
+
+class Shared(nn.Module):
+    """One convolution called twice, an embedding, parameters of the model's own, one of them never used."""
+
+    @nn.compact
+    def __call__(self, images):
+        conv = nn.Conv(3, (3, 3), name="conv")
+        x = nn.tanh(conv(nn.relu(conv(images))))
+        tokens = x.reshape((x.shape[0], -1, 3))
+        start = self.param("start", nn.initializers.zeros, (1, 1, 3))
+        place = self.param("place", nn.initializers.normal(), (1, tokens.shape[1] + 1, 3))
+        self.param("spare", nn.initializers.zeros, (4,))
+        tokens = jnp.concatenate([jnp.tile(start, (len(tokens), 1, 1)), tokens], axis=1) + place
+        table = nn.Embed(2, 3, name="kinds")(jnp.zeros(len(images), jnp.int32))
+        return nn.Dense(5, name="head")(tokens[:, 0] + tokens.mean(1) + table)
+
+
+def shared():
+    return Shared()
+
+
+class BasicBlock(nnx.Module):
+    def __init__(self, cin, cout, strides=1, *, dtype, rngs):
+        conv = partial(nnx.Conv, kernel_size=(3, 3), padding=((1, 1), (1, 1)), use_bias=False, dtype=dtype, rngs=rngs)
+        self.conv1 = conv(cin, cout, strides=strides)
+        self.bn1 = nnx.BatchNorm(cout, momentum=0.9, epsilon=1e-3, dtype=dtype, rngs=rngs)
+        self.conv2 = conv(cout, cout)
+        self.bn2 = nnx.BatchNorm(cout, use_fast_variance=False, dtype=dtype, rngs=rngs)
+        if cin != cout:
+            self.shortcut = nnx.Conv(cin, cout, (1, 1), strides=strides, dtype=dtype, rngs=rngs)
+        else:
+            self.shortcut = lambda x: x
+
+    def __call__(self, x):
+        y = nnx.relu(self.bn1(self.conv1(x)))
+        return nnx.relu(self.shortcut(x) + self.bn2(self.conv2(y)))
+
+
+class NnxNet(nnx.Module):
+    def __init__(self, classes, *, dtype=None, rngs):
+        self.layers = nnx.List(
+            [
+                BasicBlock(3, 6, dtype=dtype, rngs=rngs),
+                BasicBlock(6, 8, 2, dtype=dtype, rngs=rngs),
+            ]
+        )
+        self.up = nnx.ConvTranspose(8, 4, (2, 2), strides=(2, 2), padding="VALID", dtype=dtype, rngs=rngs)
+        self.norm = nnx.GroupNorm(4, num_groups=2, dtype=dtype, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.mlp = nnx.Sequential(
+            nnx.Linear(4, 8, dtype=dtype, rngs=rngs), nnx.gelu, nnx.LayerNorm(8, dtype=dtype, rngs=rngs)
+        )
+        self.head = nnx.Linear(8, classes, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        x = nnx.max_pool(self.norm(self.up(x)), (2, 2), strides=(2, 2))
+        x = self.dropout(x.mean(axis=(1, 2)))
+        return self.head(self.mlp(x))
+
+
+def nnx_net(rngs: nnx.Rngs, classes=5, dtype=None):
+    return NnxNet(classes, dtype=dtype, rngs=rngs)
+
+
+class Flagged(nnx.Module):
+    """Batch norm told at every call, as in code that was linen's once."""
+
+    def __init__(self, rngs):
+        self.conv = nnx.Conv(3, 4, (3, 3), rngs=rngs)
+        self.norm = nnx.BatchNorm(4, momentum=0.8, rngs=rngs)
+        self.head = nnx.Linear(4, 5, rngs=rngs)
+
+    def __call__(self, x, train: bool):
+        x = self.norm(self.conv(x), use_running_average=not train)
+        return self.head(nnx.relu(x).mean((1, 2)))
+
+
+def flagged():
+    return Flagged(nnx.Rngs(3))
+
+
+def wrong_type():
+    return jnp.zeros(3)
+
+
+def returns_class():
+    return ResNet
+
+
+class Anything(nn.Module):
+    what: str
+
+    @nn.compact
+    def __call__(self, x, train=True):
+        conv = nn.Conv(4, (3, 3), dtype=jnp.float32 if self.what == "float32" else None)
+        y = nn.Dense(7 if self.what == "shape" else 5)(conv(x).mean((1, 2)))
+        if self.what == "tuple":
+            return y, x
+        if self.what == "raises":
+            raise ValueError("no such thing")
+        if self.what == "exits":
+            sys.exit(3)
+        if self.what == "random":
+            return y + jax.random.normal(self.make_rng("noise"), y.shape)
+        if self.what == "collection":
+            self.variable("memory", "last", lambda: jnp.zeros(3))
+        return y
+
+
+def anything(what):
+    return Anything(what)
+
+
+class Noisy(nnx.Module):
+    def __init__(self, rngs):
+        self.head = nnx.Linear(3, 5, rngs=rngs)
+        self.rngs = rngs
+
+    def __call__(self, x):
+        return self.head(x.mean((1, 2))) + jax.random.normal(self.rngs.noise(), (len(x), 5))
+
+
+def noisy(rngs):
+    return Noisy(rngs)
+
+
+def not_finite(rngs):
+    model = Noisy(rngs)
+    model.head.kernel.set_value(model.head.kernel[...] * jnp.nan)
+    return model

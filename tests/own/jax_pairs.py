@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from compare import knobs, weights, workloads
 from compare.data import synthetic
-from compare.interface import Batch, RunSpec, Session
+from compare.interface import Arrays, Batch, RunSpec, Session
 from compare.pairing import trace
 from compare.pairing.names import Crossing, Names
 from compare.pairing.trace import Layer, Trace
@@ -40,7 +41,7 @@ def named(spec: ModelSpec, flattened: Mapping[str, int] | None = None) -> ModelS
     variables = tuple(
         Crossing(
             own=each.own,
-            name=f"{paths[layer.path]}.{each.role if each.role != 'free' else each.own.rpartition('/')[2]}",
+            name=f"{paths[layer.path]}.{each.own.rpartition('/')[2] if layer.role == 'parameters' else each.role}",
             shape=each.shape,
             flattened=(flattened or {}).get(layer.path) if each.role == "kernel" else None,
             is_parameter=each.is_parameter,
@@ -65,8 +66,17 @@ def opened(
     values: dict[str, Any] = {"precision": "float64", "device": "cpu", "batch_size": 4, "seed": 3, "epochs": 1}
     chosen = knobs.resolve("jax", tuning, "cpu", "own")
     session = BACKEND.open(RunSpec(workload="own", knobs=chosen, data="", **(values | changes)))
-    session.assign(weights.randomised(session.signature(), 3))
+    session.assign(randomised(session.signature()))
     return session
+
+
+def randomised(shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+    """Return `compare.weights.randomised`, small numbers where it knows no name."""
+    known = {"kernel", "bias", "scale", "mean", "var"}
+    drawn = {name: shape for name, shape in shapes.items() if name.rpartition(".")[2] in known}
+    values = weights.randomised(drawn, 3)
+    generator = np.random.default_rng(5)
+    return {name: values.get(name, generator.normal(0, 0.5, shape)) for name, shape in shapes.items()}
 
 
 def batches(spec: ModelSpec, count: int, size: int = 4) -> list[Batch]:
