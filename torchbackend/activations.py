@@ -45,7 +45,7 @@ def recorded(
 
     with ExitStack() as stack:
         for path in dict.fromkeys(own.partition("#")[0] for own in chosen):
-            module = model.get_submodule(path)
+            module = roles.at(model, path)
             if inputs:
                 stack.enter_context(module.register_forward_pre_hook(before(path), with_kwargs=True))
             stack.enter_context(module.register_forward_hook(after(path)))
@@ -117,7 +117,7 @@ def layers(model: nn.Module, table: Names) -> dict[str, Layer]:
     """Return the layers of a table by the names under which they are recorded."""
     flattened = {each.own.rpartition(".")[0]: each.flattened for each in table.variables if each.flattened is not None}
     places = {own: own.partition("#")[0] for own in table.layers}
-    return {table.layers[own]: Layer(model.get_submodule(path), flattened.get(path)) for own, path in places.items()}
+    return {table.layers[own]: Layer(roles.at(model, path), flattened.get(path)) for own, path in places.items()}
 
 
 def neutral(layers: Mapping[str, Layer], activations: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

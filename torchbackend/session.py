@@ -63,6 +63,8 @@ class TorchSession:
             smoothing=workload.label_smoothing,
             accumulate=spec.accumulate,
         )
+        if workload.model.family == PAIR and knobs["channels-last"]:
+            self._refuse_views(workload.model.resized(spec.image_size))
         self._several: tuning.Several | None = None
         self._stacked: tuple[torch.Tensor, torch.Tensor]
         self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -204,6 +206,15 @@ class TorchSession:
             "excess_precision": counters["frames"]["ok"] > 0 and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
+
+    def _refuse_views(self, model: ModelSpec) -> None:
+        """Refuse a model that cannot take images in the memory order of channels-last."""
+        images, _ = self._placed(Batch(np.zeros((2, *model.image), np.float32), np.zeros(2, np.int32)))
+        try:
+            self._step.layer_outputs(images)
+        except RuntimeError as error:
+            line = str(error).splitlines()[0]
+            raise Refused(f"{model.arguments['torch']} cannot take channels-last: {line}") from error
 
     def _first_product(self, outputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return a convolution's output if there is one; a kernel of one channel has no telling memory order."""

@@ -100,8 +100,8 @@ class Scaled(nn.Module):
 
 
 class LayerNorm2d(nn.LayerNorm):
-    def forward(self, x):
-        x = x.permute(0, 2, 3, 1)
+    def forward(self, input):
+        x = input.permute(0, 2, 3, 1)
         x = F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
         return x.permute(0, 3, 1, 2)
 
@@ -114,7 +114,7 @@ class Recurring(nn.Module):
         self.stem = nn.Conv2d(3, features, 1)
         self.block = Scaled(features)
         self.again = nn.Conv2d(features, features, 3, padding=1)
-        self.norm = nn.BatchNorm1d(features, momentum=None)
+        self.norm = nn.BatchNorm1d(features)
         self.prototypes = nn.Embedding(classes, features)
         self.head = nn.Linear(features, classes, bias=False)
         self.head.weight = self.prototypes.weight
@@ -127,8 +127,8 @@ class Recurring(nn.Module):
         return self.head(x) - 0.1 * self.prototypes(torch.arange(5)).sum(1)
 
 
-def resnet(classes=5):
-    return ResNet(classes)
+def resnet(classes=5, widths=(4, 6)):
+    return ResNet(classes, widths)
 
 
 def flattened(size=8):

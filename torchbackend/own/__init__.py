@@ -12,6 +12,7 @@ from compare.interface import Refused
 from compare.pairing import names
 from compare.pairing.names import Names
 from compare.workloads import ModelSpec
+from torchbackend.own import roles
 from torchbackend.precision import Policy
 
 # Classes of stochastic depth as people copy them (timm, torchvision), and the attribute that holds their rate.
@@ -61,7 +62,8 @@ def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
     table, model = names.from_json(spec.arguments["names"]["torch"]), build(spec).model
     known = {*dict(model.named_parameters(remove_duplicate=False)), *dict(model.named_buffers())}
     missing = [each.own for each in table.variables if each.own not in known]
-    missing += [own for own in table.layers if own.partition("#")[0] not in dict(model.named_modules())]
+    places = {roles.ROOT, *dict(model.named_modules())}
+    missing += [own for own in table.layers if own.partition("#")[0] not in places]
     if missing:
         raise Refused(f"{reference}: the model has no {missing[0]!r}, which the pair's table names; match it again")
     return model.to(policy.parameter_dtype), table

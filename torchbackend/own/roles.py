@@ -26,6 +26,18 @@ _KINDS: tuple[tuple[type[nn.Module], str, Mapping[str, str]], ...] = (
     (nn.Embedding, "embedding", {"weight": "embedding"}),
 )
 
+ROOT = "(model)"
+"""Path of the model itself, where it holds parameters of its own."""
+
+
+def at(model: nn.Module, path: str) -> nn.Module:
+    """Return the module of a layer's path.
+
+    Raises:
+        AttributeError: there is none.
+    """
+    return model if path == ROOT else model.get_submodule(path)
+
 
 def role(module: nn.Module) -> str:
     """Return one of `compare.pairing.trace.ROLES`."""

@@ -120,7 +120,7 @@ class _Watch(TorchFunctionMode):
         """
         called = {layer.path for layer in self.layers}
         for path, name in self._owners.values():
-            if name in self._elsewhere and path not in called:
+            if name in self._elsewhere and (path or roles.ROOT) not in called:
                 raise Refused(
                     f"{self._reference}: {name!r} is used although {path!r} is never called "
                     f"({type(self._model.get_submodule(path)).__name__}); allowed: layers that are called, "
@@ -194,12 +194,12 @@ class _Watch(TorchFunctionMode):
         return hook
 
     def _layer(self, module: nn.Module, path: str, given: list[torch.Tensor]) -> Layer:
-        called = unused(path, [layer.path for layer in self.layers])
+        called = unused(path or roles.ROOT, [layer.path for layer in self.layers])
         after, between = self._told(reduce(or_, (self._of(each) for each in given), _Origin()))
         return Layer(
             path=called,
             role=roles.role(module),
-            variables=tuple(self._own.get(path, ())) if called == path else (),
+            variables=tuple(self._own.get(path, ())) if "#" not in called else (),
             settings=roles.settings(module),
             input=_neutral(module, given[0].shape if given else ()),
             output=(),
