@@ -55,7 +55,7 @@ def certify(
         Refused: for what cannot be certified, before any process starts.
     """
     plan.check_seeds(seeds)
-    chosen = plan.make(contenders, workload=workload, out=_folder(out), **(settings | {"rounds": None}))
+    chosen = plan.make(contenders, workload=workload, out=_folder(out), rounds=None, **settings)
     with progress.shown() as advance:
         outcomes = runner.agree(chosen, seeds, advance)
     return _kept(chosen, outcomes)

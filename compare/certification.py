@@ -11,6 +11,7 @@ from pathlib import Path
 from compare import data, recorders, recording
 from compare.agreement import allowances, certificate, gates, referee, settings
 from compare.agreement.allowances import RUNNING_VARIANCE
+from compare.agreement.certificate import Certificate
 from compare.agreement.gates import Gate
 from compare.agreement.referee import Noise
 from compare.data import store
@@ -71,16 +72,7 @@ def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> No
     for outcome in outcomes.contenders[1:]:
         if baseline.status == "ok" and outcome.status == "ok":
             name, other = baseline.contender.name, outcome.contender.name
-            made = certificate.combine(
-                {
-                    str(case): certificate.make(
-                        *_comparable(launcher, outcomes, (baseline, outcome), case, evidence),
-                        launcher.plan.precision,
-                        noise,
-                    )
-                    for case, noise in evidence.noise.items()
-                }
-            )
+            made = _judged(launcher, outcomes, (baseline, outcome), evidence)
             both = [evidence.repeated[side] for side in (name, other) if side in evidence.repeated]
             made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
             outcomes.certificates[other] = made if outcomes.pairing is None else outcomes.pairing.explained(made)
@@ -100,6 +92,17 @@ def certify_settings(outcomes: Outcomes) -> None:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _judged(
+    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], evidence: "_Evidence"
+) -> Certificate:
+    """Return the certificate of two sides over all cases."""
+    found: dict[str, Certificate] = {}
+    for case, noise in evidence.noise.items():
+        baseline, contender = _comparable(launcher, outcomes, sides, case, evidence)
+        found[str(case)] = certificate.make(baseline, contender, launcher.plan.precision, noise)
+    return certificate.combine(found)
 
 
 def _comparable(

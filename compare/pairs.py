@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from compare import certification, contenders, weights
+from compare import certification, contenders, weights, workloads
 from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
 from compare.child import Child
 from compare.contenders import Contender
@@ -37,8 +37,8 @@ def prepare(launcher: Launcher) -> Pairing:
     """
     plan, model, request = launcher.plan, launcher.plan.workload.model, launcher.plan.request
     with _children(launcher) as sides:
-        sizes = sorted({case.image_size for case in certification.adversarial(plan)} - {None}, key=int)
-        traced = sides.ask("trace", model=_json(model), batch_size=_BATCH, sizes=sizes)
+        sizes = sorted({case.image_size for case in certification.adversarial(plan) if case.image_size is not None})
+        traced = sides.ask("trace", model=workloads.to_json(plan.workload)["model"], batch_size=_BATCH, sizes=sizes)
         traces = {backend: trace.from_json(each["own"]) for backend, each in traced.items()}
         _check_outputs(plan, traces)
         matched = matching.match(traces["torch"], traces["jax"], request.weights_map)
@@ -114,15 +114,6 @@ def _contender(plan: Plan, backend: str) -> Contender:
     found = next((each for each in plan.contenders if each.backend == backend), None)
     plain = contenders.parse([f"{backend}:{_TUNING.get(backend, 'stock')}"], 1)[0]
     return plain if found is None else replace(found, tuning=plain.tuning)
-
-
-def _json(model: ModelSpec) -> dict[str, Any]:
-    return {
-        "family": model.family,
-        "image": list(model.image),
-        "classes": model.classes,
-        "arguments": dict(model.arguments),
-    }
 
 
 def _check_outputs(plan: Plan, traces: Mapping[str, Trace]) -> None:

@@ -14,12 +14,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import protocol, recording, training, weights
+from compare import protocol, recording, training, weights, workloads
 from compare.data import store
 from compare.interface import Backend, Refused, RunSpec, Session
 from compare.measure import limit, memory, warmup
 from compare.measure.planted import Planted, occupy
-from compare.workloads import ModelSpec
 
 Clock = Callable[[], float]
 
@@ -161,7 +160,7 @@ class Worker:
 
         `resized` is the same at each of `sizes`, None where the model takes no images of that size.
         """
-        chosen = ModelSpec(**(model | {"image": tuple(model["image"])}))
+        chosen = workloads.model_from_json(model)
 
         def at(size: int) -> dict[str, Any] | None:
             with contextlib.suppress(Refused):

@@ -277,12 +277,20 @@ def to_json(workload: Workload) -> dict[str, Any]:
 
 def from_json(values: Mapping[str, Any]) -> Workload:
     """Return the workload of what `to_json` gave."""
-    model, optimizer = dict(values["model"]), dict(values["optimizer"])
+    optimizer = dict(values["optimizer"])
     schedule = dict(optimizer["schedule"])
     schedule["milestones"] = tuple(schedule["milestones"])
     optimizer |= {"betas": tuple(optimizer["betas"]), "schedule": Schedule(**schedule)}
-    model["image"] = tuple(model["image"])
-    return Workload(**{**values, "model": ModelSpec(**model), "optimizer": OptimizerSpec(**optimizer)})
+    made = dict(values)
+    made |= {"model": model_from_json(values["model"]), "optimizer": OptimizerSpec(**optimizer)}
+    return Workload(**made)
+
+
+def model_from_json(values: Mapping[str, Any]) -> ModelSpec:
+    """Return the model of a workload's JSON."""
+    made = dict(values)
+    made["image"] = tuple(values["image"])
+    return ModelSpec(**made)
 
 
 def described(workload: Workload) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -119,6 +119,9 @@ def _map(path: Path) -> dict[str, str]:
         found = untrusted.parse(data)
     except Refused as error:
         raise Refused(f"--weights-map {path}: {error}") from None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    if not isinstance(found, dict):
         raise Refused(f"--weights-map {path}: allowed: one JSON object, torch's names to flax's")
-    return found
+    values = cast("dict[str, Any]", found)
+    if wrong := next((name for name, value in values.items() if not isinstance(value, str)), None):
+        raise Refused(f"--weights-map {path}: {wrong!r} is not given as text; allowed: a name of flax's")
+    return values

@@ -20,12 +20,12 @@ class Reused:
 
     def __init__(self, backend: Backend) -> None:
         self.name, self.versions, self.out_of_memory = backend.name, backend.versions, backend.out_of_memory
-        self.delay, self.ballast = backend.delay, backend.ballast
+        self.delay, self.ballast, self.trace = backend.delay, backend.ballast, backend.trace
         self._backend, self._opened = backend, list[tuple[object, Session]]()
 
     def open(self, spec: RunSpec) -> Session:
         """Return a session whose workload, precision, loss scale and micro-batches are the spec's."""
-        key = (workloads.get(spec.workload), spec.precision, spec.loss_scale, spec.accumulate)
+        key = (workloads.of(spec), spec.precision, spec.loss_scale, spec.accumulate)
         if (opened := next((session for known, session in self._opened if known == key), None)) is None:
             opened = self._backend.open(spec)
             self._opened.append((key, opened))
