@@ -163,21 +163,18 @@ class Session(Protocol):
         """Return evaluation-mode logits [*labels' shape, classes] for images [N, H, W, C]; waits."""
         ...
 
+    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+        """Return one layer's output for inputs in neutral layout, buffers left as they were.
+
+        `layer` is its neutral name.
+        """
+        ...
+
     def inspect(self, batch: Batch) -> Arrays:
         """Train one step on `batch` and return its internals.
 
         Keys: `loss`, `logits`, `activation/LAYER`, `gradient/PARAMETER`, `update/PARAMETER` (new value minus
         old), `buffer/BUFFER` (new value). Gradients are those of the unscaled loss.
-        """
-        ...
-
-    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
-        """Return one layer's output for inputs in neutral layout, buffers left as they were.
-
-        `layer` is its neutral name.
-
-        Raises:
-            Refused: there is no such layer.
         """
         ...
 
@@ -217,10 +214,7 @@ class Backend(Protocol):
     def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """Return `compare.pairing.trace.Trace.to_json` of a user's model.
 
-        It is taken from one training-mode pass over that many images.
-
-        Raises:
-            Refused: the factory, the model or the pass cannot be honoured.
+        It is traced in one training-mode pass over that many images.
         """
         ...
 

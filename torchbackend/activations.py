@@ -33,7 +33,7 @@ def recorded(
 
     def before(path: str) -> Any:
         def hook(_layer: nn.Module, arguments: Any, keywords: Any) -> None:
-            given[unused(path, given)] = first_tensor(arguments, keywords).detach().clone()
+            given[unused(path, given)] = _first_tensor(arguments, keywords).detach().clone()
 
         return hook
 
@@ -64,7 +64,7 @@ def unused(path: str, outputs: Iterable[str]) -> str:
     return path if calls == 1 else f"{path}#{calls}"
 
 
-def first_tensor(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> torch.Tensor:
+def _first_tensor(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> torch.Tensor:
     """Return what a layer works on of all that it was called with."""
     return next(each for each in (*arguments, *keywords.values()) if isinstance(each, torch.Tensor))
 
@@ -128,3 +128,15 @@ def neutral(layers: Mapping[str, Layer], activations: Mapping[str, torch.Tensor]
         is_input = first_call not in layers
         found[name] = layers[first_call.removesuffix(".input")].neutral(activation, is_input=is_input)
     return found
+
+
+def product(layers: Mapping[str, Layer], outputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the first convolution's output, else a dense layer's: the dtype and memory order of products show there.
+
+    A kernel of one channel would have no telling memory order.
+    """
+    for role in ("convolution", "dense"):
+        for name, output in outputs.items():
+            if name in layers and roles.role(layers[name].module) == role:
+                return output
+    return next(iter(outputs.values()))

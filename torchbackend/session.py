@@ -1,7 +1,7 @@
 """One model in training with PyTorch: batches, dispatch, and what is read back."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +17,7 @@ from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, St
 from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
 from torchbackend import activations, layout, memory, models, optim, own, precision, proofs, tuning
-from torchbackend.own import roles, tracing
+from torchbackend.own import tracing
 from torchbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
@@ -64,7 +64,9 @@ class TorchSession:
             accumulate=spec.accumulate,
         )
         if workload.model.family == PAIR and knobs["channels-last"]:
-            self._refuse_views(workload.model.resized(spec.image_size))
+            image = workload.model.resized(spec.image_size).image
+            images, _ = self._placed(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
+            own.refuse_views(workload.model, lambda: self._step.layer_outputs(images))
         self._several: tuning.Several | None = None
         self._stacked: tuple[torch.Tensor, torch.Tensor]
         self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -140,7 +142,7 @@ class TorchSession:
             self._steps += 1
         dtype, gradients = self._policy.parameter_dtype, internals["gradient"]
         outputs = activations.neutral(self._layers, internals["activation"])
-        _refuse_other_dtypes(outputs, self._policy)
+        own.refuse_other_dtypes(outputs, self._policy)
         found = {f"activation/{name}": array.to(dtype) for name, array in outputs.items()}
         found |= {name: layout.channels_last(internals[name]) for name in ("logits", "loss")}
         kinds = {
@@ -185,7 +187,7 @@ class TorchSession:
         with self._policy.scope():
             outputs = self._step.layer_outputs(images)
             products = {switch.fp32_precision for switch in precision.tf32_switches()}
-        first = self._first_product(outputs)
+        first = activations.product(self._layers, outputs)
         return {
             "parameter_dtype": _name(self._leaves[0].tensor.dtype),
             "compute_dtype": _name(first.dtype),
@@ -206,23 +208,6 @@ class TorchSession:
             "excess_precision": counters["frames"]["ok"] > 0 and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
-
-    def _refuse_views(self, model: ModelSpec) -> None:
-        """Refuse a model that cannot take images in the memory order of channels-last."""
-        images, _ = self._placed(Batch(np.zeros((2, *model.image), np.float32), np.zeros(2, np.int32)))
-        try:
-            self._step.layer_outputs(images)
-        except RuntimeError as error:
-            line = str(error).splitlines()[0]
-            raise Refused(f"{model.arguments['torch']} cannot take channels-last: {line}") from error
-
-    def _first_product(self, outputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return a convolution's output if there is one; a kernel of one channel has no telling memory order."""
-        for role in ("convolution", "dense"):
-            for name, output in outputs.items():
-                if name in self._layers and roles.role(self._layers[name].module) == role:
-                    return output
-        return next(iter(outputs.values()))
 
     def _captured(self, steps: int) -> tuning.Several | None:
         """Return the graph if it may take the next steps, of which so many are asked for."""
@@ -247,15 +232,6 @@ def _model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]
         return own.adopt(spec, policy)
     twin = models.build(spec, policy)
     return twin, layout.names(twin)
-
-
-def _refuse_other_dtypes(outputs: Mapping[str, torch.Tensor], policy: precision.Policy) -> None:
-    """Refuse a layer that turns float64 into something less, which no gate could judge."""
-    for name, output in outputs.items():
-        if policy.compute_dtype == torch.float64 != output.dtype and output.is_floating_point():
-            raise Refused(
-                f"{name} is {_name(output.dtype)} where float64 is asked; allowed: models that keep their dtype"
-            )
 
 
 def _device(name: str) -> torch.device:
@@ -287,7 +263,7 @@ class TorchBackend:
         """See `compare.interface.Backend`."""
         return TorchSession(spec)
 
-    def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:
+    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """See `compare.interface.Backend`."""
         return tracing.trace(model, batch_size).to_json()
 

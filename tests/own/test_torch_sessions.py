@@ -58,7 +58,7 @@ def own(name: str, tensor: torch.Tensor, start: Arrays) -> torch.Tensor:
     if name == "head.weight" and "prototypes.embedding" in start:
         return torch.from_numpy(start["prototypes.embedding"])
     if attribute == "gamma":
-        return torch.from_numpy(start[f"{path}.gamma"]).reshape(tensor.shape)
+        return torch.from_numpy(start[f"{name}.gamma"]).reshape(tensor.shape)
     found = [start[f"{path}.{each}"] for each in NEUTRAL.get(attribute, (attribute,)) if f"{path}.{each}" in start]
     if not found:
         return tensor
@@ -116,6 +116,47 @@ def test_activations_are_recorded_before_what_changes_them_in_place(monkeypatch:
     np.testing.assert_array_equal(
         internals["activation/layers.0.conv2.input"], np.maximum(internals["activation/layers.0.bn1"], 0)
     )
+
+
+def test_what_a_layer_was_given_is_recorded_before_the_layer_changes_it(monkeypatch: pytest.MonkeyPatch):
+    opened = pairs.session(monkeypatch, pairs.matched(pairs.model("unusual")))
+    internals = opened.inspect(batch(8))
+    assert internals["activation/changing.input"].min() < 0
+    np.testing.assert_array_equal(internals["activation/changing.input"], internals["activation/cumulative"])
+
+
+def test_layer_norm_over_whole_images_has_neutral_scales(monkeypatch: pytest.MonkeyPatch):
+    opened = pairs.session(monkeypatch, pairs.matched(pairs.model("unusual")))
+    assert opened.signature()["norm.scale"] == (8, 8, 4)
+    values, internals = opened.export().parameters, opened.inspect(batch(8))
+    given = internals["activation/norm.input"]
+    axes = (1, 2, 3)
+    centred = (given - given.mean(axes, keepdims=True)) / np.sqrt(given.var(axes, keepdims=True) + 1e-5)
+    expected = centred * values["norm.scale"] + values["norm.bias"]
+    np.testing.assert_allclose(internals["activation/norm"], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_an_average_of_all_batches_begins_anew(monkeypatch: pytest.MonkeyPatch):
+    opened = pairs.session(monkeypatch, pairs.matched(pairs.model("unusual")))
+    start = opened.export()
+    for _ in range(2):
+        opened.assign(start.parameters | start.buffers)
+        internals = opened.inspect(batch(8))
+        mean = internals["activation/cumulative.input"].mean((0, 1, 2))
+        np.testing.assert_allclose(internals["buffer/cumulative.mean"], mean, rtol=1e-10)  # of one batch, its own
+
+
+def test_a_convolution_of_one_pixel_crosses_as_the_dense_layer_it_is(monkeypatch: pytest.MonkeyPatch):
+    described = pairs.matched(pairs.model("unusual"))
+    table = described.arguments["names"]["torch"]
+    kernel = next(each for each in table["variables"] if each["own"] == "patches.weight")
+    kernel["shape"] = (3, 4)
+    opened, given = pairs.session(monkeypatch, described), batch(8)
+    assert opened.signature()["patches.kernel"] == (3, 4)
+    values, internals = opened.export().parameters, opened.inspect(given)
+    expected = given.images.astype(np.float64) @ values["patches.kernel"] + values["patches.bias"]
+    np.testing.assert_allclose(internals["activation/patches"], expected, rtol=1e-10, atol=1e-12)
+    assert internals["update/patches.kernel"].shape == (3, 4)
 
 
 def test_a_flattened_input_is_recorded_height_first(monkeypatch: pytest.MonkeyPatch):

@@ -110,6 +110,15 @@ def test_settings_are_those_that_decide_the_arithmetic():
     }
 
 
+def test_a_list_of_parameters_is_the_module_s_that_has_it():
+    found = pairs.traced(pairs.model("unusual"))
+    of = layers(found)
+    assert [(each.own, each.shape) for each in of["(model)"].variables] == [("scales.0", (4,)), ("scales.1", (4,))]
+    assert of["head"].between == ("mean", "multiply", "multiply")
+    assert [each.shape for each in of["norm"].variables] == [(8, 8, 4), (8, 8, 4)]
+    assert found.unused == ()
+
+
 @SAME_WITH_EVEN_KERNEL
 def test_same_padding_is_told_in_pixels_and_as_written():
     found = pairs.traced(pairs.model("flattened"))
@@ -180,15 +189,23 @@ def test_functions_have_words_that_both_frameworks_share(
     assert layers(found)["head"].after == ("conv",)
 
 
-def test_a_function_that_torch_does_not_show_is_followed_by_the_graph(tmp_path: Path):
-    hidden = (
+HIDDEN = {
+    "autograd": (
         "class Swish(torch.autograd.Function):\n"
         "    @staticmethod\n    def forward(ctx, x):\n        return x * torch.sigmoid(x)\n"
         "    @staticmethod\n    def backward(ctx, gradient):\n        return gradient\n\n"
-    )
-    spec = forward(tmp_path, "x = Swish.apply(x).mean((2, 3))", "return self.head(x)")
+        "swish = Swish.apply\n\n"
+    ),
+    "script": "@torch.jit.script\ndef swish(x):\n    return x * torch.sigmoid(x)\n\n",
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_what_a_function_hides_from_torch_is_followed_all_the_same(tmp_path: Path, kind: str):
+    spec = forward(tmp_path, "x = swish(x).mean((2, 3))", "return self.head(x)")
     file = tmp_path / "model.py"
-    file.write_text(file.read_text().replace("class Model", f"{hidden}class Model"))
+    file.write_text(file.read_text().replace("class Model", f"{HIDDEN[kind]}class Model"))
     assert layers(pairs.traced(spec))["head"].after == ("conv",)
 
 

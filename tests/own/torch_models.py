@@ -127,6 +127,40 @@ class Recurring(nn.Module):
         return self.head(x) - 0.1 * self.prototypes(torch.arange(5)).sum(1)
 
 
+class Unusual(nn.Module):
+    """Layer norm over whole images, a list of parameters, an average of all batches, a block that changes its input."""
+
+    def __init__(self, classes=5, size=8):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 4, 1)
+        self.norm = nn.LayerNorm([4, size, size])
+        self.cumulative = nn.BatchNorm2d(4, momentum=None)
+        self.scales = nn.ParameterList([nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(1, 4))])
+        self.changing = Changing()
+        self.head = nn.Linear(4, classes)
+
+    def forward(self, x):
+        x = self.changing(self.cumulative(self.norm(self.patches(x))))
+        x = x.mean((2, 3))
+        for scale in self.scales:
+            x = x * scale
+        return self.head(x)
+
+
+class Changing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(1))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.slope * self.relu(x)
+
+
+def unusual(size=8):
+    return Unusual(size=size)
+
+
 def resnet(classes=5, widths=(4, 6)):
     return ResNet(classes, widths)
 

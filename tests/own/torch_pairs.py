@@ -31,7 +31,7 @@ def table(found: Trace, flattened: dict[str, int] | None = None) -> Names:
     variables = [
         Crossing(
             own=each.own,
-            name=f"{layer.path}.{each.role}",
+            name=f"{each.own if each.role in ('gamma', 'free') else layer.path}.{each.role}",
             shape=each.shape,
             flattened=(flattened or {}).get(each.own),
             is_parameter=each.is_parameter,

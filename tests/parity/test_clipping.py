@@ -13,6 +13,7 @@ import torch
 
 import jaxbackend.optim
 import jaxbackend.precision
+import torchbackend.layout
 import torchbackend.optim
 from compare import workloads
 from compare.interface import Array, Arrays, Session

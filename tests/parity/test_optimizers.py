@@ -10,6 +10,7 @@ import torch
 
 import jaxbackend.optim
 import jaxbackend.precision
+import torchbackend.layout
 import torchbackend.optim
 from compare.interface import Array
 from compare.workloads import OptimizerSpec

@@ -35,9 +35,18 @@ ONLY_JAX = {
     },
 }
 ONLY_TORCH = {
+    "activations.py": {
+        "Layer": "torch's activations come into neutral layout by what their module is",
+        "layers": "see Layer",
+        "neutral": "see Layer",
+        "product": "jax's arrays have one memory order",
+    },
     "layout.py": {
         "Leaf": "flax's variables carry names and have the neutral axes; torch's tensors need both beside them",
         "leaves": "see Leaf",
+        "names": "a twin is read by the same kind of table as a user's model",
+        "channels_last_rows": "see Leaf",
+        "channels_first_rows": "see Leaf",
         "channels_last": "jax activations are channels-last already",
         "stacked": "jax arrays have one memory order",
     },
@@ -62,6 +71,8 @@ ONLY_TORCH = {
 # Arguments that one backend has alone. A step takes its state in jax and holds it in torch, and so on down.
 HOLDS_STATE = "torch's step holds the state, jax's is given it"
 ARGUMENTS = {
+    ("activations.py", "recorded"): "torch's hooks take any layers, inputs too",
+    ("layout.py", "signature"): "torch's is of a table, as its leaves are",
     ("layout.py", "export"): "a whole state in jax, tensors and their leaves in torch",
     ("layout.py", "assign"): "jax makes a new state and places it; torch's leaves know dtype and device",
     ("memory.py", "report"): "only XLA has a compiled program with a static plan",

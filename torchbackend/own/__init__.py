@@ -1,5 +1,6 @@
 """A user's own model: made by the user's factory, checked, and named by the table that its pair was matched to."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +68,23 @@ def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
     if missing:
         raise Refused(f"{reference}: the model has no {missing[0]!r}, which the pair's table names; match it again")
     return model.to(policy.parameter_dtype), table
+
+
+def refuse_views(spec: ModelSpec, evaluate: Callable[[], object]) -> None:
+    """Refuse a model that cannot take images in the memory order of channels-last: one that calls `view` on them."""
+    try:
+        evaluate()
+    except RuntimeError as error:
+        line = str(error).splitlines()[0]
+        raise Refused(f"{spec.arguments['torch']} cannot take channels-last: {line}") from error
+
+
+def refuse_other_dtypes(outputs: Mapping[str, torch.Tensor], policy: Policy) -> None:
+    """Refuse a layer that turns float64 into something less, which no gate could judge."""
+    for name, output in outputs.items():
+        if policy.compute_dtype == torch.float64 != output.dtype and output.is_floating_point():
+            given = str(output.dtype).removeprefix("torch.")
+            raise Refused(f"{name} is {given} where float64 is asked; allowed: models that keep their dtype")
 
 
 def _check(model: object, reference: str) -> None:

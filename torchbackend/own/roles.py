@@ -95,6 +95,11 @@ def is_channels_first(module: nn.Module, shape: Sequence[int]) -> bool:
     return shape[1] == channels or shape[-1] != channels
 
 
+def images(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the neutral shape of images [N, C, ...]: [N, ..., C]."""
+    return (shape[0], *shape[2:], shape[1])
+
+
 def always_channels_first(module: nn.Module) -> bool:
     """Tell whether the module takes images [N, C, H, W] only."""
     whole_images = isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 3
