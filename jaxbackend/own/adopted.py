@@ -98,7 +98,10 @@ class Adopted:
                     turned = spelt(path[:-1]) in seen and roles.turned(seen[spelt(path[:-1])].module, path[-1])
                     found[path] = Leaf(crossing.name, crossing.shape, turned, crossing.flattened)
         if crossings:
-            raise Refused(f"{self._reference}: the model has no variable {next(iter(crossings))!r}")
+            missing = next(iter(crossings))
+            raise Refused(
+                f"{self._reference}: the model has no {missing!r}, which the pair's table names; match it again"
+            )
         return found
 
     def _check_dtypes(self, policy: Policy) -> None:
