@@ -40,7 +40,7 @@ class Adopted:
         self._flattened = {each.name.rpartition(".")[0]: each.flattened for each in kernels}
         self._calls: dict[bool, dict[str, Call]] = {}
         self._check_dtypes(policy)
-        self.leaves: Leaves = self._crossing()
+        self.leaves: Leaves | None = self._crossing()
 
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """See `jaxbackend.functional.Functional`."""
