@@ -11,6 +11,9 @@ from typing import Any
 
 from compare.interface import Refused, RunSpec
 
+PAIR = "pair"
+"""The family of a user's own models (`compare.pairing`)."""
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -250,7 +253,11 @@ def get(name: str) -> Workload:
 
 
 def of(spec: RunSpec) -> Workload:
-    """Return the workload that a child process is to train."""
+    """Return the workload that a child is to build.
+
+    Raises:
+        Refused: for a name that nobody described.
+    """
     return get(spec.workload)
 
 

@@ -1,7 +1,7 @@
 """Names and memory order: between torch's tensors and the neutral arrays of the shared interface.
 
-Torch keeps convolution kernels OIHW and dense kernels [outputs, inputs], so both are transposed on the way. Those of
-transposed convolutions are kept as the convolution's that they transpose, on both sides.
+What a variable is called stands in a table (`compare.pairing.names`): a twin's is made here from its own attributes, a
+user's model is given one. What has which axes is `torchbackend.own.roles`'.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,40 +13,71 @@ import torch
 from torch import nn
 
 from compare.interface import Arrays
-
-_CONV, _DENSE = (2, 3, 1, 0), (1, 0)
+from compare.pairing.names import Crossing, Names
+from torchbackend.own import roles
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One parameter or buffer: neutral name, torch's tensor, and the axes that bring it into neutral order."""
+    """One parameter or buffer: neutral name and shape, torch's tensor, and how that comes into neutral order.
+
+    `axes` is the order of its axes. Rows of `flattened` channels, one after the other ([C, HW]), become [HW, C].
+    """
 
     name: str
     tensor: torch.Tensor
     axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    flattened: int | None
     is_parameter: bool
 
+    def neutral(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor that is shaped like this one in neutral layout."""
+        ordered = tensor.permute(self.axes)
+        if self.flattened is not None:
+            ordered = channels_last_rows(ordered, self.flattened, axis=0)
+        return ordered.reshape(self.shape)
 
-def leaves(model: nn.Module) -> list[Leaf]:
-    """Return every parameter and buffer in the order in which the model declares them."""
-    found: list[Leaf] = []
+    def assign(self, value: torch.Tensor) -> None:
+        """Set the tensor in place from a value in neutral layout, cast to its own dtype."""
+        ordered = self.tensor.permute(self.axes)
+        if self.flattened is not None:
+            value = channels_first_rows(value, self.flattened, axis=0)
+        ordered.copy_(value.reshape(ordered.shape))
+
+
+def names(model: nn.Module) -> Names:
+    """Return a twin's table: every parameter and buffer in the order in which it declares them, and every layer."""
+    variables: list[Crossing] = []
     for path, module in model.named_modules():
-        for kind, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
-            for attribute, tensor in tensors.items():
-                if tensor is not None and attribute != "num_batches_tracked":
-                    name, axes = _neutral(module, attribute, tensor)
-                    found.append(Leaf(f"{path}.{name}", tensor, axes, kind == "parameter"))
+        for attribute, tensor, is_parameter in roles.tensors(module):
+            each = roles.variable(module, path, attribute, tensor, is_parameter)
+            name = attribute if each.role in ("gamma", "free") else each.role
+            shape = tuple(tensor.permute(roles.axes(module, attribute, tensor)).shape)
+            variables.append(Crossing(each.own, roles.joined(path, name), shape, None, is_parameter))
+    return Names(tuple(variables), {path: path for path, module in model.named_modules() if not any(module.children())})
+
+
+def leaves(model: nn.Module, table: Names | None = None) -> list[Leaf]:
+    """Return every parameter and buffer of a model's table (None: a twin's) in its order."""
+    found: list[Leaf] = []
+    for each in (table or names(model)).variables:
+        path, _, attribute = each.own.rpartition(".")
+        module = model.get_submodule(path)
+        tensor: torch.Tensor = getattr(module, attribute)
+        axes = roles.axes(module, attribute, tensor)
+        found.append(Leaf(each.name, tensor, axes, each.shape, each.flattened, each.is_parameter))
     return found
 
 
-def signature(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return name to shape of every parameter and buffer, in the order in which the model declares them."""
-    return {leaf.name: tuple(leaf.tensor.permute(leaf.axes).shape) for leaf in leaves(model)}
+def signature(table: Names) -> dict[str, tuple[int, ...]]:
+    """Return name to shape of every parameter and buffer, in the table's order."""
+    return {each.name: each.shape for each in table.variables}
 
 
 def export(tensors: Mapping[str, torch.Tensor], leaves: Sequence[Leaf]) -> dict[str, torch.Tensor]:
     """Return tensors that are shaped like leaves, by the leaves' names, in neutral layout."""
-    return {leaf.name: tensors[leaf.name].detach().permute(leaf.axes) for leaf in leaves if leaf.name in tensors}
+    return {leaf.name: leaf.neutral(tensors[leaf.name].detach()) for leaf in leaves if leaf.name in tensors}
 
 
 def fetched(arrays: Mapping[str, torch.Tensor]) -> Arrays:
@@ -77,13 +108,16 @@ def assign(leaves: Sequence[Leaf], arrays: Mapping[str, Any]) -> None:
     """Set parameters and buffers in place from neutral arrays, cast to their own dtype."""
     with torch.no_grad():
         for leaf in leaves:
-            leaf.tensor.permute(leaf.axes).copy_(torch.from_numpy(np.asarray(arrays[leaf.name])))
+            leaf.assign(torch.from_numpy(np.asarray(arrays[leaf.name])))
 
 
-def _neutral(module: nn.Module, attribute: str, tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    same = tuple(range(tensor.ndim))
-    if isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
-        return {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}[attribute], same
-    if attribute == "weight":
-        return "kernel", _CONV if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)) else _DENSE
-    return attribute, same
+def channels_last_rows(tensor: torch.Tensor, channels: int, *, axis: int) -> torch.Tensor:
+    """Return a tensor whose axis was flattened channels first ([C, HW]) with that axis in the order [HW, C]."""
+    axis %= tensor.ndim
+    return tensor.unflatten(axis, (channels, -1)).transpose(axis, axis + 1).flatten(axis, axis + 1)
+
+
+def channels_first_rows(tensor: torch.Tensor, channels: int, *, axis: int) -> torch.Tensor:
+    """Undo `channels_last_rows`."""
+    axis %= tensor.ndim
+    return tensor.unflatten(axis, (-1, channels)).transpose(axis, axis + 1).flatten(axis, axis + 1)

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from compare.interface import Arrays, Refused
 from compare.workloads import OptimizerSpec
 from torchbackend import layout
 
 
-def build(spec: OptimizerSpec, model: nn.Module, *, fused: bool, capturable: bool) -> torch.optim.Optimizer:
+def build(
+    spec: OptimizerSpec, leaves: Sequence[layout.Leaf], *, fused: bool, capturable: bool
+) -> torch.optim.Optimizer:
     """Return the update rule of a workload over a model's parameters.
 
     `fused` updates all parameters in one kernel (None leaves torch's own choice); `capturable` keeps what changes from
@@ -21,7 +22,7 @@ def build(spec: OptimizerSpec, model: nn.Module, *, fused: bool, capturable: boo
     Raises:
         Refused: a scheduled learning rate of SGD on the device, but not `fused`.
     """
-    groups, rate = _groups(spec, model), spec.learning_rate
+    groups, rate = _groups(spec, leaves), spec.learning_rate
     choice = True if fused else None
     if capturable and not spec.schedule.is_constant:
         if spec.name == "sgd" and not fused:
@@ -84,10 +85,10 @@ def export(optimizer: torch.optim.Optimizer, leaves: Sequence[layout.Leaf]) -> A
     return arrays
 
 
-def _groups(spec: OptimizerSpec, model: nn.Module) -> list[dict[str, Any]]:
-    leaves = [leaf for leaf in layout.leaves(model) if leaf.is_parameter]
+def _groups(spec: OptimizerSpec, leaves: Sequence[layout.Leaf]) -> list[dict[str, Any]]:
+    parameters = [leaf for leaf in leaves if leaf.is_parameter]
     if not spec.decay_kernels_only:
-        return [{"params": [leaf.tensor for leaf in leaves], "weight_decay": spec.weight_decay}]
-    kernels = [leaf.tensor for leaf in leaves if leaf.name.endswith("kernel")]
-    others = [leaf.tensor for leaf in leaves if not leaf.name.endswith("kernel")]
+        return [{"params": [leaf.tensor for leaf in parameters], "weight_decay": spec.weight_decay}]
+    kernels = [leaf.tensor for leaf in parameters if leaf.name.endswith("kernel")]
+    others = [leaf.tensor for leaf in parameters if not leaf.name.endswith("kernel")]
     return [{"params": kernels, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]

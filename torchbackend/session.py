@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch.backends import cudnn
 
 from compare import workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
-from torchbackend import layout, memory, models, optim, precision, proofs, tuning
+from compare.pairing.names import Names
+from compare.workloads import PAIR, ModelSpec
+from torchbackend import activations, layout, memory, models, optim, own, precision, proofs, tuning
+from torchbackend.own import tracing
 from torchbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
@@ -23,7 +27,7 @@ class TorchSession:
     """`compare.interface.Session` in PyTorch."""
 
     def __init__(self, spec: RunSpec) -> None:
-        workload, knobs = workloads.get(spec.workload), spec.knobs
+        workload, knobs = workloads.of(spec), spec.knobs
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)
@@ -34,14 +38,18 @@ class TorchSession:
         cudnn.deterministic = spec.deterministic
         cudnn.benchmark = bool(knobs["kernel-search"])
         tuning.prepare(knobs, spec.device)
-        model = models.build(workload.model.resized(spec.image_size), self._policy)
-        self._signature = layout.signature(model)
+        model, table = _model(workload.model.resized(spec.image_size), self._policy)
+        self._signature = layout.signature(table)
         model = model.to(self._device)
         if knobs["channels-last"]:
             # torch's annotations leave out this form, which its documentation has.
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._leaves, self._layers = layout.leaves(model, table), activations.layers(model, table)
         update = optim.build(
-            workload.optimizer, model, fused=bool(knobs["fused-optimizer"]), capturable=bool(knobs["graph-capture"])
+            workload.optimizer,
+            self._leaves,
+            fused=bool(knobs["fused-optimizer"]),
+            capturable=bool(knobs["graph-capture"]),
         )
         self._step = TrainingStep(
             model,
@@ -49,11 +57,16 @@ class TorchSession:
             self._policy,
             self._device,
             knobs,
+            layers=table.layers,
+            inputs=workload.model.family == PAIR,
             rule=workload.optimizer,
             smoothing=workload.label_smoothing,
             accumulate=spec.accumulate,
         )
-        self._leaves = layout.leaves(model)
+        if workload.model.family == PAIR and knobs["channels-last"]:
+            image = workload.model.resized(spec.image_size).image
+            images, _ = self._placed(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
+            own.refuse_views(workload.model, lambda: self._step.layer_outputs(images))
         self._several: tuning.Several | None = None
         self._stacked: tuple[torch.Tensor, torch.Tensor]
         self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -127,11 +140,15 @@ class TorchSession:
             before = {leaf.name: leaf.tensor.detach().clone() for leaf in parameters}
             internals = self._step.inspected(*self._placed(batch))
             self._steps += 1
-        dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
-        found = {f"activation/{name}": layout.channels_last(array.to(dtype)) for name, array in outputs.items()}
+        dtype, gradients = self._policy.parameter_dtype, internals["gradient"]
+        outputs = activations.neutral(self._layers, internals["activation"])
+        own.refuse_other_dtypes(outputs, self._policy)
+        found = {f"activation/{name}": array.to(dtype) for name, array in outputs.items()}
         found |= {name: layout.channels_last(internals[name]) for name in ("logits", "loss")}
         kinds = {
-            "gradient": {leaf.name: gradients[id(leaf.tensor)] for leaf in parameters},
+            "gradient": {
+                leaf.name: gradients.get(id(leaf.tensor), torch.zeros_like(leaf.tensor)) for leaf in parameters
+            },
             "update": {leaf.name: leaf.tensor.detach() - before[leaf.name] for leaf in parameters},
             "buffer": {leaf.name: leaf.tensor for leaf in self._leaves if not leaf.is_parameter},
         }
@@ -149,6 +166,17 @@ class TorchSession:
             step=self._steps,
         )
 
+    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+        """See `compare.interface.Session`."""
+        if layer not in self._layers:
+            raise Refused(f"no layer {layer!r} in this session; allowed: {', '.join(self._layers)}")
+        placed = torch.from_numpy(inputs).to(self._device)
+        if placed.is_floating_point():
+            placed = placed.to(self._policy.parameter_dtype)
+        with self._policy.scope(), self._policy.autocast(self._device.type):
+            output = self._layers[layer].alone(placed, training=training)
+        return layout.fetched({"output": output.to(self._policy.parameter_dtype)})["output"]
+
     def memory(self) -> Memory:
         """See `compare.interface.Session`."""
         return memory.report(self._device)
@@ -159,7 +187,7 @@ class TorchSession:
         with self._policy.scope():
             outputs = self._step.layer_outputs(images)
             products = {switch.fp32_precision for switch in precision.tf32_switches()}
-        first = next(iter(outputs.values()))  # of a convolution; a kernel of one channel has no telling memory order
+        first = activations.product(self._layers, outputs)
         return {
             "parameter_dtype": _name(self._leaves[0].tensor.dtype),
             "compute_dtype": _name(first.dtype),
@@ -198,6 +226,14 @@ class TorchSession:
         return images, labels
 
 
+def _model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]:
+    """Return a model, its values yet to be assigned, and the table of what it consists of."""
+    if spec.family == PAIR:
+        return own.adopt(spec, policy)
+    twin = models.build(spec, policy)
+    return twin, layout.names(twin)
+
+
 def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise Refused("torch sees no cuda device")
@@ -226,6 +262,10 @@ class TorchBackend:
     def open(self, spec: RunSpec) -> TorchSession:
         """See `compare.interface.Backend`."""
         return TorchSession(spec)
+
+    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
+        """See `compare.interface.Backend`."""
+        return tracing.trace(model, batch_size).to_json()
 
     def out_of_memory(self, error: BaseException) -> bool:
         """See `compare.interface.Backend`."""

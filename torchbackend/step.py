@@ -16,7 +16,8 @@ class TrainingStep:
     """One model's training step and evaluation, turned into programs as the knobs say.
 
     A step takes its batch in `accumulate` equal micro-batches, one after the other: batch norm sees each alone, their
-    mean losses are averaged, and so are their gradients, which then make one update.
+    mean losses are averaged, and so are their gradients, which then make one update. `layers` are those whose outputs
+    are recorded, with their `inputs` if asked (`activations.recorded`).
     """
 
     def __init__(
@@ -27,11 +28,14 @@ class TrainingStep:
         device: torch.device,
         knobs: Mapping[str, Any],
         *,
+        layers: Mapping[str, str],
+        inputs: bool = False,
         rule: OptimizerSpec,
         smoothing: float = 0.0,
         accumulate: int = 1,
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
+        self._layers, self._inputs = layers, inputs
         self._rule, self._smoothing, self._accumulate = rule, smoothing, accumulate
         # The steps taken, counted where the optimizer reads its learning rate: what a captured step asks of Python, its
         # graph would repeat forever.
@@ -57,7 +61,7 @@ class TrainingStep:
         self.update.zero_grad()
         shares, logits, activation = list[torch.Tensor](), list[torch.Tensor](), list[dict[str, torch.Tensor]]()
         for part in self._parts(images, labels):
-            with activations.recorded(self.model) as outputs:
+            with activations.recorded(self.model, self._layers, inputs=self._inputs) as outputs:
                 share, found = self._inspected_forward(*part)
             self.scaling.scale(share).backward()
             shares.append(share.detach())
@@ -86,7 +90,7 @@ class TrainingStep:
         """Return every layer's output in evaluation mode, outside the compiled programs."""
         self.model.eval()
         try:
-            with torch.no_grad(), activations.recorded(self.model) as outputs:
+            with torch.no_grad(), activations.recorded(self.model, self._layers) as outputs:
                 self._eval_logits(images)
             return outputs
         finally:
@@ -94,7 +98,7 @@ class TrainingStep:
 
     def reset(self) -> None:
         """Bring optimizer and loss scale to their start, in place, because a captured graph holds these tensors."""
-        for value in (*self._moments(), self._clock):
+        for value in (*self._moments(), self._clock, *self._batches_seen()):
             value.zero_()
         if self._policy.loss_scale is not None:
             self.scaling.load_state_dict(precision.loss_scale(self._policy, self._device.type).state_dict())
@@ -134,6 +138,10 @@ class TrainingStep:
     def _moments(self) -> list[torch.Tensor]:
         states = self.update.state.values()
         return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+
+    def _batches_seen(self) -> list[torch.Tensor]:
+        """Return the counts that batch norms without momentum average by."""
+        return [buffer for name, buffer in self.model.named_buffers() if name.endswith("num_batches_tracked")]
 
     def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with self._policy.autocast(self._device.type):

@@ -16,6 +16,7 @@ import numpy as np
 
 from compare import protocol, worker, workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
+from compare.workloads import ModelSpec
 from tests.fakebackend.script import Script
 
 CLASSES = 10
@@ -81,6 +82,13 @@ class FakeSession:
         internals: Arrays = {"loss": loss, "logits": logits, "activation/dense": logits}
         internals |= {f"gradient/{name}": gradient for name, gradient in gradients.items()}
         return internals | {f"update/{name}": self._parameters[name] - old[name] for name in old}
+
+    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+        self._script.at("alone")
+        if layer != "dense":
+            raise Refused(f"the fake backend has no layer {layer!r}; allowed: dense")
+        self._finish()
+        return self._forward(inputs.reshape(len(inputs), -1).astype(self._dtype))
 
     def export(self) -> State:
         self._script.at("export")
@@ -161,6 +169,9 @@ class FakeBackend:
             raise Refused(f"the fake backend has no {spec.precision}; allowed: float32, float64")
         model = workloads.get(spec.workload).model.resized(spec.image_size)
         return FakeSession(spec, self._script, inputs=math.prod(model.image))
+
+    def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:
+        raise Refused(f"the fake backend has no models but its own; allowed: workloads, not {model.family}")
 
     def out_of_memory(self, error: BaseException) -> bool:
         return "out of fake memory" in str(error)

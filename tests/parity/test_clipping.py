@@ -13,6 +13,7 @@ import torch
 
 import jaxbackend.optim
 import jaxbackend.precision
+import torchbackend.layout
 import torchbackend.optim
 from compare import workloads
 from compare.interface import Array, Arrays, Session
@@ -51,7 +52,9 @@ def jax_steps(spec: OptimizerSpec) -> list[Arrays]:
 
 def torch_steps(spec: OptimizerSpec, *, fused: bool = False) -> list[Arrays]:
     values = {name: torch.nn.Parameter(torch.from_numpy(array.copy())) for name, array in START.items()}
-    rule = torchbackend.optim.build(spec, torch.nn.ParameterList(values.values()), fused=fused, capturable=False)
+    rule = torchbackend.optim.build(
+        spec, torchbackend.layout.leaves(torch.nn.ParameterList(values.values())), fused=fused, capturable=False
+    )
     found: list[Arrays] = []
     for gradients in GRADIENTS:
         for name, value in values.items():

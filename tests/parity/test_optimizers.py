@@ -10,6 +10,7 @@ import torch
 
 import jaxbackend.optim
 import jaxbackend.precision
+import torchbackend.layout
 import torchbackend.optim
 from compare.interface import Array
 from compare.workloads import OptimizerSpec
@@ -41,7 +42,9 @@ def jax_steps(spec: OptimizerSpec, precision: str, steps: int) -> list[Array]:
 def torch_steps(spec: OptimizerSpec, precision: str, steps: int, *, fused: bool = False) -> list[Array]:
     dtype = torch.float64 if precision == "float64" else torch.float32
     value = torch.nn.Parameter(torch.tensor(START, dtype=dtype))
-    rule = torchbackend.optim.build(spec, torch.nn.ParameterList([value]), fused=fused, capturable=False)
+    rule = torchbackend.optim.build(
+        spec, torchbackend.layout.leaves(torch.nn.ParameterList([value])), fused=fused, capturable=False
+    )
     found = []
     for gradient in GRADIENTS[:steps]:
         value.grad = torch.from_numpy(gradient).to(dtype)

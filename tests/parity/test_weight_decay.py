@@ -60,7 +60,7 @@ def torch_steps(spec: OptimizerSpec, *, fused: bool = False) -> list[Arrays]:
     )
     leaves = torchbackend.layout.leaves(model)
     torchbackend.layout.assign(leaves, START)
-    rule = torchbackend.optim.build(spec, model, fused=fused, capturable=False)
+    rule = torchbackend.optim.build(spec, leaves, fused=fused, capturable=False)
     for gradients in GRADIENTS:
         for leaf in leaves:
             to_torch = np.argsort(leaf.axes)

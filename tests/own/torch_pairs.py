@@ -1,0 +1,72 @@
+"""Sessions and traces of torch models that tests wrote, without a partner: tables straight from the trace."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torchbackend.session
+from compare import knobs, weights, workloads
+from compare.interface import RunSpec, Session
+from compare.pairing import trace
+from compare.pairing.names import Crossing, Names
+from compare.pairing.trace import Trace
+from compare.workloads import PAIR, ModelSpec, OptimizerSpec, Workload
+
+MODELS = Path(__file__).with_name("torch_models.py")
+SGD = OptimizerSpec("sgd", learning_rate=0.05, momentum=0.9, nesterov=True)
+
+
+def model(factory: str, *, file: Path = MODELS, size: int = 8, **arguments: Any) -> ModelSpec:
+    return ModelSpec(PAIR, (size, size, 3), 5, {"torch": f"{file}:{factory}", "arguments": {"torch": arguments}})
+
+
+def traced(spec: ModelSpec, batch_size: int = 3) -> Trace:
+    return trace.from_json(torchbackend.session.BACKEND.trace(spec, batch_size))
+
+
+def table(found: Trace, flattened: dict[str, int] | None = None) -> Names:
+    """Return the table of names that are the model's own, `flattened` giving channels by the kernel's own name."""
+    variables = [
+        Crossing(
+            own=each.own,
+            name=f"{each.own if each.role in ('gamma', 'free') else layer.path}.{each.role}",
+            shape=each.shape,
+            flattened=(flattened or {}).get(each.own),
+            is_parameter=each.is_parameter,
+        )
+        for layer in found.layers
+        for each in layer.variables
+    ]
+    return Names(tuple(variables), {layer.path: layer.path for layer in found.layers})
+
+
+def matched(spec: ModelSpec, flattened: dict[str, int] | None = None) -> ModelSpec:
+    names = table(traced(spec), flattened).to_json()
+    return replace(spec, arguments={**spec.arguments, "names": {"torch": names}})
+
+
+def session(
+    patch: pytest.MonkeyPatch, spec: ModelSpec, tuning: str = "stock", optimizer: OptimizerSpec = SGD, **changes: Any
+) -> Session:
+    """Return a session with randomised weights."""
+    workload = Workload("own", "", spec, optimizer, "digits", 4, 1)
+    patch.setattr(workloads, "of", lambda _: workload)
+    options: dict[str, Any] = {
+        "precision": "float64",
+        "device": "cpu",
+        "batch_size": 4,
+        "seed": 3,
+        "epochs": 1,
+        "data": "",
+    }
+    resolved = knobs.resolve("torch", tuning, "cpu", "digits-cnn")
+    opened = torchbackend.session.BACKEND.open(RunSpec(workload="own", knobs=resolved, **(options | changes)))
+    known = {name: shape for name, shape in opened.signature().items() if not name.endswith("embedding")}
+    values = weights.randomised(known, 3)
+    for name, shape in opened.signature().items():
+        if name.endswith("embedding"):
+            values[name] = weights.randomised({"kernel": shape}, 3)["kernel"]
+    opened.assign(values)
+    return opened
