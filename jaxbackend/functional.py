@@ -45,7 +45,7 @@ class Functional(Protocol):
 class Twin:
     """A twin: a flax.nnx model of `jaxbackend.models`, as a `Functional`."""
 
-    leaves = None
+    leaves: layout.Leaves | None = None
 
     def __init__(self, model: nnx.Module) -> None:
         self.signature = layout.signature(model)

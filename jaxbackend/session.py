@@ -12,7 +12,7 @@ import numpy as np
 
 from compare import workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
-from compare.workloads import ModelSpec
+from compare.workloads import PAIR, ModelSpec
 from jaxbackend import layout, memory, models, optim, own, precision, proofs, tuning
 from jaxbackend.functional import Functional, Twin
 from jaxbackend.own import tracing
@@ -106,12 +106,6 @@ class JaxSession:
             placed, _ = self._placed(Batch(images, np.zeros(len(images), np.int32)))
             return np.asarray(self._step.evaluate(self._state, placed))
 
-    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
-        """See `compare.interface.Session`."""
-        with self._policy.scope():
-            placed = jax.device_put(np.asarray(inputs, self._policy.parameter_dtype), self._device)
-            return np.asarray(self._step.alone(self._state, layer, placed, training))
-
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.interface.Session`."""
         with self._policy.scope():
@@ -139,6 +133,12 @@ class JaxSession:
             optimizer=optim.export(state.optimizer, self._model.leaves),
             step=int(state.step),
         )
+
+    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+        """See `compare.interface.Session`."""
+        with self._policy.scope():
+            placed = jax.device_put(np.asarray(inputs, self._policy.parameter_dtype), self._device)
+            return np.asarray(self._step.alone(self._state, layer, placed, training))
 
     def memory(self) -> Memory:
         """See `compare.interface.Session`."""
@@ -196,7 +196,7 @@ class JaxSession:
 
 
 def _model(spec: ModelSpec, policy: precision.Policy) -> Functional:
-    return own.adopt(spec, policy) if spec.family == "pair" else Twin(models.build(spec, policy))
+    return own.adopt(spec, policy) if spec.family == PAIR else Twin(models.build(spec, policy))
 
 
 def _device(name: str) -> Any:

@@ -11,6 +11,7 @@ from compare.pairing.advice import Difference
 from compare.pairing.matching import Matching
 from compare.pairing.trace import Trace
 
+_CAUSE = "; likely cause: "
 _TENSOR = re.compile(r"(?:step\d+/\w+|delta)/(\S+)|evaluation/logits|step\d+/(?:logits|loss)")
 
 
@@ -38,23 +39,20 @@ class Pairing:
 
         Where that layer's settings are equal, those of the nearest layer before it whose settings are not.
         """
-        notes = [*self.matching.remarks]
+        notes, mismatch = [*self.matching.remarks], certificate.first_mismatch
         if not certificate.passed:
-            notes += self._reasons(certificate.first_mismatch or "")
-        return replace(certificate, notes=(*notes, *certificate.notes))
+            reasons = self._reasons(mismatch or "")
+            notes += [line for each in reasons for line in _told(each)]
+            at = [each for each in reasons if self._position(each) == self._place(mismatch or "")]
+            if at and mismatch:
+                mismatch = f"{mismatch.partition(_CAUSE)[0]}{_CAUSE}{at[0].advice[0].cause}"
+        return replace(certificate, first_mismatch=mismatch, notes=(*notes, *certificate.notes))
 
-    def _reasons(self, mismatch: str) -> Iterator[str]:
+    def _reasons(self, mismatch: str) -> list[Difference]:
         place = self._place(mismatch)
         differing = [each for each in advice.differences(self.matching) if self._position(each) <= place]
         at = [each for each in differing if self._position(each) == place]
-        found = at or [each for each in differing if not each.is_harmless][-1:]
-        for each in found:
-            yield f"torch's {each.torch} against flax's {each.jax}:"
-            for row in each.rows:
-                mark = "   <- differs" if row.differs else ""
-                yield f"  {row.setting}: torch {row.torch}, flax {row.jax}{mark}"
-            for reason in each.advice:
-                yield f"  {reason.sentence}"
+        return at or [each for each in differing if not each.is_harmless][-1:]
 
     def _place(self, mismatch: str) -> int:
         """Return the number of the layer that a mismatch names, one past the last for the logits."""
@@ -88,3 +86,13 @@ class Pairing:
                 for backend, traced in self.traces.items()
             },
         }
+
+
+def _told(difference: Difference) -> Iterator[str]:
+    """Yield both layers' settings beside each other, and what would make them equal."""
+    yield f"torch's {difference.torch} against flax's {difference.jax}:"
+    for row in difference.rows:
+        mark = "   <- differs" if row.differs else ""
+        yield f"  {row.setting}: torch {row.torch}, flax {row.jax}{mark}"
+    for reason in difference.advice:
+        yield f"  {reason.sentence}"

@@ -40,7 +40,7 @@ class Adopted:
         self._flattened = {each.name.rpartition(".")[0]: each.flattened for each in kernels}
         self._calls: dict[bool, dict[str, Call]] = {}
         self._check_dtypes(policy)
-        self.leaves: Leaves = self._crossing()
+        self.leaves: Leaves | None = self._crossing()
 
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """See `jaxbackend.functional.Functional`."""
@@ -98,7 +98,10 @@ class Adopted:
                     turned = spelt(path[:-1]) in seen and roles.turned(seen[spelt(path[:-1])].module, path[-1])
                     found[path] = Leaf(crossing.name, crossing.shape, turned, crossing.flattened)
         if crossings:
-            raise Refused(f"{self._reference}: the model has no variable {next(iter(crossings))!r}")
+            missing = next(iter(crossings))
+            raise Refused(
+                f"{self._reference}: the model has no {missing!r}, which the pair's table names; match it again"
+            )
         return found
 
     def _check_dtypes(self, policy: Policy) -> None:

@@ -19,7 +19,7 @@ class LinenModel:
     framework = "flax.linen"
 
     def __init__(self, module: linen.Module, images: jax.ShapeDtypeStruct) -> None:
-        self._module = module
+        self._module: Any = module  # whose call takes what its own signature says
         self._dropout: dict[str, None] = {}
         self.layers: tuple[str, ...] = ()
         shapes = jax.eval_shape(self._initial, images)
@@ -44,12 +44,9 @@ class LinenModel:
                 **options(self._module, training),
                 mutable=["batch_stats"],
             )
-        new = traverse_util.flatten_dict(changed.get("batch_stats", {}))
+        new: dict[Any, Any] = traverse_util.flatten_dict(changed.get("batch_stats", {}))
         return result, nnx.from_flat_state(
-            (
-                path,
-                variable.replace(new[path].astype(variable.get_value().dtype) if path in new else variable.get_value()),
-            )
+            (path, variable.replace(new[path].astype(variable.get_value().dtype)) if path in new else variable)
             for path, variable in nnx.to_flat_state(buffers)
         )
 
@@ -84,7 +81,7 @@ class LinenModel:
 
 
 def _state(shapes: Any, kind: type[nnx.Variable[Any]]) -> nnx.State:
-    flat = traverse_util.flatten_dict(shapes)
+    flat: dict[Any, Any] = traverse_util.flatten_dict(shapes)
     return nnx.from_flat_state(
         (path, kind((jnp.ones if path[-1] == "var" else jnp.zeros)(each.shape, each.dtype)))
         for path, each in flat.items()

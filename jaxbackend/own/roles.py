@@ -12,7 +12,7 @@ from flax import linen, nnx
 
 from jaxbackend import layers
 
-Settings = dict[str, Any]
+_Settings = dict[str, Any]
 
 # Linen's classes and nnx's; the twins' own layers derive from nnx's but for their norms.
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -53,7 +53,7 @@ def turned(module: Any, attribute: Any) -> bool:
     return role(module) == "transposed-convolution" and attribute == "kernel" and not module.transpose_kernel
 
 
-def settings(module: Any, kind: str, convolution: Mapping[str, Any] | None, call: Mapping[str, Any]) -> Settings:
+def settings(module: Any, kind: str, convolution: Mapping[str, Any] | None, call: Mapping[str, Any]) -> _Settings:
     """Return what decides the arithmetic of a module that acts as this kind of layer, as `compare.pairing.trace` does.
 
     `convolution` has the parameters of XLA's convolution (`jax.lax.conv_general_dilated`) that the layer came out as,
@@ -72,7 +72,7 @@ def settings(module: Any, kind: str, convolution: Mapping[str, Any] | None, call
     return {}
 
 
-def written(module: Any) -> Settings:
+def written(module: Any) -> _Settings:
     """Return the settings that the user wrote in another way than `settings` has them."""
     kind = role(module)
     if kind == "transposed-convolution" or (kind == "convolution" and isinstance(module.padding, str)):
@@ -90,8 +90,8 @@ def arguments(module: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) 
         return dict(options)
 
 
-def _convolution(module: Any, convolution: Mapping[str, Any]) -> Settings:
-    found: Settings = {
+def _convolution(module: Any, convolution: Mapping[str, Any]) -> _Settings:
+    found: _Settings = {
         "kernel": list(convolution["kernel"]),
         "stride": list(convolution["window_strides"]),
         "dilation": list(convolution["rhs_dilation"]),
@@ -107,7 +107,7 @@ def _convolution(module: Any, convolution: Mapping[str, Any]) -> Settings:
     return found
 
 
-def _transposed(module: Any, convolution: Mapping[str, Any]) -> Settings:
+def _transposed(module: Any, convolution: Mapping[str, Any]) -> _Settings:
     dilation = list(convolution["rhs_dilation"])
     reach = [(size - 1) * apart for size, apart in zip(convolution["kernel"], dilation, strict=True)]
     near = [size - sides[0] for size, sides in zip(reach, convolution["padding"], strict=True)]
@@ -128,7 +128,7 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (tuple, list)) else value
 
 
-def _batch_norm(module: Any, call: Mapping[str, Any]) -> Settings:
+def _batch_norm(module: Any, call: Mapping[str, Any]) -> _Settings:
     running = call.get("use_running_average")
     running = module.use_running_average if running is None else running
     own = isinstance(module, layers.BatchNorm)
@@ -142,7 +142,7 @@ def _batch_norm(module: Any, call: Mapping[str, Any]) -> Settings:
     }
 
 
-def _norm(module: Any) -> Settings:
+def _norm(module: Any) -> _Settings:
     return {
         "epsilon": float(module.epsilon),
         "fast_variance": bool(getattr(module, "use_fast_variance", False)),

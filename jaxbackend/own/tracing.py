@@ -138,7 +138,8 @@ def _pass(model: Own, images: jax.ShapeDtypeStruct) -> _Pass:
             )
             for each, given in zip(flat, values, strict=True)
         ]
-        result, _ = model.run(*states, images, training=True, around=around)
+        parameters, buffers = states
+        result, _ = model.run(parameters, buffers, images, training=True, around=around)
         if not isinstance(result, jax.Array):
             raise Refused(f"the model returns a {type(result).__name__}; allowed: one array of logits")
         return result
@@ -190,7 +191,7 @@ def _plain_pools() -> Iterator[None]:
     """Have the twins' max-pool, which a user's model may be built of, written as XLA's, so that it is told by that."""
 
     def pooled(self: layers.MaxPool, x: jax.Array) -> jax.Array:
-        sides = [(self.padding, self.padding)] * 2
+        sides: Any = [(self.padding, self.padding)] * 2
         return linen.max_pool(x, (self.size,) * 2, (self.stride,) * 2, padding=sides)
 
     with mock.patch.object(layers.MaxPool, "__call__", pooled):

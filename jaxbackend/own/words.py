@@ -101,8 +101,8 @@ def _clamped(equation: Any) -> str:
 
 
 def _literal(variable: Any) -> Any:
-    value = getattr(variable, "val", None)  # only a literal has one
-    return value.item() if hasattr(value, "item") and value.ndim == 0 else value
+    value: Any = getattr(variable, "val", None)  # only a literal has one
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def _longer(shape: Sequence[int]) -> list[int]:

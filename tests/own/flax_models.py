@@ -10,6 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxbackend import layers
+from jaxbackend.precision import Policy
+
 ModuleDef = Any
 
 
@@ -182,6 +185,26 @@ class Flagged(nnx.Module):
 
 def flagged():
     return Flagged(nnx.Rngs(3))
+
+
+class LikeOurTwins(nnx.Module):
+    """Of samestep's own layers."""
+
+    def __init__(self, policy):
+        self.conv = layers.Conv(3, 6, 3, padding=1, policy=policy)
+        self.norm = layers.BatchNorm(6, policy=policy)
+        self.pool = layers.MaxPool(2)
+        self.up = layers.ConvTranspose(6, 6, 2, stride=2, policy=policy)
+        self.scale = layers.LayerScale(6, policy=policy)
+        self.head = layers.Dense(6, 5, policy=policy)
+
+    def __call__(self, x):
+        x = self.pool(layers.relu(self.norm(self.conv(x))))
+        return self.head(self.scale(self.up(x)).mean((1, 2)))
+
+
+def like_our_twins(dtype, param_dtype):
+    return LikeOurTwins(Policy(param_dtype, dtype, None, None))
 
 
 def wrong_type():

@@ -54,7 +54,6 @@ def named(spec: ModelSpec, flattened: Mapping[str, int] | None = None) -> ModelS
 
 
 def opened(
-    patch: pytest.MonkeyPatch,
     spec: ModelSpec,
     tuning: str = "stock",
     optimizer: OptimizerSpec = OPTIMIZER,
@@ -62,10 +61,11 @@ def opened(
 ) -> Session:
     """Return a session of the model, weights randomised."""
     workload = Workload("own", "a user's", spec, optimizer, "synthetic", batch_size=4, epochs=1)
-    patch.setattr(workloads, "WORKLOADS", {**workloads.WORKLOADS, "own": workload})
     values: dict[str, Any] = {"precision": "float64", "device": "cpu", "batch_size": 4, "seed": 3, "epochs": 1}
     chosen = knobs.resolve("jax", tuning, "cpu", "own")
-    session = BACKEND.open(RunSpec(workload="own", knobs=chosen, data="", **(values | changes)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workloads, "WORKLOADS", {**workloads.WORKLOADS, "own": workload})
+        session = BACKEND.open(RunSpec(workload="own", knobs=chosen, data="", **(values | changes)))
     session.assign(randomised(session.signature()))
     return session
 

@@ -1,22 +1,49 @@
 """Sessions of users' flax models: what they train, record and give back under neutral names."""
 
+from dataclasses import dataclass
+from functools import cache
+
 import numpy as np
 import pytest
 
 from compare.interface import Arrays, Refused, Session
 from compare.pairing.trace import Layer
-from compare.workloads import OptimizerSpec
+from compare.workloads import ModelSpec, OptimizerSpec
 from tests.own import jax_pairs, torch_layers
 from tests.parity import twins
 
-IMAGE = (13, 13, 3)
 FACTORIES = ("resnet", "kinds", "shared", "nnx_net", "flagged")
 FLATTENED = {"kinds": {"hidden": 6}}
 EVERY = pytest.mark.parametrize("factory", FACTORIES)
 
 
-def spec(factory: str):
-    return jax_pairs.named(jax_pairs.model(factory, IMAGE), FLATTENED.get(factory))
+@dataclass
+class Taken:
+    """A session of stock tuning, two steps of which were inspected."""
+
+    model: ModelSpec
+    layers: dict[str, Layer]
+    session: Session
+    before: Arrays
+    first: Arrays
+    losses: list[float]
+    after: Arrays
+
+
+@cache
+def taken(factory: str) -> Taken:
+    bare = jax_pairs.model(factory, (13, 13, 3))
+    model = jax_pairs.named(bare, FLATTENED.get(factory))
+    session = jax_pairs.opened(model)
+    before = state(session)
+    first, second = (session.inspect(batch) for batch in jax_pairs.batches(model, 2))
+    layers = {neutral(layer.path): layer for layer in jax_pairs.traced(bare, 4).layers}
+    losses = [float(each["loss"]) for each in (first, second)]
+    return Taken(model, layers, session, before, first, losses, state(session))
+
+
+def neutral(path: str) -> str:
+    return path.lower().replace("/", ".")
 
 
 def state(session: Session) -> Arrays:
@@ -31,146 +58,143 @@ def same(found: Arrays, expected: Arrays, tolerance: float = 1e-12) -> None:
 
 
 @EVERY
-def test_what_is_assigned_is_exported_under_the_table_s_names(factory: str, monkeypatch: pytest.MonkeyPatch):
-    model = spec(factory)
-    session = jax_pairs.opened(monkeypatch, model)
-    table = model.arguments["names"]["jax"]["variables"]
-    assert list(session.signature().items()) == [(each["name"], each["shape"]) for each in table]
-    assigned = jax_pairs.randomised(session.signature())
-    exported = session.export()
-    assert {*exported.parameters} == {each["name"] for each in table if each["is_parameter"]}
-    assert {*exported.buffers} == {each["name"] for each in table if not each["is_parameter"]}
-    for name, array in assigned.items():
-        np.testing.assert_array_equal({**exported.parameters, **exported.buffers}[name], array)
+def test_what_is_assigned_is_exported_under_the_table_s_names(factory: str):
+    case = taken(factory)
+    table = case.model.arguments["names"]["jax"]["variables"]
+    assert list(case.session.signature().items()) == [(each["name"], each["shape"]) for each in table]
+    for name, array in jax_pairs.randomised(case.session.signature()).items():
+        np.testing.assert_array_equal(case.before[name], array)
+    exported = case.session.export()
+    assert [*exported.parameters] == [each["name"] for each in table if each["is_parameter"]]
+    assert [*exported.buffers] == [each["name"] for each in table if not each["is_parameter"]]
+    assert {*exported.optimizer} == {f"momentum/{name}" for name in exported.parameters}
 
 
 @EVERY
-def test_running_steps_is_inspecting_them_and_batch_norm_moves(factory: str, monkeypatch: pytest.MonkeyPatch):
-    model = spec(factory)
-    pool = jax_pairs.batches(model, 2)
-    ran, inspected = (jax_pairs.opened(monkeypatch, model) for _ in range(2))
-    before = state(ran)
-    ran.feed(pool)
-    ran.run(2)
-    found = [inspected.inspect(batch) for batch in pool]
-    same(state(ran), state(inspected))
-    np.testing.assert_allclose(ran.losses(), [each["loss"] for each in found], rtol=1e-12)
-    for name in ran.export().buffers:
-        assert not np.allclose(state(ran)[name], before[name])
-    optimizer = ran.export().optimizer
-    assert {*optimizer} == {f"momentum/{name}" for name in ran.export().parameters}
+def test_running_steps_is_inspecting_them_and_batch_norm_moves(factory: str):
+    case = taken(factory)
+    session = jax_pairs.opened(case.model)
+    session.feed(jax_pairs.batches(case.model, 2))
+    session.run(2)
+    same(state(session), case.after)
+    np.testing.assert_allclose(session.losses(), case.losses, rtol=1e-12)
+    for name in session.export().buffers:
+        assert abs(case.after[name] - case.before[name]).max() > 1e-3
 
 
-@pytest.mark.parametrize("factory", ["resnet", "nnx_net"])
-@pytest.mark.parametrize("tuning", ["compile=off", "tuned+steps-per-dispatch=2", "compiled"])
-def test_a_tuning_computes_what_stock_computes(factory: str, tuning: str, monkeypatch: pytest.MonkeyPatch):
-    model = spec(factory)
-    sessions = [jax_pairs.opened(monkeypatch, model, each) for each in ("stock", tuning)]
-    for session in sessions:
-        session.feed(jax_pairs.batches(model, 2))
-        session.run(4)
-    same(state(sessions[1]), state(sessions[0]), 1e-10)
+@pytest.mark.parametrize(
+    ("factory", "tuning"),
+    [("nnx_net", "compile=off"), ("resnet", "tuned+steps-per-dispatch=2"), ("flagged", "compiled")],
+)
+def test_a_tuning_computes_what_stock_computes(factory: str, tuning: str):
+    case = taken(factory)
+    session = jax_pairs.opened(case.model, tuning)
+    session.feed(jax_pairs.batches(case.model, 2))
+    session.run(2)
+    same(state(session), case.after, 1e-10)
 
 
-@pytest.mark.parametrize("factory", ["resnet", "nnx_net"])
-def test_micro_batches_move_batch_norm_one_after_the_other(factory: str, monkeypatch: pytest.MonkeyPatch):
-    model = spec(factory)
-    found = []
-    for tuning in ("stock", "compile=off"):
-        session = jax_pairs.opened(monkeypatch, model, tuning, accumulate=2)
-        found.append(session.inspect(jax_pairs.batches(model, 1)[0]))
-    same(found[1], found[0])
-    whole = jax_pairs.opened(monkeypatch, model).inspect(jax_pairs.batches(model, 1)[0])
-    assert found[0]["logits"].shape == whole["logits"].shape
-    assert abs(found[0]["logits"] - whole["logits"]).max() > 1e-3
+@pytest.mark.parametrize("factory", ["resnet", "flagged"])
+def test_micro_batches_move_batch_norm_one_after_the_other(factory: str):
+    case = taken(factory)
+    session = jax_pairs.opened(case.model, accumulate=2)
+    whole = jax_pairs.batches(case.model, 2)[0]
+    found = session.inspect(whole)
+    norm = next(name for name, layer in case.layers.items() if layer.role == "batch-norm")
+    momentum = case.layers[norm].settings["momentum"]
+    expected = case.before[f"{norm}.mean"]
+    for part in np.split(case.first[f"activation/{norm}.input"], 2):  # what comes before the first one is per image
+        expected = (1 - momentum) * expected + momentum * part.mean((0, 1, 2))
+    np.testing.assert_allclose(found[f"buffer/{norm}.mean"], expected, rtol=1e-10)
+    assert found["logits"].shape == case.first["logits"].shape
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-@pytest.mark.parametrize("factory", ["resnet", "kinds", "nnx_net"])
-def test_a_factory_that_takes_dtype_computes_in_it(factory: str, precision: str, monkeypatch: pytest.MonkeyPatch):
-    model = spec(factory)
-    session = jax_pairs.opened(monkeypatch, model, precision=precision)
-    session.feed(jax_pairs.batches(model, 1))
+@pytest.mark.parametrize(
+    ("factory", "precision"),
+    [("resnet", "bfloat16"), ("kinds", "bfloat16"), ("nnx_net", "bfloat16"), ("resnet", "float16")],
+)
+def test_a_factory_that_takes_dtype_computes_in_it(factory: str, precision: str):
+    case = taken(factory)
+    session = jax_pairs.opened(case.model, precision=precision)
+    session.feed(jax_pairs.batches(case.model, 2))
     session.run(1)
     settings = session.settings()
-    assert {*settings["layer_dtypes"].values()} == {precision}
-    assert [*settings["layer_dtypes"]] == [layer.lower().replace("/", ".") for layer in called(model)]
+    assert settings["layer_dtypes"] == dict.fromkeys(case.layers, precision)
     assert (settings["parameter_dtype"], settings["loss_scaling"]) == ("float32", precision == "float16")
-    assert np.isfinite(session.losses()).all()
-
-
-def called(model) -> dict[str, Layer]:
-    return {layer.path: layer for layer in jax_pairs.traced(model, 4).layers}
+    assert abs(session.losses()[0] - case.losses[0]) < 0.1
 
 
 @EVERY
-def test_inputs_and_outputs_are_recorded_in_order_of_execution(factory: str, monkeypatch: pytest.MonkeyPatch):
-    model = spec(factory)
-    found = jax_pairs.opened(monkeypatch, model).inspect(jax_pairs.batches(model, 1)[0])
-    recorded = {key.removeprefix("activation/"): array for key, array in found.items() if key.startswith("activation/")}
-    shapes = {}
-    for path, layer in called(model).items():
-        name = path.lower().replace("/", ".")
+def test_inputs_and_outputs_are_recorded_in_order_of_execution(factory: str):
+    case = taken(factory)
+    found = {key.removeprefix("activation/"): a for key, a in case.first.items() if key.startswith("activation/")}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, layer in case.layers.items():
         shapes |= {f"{name}.input": layer.input, name: layer.output}
-    assert {name: array.shape for name, array in recorded.items()} == shapes
-    outermost = "(model)"
-    assert [name for name in recorded if name != outermost] == [name for name in shapes if name != outermost]
+    assert {name: array.shape for name, array in found.items()} == shapes
+    whole = "(model)"  # is over when all others are
+    assert [name for name in found if name != whole] == [name for name in shapes if name != whole]
 
 
 @EVERY
-@pytest.mark.parametrize("training", [True, False])
-def test_a_layer_alone_gives_what_it_gives_in_the_model(factory: str, training: bool, monkeypatch: pytest.MonkeyPatch):
-    model = spec(factory)
-    batch = jax_pairs.batches(model, 1)[0]
-    found = jax_pairs.opened(monkeypatch, model).inspect(batch)
-    session = jax_pairs.opened(monkeypatch, model)
-    before = state(session)
-    for path, layer in called(model).items():
-        name = path.lower().replace("/", ".")
-        if "#" in path or layer.role == "embedding":
+def test_a_layer_alone_gives_what_it_gives_in_the_model_and_what_torch_gives(factory: str):
+    case = taken(factory)
+    session = jax_pairs.opened(case.model)
+    for name, layer in case.layers.items():
+        if "#" in name or layer.role == "embedding":
             continue
-        alone = session.alone(name, found[f"activation/{name}.input"], training)
-        if training:
-            np.testing.assert_allclose(alone, found[f"activation/{name}"], rtol=1e-12, atol=1e-12)
-        elif layer.role == "batch-norm":
-            assert abs(alone - found[f"activation/{name}"]).max() > 1e-3
-        if layer.role != "parameters":
-            own = {key.rpartition(".")[2]: array for key, array in before.items() if key.startswith(f"{name}.")}
-            expected = torch_layers.run(layer, own, found[f"activation/{name}.input"], training)
-            np.testing.assert_allclose(alone, expected, rtol=1e-10, atol=1e-10)
-    same(state(session), before, 0.0)
+        inputs, output = (case.first[f"activation/{key}"] for key in (f"{name}.input", name))
+        alone = session.alone(name, inputs, True)
+        np.testing.assert_allclose(alone, output, rtol=1e-12, atol=1e-12)
+        if layer.role == "parameters":
+            continue
+        own = {key.rpartition(".")[2]: array for key, array in case.before.items() if key.startswith(f"{name}.")}
+        np.testing.assert_allclose(torch_layers.run(layer, own, inputs, True), alone, rtol=1e-10, atol=1e-10)
+        if layer.role == "batch-norm":
+            alone = session.alone(name, inputs, False)
+            np.testing.assert_allclose(torch_layers.run(layer, own, inputs, False), alone, rtol=1e-10, atol=1e-10)
+    same(state(session), case.before, 0.0)
 
 
-def test_channels_first_inputs_are_recorded_and_taken_channels_last(monkeypatch: pytest.MonkeyPatch):
-    model = spec("kinds")
-    session = jax_pairs.opened(monkeypatch, model)
-    before = state(session)
-    found = session.inspect(jax_pairs.batches(model, 1)[0])
-    image = found["activation/instance_norm"]
+def test_channels_first_inputs_are_recorded_and_taken_channels_last():
+    case = taken("kinds")
+    image = case.first["activation/instance_norm"]
     pooled = image.reshape(4, 14, 2, 14, 2, 6).mean((2, 4))
-    np.testing.assert_allclose(found["activation/hidden.input"], pooled.reshape(4, -1), rtol=1e-12)
-    product = found["activation/hidden.input"] @ before["hidden.kernel"]
-    np.testing.assert_allclose(found["activation/hidden"], product, rtol=1e-10)
-    updated = session.export().parameters["hidden.kernel"]
-    np.testing.assert_allclose(found["update/hidden.kernel"], updated - before["hidden.kernel"], atol=1e-15)
-    np.testing.assert_allclose(found["update/hidden.kernel"], -0.1 * found["gradient/hidden.kernel"], rtol=1e-9)
+    np.testing.assert_allclose(case.first["activation/hidden.input"], pooled.reshape(4, -1), rtol=1e-12)
+    product = pooled.reshape(4, -1) @ case.before["hidden.kernel"]
+    np.testing.assert_allclose(case.first["activation/hidden"], product, rtol=1e-10)
+    step = -0.1 * case.first["gradient/hidden.kernel"]
+    np.testing.assert_allclose(case.first["update/hidden.kernel"], step, rtol=1e-9, atol=1e-12)
 
 
-def test_only_kernels_decay_where_only_kernels_shall(monkeypatch: pytest.MonkeyPatch):
+def test_only_kernels_decay_where_only_kernels_shall():
     rule = OptimizerSpec("sgd", learning_rate=1.0, weight_decay=0.5, decay_kernels_only=True)
-    model = spec("resnet")
-    session = jax_pairs.opened(monkeypatch, model, optimizer=rule)
-    before = session.export().parameters
-    found = session.inspect(jax_pairs.batches(model, 1)[0])
-    for name, start in before.items():
-        decay = 0.5 * start if name.endswith(".kernel") else 0.0
+    case = taken("flagged")
+    session = jax_pairs.opened(case.model, optimizer=rule)
+    found = session.inspect(jax_pairs.batches(case.model, 2)[0])
+    for name in session.export().parameters:
+        decay = 0.5 * case.before[name] if name.endswith(".kernel") else 0.0
         np.testing.assert_allclose(found[f"update/{name}"], -found[f"gradient/{name}"] - decay, rtol=1e-9, atol=1e-12)
 
 
+def test_evaluation_uses_the_running_statistics():
+    case = taken("flagged")
+    session = jax_pairs.opened(case.model)
+    images = jax_pairs.batches(case.model, 2)[0].images
+    one_by_one = np.concatenate([session.logits(image[None]) for image in images])
+    np.testing.assert_allclose(session.logits(images), one_by_one, rtol=1e-12)
+    assert abs(session.logits(images) - case.first["logits"]).max() > 1e-2
+
+
+def test_a_layer_that_is_not_there_is_refused():
+    with pytest.raises(Refused, match=r"there is no layer 'cnov'; allowed: conv, norm, head"):
+        taken("flagged").session.alone("cnov", np.zeros((1, 3, 3, 3)), True)
+    with pytest.raises(Refused, match=r"there is no layer 'cnov'; allowed: conv, dense, flatten, pool"):
+        twins.session("jax").alone("cnov", np.zeros((1, 8, 8, 1)), True)
+
+
 def test_a_twin_s_layer_runs_alone_too():
-    session = twins.session("jax")
-    found = twins.session("jax").inspect(twins.batches("digits-cnn", 1)[0])
-    inputs = twins.batches("digits-cnn", 1)[0].images
-    np.testing.assert_allclose(session.alone("conv", inputs, True), found["activation/conv"], rtol=1e-12)
-    with pytest.raises(Refused, match=r"there is no layer 'cnov'; allowed: conv, pool, flatten, dense"):
-        session.alone("cnov", inputs, True)
+    batch = twins.batches("digits-cnn", 1)[0]
+    found = twins.session("jax").inspect(batch)
+    alone = twins.session("jax").alone("conv", batch.images, True)
+    np.testing.assert_allclose(alone, found["activation/conv"], rtol=1e-12)

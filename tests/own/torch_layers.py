@@ -20,7 +20,7 @@ def run(layer: Layer, variables: Arrays, inputs: Array, training: bool) -> Array
 
 def _convolution(settings, values, x, training):
     (top, bottom), (left, right) = settings["padding"]
-    mode = {"zeros": "constant"}.get(settings["padding_mode"], settings["padding_mode"])
+    mode = "constant" if settings["padding_mode"] == "zeros" else settings["padding_mode"]
     padded = functional.pad(x, (left, right, top, bottom), mode=mode)
     kernel = values["kernel"].permute(3, 2, 0, 1)
     assert list(kernel.shape[2:]) == settings["kernel"]

@@ -1,0 +1,54 @@
+"""What is refused of users' flax models, and how."""
+
+import pytest
+
+from compare.interface import Refused
+from tests.own import jax_pairs
+
+
+@pytest.mark.parametrize(
+    ("factory", "what", "reason"),
+    [
+        ("nowhere", None, "has no 'nowhere'"),
+        ("wrong_type", None, r"returns a jaxlib\S+ArrayImpl; allowed: a factory that returns a flax.linen or flax.nnx"),
+        ("returns_class", None, "returns the class ResNet, not a model made of it"),
+        ("anything", "shape", r"the model returns \[2, 7\]; allowed: logits \[2, 5\]"),
+        ("anything", "tuple", "the model returns a tuple; allowed: one array of logits"),
+        ("anything", "raises", "forward pass raised ValueError: no such thing"),
+        ("anything", "exits", "forward pass raised SystemExit: 3"),
+        ("anything", "random", "draws random numbers in training"),
+        ("anything", "collection", "keeps variables in 'memory'; allowed: params and batch_stats"),
+        ("anything", None, "needs 'what'; give it with --model-args what=VALUE"),
+        ("noisy", None, "draws random numbers in training"),
+        ("not_finite", None, "head/kernel contains NaN or infinity"),
+    ],
+)
+def test_a_model_that_cannot_be_compared_is_refused(factory: str, what: str | None, reason: str):
+    model = jax_pairs.model(factory) if what is None else jax_pairs.model(factory, what=what)
+    with pytest.raises(Refused, match=reason) as refused:
+        jax_pairs.traced(model)
+    assert str(refused.value).startswith("tests/own/flax_models.py")
+
+
+def test_a_pair_without_names_is_refused():
+    with pytest.raises(Refused, match="has not been matched"):
+        jax_pairs.opened(jax_pairs.model("flagged"))
+
+
+def test_a_layer_with_a_dtype_of_its_own_is_refused_by_name():
+    model = jax_pairs.named(jax_pairs.model("anything", what="float32"))
+    with pytest.raises(Refused, match="in float64 layer Conv_0 computes float32; allowed: layers without a dtype"):
+        jax_pairs.opened(model)
+
+
+def test_a_half_precision_needs_a_factory_that_takes_dtype():
+    model = jax_pairs.named(jax_pairs.model("flagged"))
+    with pytest.raises(Refused, match="no convolution and no dense layer computes bfloat16; allowed: a factory that"):
+        jax_pairs.opened(model, precision="bfloat16")
+
+
+def test_a_table_that_names_what_the_model_has_not_is_refused():
+    model = jax_pairs.named(jax_pairs.model("flagged"))
+    model.arguments["names"]["jax"]["variables"][0]["own"] = "conv/kernels"
+    with pytest.raises(Refused, match="the model has no 'conv/kernels', which the pair's table names"):
+        jax_pairs.opened(model)
