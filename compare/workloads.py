@@ -267,7 +267,6 @@ def of(spec: RunSpec) -> Workload:
     Raises:
         Refused: for a name that nobody described.
     """
-<<<<<<< HEAD
     return get(spec.workload) if spec.described is None else from_json(spec.described)
 
 
@@ -292,9 +291,6 @@ def model_from_json(values: Mapping[str, Any]) -> ModelSpec:
     made = dict(values)
     made["image"] = tuple(values["image"])
     return ModelSpec(**made)
-=======
-    return get(spec.workload)
->>>>>>> own-jax
 
 
 def described(workload: Workload) -> dict[str, Any]:
