@@ -1,4 +1,4 @@
-"""samestep asked about a pair of models as a user asks it: a process, its exit code, text and result file."""
+"""samestep asked about a pair of models as a user asks it: its exit code, text and result file."""
 
 import json
 import os
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakebackend.plans import ROOT
+from tests.own import inside
 
 PAIRS = "examples/pairs"
-QUICK = ("--device", "cpu", "--epochs", "1", "--seeds", "2")
+QUICK = ("--device", "cpu", "--epochs", "1", "--seeds", "2", "--batch-size", "8", "--precision", "float64")
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,31 @@ class Answer:
         return self.result["agreement"]["first_mismatch"] or ""
 
 
-def agree(jax: str, torch: str, out: Path, *options: str, image: str = "16x16x3", classes: int = 10) -> Answer:
-    """Run `samestep agree` on a pair; a reference without a folder is one of `examples/pairs`."""
-    asked = [*_pair(jax, torch), "--input", image, "--classes", str(classes), *QUICK, "--out", str(out), *options]
-    done = run("agree", *asked)
-    path = out / "result.json"
-    result = json.loads(path.read_text()) if path.exists() else {}
-    return Answer(done.returncode, " ".join(done.stdout.split()), done.stderr, result)
+def agree(
+    jax: str,
+    torch: str,
+    out: Path,
+    *options: str,
+    image: str = "16x16x3",
+    classes: int = 10,
+    every_size: bool = False,
+) -> Answer:
+    """Ask `samestep agree` about a pair, inside this process; a reference without a folder is one of `examples/pairs`.
+
+    Training runs are left out, and unless `every_size` so are other sizes of batch and image than the asked ones.
+    """
+    done = inside.run("agree", *_asked(jax, torch, image, classes, out), *options, every_size=every_size)
+    return _answer(done, out)
+
+
+def agree_whole(jax: str, torch: str, out: Path, *options: str, image: str = "16x16x3", classes: int = 10) -> Answer:
+    """Ask as a user does: processes, every size, training runs."""
+    return _answer(run("agree", *_asked(jax, torch, image, classes, out), *options), out)
 
 
 def names(jax: str, torch: str, *options: str, image: str = "16x16x3", classes: int = 10) -> dict[str, str]:
     """Return what `samestep map` prints: torch's name of each variable, and Flax's."""
-    done = run("map", *_pair(jax, torch), "--input", image, "--classes", str(classes), *options)
+    done = inside.run("map", *_pair(jax, torch), "--input", image, "--classes", str(classes), *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -63,6 +77,17 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+def _asked(jax: str, torch: str, image: str, classes: int, out: Path) -> list[str]:
+    contenders = ["torch:stock", "jax"]
+    return [*contenders, *_pair(jax, torch), "--input", image, "--classes", str(classes), *QUICK, "--out", str(out)]
+
+
+def _answer(done: subprocess.CompletedProcess[str], out: Path) -> Answer:
+    path = out / "result.json"
+    result = json.loads(path.read_text()) if path.exists() else {}
+    return Answer(done.returncode, " ".join(done.stdout.split()), done.stderr, result)
 
 
 def model_arguments(values: Mapping[str, Any]) -> Sequence[str]:

@@ -1,18 +1,24 @@
-"""Pairs certified inside this process: the same commands, carried out by the same worker, no framework started anew."""
+"""samestep inside this process: children are the same workers, carrying out the same commands, no framework anew."""
 
+import contextlib
 import importlib
+import io
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
+import jax
 import pytest
 
-from compare import judgement, launcher, plan, runner, worker
+from compare import certification, cli, launcher, trajectories, worker
 from compare.interface import Backend, ContenderFailed
-from compare.pairing.asked import Request
 from compare.worker import Worker
-from compare.workloads import Workload
+from tests.fakebackend.plans import ROOT
+
+_OPTIMISATIONS = "jax_disable_most_optimizations"
 
 
 class Inside:
@@ -49,22 +55,31 @@ class Inside:
         pass
 
 
-def children(patch: pytest.MonkeyPatch) -> None:
-    """Have every child that is started from now on be inside this process."""
-    patch.setattr(launcher, "Child", Inside)
+def run(*arguments: str, every_size: bool = False) -> CompletedProcess[str]:
+    """Run `samestep` in the repository's root without training runs, at the asked size alone unless `every_size`."""
+    out, error = io.StringIO(), io.StringIO()
+    with _quick(every_size) as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        patch.chdir(ROOT)
+        patch.setattr(sys, "argv", ["samestep", *arguments])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return CompletedProcess(arguments, code, out.getvalue(), error.getvalue())
 
 
-def agree(
-    workload: Workload, folder: Path, patch: pytest.MonkeyPatch, request: Request | None = None, **settings: Any
-) -> dict[str, Any]:
-    """Return the result of `samestep agree` on a pair, in float64 and with the plainest tunings."""
-    children(patch)
-    chosen = plan.make(
-        ["torch:stock", "jax"],
-        out=folder,
-        workload=workload,
-        request=request,
-        **({"precision": "float64", "device": "cpu", "rounds": None, "batch_size": 8} | settings),
-    )
-    outcomes = runner.agree(chosen, 2, lambda *_: None)
-    return judgement.result(chosen, outcomes, ["tests"])
+@contextlib.contextmanager
+def _quick(every_size: bool) -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launcher, "Child", Inside)
+        patch.setattr(trajectories, "run", lambda *_: None)
+        patch.setenv("COLUMNS", "400")
+        if not every_size:
+            patch.setattr(certification, "adversarial", lambda plan: (certification.native(plan),))
+        # What a program computes does not depend on it; each is compiled in a third of the time.
+        jax.config.update(_OPTIMISATIONS, True)
+        try:
+            yield patch
+        finally:
+            jax.config.update(_OPTIMISATIONS, False)
