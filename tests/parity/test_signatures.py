@@ -36,10 +36,10 @@ ONLY_JAX = {
         "Leaves": "see Path",
         "Leaf.own": "torch's leaves assign in place",
     },
-    "own/flow.py": {
-        name: "jax's program is followed once it is written, torch's functions while they are called"
-        for name in ("ENTERED", "LEFT", "IMAGES_ORIGIN", "Reach", "Flow", "follow", "between")
-    },
+    "own/flow.py": dict.fromkeys(
+        ("ENTERED", "LEFT", "IMAGES_ORIGIN", "Reach", "Flow", "follow", "between"),
+        "jax's program is followed once it is written, torch's functions while they are called",
+    ),
     "own/roles.py": {
         "PRODUCTS": "torch's autocast chooses what computes in the compute dtype",
         "ORDER": "torch's modules have their variables in this order",

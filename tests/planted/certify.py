@@ -20,7 +20,7 @@ class Reused:
 
     def __init__(self, backend: Backend) -> None:
         self.name, self.versions, self.out_of_memory = backend.name, backend.versions, backend.out_of_memory
-        self.delay, self.ballast = backend.delay, backend.ballast
+        self.delay, self.ballast, self.trace = backend.delay, backend.ballast, backend.trace
         self._backend, self._opened = backend, list[tuple[object, Session]]()
 
     def open(self, spec: RunSpec) -> Session:
