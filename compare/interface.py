@@ -20,6 +20,7 @@ Arrays = dict[str, Array]
 
 PRECISIONS = ("float64", "float32", "tf32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+OWN_WEIGHTS = "own"
 
 
 class Refused(Exception):
@@ -71,7 +72,8 @@ class RunSpec:
         loss_scale: float16's first loss scale (torch.amp.GradScaler's default).
         described: the whole workload as JSON (`compare.workloads.to_json`), where `compare.workloads` has none of that
             name: a user's own models.
-        weights: safetensors file of the initial weights, in place of `compare.weights.initial`.
+        weights: safetensors file of the initial weights, in place of `compare.weights.initial`; `OWN_WEIGHTS`: a fresh
+            session has those that the user's factory gave its model.
         memory_limit_bytes: most bytes that may be taken (None: as many as there are). On `cuda` a limit on the
             framework's allocator; on `cpu` on all that the process takes after the framework's import
             (`compare.measure.limit`, by the worker's command `open`).

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ import numpy as np
 
 from compare import protocol, recording, training, weights, workloads
 from compare.data import store
-from compare.interface import Backend, Refused, RunSpec, Session
+from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session
 from compare.measure import limit, memory, warmup
 from compare.measure.planted import Planted, occupy
 
@@ -171,7 +172,7 @@ class Worker:
 
     def own_weights(self, spec: dict[str, Any], path: str) -> None:
         """Write the weights that a user's factory gave its model to a safetensors file, under neutral names."""
-        state = self._backend.open(RunSpec(**spec)).export()
+        state = self._backend.open(replace(RunSpec(**spec), weights=OWN_WEIGHTS)).export()
         recording.save({**state.parameters, **state.buffers}, Path(path))
 
     def alone(self, spec: dict[str, Any], inputs: dict[str, list[int]], path: str) -> None:

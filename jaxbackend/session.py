@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from compare import workloads
-from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
+from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from compare.workloads import PAIR, ModelSpec
 from jaxbackend import layout, memory, models, optim, own, precision, proofs, tuning
 from jaxbackend.functional import Functional, Twin
@@ -32,7 +32,9 @@ class JaxSession:
         memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
             tuning.prepare(spec.knobs, spec.device)
-            model = self._model = _model(workload.model.resized(spec.image_size), self._policy)
+            model = self._model = _model(
+                workload.model.resized(spec.image_size), self._policy, initialised=spec.weights == OWN_WEIGHTS
+            )
             self._step = TrainingStep(
                 model,
                 optim.build(workload.optimizer, model.leaves),
@@ -195,8 +197,8 @@ class JaxSession:
         return jax.device_put((images, batch.labels), self._device)
 
 
-def _model(spec: ModelSpec, policy: precision.Policy) -> Functional:
-    return own.adopt(spec, policy) if spec.family == PAIR else Twin(models.build(spec, policy))
+def _model(spec: ModelSpec, policy: precision.Policy, *, initialised: bool) -> Functional:
+    return own.adopt(spec, policy, initialised) if spec.family == PAIR else Twin(models.build(spec, policy))
 
 
 def _device(name: str) -> Any:

@@ -30,8 +30,10 @@ class Built:
     notes: tuple[str, ...]
 
 
-def build(spec: ModelSpec, policy: Policy) -> Built:
+def build(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Built:
     """Call the factory of a pair's JAX side, which gets the policy's dtypes where it names them.
+
+    A linen model's variables have their initial values only if `initialised`: that compiles another program.
 
     Raises:
         Refused: as `compare.factories.make`; for what is no flax model; for one that cannot be run on the images.
@@ -43,7 +45,7 @@ def build(spec: ModelSpec, policy: Policy) -> Built:
     if isinstance(made.model, type):
         raise Refused(f"{reference} returns the class {made.model.__name__}, not a model made of it; {_ALLOWED}")
     if isinstance(made.model, linen.Module):
-        model: Own = guarded(lambda: LinenModel(made.model, images), reference)
+        model: Own = guarded(lambda: LinenModel(made.model, images, initialised), reference)
     elif isinstance(made.model, nnx.Module):
         model = NnxModel(made.model)
     else:
@@ -53,8 +55,8 @@ def build(spec: ModelSpec, policy: Policy) -> Built:
     return Built(model, reference, made.source_sha256, made.notes)
 
 
-def adopt(spec: ModelSpec, policy: Policy) -> Functional:
-    """Return the JAX model of a pair that has been matched, under its neutral names.
+def adopt(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Functional:
+    """Return the JAX model of a pair that has been matched, under its neutral names; `initialised` as for `build`.
 
     Raises:
         Refused: the pair has no table of names; the model cannot be built or run, or does not compute in the policy's
@@ -62,7 +64,7 @@ def adopt(spec: ModelSpec, policy: Policy) -> Functional:
     """
     if "names" not in spec.arguments:
         raise Refused("this pair has not been matched: its layers have no common names yet")
-    table, built = names.from_json(spec.arguments["names"]["jax"]), build(spec, policy)
+    table, built = names.from_json(spec.arguments["names"]["jax"]), build(spec, policy, initialised)
     return Adopted(built.model, built.reference, table, spec.image, policy)
 
 

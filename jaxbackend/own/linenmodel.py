@@ -14,11 +14,11 @@ _COLLECTIONS = ("params", "batch_stats")
 
 
 class LinenModel:
-    """`jaxbackend.own.model.Own` of a linen module; variables that no one has assigned are 0, variances 1."""
+    """`jaxbackend.own.model.Own` of a linen module; unless `initialised`, variables are 0 and variances 1."""
 
     framework = "flax.linen"
 
-    def __init__(self, module: linen.Module, images: jax.ShapeDtypeStruct) -> None:
+    def __init__(self, module: linen.Module, images: jax.ShapeDtypeStruct, initialised: bool) -> None:
         self._module: Any = module  # whose call takes what its own signature says
         self._dropout: dict[str, None] = {}
         self.layers: tuple[str, ...] = ()
@@ -26,6 +26,8 @@ class LinenModel:
         others = [name for name in shapes if name not in _COLLECTIONS]
         if others:
             raise Refused(f"the model keeps variables in {others[0]!r}; allowed: {' and '.join(_COLLECTIONS)}")
+        if initialised:
+            shapes = jax.jit(self._initial)(jnp.zeros(images.shape, images.dtype))
         self.parameters = _state(shapes.get("params", {}), nnx.Param)
         self.buffers = _state(shapes.get("batch_stats", {}), nnx.BatchStat)
         self.layers = holders(self.parameters, self.buffers)
@@ -83,9 +85,12 @@ class LinenModel:
 def _state(shapes: Any, kind: type[nnx.Variable[Any]]) -> nnx.State:
     flat: dict[Any, Any] = traverse_util.flatten_dict(shapes)
     return nnx.from_flat_state(
-        (path, kind((jnp.ones if path[-1] == "var" else jnp.zeros)(each.shape, each.dtype)))
-        for path, each in flat.items()
+        (path, kind(each if isinstance(each, jax.Array) else _constant(path, each))) for path, each in flat.items()
     )
+
+
+def _constant(path: tuple[str, ...], shape: Any) -> jax.Array:
+    return (jnp.ones if path[-1] == "var" else jnp.zeros)(shape.shape, shape.dtype)
 
 
 def _part(state: Any, path: str) -> Any:

@@ -13,9 +13,12 @@ from typing import Any
 import jax
 import pytest
 
-from compare import certification, cli, launcher, trajectories, worker
-from compare.interface import Backend, ContenderFailed
+from compare import certification, cli, launcher, pairs, plan, trajectories, weights, worker
+from compare.data import store
+from compare.interface import Arrays, Backend, ContenderFailed
+from compare.pairing.asked import Request
 from compare.worker import Worker
+from compare.workloads import Workload
 from tests.fakebackend.plans import ROOT
 
 _OPTIMISATIONS = "jax_disable_most_optimizations"
@@ -67,6 +70,18 @@ def run(*arguments: str, every_size: bool = False) -> CompletedProcess[str]:
         except SystemExit as end:
             code = int(end.code or 0)
     return CompletedProcess(arguments, code, out.getvalue(), error.getvalue())
+
+
+def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
+    """Return the weights, under neutral names, that training of a pair starts from."""
+    with _quick(every_size=False) as patch:
+        patch.chdir(ROOT)
+        out = folder / "out"
+        chosen = plan.make(["torch", "jax"], out=out, workload=workload, rounds=None, device="cpu", request=request)
+        started = launcher.Launcher(chosen, folder)
+        store.save(chosen.dataset, started.dataset)
+        pairs.prepare(started)
+        return weights.loaded(str(started.plan.weights))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.own import asked
+from compare import Request, pair
+from tests.own import asked, inside
 
 RESNETS = ("resnet_linen.py:model", "resnet_torch.py:model")
 VGGS = ("vgg_linen.py:model", "vgg_torch.py:model")
@@ -144,3 +145,13 @@ def _check(example: Example, out: Path) -> None:
         assert semantic["value"] < 1e-10
     missing = [each for each in example.says if each.casefold() not in answer.text.casefold()]
     assert not missing, answer.text
+
+
+@pytest.mark.parametrize("side", ["torch", "jax"])
+def test_training_starts_from_the_weights_of_the_side_asked_for(tmp_path: Path, side: str) -> None:
+    vgg = pair(f"{asked.PAIRS}/vgg_linen.py:model", f"{asked.PAIRS}/vgg_torch.py:model", image="16x16x3", classes=10)
+    found = inside.own_weights(vgg, Request(weights_from=side), tmp_path)
+    # Flax starts from LeCun's normal numbers and biases of 0, torch from numbers uniform up to this limit.
+    limit = (3 * 3 * 3) ** -0.5 + 1e-6
+    assert (abs(found["features.0.kernel"]).max() > limit) == (side == "jax")
+    assert (found["features.0.bias"] == 0).all() == (side == "jax")
