@@ -10,6 +10,7 @@ from compare import plan, runner
 from compare.commands import options, pairs
 from compare.interface import Refused
 from compare.pairing.asked import Request
+from compare.report.sentences import printable
 from compare.workloads import Workload
 
 
@@ -27,4 +28,7 @@ def map(
             ["torch", "jax"], out=Path(folder), workload=workload, rounds=None, deadline=deadline, request=request
         )
         found = runner.matched(chosen)
+    for traced in found.traces.values():
+        for note in traced.notes:
+            typer.echo(f"samestep: {printable(note)}", err=True)
     typer.echo(json.dumps(found.matching.to_map(), indent=2))

@@ -9,19 +9,20 @@ from typing import Annotated, Any, cast
 import typer
 
 from compare import untrusted
-from compare.commands import options
 from compare.interface import Refused
 from compare.pairing import asked
 from compare.pairing.asked import BACKENDS, Request
 from compare.workloads import Workload
 
-_PANEL = "Your own pair"
-
 
 def _option(help: str, metavar: str, *names: str) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False)
 
 
+_WORKLOAD = Annotated[
+    str | None,
+    typer.Option(help="What to train; `samestep workloads` lists them. Default: digits-cnn.", show_default=False),
+]
 _FACTORY = "pkg.module:NAME or file.py:NAME"
 _OPTIONS: dict[str, tuple[Any, Any]] = {
     "jax": (Annotated[str | None, _option("Factory of your flax model.", _FACTORY)], None),
@@ -57,7 +58,7 @@ def taken(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command)
     workload = signature.parameters["workload"].default
     kept = [
-        each.replace(annotation=options.WorkloadName) if each.name == "workload" else each
+        each.replace(annotation=_WORKLOAD, default=None) if each.name == "workload" else each
         for each in signature.parameters.values()
         if each.name != "request" and (each.name != "workload" or workload is not None)
     ]
@@ -70,10 +71,10 @@ def taken(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(**given: Any) -> None:
         pair = {name: given.pop(name) for name in _OPTIONS}
         if any(value is not None and value != [] for value in pair.values()):
-            if given.get("workload", workload) != workload:
+            if given.get("workload") is not None:
                 raise Refused("--workload and a pair of your own (--jax, --torch) exclude each other")
             given["workload"], given["request"] = _pair(**pair)
-        command(**given)
+        command(**{name: value for name, value in given.items() if name != "workload" or value is not None})
 
     parameters = kept + added
     wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined] -- typer reads it
@@ -104,7 +105,7 @@ def _pair(
         torch,
         image=image,
         classes=classes,
-        arguments=asked.assignments(model_args or []),
+        arguments=asked.assignments(model_args or [], "--model-args "),
         optimizer=optimizer or "sgd",
         loss=loss or "cross-entropy",
         allow=allow or [],

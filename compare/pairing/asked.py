@@ -95,8 +95,10 @@ def workload(
     )
 
 
-def assignments(texts: Sequence[str]) -> dict[str, Any]:
+def assignments(texts: Sequence[str], option: str = "") -> dict[str, Any]:
     """Return `KEY=VALUE` texts as a mapping; values are JSON where they can be read as such, else text.
+
+    `option` stands before them in a message.
 
     Raises:
         Refused: for a text of another form, or a key given twice.
@@ -105,9 +107,9 @@ def assignments(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise Refused(f"{text!r} is not allowed; allowed: KEY=VALUE")
+            raise Refused(f"{option}{text} is not allowed; allowed: KEY=VALUE")
         if key in found:
-            raise Refused(f"{key!r} is given twice: {text}")
+            raise Refused(f"{option}{text}: {key} is given twice")
         try:
             found[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except ValueError:
