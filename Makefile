@@ -28,7 +28,7 @@ compare: .venv/.stamp ## compare contenders (ARGS: see samestep compare --help)
 	@.venv/bin/samestep compare $(ARGS)
 
 test: .venv/.stamp ## run the tests (ARGS: for pytest)
-	@.venv/bin/python -m pytest $(ARGS)
+	@scripts/test.sh $(ARGS)
 
 check: .venv/.stamp ## run the linters, the type checker and the import contracts
 	.venv/bin/ruff check

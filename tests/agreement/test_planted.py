@@ -1,10 +1,11 @@
 """Every planted bug is caught, at the right tensor; runs without one raise no alarm."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
+from _pytest.mark import ParameterSet
 
 from compare.workloads import WORKLOADS
 from tests.planted import table
@@ -14,30 +15,42 @@ from tests.planted.certify import Clean, certify
 from tests.planted.probes import PROBES
 
 SEEDS = 50
+PRECISE = ["digits-cnn", "cifar-cnn", "cifar-resnet18", "vgg16", "mobilenet-v2", "unet", "cifar-cnn, two micro-batches"]
 VARIANT_SEEDS = 10  # of a workload changed so that a bug matters in it
 JAX_OPTIMISATIONS = "jax_disable_most_optimizations"
 
 
 @pytest.fixture(scope="module")
-def unoptimised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clean]:
-    # Every bug is a new program, compiled in a third of the time; what a bug means does not depend on it.
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    return Clean(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(autouse=True)
+def unoptimised() -> Iterator[None]:
+    # XLA's fusions and conversions stay, LLVM compiles them in half of the time: a bug means the same, and rounding
+    # differs no more than between two machines. The certificates of test_twins.py are of optimised code.
     jax.config.update(JAX_OPTIMISATIONS, True)
-    yield Clean(tmp_path_factory.mktemp("planted"))
+    yield
     jax.config.update(JAX_OPTIMISATIONS, False)
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.name} in {bug.side}")
-def test_a_planted_bug_is_caught_at_the_right_tensor(bug: Bug, unoptimised: Clean):
-    found = certify(bug, unoptimised)
+def beside(probe: str, *case: Any, id: str = "") -> ParameterSet:
+    """Return a case for the process that takes all cases of its probe, so that they share what is compiled."""
+    return pytest.param(*(case or (probe,)), id=id or probe, marks=pytest.mark.xdist_group(probe))
+
+
+@pytest.mark.parametrize("bug", [beside(bug.probe, bug, id=f"{bug.name} in {bug.side}") for bug in BUGS])
+def test_a_planted_bug_is_caught_at_the_right_tensor(bug: Bug, clean: Clean):
+    found = certify(bug, clean)
     assert not found.passed
     assert (found.first_mismatch or "").startswith(bug.first)
     assert bug.cause in (found.first_mismatch or "")
     assert table.words(table.line(bug, found)) in map(table.words, table.PAGE.read_text().splitlines())
 
 
-@pytest.mark.parametrize("probe", PROBES)
-def test_without_a_bug_no_seed_raises_an_alarm(probe: str, tmp_path: Path):
-    clean, seeds = Clean(tmp_path), SEEDS if probe in WORKLOADS else VARIANT_SEEDS
+@pytest.mark.parametrize("probe", [beside(probe) for probe in PROBES])
+def test_without_a_bug_no_seed_raises_an_alarm(probe: str, clean: Clean):
+    seeds = SEEDS if probe in WORKLOADS else VARIANT_SEEDS
     alarms = {
         seed: found.first_mismatch
         for seed in range(seeds)
@@ -46,12 +59,8 @@ def test_without_a_bug_no_seed_raises_an_alarm(probe: str, tmp_path: Path):
     assert not alarms
 
 
-@pytest.mark.parametrize(
-    "probe",
-    ["digits-cnn", "cifar-cnn", "cifar-resnet18", "vgg16", "mobilenet-v2", "unet", "cifar-cnn, two micro-batches"],
-)
-def test_without_a_bug_every_precision_certifies(probe: str, tmp_path: Path):
-    clean = Clean(tmp_path)
+@pytest.mark.parametrize("probe", [beside(probe) for probe in PRECISE])
+def test_without_a_bug_every_precision_certifies(probe: str, clean: Clean):
     assert clean.certificate(probe, "bfloat16").first_mismatch is None
     assert clean.certificate(probe, "float16").first_mismatch is None
 

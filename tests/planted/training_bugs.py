@@ -113,7 +113,7 @@ BUGS = (
         "unet",
         attribute(T.step, "softmax_cross_entropy", plants.mean_over_images),
         "step1/loss ",
-        "every gradient is scaled by 121",
+        "every gradient is scaled by 49",
     ),
     Bug(
         "gradients clipped value by value",
@@ -136,7 +136,7 @@ BUGS = (
         "torch",
         "unet",
         plants.clip_before_unscaling,
-        "step1/update/up.1.convs.last.norm.scale: the contender's",
+        "step1/update/down.1.last.norm.scale: the contender's",
         "more than rounding",
         precision="float16",
     ),

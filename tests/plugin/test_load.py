@@ -43,6 +43,7 @@ def test_loading_brings_nothing_but_the_plugins_own_files() -> None:
     assert own == {"compare", "compare.naming", "compare.plugin", "compare.pytest_plugin"}
 
 
+@pytest.mark.alone
 def test_loading_takes_no_time_to_speak_of() -> None:
     # The best of several: a busy machine adds time, and none takes any away.
     assert min(loaded()[0] for _ in range(5)) < LIGHT

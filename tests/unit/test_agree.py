@@ -129,6 +129,7 @@ def test_a_contender_that_sums_in_another_order_each_time_is_not_deterministic(s
 
 
 # Processes of one contender: 0 records, 1 trains.
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("process", "at", "fault", "status", "reason"),
     [

@@ -12,6 +12,8 @@ from tests.fakebackend import BACKENDS, plans
 
 DEADLINE = 1.5
 
+pytestmark = pytest.mark.alone
+
 
 class Nursery:
     """Starts fake children whose logs lie in `folder`."""

@@ -135,6 +135,7 @@ def test_only_one_batch_of_the_right_images_is_trained_on(stage: Stage, monkeypa
     assert seen == [(size, 28, 28, 1, 0) for size in (2, 2, 4, 3, 64)]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("fault", "at", "status", "reason"),
     [
@@ -164,6 +165,7 @@ def test_a_crash_under_a_cpus_limit_is_a_batch_that_does_not_fit(stage: Stage) -
     assert failed["reason"] == "crash: try: block: killed by signal 9 (SIGKILL)"
 
 
+@pytest.mark.alone
 def test_a_hang_under_a_cpus_limit_is_a_timeout(stage: Stage) -> None:
     script = {"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE, "when_full": "hang"}}
     (found,) = stage.run(script=script, memory=80, deadline=2.0)

@@ -59,6 +59,7 @@ def test_a_message_in_pieces_is_put_together_across_deadlines(raw: tuple[Channel
     assert channel.receive(1) == {"a": 1}
 
 
+@pytest.mark.alone
 def test_the_deadline_holds_though_bytes_keep_coming(raw: tuple[Channel, int]) -> None:
     channel, write = raw
     ended = threading.Event()

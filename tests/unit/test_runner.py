@@ -72,6 +72,7 @@ def _check_figures(contender: Result, seconds: float) -> None:
 
 
 # Processes of one contender: 0 trains, 1 certifies, 2 measures memory, from 3 on one a round.
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("name", "process", "at", "fault", "status", "phase"),
     [

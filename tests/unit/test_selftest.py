@@ -65,6 +65,7 @@ def proofs_of(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **scrip
     return {proof.name: proof.held for proof in found if name in proof.name}
 
 
+@pytest.mark.alone
 def test_a_delay_and_ballast_are_measured(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert proofs_of("fake", tmp_path, monkeypatch) == {
         "fake on cpu: 50 ms more of delay of the host": True,
@@ -74,6 +75,7 @@ def test_a_delay_and_ballast_are_measured(tmp_path: Any, monkeypatch: pytest.Mon
     }
 
 
+@pytest.mark.alone
 def test_a_clock_that_runs_too_fast_is_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = proofs_of("fake", tmp_path, monkeypatch, fault="fast-clock")
     assert found["fake on cpu: 50 ms more of delay of the host"] is False

@@ -55,6 +55,7 @@ def sampled_for(seconds: float, monkeypatch: pytest.MonkeyPatch, binding: Any) -
     return found
 
 
+@pytest.mark.alone
 def test_samples_come_at_least_every_200_ms_and_cost_under_1_percent(monkeypatch: pytest.MonkeyPatch):
     found = sampled_for(1.0, monkeypatch, scripted())
     times = [sample.seconds for sample in found.samples]

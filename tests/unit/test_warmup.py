@@ -86,6 +86,7 @@ def test_a_drift_that_is_linear_cancels_and_a_design_without_alternation_would_s
     assert ratio.estimate == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.alone
 def test_another_program_on_the_cpu_is_seen_and_a_child_is_not():
     command = [sys.executable, "-c", "while True: pass"]
     with subprocess.Popen(command) as other:

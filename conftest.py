@@ -1,0 +1,28 @@
+"""Which tests may run beside others: `make test` runs all but those marked `alone` on two workers, then those."""
+
+import os
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --alone, beside which -m stays the user's."""
+    help = "only: the tests marked alone; not: all others (default: both)"
+    parser.addoption("--alone", choices=("only", "not"), help=help)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what --alone does."""
+    if (asked := config.getoption("--alone")) is None:
+        return
+    alone, others = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        (alone if item.get_closest_marker("alone") else others).append(item)
+    items[:], left_out = (alone, others) if asked == "only" else (others, alone)
+    config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_sessionstart() -> None:
+    """Keep what a test starts from taking itself for a worker of pytest-xdist, as pytest-benchmark would."""
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+        del os.environ[name]

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Runs the tests on two workers, then, one by one, those marked alone. The arguments go to pytest both times; a call
+# that they select no test for is none.
+set -u
+cd "$(dirname "$0")/.."
+no_tests=5
+
+# Two workers on two cores leave each a thread: threads beyond the cores wait for each other in loops.
+OMP_NUM_THREADS=1 .venv/bin/python -m pytest --alone=not --numprocesses=2 --dist=loadgroup --benchmark-disable "$@"
+first=$?
+case $first in 0 | 1 | $no_tests) ;; *) exit $first ;; esac
+.venv/bin/python -m pytest --alone=only "$@"
+second=$?
+
+[ $second -ne $no_tests ] || exit $first
+[ $first -eq 0 ] || [ $first -eq $no_tests ] || exit $first
+exit $second
