@@ -42,14 +42,17 @@ def prepare(launcher: Launcher) -> Pairing:
         traces = {backend: trace.from_json(each["own"]) for backend, each in traced.items()}
         _check_outputs(plan, traces)
         matched = matching.match(traces["torch"], traces["jax"], request.weights_map)
-        resizable = all(_resizes(traced, traces, index) for index in range(len(sizes)))
+        others = [_resized(traced, traces, index) for index in range(len(sizes))]
+        resized = [matching.match(*each, request.weights_map) for each in others if each]
+        resizable = len(resized) == len(sizes)
         _named(launcher, matched, {}, resizable=resizable)
         _named(launcher, matched, _flattened(sides, matched), resizable=resizable)
         different = _alone(sides, matched)
         files = sides.write("own_weights", "weights")
     _check_weights({backend: weights.loaded(str(path)) for backend, path in files.items()}, model)
     launcher.plan = replace(launcher.plan, weights=str(files[request.weights_from]))
-    return Pairing(traces, matched, different, request.weights_from, tuple(model.arguments["allow"]))
+    allowed = tuple(model.arguments["allow"])
+    return Pairing(traces, matched, different, tuple(resized), request.weights_from, allowed)
 
 
 class _Sides:
@@ -131,17 +134,19 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
-def _resizes(traced: Mapping[str, Any], native: Mapping[str, Trace], index: int) -> bool:
-    """Whether both models take the images of another size with the very same variables."""
+def _resized(traced: Mapping[str, Any], native: Mapping[str, Trace], index: int) -> tuple[Trace, Trace] | None:
+    """Return torch's and flax's trace at another size, None unless both take it with the very same variables."""
 
     def variables(each: Trace) -> list[Any]:
         return [layer.variables for layer in each.layers]
 
-    for backend, answer in traced.items():
-        other = answer["resized"][index]
-        if other is None or variables(trace.from_json(other)) != variables(native[backend]):
-            return False
-    return True
+    answers = {backend: answer["resized"][index] for backend, answer in traced.items()}
+    if any(answer is None for answer in answers.values()):
+        return None
+    found = {backend: trace.from_json(answer) for backend, answer in answers.items()}
+    if any(variables(each) != variables(native[backend]) for backend, each in found.items()):
+        return None
+    return found["torch"], found["jax"]
 
 
 def _named(launcher: Launcher, matched: Matching, flattened: Mapping[str, int], *, resizable: bool) -> None:

@@ -124,7 +124,7 @@ def _on_setting(name: str, torch: Layer, jax: Layer) -> Advice:
         "momentum": lambda: _momentum(torch, jax),
         "epsilon": lambda: plain + (" (each framework's own default)" if (a, b) == ("1e-5", "1e-6") else ""),
         "running_variance": lambda: (
-            f"the running variance is {a} in torch and {b} in flax: training is the same, evaluation is not "
+            f"the running variance is {a} in torch and {b} in flax (n/(n-1)): training is the same, evaluation is not "
             "(--allow running-variance accepts it)"
         ),
         "fast_variance": lambda: (

@@ -24,6 +24,7 @@ class Pairing:
         matching: which layer of one side is which of the other.
         different: torch's paths of matched layers that, each by itself and on the same random input and weights, do not
             compute the same, with how far they are off (None: another shape).
+        resized: the match of the same models traced at the other image sizes that a certificate is made at.
         weights_from: the backend whose factory's initial weights training starts from.
         allowed: names of the accepted differences.
     """
@@ -31,6 +32,7 @@ class Pairing:
     traces: Mapping[str, Trace]
     matching: Matching
     different: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    resized: tuple[Matching, ...] = ()
     weights_from: str = "torch"
     allowed: tuple[str, ...] = ()
 
@@ -49,8 +51,10 @@ class Pairing:
         return replace(certificate, first_mismatch=mismatch, notes=(*notes, *certificate.notes))
 
     def _reasons(self, mismatch: str) -> list[Difference]:
-        place = self._place(mismatch)
-        differing = [each for each in advice.differences(self.matching) if self._position(each) <= place]
+        place, differing = self._place(mismatch), list[Difference]()
+        for matching in (self.matching, *self.resized):  # what SAME pads by depends on the size
+            found = [each for each in advice.differences(matching) if self._position(each) <= place]
+            differing += [each for each in found if all(other.torch != each.torch for other in differing)]
         at = [each for each in differing if self._position(each) == place]
         return at or [each for each in differing if not each.is_harmless][-1:]
 

@@ -45,13 +45,13 @@ def agree(
     *options: str,
     image: str = "16x16x3",
     classes: int = 10,
-    every_size: bool = False,
+    case: int = 0,
 ) -> Answer:
     """Ask `samestep agree` about a pair, inside this process; a reference without a folder is one of `examples/pairs`.
 
-    Training runs are left out, and unless `every_size` so are other sizes of batch and image than the asked ones.
+    Training runs are left out, and all cases but one: 0 is the asked one, 1 odd, 2 even.
     """
-    done = inside.run("agree", *_asked(jax, torch, image, classes, out), *options, every_size=every_size)
+    done = inside.run("agree", *_asked(jax, torch, image, classes, out), *options, case=case)
     return _answer(done, out)
 
 

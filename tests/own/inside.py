@@ -58,10 +58,10 @@ class Inside:
         pass
 
 
-def run(*arguments: str, every_size: bool = False) -> CompletedProcess[str]:
-    """Run `samestep` in the repository's root without training runs, at the asked size alone unless `every_size`."""
+def run(*arguments: str, case: int = 0) -> CompletedProcess[str]:
+    """Run `samestep` in the repository's root without training runs, at one case: 0 is the asked one, 1 odd, 2 even."""
     out, error = io.StringIO(), io.StringIO()
-    with _quick(every_size) as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+    with _quick(case) as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", ["samestep", *arguments])
         try:
@@ -74,7 +74,7 @@ def run(*arguments: str, every_size: bool = False) -> CompletedProcess[str]:
 
 def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
     """Return the weights, under neutral names, that training of a pair starts from."""
-    with _quick(every_size=False) as patch:
+    with _quick(case=0) as patch:
         patch.chdir(ROOT)
         out = folder / "out"
         chosen = plan.make(["torch", "jax"], out=out, workload=workload, rounds=None, device="cpu", request=request)
@@ -85,13 +85,13 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
 
 
 @contextlib.contextmanager
-def _quick(every_size: bool) -> Iterator[pytest.MonkeyPatch]:
+def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
+    every = certification.adversarial
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
         patch.setattr(trajectories, "run", lambda *_: None)
         patch.setenv("COLUMNS", "400")
-        if not every_size:
-            patch.setattr(certification, "adversarial", lambda plan: (certification.native(plan),))
+        patch.setattr(certification, "adversarial", lambda plan: (every(plan)[case],))
         # What a program computes does not depend on it; each is compiled in a third of the time.
         jax.config.update(_OPTIMISATIONS, True)
         try:
