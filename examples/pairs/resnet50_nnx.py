@@ -3,6 +3,7 @@
 Beside it: `resnet_torch.py:resnet50`, and where they are installed torchvision's and timm's.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,11 +13,17 @@ from jaxbackend.models.resnet import ResNet
 from jaxbackend.precision import Policy
 
 
-def model(width: int = 64, classes: int = 1000, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> nnx.Module:
+def model(
+    width: int = 64,
+    classes: int = 1000,
+    depths: Sequence[int] = (3, 4, 6, 3),
+    dtype: Any = jnp.float32,
+    param_dtype: Any = jnp.float32,
+) -> nnx.Module:
     """Return ResNet-50 v1.5; samestep gives `dtype` and `param_dtype`, which a factory may ask for by name."""
     policy = Policy(param_dtype, dtype, tf32=None, loss_scale=None)
     widths = [width * 2**stage for stage in range(4)]
     # The image's height and width decide no shape here; only its channels do.
     return ResNet(
-        (224, 224, 3), classes, policy=policy, block="bottleneck", depths=(3, 4, 6, 3), widths=widths, stem="imagenet"
+        (224, 224, 3), classes, policy=policy, block="bottleneck", depths=depths, widths=widths, stem="imagenet"
     )

@@ -112,6 +112,6 @@ def deep(width: int = 8, classes: int = 10) -> nn.Module:
     return model(depths=(26, 27, 26), width=width, classes=classes)
 
 
-def resnet50(width: int = 64, classes: int = 1000) -> nn.Module:
+def resnet50(width: int = 64, classes: int = 1000, depths: Sequence[int] = (3, 4, 6, 3)) -> nn.Module:
     """Return ResNet-50 v1.5: torchvision's and timm's `resnet50`, which may be named in its place."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), width, classes, stem=7)
+    return ResNet(Bottleneck, depths, width, classes, stem=7)

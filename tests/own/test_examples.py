@@ -67,8 +67,10 @@ EXAMPLES = {
     "GELU made exact": Example(CONVNEXTS, 0, image="32x32x3", arguments={"jax.approximate": False}),
     "many kinds of layer": Example(HOURGLASSES, says=("dropout",)),
     "Flax's epsilon": Example(HOURGLASSES, 1, "down.1", ("epsilon=1e-5", "eps=1e-6"), arguments={"jax.epsilon": 1e-6}),
-    "ResNet-50": Example(
-        ("resnet50_nnx.py:model", "resnet_torch.py:resnet50"), image="32x32x3", arguments={"width": 8, "classes": 10}
+    "ResNet-50, a block of each stage": Example(
+        ("resnet50_nnx.py:model", "resnet_torch.py:resnet50"),
+        image="32x32x3",
+        arguments={"width": 8, "classes": 10, "depths": [1, 1, 1, 1]},
     ),
 }
 
