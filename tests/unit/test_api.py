@@ -1,0 +1,53 @@
+"""samestep from Python: the same run, result file and refusals as of the command line."""
+
+from pathlib import Path
+
+import pytest
+
+import compare
+from compare import results
+from compare.interface import Refused
+from compare.plugin import asked
+from tests.fakebackend import plans
+
+PAIR = compare.pair("a.b:c", "d.e:f", image="8x8x1", classes=3)
+
+
+@pytest.fixture(autouse=True)
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plans.register(monkeypatch, tmp_path)
+
+
+def test_contenders_are_compared_and_the_result_kept(tmp_path: Path):
+    found = compare.run("digits-cnn", ["fake", "other"], out=tmp_path / "out", rounds=2, epochs=1, device="cpu")
+    assert found.agreement == "pass"
+    assert found.ratio("other").estimate > 0
+    assert results.load(found.path) == found.raw
+    assert found.path.parent == tmp_path / "out"
+
+
+def test_a_workload_may_be_an_object_and_nothing_is_timed_to_certify(tmp_path: Path):
+    small = compare.Workload(
+        "mine", "", compare.ModelSpec("simple", (8, 8, 1), 10), compare.OptimizerSpec("sgd", 0.1), "digits", 32, 1
+    )
+    found = compare.certify(small, ["fake", "other"], seeds=2, out=tmp_path, device="cpu")
+    assert (found.raw["spec"]["workload"], found.raw["spec"]["batch_size"]) == ("mine", 32)
+    assert found.raw["comparisons"] == []
+    assert found.agreement == "pass"
+
+
+def test_what_cannot_be_honoured_is_refused(tmp_path: Path):
+    with pytest.raises(Refused, match="unknown workload"):
+        compare.run("nonesuch", out=tmp_path)
+    with pytest.raises(Refused, match="--seeds 1"):
+        compare.certify("digits-cnn", seeds=1, out=tmp_path)
+    with pytest.raises(AttributeError, match="nonesuch"):
+        compare.nonesuch  # noqa: B018 -- looking it up is what is tested
+
+
+def test_a_test_may_ask_for_a_pair():
+    one, other = (
+        asked.merged(asked.layer(each)) for each in (PAIR, compare.pair("a:b", "c:d", image="8x8x1", classes=3))
+    )
+    assert one.slug.startswith("e-f-")
+    assert one.key != other.key
