@@ -64,7 +64,7 @@ class Script:
         self._random = np.random.default_rng([self.behaviour.seed, self.process, *name.encode()])
         self._launch = np.exp(self._random.normal(0, self.behaviour.launch_noise))
         self._now = 0.0
-        self._compiling = self.behaviour.compile_seconds / 2**self.process
+        self._compiling = self.behaviour.compile_seconds * 0.5**self.process
 
     def clock(self) -> float:
         return self._now
