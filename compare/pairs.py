@@ -3,6 +3,7 @@
 User code runs in the children only.
 """
 
+from collections import defaultdict
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -183,23 +184,37 @@ def _may_flatten(layer: Layer, matched: Matching) -> bool:
 
 
 def _alone(sides: _Sides, matched: Matching) -> dict[str, float | None]:
-    """Return the layers that by themselves do not compute the same, and how far they are off (None: another shape)."""
-    inputs = {layer.path: list(layer.input) for layer, _ in matched.layers if _runs_alone(layer)}
-    arrays: dict[str, Arrays] = {
-        backend: weights.loaded(str(path)) for backend, path in sides.write("alone", "alone", inputs=inputs).items()
-    }
+    """Return the layers that by themselves do not compute the same, and how far they are off (None: another shape).
+
+    Of layers that are alike in both models, one is tried for all: a deep model has many of few kinds.
+    """
+    kinds: dict[str, list[str]] = defaultdict(list)
+    inputs: dict[str, list[int]] = {}
+    for pair in matched.layers:
+        if _runs_alone(pair[0]):
+            kinds[repr([_kind(each) for each in pair])].append(pair[0].path)
+            inputs[pair[0].path] = list(pair[0].input)
+    tried = {path: inputs[path] for path, *_ in kinds.values()}
+    files = sides.write("alone", "alone", inputs=tried)
+    arrays: dict[str, Arrays] = {backend: weights.loaded(str(path)) for backend, path in files.items()}
     found: dict[str, float | None] = {}
-    for path in inputs:
-        pairs = [(arrays["jax"][name], arrays["torch"][name]) for name in (f"training/{path}", f"evaluation/{path}")]
+    for paths in kinds.values():
+        modes = [f"{mode}/{paths[0]}" for mode in ("training", "evaluation")]
+        pairs = [(arrays["jax"][name], arrays["torch"][name]) for name in modes]
         if any(a.shape != b.shape for a, b in pairs):
-            found[path] = None
+            found |= dict.fromkeys(paths, None)
         elif (error := max(relative_error(a, b) for a, b in pairs)) > SEMANTIC_LIMIT:
-            found[path] = error
-    return found
+            found |= dict.fromkeys(paths, error)
+    return {path: found[path] for path in inputs if path in found}
 
 
 def _runs_alone(layer: Layer) -> bool:
     return "#" not in layer.path and layer.role not in ("embedding", "parameters")
+
+
+def _kind(layer: Layer) -> list[Any]:
+    shapes = [(each.role, each.shape) for each in layer.variables]
+    return [layer.role, shapes, sorted(layer.settings.items()), sorted(layer.written.items()), layer.input]
 
 
 def _check_weights(arrays: Mapping[str, Arrays], model: ModelSpec) -> None:
