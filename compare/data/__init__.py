@@ -9,7 +9,7 @@ import numpy as np
 from compare.interface import Array, Batch, Refused
 from compare.workloads import Workload
 
-_NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3), "photographs": (224, 224, 3)}
+_NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 _SYNTHETIC_WITHOUT_FOLDER = ("cifar10", "photographs")
 _SYNTHETIC = {"synthetic": "images", "shapes": "shapes"}
 _BUILT_IN = {"digits": "its digits are embedded", **dict.fromkeys(_SYNTHETIC, "its images are synthetic")}
@@ -55,9 +55,9 @@ def load(
         Refused: unknown dataset, folder missing or not wanted, file missing or damaged (named, with the byte offset),
             `batch_size` or `image_size` outside what is possible.
     """
-    native = _NATIVE.get(workload.data)
-    if native is None and workload.data not in _SYNTHETIC:
-        allowed = ", ".join((*_NATIVE, *_SYNTHETIC))
+    natives = {**_NATIVE, "photographs": workload.model.image}
+    if workload.data not in (*natives, *_SYNTHETIC):
+        allowed = ", ".join((*natives, *_SYNTHETIC))
         raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {allowed}")
     if batch_size < 1:
         raise Refused(f"batch size {batch_size}: allowed are 1 and more")
@@ -66,7 +66,7 @@ def load(
     if folder is not None and workload.data in _BUILT_IN:
         raise Refused(f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}")
     image = workload.model.resized(image_size).image
-    if image != native or (workload.data in _SYNTHETIC_WITHOUT_FOLDER and folder is None):
+    if image != natives.get(workload.data) or (workload.data in _SYNTHETIC_WITHOUT_FOLDER and folder is None):
         dataset = _synthetic(workload, image, seed, batch_size, folder)
     else:
         try:

@@ -165,8 +165,8 @@ def _check_memory(folder: Path, image: tuple[int, int, int], train: int, test: i
         crops = f"{train} training images" + (f", cropped afresh for each of {epochs} epochs," if epochs > 1 else "")
         gib = count * 4 * int(np.prod(image)) / 2**30
         raise Refused(
-            f"--data {folder}: {crops} and {test} test images take {gib:.1f} GiB; allowed: {most} images "
-            f"({synthetic.MOST_BYTES / 2**30:g} GiB), by fewer epochs or a smaller folder"
+            f"--data {folder}: {crops} and {test} test images make {count} of {gib:.1f} GiB; allowed: "
+            f"{most} of {synthetic.MOST_BYTES / 2**30:g} GiB, by fewer epochs or a smaller folder"
         )
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 from compare import training, workloads
 from compare.data import Dataset, batches, digest, folders, load, store, synthetic
 from compare.interface import Array, Batch, Refused, RunSpec
+from tests.unit.stage import Stage
 
 RESNET = workloads.get("resnet50")
 IMAGE = (16, 16, 3)
@@ -342,7 +343,7 @@ def test_more_classes_than_the_models_are_refused(flat: Path) -> None:
 def test_more_than_memory_is_refused_before_any_file_is_opened(flat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "MOST_BYTES", 2**24)  # 27 images of 224x224
     jpeg(flat).write_bytes(b"no image")
-    said = r"15 training images, cropped afresh for each of 2 epochs, and 4 test images .*allowed: 27 images \(0\.015"
+    said = r"15 training images, cropped afresh for each of 2 epochs, and 4 test images make 34 .*allowed: 27 of 0\.015"
     with pytest.raises(Refused, match=said):
         load(RESNET, folder=str(flat), seed=0, batch_size=2, epochs=2)
     with pytest.raises(Refused, match=r"00\.jpg: no JPEG"):
@@ -356,3 +357,23 @@ def test_files_that_cannot_be_read_are_named(flat: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "read_bytes", denied)
     with pytest.raises(Refused, match=r"/ape/.*: cannot be read: .*Permission denied"):
         made(flat)
+
+
+def test_a_run_has_crops_for_each_epoch_and_seed(flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests: list[str] = []
+    real = store.save
+
+    def save(kept: Dataset, path: Path) -> None:
+        if kept.source.startswith("photographs"):
+            assert len(kept.train.images) == 2 * len(kept.train.labels) == 30
+            digests.append(store.sha256(kept))
+        real(kept, path)
+
+    monkeypatch.setattr(store, "save", save)
+    few = replace(RESNET, model=replace(RESNET.model, image=IMAGE, classes=3))
+    result = Stage(tmp_path, monkeypatch).agree(workload=few, data_folder=str(flat), batch_size=4, epochs=2, seeds=3)
+    assert len(set(digests)) == len(digests) == 3
+    assert result["spec"]["data_sha256"] in digests
+    assert result["spec"]["data_folder"] == str(flat)
+    assert (result["spec"]["train_images"], result["spec"]["test_images"]) == (15, 4)
+    assert len(result["contenders"][0]["training"]["loss"]) == 2
