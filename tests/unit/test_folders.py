@@ -374,6 +374,7 @@ def test_a_run_has_crops_for_each_epoch_and_seed(flat: Path, tmp_path: Path, mon
     result = Stage(tmp_path, monkeypatch).agree(workload=few, data_folder=str(flat), batch_size=4, epochs=2, seeds=3)
     assert len(set(digests)) == len(digests) == 3
     assert result["spec"]["data_sha256"] in digests
+    assert {each["name"]: each["reason"] for each in result["contenders"]} == {"fake": None, "other": None}
     assert result["spec"]["data_folder"] == str(flat)
     assert (result["spec"]["train_images"], result["spec"]["test_images"]) == (15, 4)
     assert len(result["contenders"][0]["training"]["loss"]) == 2

@@ -11,7 +11,7 @@ from PIL import Image
 
 from compare.data import photographs
 from compare.data.seeding import generator
-from compare.interface import Array
+from compare.interface import Array, Refused
 
 SIDES = st.integers(1, 3000)
 
@@ -126,3 +126,28 @@ def test_tiny_and_narrow_images_are_shown(size: tuple[int, int]) -> None:
     image = Image.new("RGB", size, (7, 8, 9))
     for pixels in (photographs.test_crop(image, 16), photographs.training_crop(image, 16, generator("crop", 0))):
         assert np.array_equal(pixels, np.broadcast_to([7, 8, 9], (16, 16, 3)))
+
+
+def test_damage_within_a_png_never_shows_as_other_pixels(tmp_path: Path) -> None:
+    path = tmp_path / "0.png"
+    pixels = saved(Image.fromarray(np.random.default_rng(0).integers(256, size=(5, 4, 3), dtype=np.uint8)), path)
+    whole, refused = path.read_bytes(), 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
+        try:
+            assert np.array_equal(photographs.read(path), pixels)
+        except Refused as error:
+            assert str(error).startswith(f"{path}: ")
+            refused += 1
+    assert refused > len(whole) - 13  # all but the chunk that ends the file
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}], ids=["baseline", "progressive"])
+def test_a_jpeg_cut_off_anywhere_is_refused(tmp_path: Path, options: dict[str, bool]) -> None:
+    path = tmp_path / "0.jpg"
+    saved(Image.fromarray(np.random.default_rng(0).integers(256, size=(20, 30, 3), dtype=np.uint8)), path, **options)
+    whole = path.read_bytes()
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        with pytest.raises(Refused, match=r"/0\.jpg: "):
+            photographs.read(path)
