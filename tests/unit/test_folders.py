@@ -103,6 +103,11 @@ def test_what_is_held_out_does_not_depend_on_other_classes(flat: Path) -> None:
     assert after == [name for name in before if not name.startswith("ape")]
 
 
+def test_what_is_held_out_does_not_depend_on_where_the_folder_lies(flat: Path) -> None:
+    before = names(flat)
+    assert names(flat.rename(flat.parent / "moved")) == before
+
+
 def test_files_beside_the_classes_and_hidden_ones_are_not_looked_at(flat: Path) -> None:
     before = store.sha256(dataset(flat))
     (flat / "LICENSE.txt").write_text("free")
@@ -132,6 +137,13 @@ def test_what_is_drawn_depends_on_seed_epoch_and_index_alone(parted: Path) -> No
     assert not np.array_equal(made(parted, seed=1)[0].images, one.images)
     (parted / "train" / "cat" / "01.JPEG").unlink()  # the last one: no other's index changes
     assert np.array_equal(made(parted, epochs=3)[0].images.reshape(3, 18, *IMAGE), views[:, :18])
+
+
+def test_the_same_photograph_twice_is_cropped_twice(parted: Path) -> None:
+    (parted / "train" / "cat" / "02.png").symlink_to("../bee/02.png")
+    first, second = made(parted)[0].images[[8, 19]]
+    assert np.allclose(first.mean(axis=(0, 1)), second.mean(axis=(0, 1)), atol=0.2)
+    assert not np.array_equal(first, second)
 
 
 def test_each_epoch_takes_its_own_crops_and_then_the_first_again(parted: Path) -> None:
