@@ -113,6 +113,8 @@ def listed(folder: Path, *, classes: int, seed: int) -> tuple[Files, Files]:
 def _classes(folder: Path, root: Path) -> Classes:
     if not folder.is_dir():
         raise Refused(f"{folder}: no such folder; expected: {_EXPECTED}")
+    if folder.is_symlink():
+        _check_link(folder, root)
     found = {entry.name: _images(entry, root) for entry in _entries(folder, root) if entry.is_dir()}
     if not found:
         raise Refused(f"{folder}: no folder of a class in it; expected: {_EXPECTED}")

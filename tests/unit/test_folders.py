@@ -320,6 +320,16 @@ def test_the_first_bad_file_is_named_whatever_the_threads(flat: Path) -> None:
             made(flat, threads=threads)
 
 
+def test_a_part_that_lies_elsewhere_is_refused_and_a_linked_folder_is_not(parted: Path) -> None:
+    linked = parted.parent / "linked"
+    linked.symlink_to(parted)
+    assert len(made(linked)[0].labels) == 19
+    (parted / "val").rename(parted.parent / "val")
+    (parted / "val").symlink_to("../val")
+    with pytest.raises(Refused, match=r"/parted/val: a link out of the folder"):
+        made(parted)
+
+
 def test_links_within_the_folder_are_followed(flat: Path) -> None:
     (flat / "cat" / "02.png").symlink_to("../bee/02.png")
     assert len(dataset(flat).train.labels) == 16
