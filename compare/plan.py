@@ -147,7 +147,7 @@ def make(
         epochs=passes,
         margin=margin,
         out=out,
-        dataset=dataset or data.load(chosen, folder=data_folder, seed=seed, batch_size=size),
+        dataset=dataset or data.load(chosen, folder=data_folder, seed=seed, batch_size=size, epochs=passes),
         data_folder=data_folder,
         request=request or Request(),
         accumulate=accumulate,

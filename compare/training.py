@@ -65,7 +65,8 @@ def _epochs(session: Session, spec: RunSpec, train: Batch) -> Iterator[Array]:
 def _accuracy(session: Session, batch: Batch, size: int) -> float:
     right = 0
     for start in range(0, len(batch.labels), size):
-        images, labels = batch.images[start : start + size], batch.labels[start : start + size]
+        labels = batch.labels[start : start + size]
+        images = batch.images[start : start + len(labels)]  # of their first view, where there are several
         padded = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), images.dtype)])
         right += int((session.logits(padded)[: len(images)].argmax(-1) == labels).sum())
     return right / batch.labels.size

@@ -17,10 +17,12 @@ TWINS = 5
 
 def run(launcher: Launcher, outcomes: Outcomes, seeds: int) -> None:
     """Train every contender that is alive, and add the trajectory and accuracy gates to its certificate."""
-    for seed in range(1, seeds):
-        plan = launcher.plan
-        made = data.load(plan.workload, folder=plan.data_folder, seed=plan.seed + seed, batch_size=plan.batch_size)
-        store.save(made, launcher.seeded(plan.seed + seed))
+    plan = launcher.plan
+    for seed in range(plan.seed + 1, plan.seed + seeds):
+        made = data.load(
+            plan.workload, folder=plan.data_folder, seed=seed, batch_size=plan.batch_size, epochs=plan.epochs
+        )
+        store.save(made, launcher.seeded(seed))
     curves: dict[str, Curves] = {}
     accuracies: dict[str, list[float]] = {}
     for outcome in outcomes.alive:

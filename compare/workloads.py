@@ -169,7 +169,7 @@ _ALL = (
     ),
     Workload(
         name="resnet50",
-        summary="ResNet-50 v1.5 on synthetic 224x224 images, SGD Nesterov, decay of kernels only, label smoothing",
+        summary="ResNet-50 v1.5 on photographs (--data DIR) or synthetic images, SGD Nesterov, label smoothing",
         model=ModelSpec(
             "resnet",
             (224, 224, 3),
@@ -179,14 +179,14 @@ _ALL = (
         optimizer=OptimizerSpec(
             "sgd", learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=5e-5, decay_kernels_only=True
         ),
-        data="synthetic",
+        data="photographs",
         batch_size=256,
         epochs=1,
         label_smoothing=0.1,
     ),
     Workload(
         name="convnext-tiny",
-        summary="ConvNeXt-T on synthetic 224x224 images, AdamW with warm-up, label smoothing",
+        summary="ConvNeXt-T on photographs (--data DIR) or synthetic images, AdamW with warm-up, label smoothing",
         model=ModelSpec("convnext", (224, 224, 3), 1000, {"depths": (3, 3, 9, 3), "widths": (96, 192, 384, 768)}),
         optimizer=OptimizerSpec(
             "adam",
@@ -196,14 +196,14 @@ _ALL = (
             decay_kernels_only=True,
             schedule=Schedule("cosine", warmup=20, total=1000),
         ),
-        data="synthetic",
+        data="photographs",
         batch_size=128,
         epochs=1,
         label_smoothing=0.1,
     ),
     Workload(
         name="vgg16",
-        summary="VGG-16 without batch norm and dropout on synthetic 224x224 images, SGD with momentum",
+        summary="VGG-16 without batch norm on photographs (--data DIR) or synthetic images, SGD with momentum",
         model=ModelSpec(
             "vgg",
             (224, 224, 3),
@@ -211,13 +211,13 @@ _ALL = (
             {"depths": (2, 2, 3, 3, 3), "widths": (64, 128, 256, 512, 512), "hidden": (4096, 4096)},
         ),
         optimizer=OptimizerSpec("sgd", learning_rate=0.01, momentum=0.9, weight_decay=5e-4),
-        data="synthetic",
+        data="photographs",
         batch_size=128,
         epochs=1,
     ),
     Workload(
         name="mobilenet-v2",
-        summary="MobileNetV2 without dropout on synthetic 224x224 images, SGD with momentum, warm-up and cosine",
+        summary="MobileNetV2 on photographs (--data DIR) or synthetic images, SGD with momentum, warm-up and cosine",
         model=ModelSpec("mobilenet", (224, 224, 3), 1000, {"stem": 32, "stages": _INVERTED_RESIDUALS, "head": 1280}),
         optimizer=OptimizerSpec(
             "sgd",
@@ -226,7 +226,7 @@ _ALL = (
             weight_decay=4e-5,
             schedule=Schedule("cosine", warmup=20, total=1000),
         ),
-        data="synthetic",
+        data="photographs",
         batch_size=256,
         epochs=1,
     ),

@@ -33,7 +33,13 @@ Precision = Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 o
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training set. Default: the workload's.")]
 Seed = Annotated[int, typer.Option(help="Fixes weights, data split and shuffles.")]
-Data = Annotated[str | None, typer.Option(help="Folder of the data set in its original format.")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder of the data set in its original format, or of photographs, one folder a class; "
+        "`samestep workloads` says which workload takes one."
+    ),
+]
 Deadline = Annotated[float | None, typer.Option(help="Seconds that any phase of a contender may take.")]
 MemoryLimit = Annotated[
     int | None,

@@ -10,13 +10,18 @@ from compare.interface import Array, Batch, Refused
 from compare.workloads import Workload
 
 _NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
+_SYNTHETIC_WITHOUT_FOLDER = ("cifar10", "photographs")
 _SYNTHETIC = {"synthetic": "images", "shapes": "shapes"}
 _BUILT_IN = {"digits": "its digits are embedded", **dict.fromkeys(_SYNTHETIC, "its images are synthetic")}
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training and a test set, and `source`, a sentence for the report that says where they came from."""
+    """A training and a test set, and `source`, a sentence for the report that says where they came from.
+
+    The training set may have several views of its N labelled images, one for each epoch: its images are then
+    [views * N, H, W, C], all of the first view before those of the second.
+    """
 
     train: Batch
     test: Batch
@@ -24,28 +29,35 @@ class Dataset:
 
 
 def load(
-    workload: Workload, *, folder: str | None, seed: int, batch_size: int, image_size: int | None = None
+    workload: Workload,
+    *,
+    folder: str | None,
+    seed: int,
+    batch_size: int,
+    image_size: int | None = None,
+    epochs: int = 1,
 ) -> Dataset:
     """Return the data that `workload` trains and is tested on.
 
-    Data are synthetic for workloads that name no dataset, for CIFAR-10 without a folder, and for every workload whose
-    images are not of its dataset's own size (a folder is then not read, and `source` says so).
+    Data are synthetic for workloads that name no dataset, for CIFAR-10 and photographs without a folder, and for every
+    workload whose images are not of its dataset's own size (a folder is then not read, and `source` says so).
 
     Args:
-        workload: its `data` names the dataset: `digits`, `mnist` or `cifar10`, or `synthetic` or `shapes`, which has
-            a class for every pixel.
+        workload: its `data` names the dataset: `digits`, `mnist`, `cifar10` or `photographs`, or `synthetic` or
+            `shapes`, which has a class for every pixel.
         folder: where the dataset lies in its original format; None for none.
-        seed: the run's seed; fixes the digits' split and the synthetic images.
+        seed: the run's seed; fixes the digits' split, the photographs' split and crops, and the synthetic images.
         batch_size: images per step; the training set must fill at least one batch.
         image_size: height and width in pixels in place of the workload's.
+        epochs: views of the training images, where each epoch has its own: photographs.
 
     Raises:
         Refused: unknown dataset, folder missing or not wanted, file missing or damaged (named, with the byte offset),
             `batch_size` or `image_size` outside what is possible.
     """
-    native = _NATIVE.get(workload.data)
-    if native is None and workload.data not in _SYNTHETIC:
-        allowed = ", ".join((*_NATIVE, *_SYNTHETIC))
+    natives = {**_NATIVE, "photographs": workload.model.image}
+    if workload.data not in (*natives, *_SYNTHETIC):
+        allowed = ", ".join((*natives, *_SYNTHETIC))
         raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {allowed}")
     if batch_size < 1:
         raise Refused(f"batch size {batch_size}: allowed are 1 and more")
@@ -54,11 +66,11 @@ def load(
     if folder is not None and workload.data in _BUILT_IN:
         raise Refused(f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}")
     image = workload.model.resized(image_size).image
-    if image != native or (workload.data == "cifar10" and folder is None):
+    if image != natives.get(workload.data) or (workload.data in _SYNTHETIC_WITHOUT_FOLDER and folder is None):
         dataset = _synthetic(workload, image, seed, batch_size, folder)
     else:
         try:
-            dataset = _original(workload, folder, seed)
+            dataset = _original(workload, folder, seed, epochs)
         except OSError as error:
             raise Refused(f"--data {folder}: cannot be read: {error}") from error
     count = len(dataset.train.labels)
@@ -92,7 +104,7 @@ def digest(*arrays: Array) -> str:
     return total.hexdigest()
 
 
-def _original(workload: Workload, folder: str | None, seed: int) -> Dataset:
+def _original(workload: Workload, folder: str | None, seed: int, epochs: int) -> Dataset:
     # Loaders are imported where they are used: a child process pays only for its own dataset.
     if workload.data == "digits":
         from compare.data import digits
@@ -106,11 +118,23 @@ def _original(workload: Workload, folder: str | None, seed: int) -> Dataset:
             raise Refused(f"workload {workload.name} needs --data DIR, a folder with {idx.expected()}")
         train, test = idx.load(_folder(folder))
         return Dataset(train, test, f"MNIST IDX files in {folder} ({_counts(train, test)})")
+    assert folder is not None
+    if workload.data == "photographs":
+        return _photographs(workload, folder, seed, epochs)
     from compare.data import cifar
 
-    assert folder is not None
     train, test = cifar.load(_folder(folder))
     return Dataset(train, test, f"CIFAR-10 binary files in {folder} ({_counts(train, test)})")
+
+
+def _photographs(workload: Workload, folder: str, seed: int, epochs: int) -> Dataset:
+    from compare.data import folders
+
+    model = workload.model
+    train, test = folders.load(_folder(folder), model.image, classes=model.classes, seed=seed, epochs=epochs)
+    classes = f"{train.labels.max() + 1:,} of {model.classes:,} classes"
+    views = "" if epochs == 1 else f", cropped afresh for each of {epochs:,} epochs"
+    return Dataset(train, test, f"photographs in {folder} ({classes}; {_counts(train, test)}{views})")
 
 
 def _synthetic(

@@ -9,8 +9,9 @@ from compare.interface import Batch, Refused
 def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int) -> list[Batch]:
     """Return the full batches of one shuffled epoch: images [batch_size, H, W, C], labels [batch_size], contiguous.
 
-    The order depends on the number of images, `seed` and `epoch` (from 0) only. Images that fill no batch at the
-    epoch's end are left out of it, other ones in every epoch.
+    The order depends on the number of labels, `seed` and `epoch` (from 0) only. Images that fill no batch at the
+    epoch's end are left out of it, other ones in every epoch. Where `train` has several views of its images
+    (`compare.data.Dataset`), each epoch takes the next, and after the last the first again.
 
     Raises:
         Refused: `batch_size` is below 1 or above the number of training images.
@@ -19,8 +20,9 @@ def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int) -> li
     if not 1 <= batch_size <= count:
         raise Refused(f"batch size {batch_size} for {count} training images; allowed: 1 to {count}")
     order = generator("shuffle", seed, epoch).permutation(count)
+    view = train.images[epoch % (len(train.images) // count) * count :][:count]
     batches: list[Batch] = []
     for start in range(0, count - batch_size + 1, batch_size):
         chosen = order[start : start + batch_size]
-        batches.append(Batch(np.ascontiguousarray(train.images[chosen]), np.ascontiguousarray(train.labels[chosen])))
+        batches.append(Batch(np.ascontiguousarray(view[chosen]), np.ascontiguousarray(train.labels[chosen])))
     return batches

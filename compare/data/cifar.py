@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from compare.data import levels
 from compare.interface import Array, Batch, Refused
 
 SIDE = 32
@@ -69,13 +70,11 @@ def read(path: Path) -> Array:
 def _part(folder: Path, names: Sequence[str]) -> Batch:
     files = [read(folder / name) for name in names]
     images = np.empty((sum(len(records) for records in files), SIDE, SIDE, 3), np.float32)
-    # A byte has 256 values: looked up, each is rounded once from float64, and no float64 images are ever made.
-    levels = np.arange(256) / 255
-    tables = [((levels - mean) / std).astype(np.float32) for mean, std in zip(MEAN, STD, strict=True)]
+    table = levels.table(MEAN, STD)
     start = 0
     for records in files:
         planes = records[:, 1:].reshape(-1, 3, SIDE, SIDE)
-        for channel, table in enumerate(tables):
-            images[start : start + len(records), :, :, channel] = table[planes[:, channel]]
+        for channel in range(3):
+            images[start : start + len(records), :, :, channel] = table[planes[:, channel], channel]
         start += len(records)
     return Batch(images, np.concatenate([records[:, 0] for records in files]).astype(np.int32))

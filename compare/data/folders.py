@@ -1,0 +1,181 @@
+"""Photographs in folders, one a class, as ImageNet is usually laid out.
+
+DIR/train/CLASS/ and DIR/val/CLASS/ hold JPEG or PNG files; or DIR/CLASS/ alone, and then a fifth of each class is held
+out for the test. Classes are numbered in the order of their names. Hidden files, and files beside the class folders,
+are not looked at; everything in a class's folder must be an image.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compare.data import levels, photographs, synthetic
+from compare.data.seeding import generator
+from compare.interface import Array, Batch, Refused
+
+TRAIN, TEST = "train", "val"
+SUFFIXES = (".jpg", ".jpeg", ".png")
+HELD_OUT = 5  # one image in so many is for the test
+# The usual constants of ImageNet's training images.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+_MOST_THREADS = 8  # a decoded file may take a gigabyte
+_EXPECTED = "DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg, or DIR/CLASS/*.jpg (also .jpeg and .png)"
+
+Classes = Mapping[str, Sequence[Path]]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one part, by class and name, and the class [N] of each."""
+
+    paths: Sequence[Path]
+    labels: Array
+
+    @staticmethod
+    def of(classes: Classes) -> "Files":
+        """Return the files of classes, in the order of the classes' names."""
+        paths = [path for _, paths in sorted(classes.items()) for path in paths]
+        counts = [len(paths) for _, paths in sorted(classes.items())]
+        return Files(paths, np.repeat(np.arange(len(counts), dtype=np.int32), counts))
+
+
+def load(
+    folder: Path, image: tuple[int, int, int], *, classes: int, seed: int, epochs: int, threads: int | None = None
+) -> tuple[Batch, Batch]:
+    """Return the training set, a view for each epoch (`compare.data.Dataset`), and the test set.
+
+    Training images are `photographs.training_crop`, test images `photographs.test_crop`; a channel's value is
+    (byte / 255 - mean) / std. What is drawn for image i in an epoch depends on (seed, epoch, i) alone, i counting the
+    training files by class and name.
+
+    Args:
+        folder: DIR.
+        image: (side, side, 3) of every image.
+        classes: how many the model can tell apart; there may be fewer.
+        seed: fixes crops, flips and what is held out.
+        epochs: how often each training image is cropped afresh.
+        threads: that decode; default: one a core, up to 8.
+
+    Raises:
+        Refused: no or too many classes, a class without images, a file that is no image or damaged, a link out of the
+            folder, more than 8 GiB of images. The message names it.
+    """
+    train, test = listed(folder, classes=classes, seed=seed)
+    _check_memory(folder, image, len(train.paths), len(test.paths), epochs)
+    side, table = image[0], levels.table(MEAN, STD)
+    count, channels = len(train.paths), np.arange(3)
+    training = np.empty((epochs * count, *image), np.float32)
+    testing = np.empty((len(test.paths), *image), np.float32)
+
+    def crop(index: int) -> None:
+        photograph = photographs.read(train.paths[index])
+        for epoch in range(epochs):
+            pixels = photographs.training_crop(photograph, side, generator("crop", seed, epoch, index))
+            training[epoch * count + index] = table[pixels, channels]
+
+    def middle(index: int) -> None:
+        testing[index] = table[photographs.test_crop(photographs.read(test.paths[index]), side), channels]
+
+    threads = threads or min(_MOST_THREADS, os.cpu_count() or 1)
+    _each(crop, count, threads)
+    _each(middle, len(test.paths), threads)
+    return Batch(training, train.labels), Batch(testing, test.labels)
+
+
+def listed(folder: Path, *, classes: int, seed: int) -> tuple[Files, Files]:
+    """Return the files of the training and of the test set, none of them opened yet.
+
+    Without DIR/train and DIR/val, a fifth of each class is held out, at least one image: those whose draws from
+    (seed, CLASS/NAME) are the least. A file that is added or taken away does not change the draws of others.
+
+    Raises:
+        Refused: see `load`.
+    """
+    root = folder.resolve()
+    if any((folder / part).is_dir() for part in (TRAIN, TEST)):
+        train, test = (_classes(folder / part, root) for part in (TRAIN, TEST))
+        for part, name in [(TEST, name) for name in train] + [(TRAIN, name) for name in test]:
+            if name not in (train if part == TRAIN else test):
+                raise Refused(f"{folder / part / name}: no such folder; {TRAIN} and {TEST} must have the same classes")
+    else:
+        train, test = _split(_classes(folder, root), seed)
+    if len(train) > classes:
+        raise Refused(f"--data {folder}: {len(train)} classes, one a folder; allowed: up to {classes}, the model's")
+    return Files.of(train), Files.of(test)
+
+
+def _classes(folder: Path, root: Path) -> Classes:
+    if not folder.is_dir():
+        raise Refused(f"{folder}: no such folder; expected: {_EXPECTED}")
+    if folder.is_symlink():
+        _check_link(folder, root)
+    found = {entry.name: _images(entry, root) for entry in _entries(folder, root) if entry.is_dir()}
+    if not found:
+        raise Refused(f"{folder}: no folder of a class in it; expected: {_EXPECTED}")
+    return found
+
+
+def _images(folder: Path, root: Path) -> Sequence[Path]:
+    entries = _entries(folder, root)
+    for entry in entries:
+        if entry.suffix.lower() not in SUFFIXES:
+            raise Refused(f"{entry}: no image; allowed in a class's folder: {', '.join(SUFFIXES)}")
+    if not entries:
+        raise Refused(f"{folder}: a class without images; expected: {_EXPECTED}")
+    return entries
+
+
+def _entries(folder: Path, root: Path) -> list[Path]:
+    """Return what lies in a folder, by name, links out of `root` refused."""
+    entries = sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=lambda e: e.name)
+    for entry in entries:
+        if entry.is_symlink():
+            _check_link(entry, root)
+    return entries
+
+
+def _check_link(entry: Path, root: Path) -> None:
+    try:
+        end = entry.resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop, before Python 3.13
+        raise Refused(f"{entry}: a link that leads nowhere: {error}") from error
+    if not end.is_relative_to(root):
+        raise Refused(f"{entry}: a link out of the folder, to {end}; allowed: links within {root}")
+
+
+def _split(classes: Classes, seed: int) -> tuple[Classes, Classes]:
+    train, test = dict[str, Sequence[Path]](), dict[str, Sequence[Path]]()
+    for name, paths in classes.items():
+        if len(paths) < 2:
+            raise Refused(f"{paths[0].parent}: 1 image; allowed: 2 and more, for one is held out for the test")
+        drawn = sorted(paths, key=lambda path: generator("hold out", seed, f"{path.parent.name}/{path.name}").random())
+        held = set(drawn[: max(1, len(paths) // HELD_OUT)])
+        train[name] = [path for path in paths if path not in held]
+        test[name] = [path for path in paths if path in held]
+    return train, test
+
+
+def _check_memory(folder: Path, image: tuple[int, int, int], train: int, test: int, epochs: int) -> None:
+    count, most = epochs * train + test, synthetic.most(image)
+    if count > most:
+        crops = f"{train} training images" + (f", cropped afresh for each of {epochs} epochs," if epochs > 1 else "")
+        gib = count * 4 * int(np.prod(image)) / 2**30
+        raise Refused(
+            f"--data {folder}: {crops} and {test} test images make {count} of {gib:.1f} GiB; allowed: "
+            f"{most} of {synthetic.MOST_BYTES / 2**30:g} GiB, by fewer epochs or a smaller folder"
+        )
+
+
+def _each(work: Callable[[int], None], count: int, threads: int) -> None:
+    """Do the work of every index; of those that fail, the lowest one's error is raised."""
+    # Filters are the process's, not the thread's. What Pillow only warns of is refused by `photographs`, or harmless.
+    with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
+        warnings.filterwarnings("ignore", module=r"PIL\b")
+        for _ in pool.map(work, range(count)):
+            pass
