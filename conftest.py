@@ -12,7 +12,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what --alone does."""
+    """Leave out what --alone does, and thorough tests unless -m or their own name asks for them."""
+    named = any("::" in each for each in config.args)
+    if not config.option.markexpr and not named:
+        thorough = [item for item in items if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if item not in thorough]
+        config.hook.pytest_deselected(items=thorough)
     if (asked := config.getoption("--alone")) is None:
         return
     alone, others = list[pytest.Item](), list[pytest.Item]()

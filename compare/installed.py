@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from importlib.metadata import entry_points
 
-from compare import workloads
+from compare import descriptions, workloads
 from compare.interface import Refused
 from compare.workloads import Workload
 
@@ -45,7 +45,7 @@ def get(name: str) -> Workload:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]
         raise Refused(f"{where}: cannot be loaded: {lines[-1][:400]}")
-    return workloads.from_json(json.loads(done.stdout))
+    return descriptions.from_json(json.loads(done.stdout))
 
 
 def _main(name: str) -> None:
@@ -55,7 +55,7 @@ def _main(name: str) -> None:
         workload = loaded() if callable(loaded) else loaded
     if not isinstance(workload, Workload):
         raise SystemExit(f"{point.value} is a {type(workload).__name__}; allowed: a compare.workloads.Workload")
-    json.dump(workloads.to_json(workload) | {"name": name}, sys.stdout)
+    json.dump(descriptions.to_json(workload) | {"name": name}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ class RunSpec:
             alone; loss and gradients are the means of theirs.
         deterministic: ask the framework for its deterministic algorithms.
         loss_scale: float16's first loss scale (torch.amp.GradScaler's default).
-        described: the whole workload as JSON (`compare.workloads.to_json`), where `compare.workloads` has none of that
-            name: a user's own models.
+        described: the whole workload as JSON (`compare.descriptions.to_json`), where `compare.workloads` has none of
+            that name: a user's own models.
         weights: safetensors file of the initial weights, in place of `compare.weights.initial`; `OWN_WEIGHTS`: a fresh
             session has those that the user's factory gave its model.
         memory_limit_bytes: most bytes that may be taken (None: as many as there are). On `cuda` a limit on the

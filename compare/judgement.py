@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from compare import environment, results, verdicts, workloads
+from compare import descriptions, environment, results, verdicts
 from compare.agreement.certificate import Certificate
 from compare.data import store
 from compare.interface import Array
@@ -67,7 +67,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "epochs": plan.epochs,
         "margin": plan.margin,
         "confidence": plan.confidence,
-        **workloads.described(plan.workload),
+        **descriptions.described(plan.workload),
         "parameter_count": opened.get("parameter_count"),
         "data_source": dataset.source,
         "data_folder": plan.data_folder,

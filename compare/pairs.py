@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from compare import certification, contenders, weights, workloads
+from compare import certification, contenders, descriptions, weights
 from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
 from compare.child import Child
 from compare.contenders import Contender
@@ -39,7 +39,7 @@ def prepare(launcher: Launcher) -> Pairing:
     plan, model, request = launcher.plan, launcher.plan.workload.model, launcher.plan.request
     with _children(launcher) as sides:
         sizes = sorted({case.image_size for case in certification.adversarial(plan) if case.image_size is not None})
-        traced = sides.ask("trace", model=workloads.to_json(plan.workload)["model"], batch_size=_BATCH, sizes=sizes)
+        traced = sides.ask("trace", model=descriptions.to_json(plan.workload)["model"], batch_size=_BATCH, sizes=sizes)
         traces = {backend: trace.from_json(each["own"]) for backend, each in traced.items()}
         _check_outputs(plan, traces)
         matched = matching.match(traces["torch"], traces["jax"], request.weights_map)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compare import contenders, data, environment, installed, knobs, workloads
+from compare import contenders, data, descriptions, environment, installed, knobs, workloads
 from compare.contenders import Contender
 from compare.data import Dataset
 from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
@@ -82,7 +82,7 @@ class Plan:
             "data": str(dataset),
             "accumulate": self.accumulate,
             "deterministic": self.deterministic,
-            "described": None if workloads.is_built_in(self.workload) else workloads.to_json(self.workload),
+            "described": None if workloads.is_built_in(self.workload) else descriptions.to_json(self.workload),
             "weights": self.weights,
         }
         return RunSpec(**(values | changes))

@@ -14,7 +14,7 @@ import numpy as np
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare import weights, workloads
+from compare import descriptions, weights
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.gates import changes, relative_error
 from compare.data import store
@@ -121,7 +121,7 @@ def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) ->
 
 def _evaluated(session: Session, spec: RunSpec, start: Arrays, test: Array) -> Array:
     """Return the logits after the steps taken, or, where the running variances may differ by then, at the start."""
-    if RUNNING_VARIANCE in workloads.of(spec).model.arguments.get("allow", ()):
+    if RUNNING_VARIANCE in descriptions.of(spec).model.arguments.get("allow", ()):
         session.assign(start)
     return session.logits(test)
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import protocol, recording, training, weights, workloads
+from compare import descriptions, protocol, recording, training, weights
 from compare.data import store
 from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session
 from compare.measure import limit, memory, warmup
@@ -161,7 +161,7 @@ class Worker:
 
         `resized` is the same at each of `sizes`, None where the model takes no images of that size.
         """
-        chosen = workloads.model_from_json(model)
+        chosen = descriptions.model_from_json(model)
 
         def at(size: int) -> dict[str, Any] | None:
             with contextlib.suppress(Refused):

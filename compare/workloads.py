@@ -4,12 +4,11 @@ A workload is data only. Each backend's `models` folder builds the model that `M
 the optimizer, so that one description drives both twins.
 """
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compare.interface import Refused, RunSpec
+from compare.interface import Refused
 
 PAIR = "pair"
 """The family of a user's own models (`compare.pairing`)."""
@@ -259,48 +258,3 @@ def get(name: str, more: Iterable[str] = ()) -> Workload:
 def is_built_in(workload: Workload) -> bool:
     """Whether `get` returns this workload."""
     return WORKLOADS.get(workload.name) == workload
-
-
-def of(spec: RunSpec) -> Workload:
-    """Return the workload that a child is to build.
-
-    Raises:
-        Refused: for a name that nobody described.
-    """
-    return get(spec.workload) if spec.described is None else from_json(spec.described)
-
-
-def to_json(workload: Workload) -> dict[str, Any]:
-    """Return a whole workload as JSON types; `from_json` is the inverse."""
-    return json.loads(json.dumps(asdict(workload)))  # tuples become lists
-
-
-def from_json(values: Mapping[str, Any]) -> Workload:
-    """Return the workload of what `to_json` gave."""
-    optimizer = dict(values["optimizer"])
-    schedule = dict(optimizer["schedule"])
-    schedule["milestones"] = tuple(schedule["milestones"])
-    optimizer |= {"betas": tuple(optimizer["betas"]), "schedule": Schedule(**schedule)}
-    made = dict(values)
-    made |= {"model": model_from_json(values["model"]), "optimizer": OptimizerSpec(**optimizer)}
-    return Workload(**made)
-
-
-def model_from_json(values: Mapping[str, Any]) -> ModelSpec:
-    """Return the model of a workload's JSON."""
-    made = dict(values)
-    made["image"] = tuple(values["image"])
-    return ModelSpec(**made)
-
-
-def described(workload: Workload) -> dict[str, Any]:
-    """Return what decides the arithmetic of a workload, as JSON types (not how the variables of a pair are called)."""
-    model = workload.model
-    values = {
-        "image": model.image,
-        "classes": model.classes,
-        "model": {"family": model.family, **{key: v for key, v in model.arguments.items() if key != "names"}},
-        "optimizer": asdict(workload.optimizer),
-        "label_smoothing": workload.label_smoothing,
-    }
-    return json.loads(json.dumps(values))  # tuples become lists

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from compare import workloads
+from compare import descriptions
 from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from compare.workloads import PAIR, ModelSpec
 from jaxbackend import layout, memory, models, optim, own, precision, proofs, tuning
@@ -25,7 +25,7 @@ class JaxSession:
     """`compare.interface.Session` in JAX."""
 
     def __init__(self, spec: RunSpec) -> None:
-        workload = workloads.of(spec)
+        workload = descriptions.of(spec)
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch.backends import cudnn
 
-from compare import workloads
+from compare import descriptions
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
@@ -27,7 +27,7 @@ class TorchSession:
     """`compare.interface.Session` in PyTorch."""
 
     def __init__(self, spec: RunSpec) -> None:
-        workload, knobs = workloads.of(spec), spec.knobs
+        workload, knobs = descriptions.of(spec), spec.knobs
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._device = _device(spec.device)

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from compare import contenders, installed, plan, workloads
+from compare import contenders, descriptions, installed, plan, workloads
 from compare.interface import Refused
 from compare.plan import Plan
 from compare.reproduction.differences import differing
@@ -109,10 +109,10 @@ def _check_workload(spec: Object) -> None:
     unset = json.loads(json.dumps(asdict(OptimizerSpec("", 0.0))))  # what a key means that the stored spec has not
     before = {
         "label_smoothing": 0.0,
-        **{key: spec[key] for key in workloads.described(chosen) if key in spec},
+        **{key: spec[key] for key in descriptions.described(chosen) if key in spec},
         "optimizer": {**unset, **spec["optimizer"]},
     }
-    here = {key: value for key, value in workloads.described(chosen).items() if key in before}
+    here = {key: value for key, value in descriptions.described(chosen).items() if key in before}
     found = next(differing(before, here), None)
     if found:
         raise Refused(

@@ -15,8 +15,10 @@ from tests.planted.certify import Clean, certify
 from tests.planted.probes import PROBES
 
 SEEDS = 50
+THOROUGH = ("cifar-resnet18", "vgg16", "unet")
 PRECISE = ["digits-cnn", "cifar-cnn", "cifar-resnet18", "vgg16", "mobilenet-v2", "unet", "cifar-cnn, two micro-batches"]
-VARIANT_SEEDS = 10  # of a workload changed so that a bug matters in it
+FEW_SEEDS = 10  # of a workload changed so that a bug matters in it, and of those that take long
+LARGE = ("cifar-resnet18", "resnet50", "convnext-tiny", "mobilenet-v2", "unet")
 JAX_OPTIMISATIONS = "jax_disable_most_optimizations"
 
 
@@ -34,9 +36,10 @@ def unoptimised() -> Iterator[None]:
     jax.config.update(JAX_OPTIMISATIONS, False)
 
 
-def beside(probe: str, *case: Any, id: str = "") -> ParameterSet:
+def beside(probe: str, *case: Any, id: str = "", thorough: bool = False) -> ParameterSet:
     """Return a case for the process that takes all cases of its probe, so that they share what is compiled."""
-    return pytest.param(*(case or (probe,)), id=id or probe, marks=pytest.mark.xdist_group(probe))
+    marks = [pytest.mark.xdist_group(probe), *([pytest.mark.thorough] if thorough else [])]
+    return pytest.param(*(case or (probe,)), id=id or probe, marks=marks)
 
 
 @pytest.mark.parametrize("bug", [beside(bug.probe, bug, id=f"{bug.name} in {bug.side}") for bug in BUGS])
@@ -48,9 +51,14 @@ def test_a_planted_bug_is_caught_at_the_right_tensor(bug: Bug, clean: Clean):
     assert table.words(table.line(bug, found)) in map(table.words, table.PAGE.read_text().splitlines())
 
 
-@pytest.mark.parametrize("probe", [beside(probe) for probe in PROBES])
-def test_without_a_bug_no_seed_raises_an_alarm(probe: str, clean: Clean):
-    seeds = SEEDS if probe in WORKLOADS else VARIANT_SEEDS
+@pytest.mark.parametrize(
+    ("probe", "seeds"),
+    [
+        *(beside(p, p, SEEDS if p in WORKLOADS and p not in LARGE else FEW_SEEDS, id=p) for p in PROBES),
+        *(beside(p, p, SEEDS, id=f"{p}, {SEEDS} seeds", thorough=True) for p in LARGE),
+    ],
+)
+def test_without_a_bug_no_seed_raises_an_alarm(probe: str, seeds: int, clean: Clean):
     alarms = {
         seed: found.first_mismatch
         for seed in range(seeds)
@@ -59,7 +67,7 @@ def test_without_a_bug_no_seed_raises_an_alarm(probe: str, clean: Clean):
     assert not alarms
 
 
-@pytest.mark.parametrize("probe", [beside(probe) for probe in PRECISE])
+@pytest.mark.parametrize("probe", [beside(probe, thorough=probe in THOROUGH) for probe in PRECISE])
 def test_without_a_bug_every_precision_certifies(probe: str, clean: Clean):
     assert clean.certificate(probe, "bfloat16").first_mismatch is None
     assert clean.certificate(probe, "float16").first_mismatch is None

@@ -12,7 +12,7 @@ MEMORY = 300
 BATCH = 64
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_both_frameworks_end_at_an_edge_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Every try compiles in a process of its own: a coarse search is enough to see that there is an edge.
     monkeypatch.setattr(bisection, "RESOLUTION", 0.5)

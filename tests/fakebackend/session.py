@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from compare import protocol, worker, workloads
+from compare import descriptions, protocol, worker
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from compare.workloads import ModelSpec
 from tests.fakebackend.script import Script
@@ -167,7 +167,7 @@ class FakeBackend:
         self._script.at("open")
         if spec.precision not in ("float32", "float64"):
             raise Refused(f"the fake backend has no {spec.precision}; allowed: float32, float64")
-        model = workloads.of(spec).model.resized(spec.image_size)
+        model = descriptions.of(spec).model.resized(spec.image_size)
         return FakeSession(spec, self._script, inputs=math.prod(model.image))
 
     def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:

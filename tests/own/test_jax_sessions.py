@@ -84,7 +84,11 @@ def test_running_steps_is_inspecting_them_and_batch_norm_moves(factory: str):
 
 @pytest.mark.parametrize(
     ("factory", "tuning"),
-    [("nnx_net", "compile=off"), ("resnet", "tuned+steps-per-dispatch=2"), ("flagged", "compiled")],
+    [
+        pytest.param("nnx_net", "compile=off", marks=pytest.mark.thorough),
+        ("resnet", "tuned+steps-per-dispatch=2"),
+        ("flagged", "compiled"),
+    ],
 )
 def test_a_tuning_computes_what_stock_computes(factory: str, tuning: str):
     case = taken(factory)

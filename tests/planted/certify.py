@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compare import recording, workloads
+from compare import descriptions, recording
 from compare.agreement import certificate, referee
 from compare.agreement.referee import Noise
 from compare.interface import Arrays, Backend, RunSpec, Session
@@ -25,7 +25,7 @@ class Reused:
 
     def open(self, spec: RunSpec) -> Session:
         """Return a session whose workload, precision, loss scale and micro-batches are the spec's."""
-        key = (workloads.of(spec), spec.precision, spec.loss_scale, spec.accumulate)
+        key = (descriptions.of(spec), spec.precision, spec.loss_scale, spec.accumulate)
         if (opened := next((session for known, session in self._opened if known == key), None)) is None:
             opened = self._backend.open(spec)
             self._opened.append((key, opened))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import compare
-from compare import workloads
+from compare import descriptions, workloads
 from compare.interface import Refused
 from compare.pairing import asked
 from compare.workloads import OptimizerSpec, Workload
@@ -28,14 +28,14 @@ def test_a_pair_is_a_workload_that_survives_json():
         "arguments": {"jax": {"width": 8, "dtype": "float32"}, "torch": {"width": 8, "bias": False}},
         "allow": ["running-variance"],
     }
-    assert workloads.from_json(json.loads(json.dumps(workloads.to_json(made)))) == made
+    assert descriptions.from_json(json.loads(json.dumps(descriptions.to_json(made)))) == made
     assert compare.pair(JAX, TORCH, image=(32, 16, 3), classes=10) == pair()
 
 
 @pytest.mark.parametrize("name", workloads.WORKLOADS)
 def test_built_in_workloads_survive_json_and_are_known_as_such(name: str):
-    made = workloads.from_json(workloads.to_json(workloads.WORKLOADS[name]))
-    assert workloads.to_json(made) == workloads.to_json(workloads.WORKLOADS[name])
+    made = descriptions.from_json(descriptions.to_json(workloads.WORKLOADS[name]))
+    assert descriptions.to_json(made) == descriptions.to_json(workloads.WORKLOADS[name])
     assert workloads.is_built_in(workloads.WORKLOADS[name])
     assert not workloads.is_built_in(dataclasses.replace(made, batch_size=made.batch_size + 1))
 
@@ -43,7 +43,7 @@ def test_built_in_workloads_survive_json_and_are_known_as_such(name: str):
 def test_how_variables_are_called_does_not_decide_the_arithmetic():
     made = pair()
     named = dataclasses.replace(made.model, arguments={**made.model.arguments, "names": {"jax": 1}})
-    assert workloads.described(dataclasses.replace(made, model=named)) == workloads.described(made)
+    assert descriptions.described(dataclasses.replace(made, model=named)) == descriptions.described(made)
 
 
 def test_optimizers_and_losses_take_settings():
