@@ -130,6 +130,8 @@ ARGUMENTS = {
     ("own/__init__.py", "build"): "flax's factories are offered the policy's dtypes",
     ("own/roles.py", "variable"): "flax's kind of layer may show only in the traced program",
     ("own/roles.py", "settings"): "see variable",
+    ("own/__init__.py", "build"): "a linen model has no weights before it is run; torch's are made with the model",
+    ("own/__init__.py", "adopt"): "see build",
     ("own/words.py", "word"): "an equation in jax, a function and its arguments in torch",
     ("layout.py", "signature"): "torch's is of a table, as its leaves are",
     ("layout.py", "export"): "a whole state in jax, tensors and their leaves in torch",
