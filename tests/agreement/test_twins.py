@@ -91,6 +91,7 @@ def test_a_difference_in_batch_norm_is_caught(
     assert (found.first_mismatch or "").startswith(first)
 
 
+@pytest.mark.thorough  # as above
 @pytest.mark.parametrize("records", ["cifar-cnn"], indirect=True)
 def test_a_learning_rate_off_by_a_millionth_is_caught(
     records: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

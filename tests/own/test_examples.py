@@ -77,6 +77,8 @@ EXAMPLES = {
 # What these show, others show as well, in half the time.
 THOROUGH = {
     "SAME, running variance allowed",
+    "SAME max-pool alone",
+    "Flax's epsilon",
     "SAME, where the asked size hides it",
     "flatten order, nnx",
     "momentum made equal",
@@ -114,7 +116,7 @@ def test_160_layers_are_matched_and_certified(tmp_path: Path) -> None:
 def test_what_is_allowed_stands_in_the_first_line(tmp_path: Path) -> None:
     pair = ["--jax", f"{asked.PAIRS}/{RESNETS[0]}", "--torch", f"{asked.PAIRS}/{RESNETS[1]}"]
     shape = ["--input", "32x32x3", "--classes", "10", *asked.model_arguments(EXPLICIT)]
-    done = asked.run("agree", *pair, *shape, *asked.QUICK, *ALLOW, "--out", str(tmp_path))
+    done = inside.run("agree", *pair, *shape, *asked.QUICK, *ALLOW, "--out", str(tmp_path), "torch:stock", "jax")
     assert done.returncode == 0, done.stderr
     assert "running-variance" in done.stdout.splitlines()[0]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import torchbackend.session
-from compare import knobs, weights, workloads
+from compare import descriptions, knobs, weights
 from compare.interface import RunSpec, Session
 from compare.pairing import trace
 from compare.pairing.names import Crossing, Names
@@ -52,7 +52,7 @@ def session(
 ) -> Session:
     """Return a session with randomised weights."""
     workload = Workload("own", "", spec, optimizer, "digits", 4, 1)
-    patch.setattr(workloads, "of", lambda _: workload)
+    patch.setattr(descriptions, "of", lambda _: workload)
     options: dict[str, Any] = {
         "precision": "float64",
         "device": "cpu",

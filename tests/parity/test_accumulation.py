@@ -60,9 +60,9 @@ def test_each_micro_batch_has_its_own_batch_norm_and_loss_and_gradients_are_mean
 
 TUNINGS: list[Any] = [
     pytest.param("jax", "compile=off", marks=pytest.mark.thorough),
-    ("jax", "compiled+steps-per-dispatch=3"),
+    pytest.param("jax", "compiled+steps-per-dispatch=3", marks=pytest.mark.thorough),
     ("torch", "tuned"),
-    pytest.param("torch", "compiled", marks=pytest.mark.slow),
+    pytest.param("torch", "compiled", marks=pytest.mark.thorough),
 ]
 
 
