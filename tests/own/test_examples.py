@@ -78,6 +78,8 @@ EXAMPLES = {
 THOROUGH = {
     "SAME, running variance allowed",
     "SAME max-pool alone",
+    "explicit padding",
+    "ResNet-50, a block of each stage",
     "Flax's epsilon",
     "SAME, where the asked size hides it",
     "flatten order, nnx",

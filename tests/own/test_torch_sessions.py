@@ -202,10 +202,8 @@ def test_a_layer_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch):
         opened.alone("dense", np.zeros((1, 2)), False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes", [pytest.param({}, marks=pytest.mark.thorough), {"accumulate": 2}], ids=["whole", "accumulated"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}], ids=["whole", "accumulated"])
 def test_compiled_steps_record_what_eager_steps_do(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]):
     """In-place ReLU, two calls of a layer and several micro-batches, through hooks that torch.compile has taken in."""
     described = pairs.matched(pairs.model("recurring", size=6))
