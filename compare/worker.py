@@ -102,13 +102,14 @@ class Worker:
     def proof(self, steps: int) -> dict[str, Any]:
         """Return what shows that the dispatched work was done, and that `wait` waited for it.
 
-        Two more blocks are taken, one of a single dispatch and one of `steps`, each followed by an export, which needs
-        the finished state: what the longer one leaves for its export is `unwaited_seconds` of its `block_seconds`.
-        `not_finite` is the first step since `feed` whose loss was not (None: all were).
+        Two more blocks are taken, one of a single dispatch, which has certainly ended once its loss is read, and one of
+        `steps`. An export follows each and needs the finished state: what the second block leaves for its export is
+        `unwaited_seconds` of its `block_seconds`. `not_finite` is the first step since `feed` whose loss was not (None:
+        all were).
         """
         session = self._open_session
-        self._exported()  # whatever is still to be done
         self._timed(session.steps_per_dispatch)
+        session.losses()
         least = self._exported()[0]
         block = self._timed(steps)
         seconds, exported = self._exported()
