@@ -1,5 +1,7 @@
 """Synthetic images that a CNN can learn to classify, for where no dataset of the wanted size is at hand."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from compare.data.seeding import generator
@@ -47,10 +49,14 @@ def _templates(image: tuple[int, int, int], classes: int, seed: int) -> Array:
     amplitude = random.normal(size=(classes, _WAVES, 1, 1, channels))
     y = ((np.arange(height) + 0.5) / height).reshape(-1, 1, 1)
     x = ((np.arange(width) + 0.5) / width).reshape(1, -1, 1)
-    waves = amplitude * np.cos(2 * np.pi * (frequency[0] * y + frequency[1] * x + phase))
-    templates = waves.sum(axis=1)
-    templates *= _SIGNAL / np.sqrt(np.mean(templates**2, axis=(1, 2, 3), keepdims=True))
-    return templates.astype(np.float32)
+
+    def template(label: int) -> Array:
+        waves = np.cos(2 * np.pi * (frequency[0, label] * y + frequency[1, label] * x + phase[label]))
+        found: Array = (amplitude[label] * waves).sum(axis=0)
+        return (found * (_SIGNAL / np.sqrt(np.mean(found**2)))).astype(np.float32)
+
+    with ThreadPoolExecutor() as threads:  # NumPy lets others work while it computes cosines
+        return np.stack(list(threads.map(template, range(classes))))
 
 
 def _draw(templates: Array, part: str, seed: int, count: int) -> Batch:
