@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes the evidence under benchmarks/h200 on a machine with several GPUs, a lane of work on each, side by side; every
-# contender is alone on its GPU. PYTHON names the interpreter. Arguments choose lanes, as many as there are GPUs: headline,
-# equal, proofs, levers; certificates are small, resnet18, resnet50 and convnext.
-#   bash benchmarks/h200.sh small resnet18 resnet50 convnext
+# Makes the evidence under benchmarks/h200 on a machine with several GPUs: one argument a GPU, each a list of steps that
+# are carried out one after the other, side by side with the other GPUs'. PYTHON names the interpreter. Steps are headline,
+# equal, selftest, fit, bare, gradient and levers; certificates are digits, mnist, cifar, resnet18, resnet50, convnext and unet.
+#   bash benchmarks/h200.sh selftest,gradient,fit digits,resnet18 mnist,unet cifar
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 folder=benchmarks/h200
-lanes=${*:?name lanes}
-lane_cores=14 # of each lane but the last, which has the others
+: "${*:?name steps, one list a GPU}"
+lane_cores=$(($(nproc) / $#))
 
 run() { # NAME COMMAND...: run it, keep what it prints
     local name=$1
@@ -33,21 +33,28 @@ bare() { # BACKEND: samestep's step time against a loop by hand
         --precision bfloat16 --device cuda
 }
 
-headline_lane() { # the largest workload, both frameworks as tuned, in one run
+step_headline() { # the largest workload, both frameworks as tuned, in one run
     samestep "resnet50-bfloat16" compare torch:tuned jax:tuned --workload resnet50 --precision bfloat16 --quick
 }
 
-equal_lane() {
+step_equal() {
+    equal torch cifar-cnn
+    equal jax cifar-cnn
     equal torch resnet50
     equal jax resnet50
 }
 
-proofs_lane() {
-    run selftest "$python" -m compare selftest --device cuda
+step_selftest() { run selftest "$python" -m compare selftest --device cuda; }
+
+step_fit() { samestep fit-cifar-cnn fit --workload cifar-cnn --precision bfloat16 --memory 8192; }
+
+step_bare() {
     bare torch
     bare jax
+}
+
+step_gradient() {
     run compiled-gradient "$python" -m benchmarks.compiled_gradient --device cuda --precision float64
-    equal torch cifar-cnn
 }
 
 lever() { # BACKEND WORKLOAD TUNING LEVER [--kernels]
@@ -72,7 +79,7 @@ all_levers() {
     lever torch resnet50 tuned torch-coordinate-descent
 }
 
-levers_lane() { run levers all_levers; }
+step_levers() { run levers all_levers; }
 
 precisions() { # NAME ARGUMENTS...: certify at each precision, one after the other, so that programs are compiled once
     local name=$1 precision
@@ -83,31 +90,30 @@ precisions() { # NAME ARGUMENTS...: certify at each precision, one after the oth
 }
 
 # One certificate at a time on a GPU: processes that share one take turns of milliseconds, and a certificate waits often.
-small_lane() {
+step_digits() { precisions digits-cnn; }
+
+step_mnist() {
     "$python" -m benchmarks.synthetic_mnist samestep-out/mnist # MNIST's own format, so that the loader is the real one
-    precisions digits-cnn
     precisions mnist-cnn --workload mnist-cnn --data samestep-out/mnist
-    precisions cifar-cnn --workload cifar-cnn --epochs 12
 }
 
-# Choosing kernels by timing them takes minutes here and decides nothing about agreement.
-untimed() { XLA_FLAGS=--xla_gpu_autotune_level=0 precisions "$1" torch:stock jax:stock --workload "$@"; }
+step_cifar() { precisions cifar-cnn --workload cifar-cnn --epochs 12; }
 
-resnet18_lane() { untimed cifar-resnet18 --epochs 12; }
+step_resnet18() { precisions cifar-resnet18 torch:stock jax:stock --workload cifar-resnet18 --epochs 12; }
 
-resnet50_lane() { untimed resnet50 --batch-size 8 --seeds 2; }
+step_unet() { precisions unet torch:stock jax:stock --workload unet --batch-size 8 --seeds 2; }
 
-convnext_lane() { untimed convnext-tiny --batch-size 8 --seeds 2; }
+step_resnet50() { precisions resnet50 torch:stock jax:stock --workload resnet50 --batch-size 8 --seeds 2; }
 
-gpu=0 core=0
-for lane in $lanes; do
-    cores=$lane_cores
-    [[ $lane == "${lanes##* }" ]] && cores=$(($(nproc) - core))
+step_convnext() { precisions convnext-tiny torch:stock jax:stock --workload convnext-tiny --batch-size 8 --seeds 2; }
+
+gpu=0
+for steps in "$@"; do
     (
         export CUDA_VISIBLE_DEVICES=$gpu
-        taskset -pc "$core-$((core + cores - 1))" $BASHPID >/dev/null
-        "${lane}_lane"
+        taskset -pc "$((gpu * lane_cores))-$((gpu * lane_cores + lane_cores - 1))" $BASHPID >/dev/null
+        for step in ${steps//,/ }; do "step_$step"; done
     ) &
-    gpu=$((gpu + 1)) core=$((core + cores))
+    gpu=$((gpu + 1))
 done
 wait

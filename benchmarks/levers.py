@@ -28,7 +28,8 @@ KINDS: Mapping[str, str] = {
     "convolution data gradient": r"dgrad",
     "convolution weight gradient": r"wgrad",
     "matrix product": r"gemm|nvjet|cutlass|matmul|triton_mm|_dot_",
-    "layout and copies": r"memcpy|memset|nchwtonhwc|nhwctonchw|transpose|copy|pad",
+    # TorchInductor names a kernel by all that is fused in it, casts and paddings too.
+    "layout and copies": r"^(?!triton_(poi|red|per)).*(memcpy|memset|nchwtonhwc|nhwctonchw|transpose|copy|pad)",
     "optimizer": r"multi_tensor|adam|sgd",
     "batch norm and elementwise": r"triton|fusion|reduce|elementwise|norm|pool|vectorized|select|add|convert",
 }
@@ -60,6 +61,29 @@ def coordinate_descent() -> None:
     from torch._inductor import config
 
     config.coordinate_descent_tuning = True
+
+
+def torch_library_batch_norm() -> None:
+    """TorchInductor's own batch norm, whose statistics are Welford's."""
+    from torch import nn
+
+    from torchbackend import layers
+
+    setattr(layers.BatchNorm, "forward", nn.BatchNorm2d.forward)  # noqa: B010 -- pyright wants the same argument names
+
+
+def torch_library_max_pool() -> None:
+    """TorchInductor's own max-pool."""
+    from torch import nn
+
+    from torchbackend import layers
+
+    setattr(layers.MaxPool, "forward", nn.MaxPool2d.forward)  # noqa: B010 -- pyright wants the same argument names
+
+
+def torch_library_layers() -> None:
+    torch_library_batch_norm()
+    torch_library_max_pool()
 
 
 def max_autotune_pointwise() -> None:
@@ -99,6 +123,9 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
     "jax-library-max-pool": library_max_pool,
     "jax-two-pass-variance": two_pass_variance,
+    "torch-library-batch-norm": torch_library_batch_norm,
+    "torch-library-max-pool": torch_library_max_pool,
+    "torch-library-layers": torch_library_layers,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
 }

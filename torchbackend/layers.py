@@ -1,4 +1,10 @@
-"""Layers, in torch's conventions, for activations [N, C, H, W] whose memory order is the layout knob's."""
+"""Layers, in torch's conventions, for activations [N, C, H, W] whose memory order is the layout knob's.
+
+In a compiled program, batch norm in training and max-pool are written out for TorchInductor to fuse; elsewhere they are
+torch's own kernels.
+"""
+
+from typing import Any
 
 import torch
 from torch import nn
@@ -81,11 +87,31 @@ class BatchNorm(nn.BatchNorm2d):
     """Batch normalisation over all axes but the channels (Ioffe and Szegedy 2015).
 
     Normalises by the biased batch variance and keeps the unbiased one; `momentum` is the weight of the new batch
-    (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype.
+    (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory where they
+    are compiled (TorchInductor's own are Welford's, which take twice as long).
     """
 
     def __init__(self, features: int, *, policy: Policy, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
         super().__init__(features, eps=epsilon, momentum=momentum, dtype=policy.parameter_dtype)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalise input [N, C, H, W]; in training also move the running statistics."""
+        if not (self.training and torch.compiler.is_compiling()):
+            return super().forward(input)
+        wide = input.to(self.weight.dtype)
+        mean, var = self._batch_statistics(wide)
+        factor = self.weight * torch.rsqrt(var + self.eps)
+        return (wide * _of_channels(factor) + _of_channels(self.bias - mean * factor)).to(input.dtype)
+
+    def _batch_statistics(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, var = _moments(wide)
+        count = wide.numel() // wide.shape[1]
+        for running, new in ((self.running_mean, mean), (self.running_var, var * _unbiased(count))):
+            assert self.momentum is not None  # both were given
+            assert running is not None
+            with torch.no_grad():
+                running.lerp_(new, self.momentum)
+        return mean, var
 
 
 class LayerNorm(nn.LayerNorm):
@@ -124,6 +150,12 @@ class MaxPool(nn.MaxPool2d):
 
     def __init__(self, size: int, *, stride: int | None = None, padding: int = 0) -> None:
         super().__init__(size, stride, padding)
+
+    def forward(self, input: torch.Tensor) -> Any:
+        """Pool input [N, C, H, W] over height and width."""
+        if not torch.compiler.is_compiling():
+            return super().forward(input)
+        return _MaxPool.apply(input, self.kernel_size, self.stride, self.padding)
 
 
 class GlobalAveragePool(nn.Module):
@@ -167,3 +199,77 @@ def relu6(x: torch.Tensor) -> torch.Tensor:
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """Return x * Phi(x) with the exact Gaussian distribution function, torch's default (Flax's is the tanh form)."""
     return functional.gelu(x)
+
+
+class _MaxPool(torch.autograd.Function):
+    """Pool by comparing strided slices; TorchInductor's own gradient of a max-pool takes three times as long.
+
+    In float64 it is also wrong at some odd sizes (torch 2.11 on CUDA, benchmarks/compiled_gradient.py).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
+        """Return each window's maximum."""
+        best, winner = _max_and_winner(x, size, stride, padding)
+        ctx.save_for_backward(winner)
+        ctx.window, ctx.sides = (size, stride, padding), x.shape[2:]
+        return best
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
+        """Return the gradient of the input: each window's own, at the place that won."""
+        (winner,) = ctx.saved_tensors
+        (size, stride, padding), (height, width) = ctx.window, ctx.sides
+        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        # The padded input in tiles [lines, stride, columns, stride]: a window reaches into as many as `overlaps`.
+        lines, columns = (-(-(side + 2 * padding) // stride) for side in (height, width))
+        overlaps, within = -(-size // stride), torch.arange(stride, device=gradient.device)
+        total = torch.zeros((), dtype=wide.dtype, device=gradient.device)
+        for down in range(overlaps):
+            for right in range(overlaps):
+                i, j = within[:, None] + down * stride, within + right * stride
+                place = torch.where(j < size, i * size + j, -1)[:, None, :]
+                sides = right, columns - winner.shape[3] - right, down, lines - winner.shape[2] - down
+                won, share = (_in_tiles(functional.pad(each, sides)) for each in (winner, wide))
+                total = total + torch.where(won == place, share, 0)
+        whole = total.to(gradient.dtype).flatten(4, 5).flatten(2, 3)
+        return whole[:, :, padding : padding + height, padding : padding + width], None, None, None
+
+
+def _max_and_winner(x: torch.Tensor, size: int, stride: int, padding: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each window's maximum and the place in it, row by row, that had it first (NaN before all)."""
+    padded = functional.pad(x, (padding,) * 4, value=-torch.inf)
+    rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in x.shape[2:])
+    places = [divmod(place, size) for place in range(size * size)]
+    best, *others = [padded[:, :, i : i + rows : stride, j : j + columns : stride] for i, j in places]
+    winner = torch.zeros_like(best, dtype=torch.int8)
+    for place, seen in enumerate(others, start=1):
+        better = (seen > best) | (seen.isnan() & ~best.isnan())
+        best, winner = torch.where(better, seen, best), torch.where(better, place, winner)
+    return best, winner
+
+
+def _in_tiles(x: torch.Tensor) -> torch.Tensor:
+    """Return x [N, C, H, W] as [N, C, H, 1, W, 1]."""
+    return x[:, :, :, None, :, None]
+
+
+def _of_channels(x: torch.Tensor) -> torch.Tensor:
+    """Return x [C] as [C, 1, 1]."""
+    return x[:, None, None]
+
+
+def _moments(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and biased variance over all axes but the channels, from sums that the compiler takes in one pass.
+
+    E[x^2] - E[x]^2 cancels where the mean is large; shifted by any of the values it does not (Chan, Golub and LeVeque
+    1983, Algorithms for Computing the Sample Variance).
+    """
+    shift = wide[0, :, 0, 0].detach()
+    shifted = wide - _of_channels(shift)
+    mean = shifted.mean((0, 2, 3))
+    return shift + mean, shifted.square().mean((0, 2, 3)) - mean.square()
+
+
+def _unbiased(count: int) -> float:
+    return count / (count - 1)
