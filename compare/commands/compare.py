@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare import judgement, plan, results, runner
+from compare import conduct, plan
 from compare.commands import endings, options, pairs
 from compare.contenders import tuned
 from compare.interface import Refused
 from compare.pairing.asked import Request
-from compare.report import progress, terminal
+from compare.report import terminal
 from compare.workloads import Workload
 
 
@@ -66,10 +66,7 @@ def compare(
         deadline=deadline,
         request=request,
     )
-    with progress.shown() as advance:
-        outcomes = runner.run(chosen, advance)
-    result = judgement.result(chosen, outcomes, ["samestep", *sys.argv[1:]])
-    path = results.write(result, chosen.out)
+    result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]])
     if as_json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
     else:
