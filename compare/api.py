@@ -7,15 +7,14 @@ from typing import Any
 
 from compare import conduct, plan
 from compare.commands import endings
+from compare.naming import DEFAULT_CONTENDERS
 from compare.plugin.result import Result
 from compare.workloads import Workload
-
-CONTENDERS = ("torch", "jax")
 
 
 def run(
     workload: str | Workload,
-    contenders: Sequence[str] = CONTENDERS,
+    contenders: Sequence[str] = DEFAULT_CONTENDERS,
     *,
     out: str | Path | None = None,
     **settings: Any,
@@ -37,7 +36,7 @@ def run(
 
 def certify(
     workload: str | Workload,
-    contenders: Sequence[str] = CONTENDERS,
+    contenders: Sequence[str] = DEFAULT_CONTENDERS,
     *,
     seeds: int = 5,
     out: str | Path | None = None,

@@ -10,6 +10,7 @@ from rich.console import Console
 from compare import conduct, files, plan
 from compare.commands import endings, options, pairs
 from compare.contenders import tuned
+from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report import certificate, figures
 from compare.report.plots import losses
@@ -41,7 +42,7 @@ def agree(
     """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
     plan.check_seeds(seeds)
     chosen = plan.make(
-        tuned(contenders or ["torch", "jax"], tuning, knobs),
+        tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs),
         out=out or endings.default_out(),
         workload=workload,
         batch_size=batch_size,

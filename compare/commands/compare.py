@@ -11,6 +11,7 @@ from compare import conduct, plan
 from compare.commands import endings, options, pairs
 from compare.contenders import tuned
 from compare.interface import Refused
+from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report import terminal
 from compare.workloads import Workload
@@ -47,7 +48,7 @@ def compare(
     if quick and paper:
         raise Refused("--quick and --paper exclude each other")
     chosen = plan.make(
-        tuned(contenders or ["torch", "jax"], tuning, knobs),
+        tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs),
         out=out or endings.default_out(),
         workload=workload,
         batch_size=batch_size,
