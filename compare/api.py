@@ -5,18 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import judgement, plan, results, runner
+from compare import conduct, plan
 from compare.commands import endings
+from compare.naming import DEFAULT_CONTENDERS
 from compare.plugin.result import Result
-from compare.report import progress
 from compare.workloads import Workload
-
-CONTENDERS = ("torch", "jax")
 
 
 def run(
     workload: str | Workload,
-    contenders: Sequence[str] = CONTENDERS,
+    contenders: Sequence[str] = DEFAULT_CONTENDERS,
     *,
     out: str | Path | None = None,
     **settings: Any,
@@ -33,14 +31,12 @@ def run(
         Refused: for what cannot be compared, before any process starts.
     """
     chosen = plan.make(contenders, workload=workload, out=_folder(out), **settings)
-    with progress.shown() as advance:
-        outcomes = runner.run(chosen, advance)
-    return _kept(chosen, outcomes)
+    return Result(*conduct.carried_out(chosen, sys.argv))
 
 
 def certify(
     workload: str | Workload,
-    contenders: Sequence[str] = CONTENDERS,
+    contenders: Sequence[str] = DEFAULT_CONTENDERS,
     *,
     seeds: int = 5,
     out: str | Path | None = None,
@@ -56,15 +52,8 @@ def certify(
     """
     plan.check_seeds(seeds)
     chosen = plan.make(contenders, workload=workload, out=_folder(out), rounds=None, **settings)
-    with progress.shown() as advance:
-        outcomes = runner.agree(chosen, seeds, advance)
-    return _kept(chosen, outcomes)
+    return Result(*conduct.carried_out(chosen, sys.argv, seeds=seeds))
 
 
 def _folder(out: str | Path | None) -> Path:
     return endings.default_out() if out is None else Path(out)
-
-
-def _kept(chosen: plan.Plan, outcomes: Any) -> Result:
-    result = judgement.result(chosen, outcomes, sys.argv)
-    return Result(result, results.write(result, chosen.out))

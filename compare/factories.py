@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from compare.interface import Refused
+from compare.interface import Refused, first_line
 from compare.pairing.asked import FORMS
 
 _T = TypeVar("_T")
@@ -138,8 +138,7 @@ def _guarded(action: Callable[[], _T], what: str) -> _T:
     except Refused:
         raise
     except Exception as error:
-        first_line = (str(error).strip() or "no message").splitlines()[0][:400]
-        raise Refused(f"{what} raised {type(error).__name__}: {first_line}") from error
+        raise Refused(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
 
 
 def _source_sha256(factory: Callable[..., Any]) -> str:

@@ -32,8 +32,10 @@ def get(name: str) -> Workload:
     Raises:
         Refused: for an unknown name, listing those that exist, or an entry point that brings no workload.
     """
+    if name in workloads.WORKLOADS:
+        return workloads.get(name)
     found = names()
-    if name in workloads.WORKLOADS or name not in found:
+    if name not in found:
         return workloads.get(name, more=found)
     where = f"workload {name!r} of {found[name]}"
     try:

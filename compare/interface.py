@@ -44,6 +44,11 @@ class ContenderFailed(Exception):
         self.reason = reason
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, at most 400 characters of it, `no message` where it has none."""
+    return (str(error).strip() or "no message").splitlines()[0][:400]
+
+
 @dataclass(frozen=True)
 class Batch:
     """One training or test batch: `images` [N, H, W, C] float32, `labels` int32, [N] or, one a pixel, [N, H, W]."""

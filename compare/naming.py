@@ -1,6 +1,8 @@
-"""How the contenders of one run are told apart."""
+"""What the contenders of one run are called, and which they are where nobody names any."""
 
 from collections.abc import Sequence
+
+DEFAULT_CONTENDERS = ("torch", "jax")
 
 
 def names(texts: Sequence[str]) -> list[str]:

@@ -4,29 +4,27 @@ User code runs in the children only.
 """
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from compare import certification, contenders, descriptions, weights
 from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
 from compare.child import Child
-from compare.contenders import Contender
 from compare.interface import Arrays, ContenderFailed, Refused
 from compare.launcher import Launcher, Outcome
 from compare.pairing import flattening, matching, trace
-from compare.pairing.asked import BACKENDS
 from compare.pairing.found import Pairing
 from compare.pairing.matching import Matching
 from compare.pairing.trace import Layer, Trace
 from compare.plan import Plan
-from compare.workloads import ModelSpec
 
-_TUNING = {"torch": "stock", "jax": "compiled"}
+_PLAIN = ("jax:compiled", "torch:stock")
+"""The contenders whose children bring the two sides, both in a plain tuning."""
+
 _BATCH = 2
 
 
@@ -50,7 +48,6 @@ def prepare(launcher: Launcher) -> Pairing:
         _named(launcher, matched, _flattened(sides, matched), resizable=resizable)
         different = _alone(sides, matched)
         files = sides.write("own_weights", "weights")
-    _check_weights({backend: weights.loaded(str(path)) for backend, path in files.items()}, model)
     launcher.plan = replace(launcher.plan, weights=str(files[request.weights_from]))
     allowed = tuple(model.arguments["allow"])
     return Pairing(traces, matched, different, tuple(resized), request.weights_from, allowed)
@@ -82,13 +79,13 @@ class _Sides:
     def _each(self, command: str, arguments: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         deadline = self._launcher.plan.deadlines["record"]
         for backend, child in self._children.items():
-            self._attempt(backend, lambda: child.send(command, **arguments[backend]))  # noqa: B023 -- called at once
+            self._attempt(backend, partial(child.send, command, **arguments[backend]))
         return {
-            backend: self._attempt(backend, lambda: child.reply(command, deadline))  # noqa: B023 -- called at once
+            backend: self._attempt(backend, partial(child.reply, command, deadline))
             for backend, child in self._children.items()
         }
 
-    def _attempt(self, backend: str, action: Any) -> Any:
+    def _attempt(self, backend: str, action: Callable[[], Any]) -> Any:
         try:
             return action()
         except ContenderFailed as failure:
@@ -98,7 +95,7 @@ class _Sides:
 
 @contextmanager
 def _children(launcher: Launcher) -> Generator[_Sides]:
-    outcomes = {backend: Outcome(_contender(launcher.plan, backend)) for backend in BACKENDS}
+    outcomes = {each.backend: Outcome(each) for each in contenders.parse(_PLAIN)}
     children: dict[str, Child] = {}
     try:
         for backend, outcome in outcomes.items():
@@ -111,13 +108,6 @@ def _children(launcher: Launcher) -> Generator[_Sides]:
     finally:
         for child in children.values():
             child.close()
-
-
-def _contender(plan: Plan, backend: str) -> Contender:
-    """Return the contender whose child brings a side: one of the plan's own backend in the plainest tuning."""
-    found = next((each for each in plan.contenders if each.backend == backend), None)
-    plain = contenders.parse([f"{backend}:{_TUNING.get(backend, 'stock')}"], 1)[0]
-    return plain if found is None else replace(found, tuning=plain.tuning)
 
 
 def _check_outputs(plan: Plan, traces: Mapping[str, Trace]) -> None:
@@ -160,7 +150,8 @@ def _named(launcher: Launcher, matched: Matching, flattened: Mapping[str, int], 
 
 def _flattened(sides: _Sides, matched: Matching) -> dict[str, int]:
     """Return by torch's path the channels of every dense layer that torch flattens channels first and flax last."""
-    layers = [layer for layer, _ in matched.layers if _may_flatten(layer, matched)]
+    outputs = {layer.path: layer.output for layer, _ in matched.layers}
+    layers = [layer for layer, _ in matched.layers if _may_flatten(layer, outputs)]
     if not layers:
         return {}
     files = sides.write("record", "inputs", steps=1)
@@ -174,12 +165,11 @@ def _flattened(sides: _Sides, matched: Matching) -> dict[str, int]:
     return found
 
 
-def _may_flatten(layer: Layer, matched: Matching) -> bool:
-    """Whether a dense layer's inputs are the pixels of images."""
+def _may_flatten(layer: Layer, outputs: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a dense layer's inputs are the pixels of images; `outputs` are all layers' shapes."""
     if layer.role != "dense" or len(layer.input) != 2:
         return False
-    before = {each.path: each.output for each, _ in matched.layers}
-    shapes = [before.get(path, ()) for path in layer.after]
+    shapes = [outputs.get(path, ()) for path in layer.after]
     return any(len(shape) == 4 and shape[-1] != layer.input[-1] for shape in shapes) or trace.IMAGES in layer.after
 
 
@@ -215,10 +205,3 @@ def _runs_alone(layer: Layer) -> bool:
 def _kind(layer: Layer) -> list[Any]:
     shapes = [(each.role, each.shape) for each in layer.variables]
     return [layer.role, shapes, sorted(layer.settings.items()), sorted(layer.written.items()), layer.input]
-
-
-def _check_weights(arrays: Mapping[str, Arrays], model: ModelSpec) -> None:
-    for backend, found in arrays.items():
-        for name, array in found.items():
-            if not np.isfinite(array).all():
-                raise Refused(f"{model.arguments[backend]}: the factory's own {name} is not finite (NaN or infinity)")

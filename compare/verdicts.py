@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from compare import statistics
-from compare.agreement.certificate import Certificate, worst_gates
+from compare.agreement.certificate import worst_gates
 from compare.agreement.gates import Gate
 
 Object = Mapping[str, Any]
@@ -135,7 +135,7 @@ def _agreement(result: Object) -> dict[str, Any]:
         status, reason = "skipped", "skipped on request (--skip-agreement)"
     elif status == "skipped" or (status == "pass" and len(pairs) < expected):
         status, reason = "skipped", "a contender failed before its certificate was complete"
-    worst = worst_gates([Certificate(gates(pair["gates"]), None) for pair in pairs])
+    worst = worst_gates(gate for pair in pairs for gate in gates(pair["gates"]))
     return {
         "status": status,
         "reason": reason,

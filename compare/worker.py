@@ -17,7 +17,7 @@ import numpy as np
 
 from compare import descriptions, protocol, recording, training, weights
 from compare.data import store
-from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session
+from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session, first_line
 from compare.measure import limit, memory, warmup
 from compare.measure.planted import Planted, occupy
 
@@ -247,8 +247,7 @@ def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> prot
     except Exception as error:
         traceback.print_exc()
         status = "oom" if isinstance(error, MemoryError) or backend.out_of_memory(error) else "crash"
-        first_line = (str(error).strip() or "no message").splitlines()[0][:400]
-        return {"error": {"status": status, "reason": f"{type(error).__name__}: {first_line}"}}
+        return {"error": {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}}
 
 
 def _end_with_parent(parent: int) -> None:

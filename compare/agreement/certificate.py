@@ -1,7 +1,7 @@
 """The certificate of one pair: all gates, the evidence tensor by tensor, the first mismatch and its likely cause."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from compare.agreement import causes, gates, referee
@@ -32,16 +32,30 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Certificate:
-    """All gates of one pair; `first_mismatch` names the tensor that failed first in execution order, and the cause.
+    """All gates of one pair.
 
-    A certificate that is not `complete` lacks gates, because a side failed before they could be judged.
+    Attributes:
+        gates: their outcomes.
+        mismatch: what failed first in execution order, in words (None: nothing did).
+        evidence: the figures tensor by tensor.
+        notes: what a reader should know besides.
+        complete: False where gates are missing, because a side failed before they could be judged.
+        tensor: the tensor that `mismatch` is about, None where it is about none.
+        cause: the likely cause of `mismatch`, None where none is known.
     """
 
     gates: tuple[Gate, ...]
-    first_mismatch: str | None
+    mismatch: str | None
     evidence: tuple[Evidence, ...] = ()
     notes: tuple[str, ...] = ()
     complete: bool = True
+    tensor: str | None = None
+    cause: str | None = None
+
+    @property
+    def first_mismatch(self) -> str | None:
+        """What failed first, and the likely cause, in one line."""
+        return f"{self.mismatch}; likely cause: {self.cause}" if self.mismatch and self.cause else self.mismatch
 
     @property
     def passed(self) -> bool:
@@ -61,11 +75,12 @@ class Certificate:
         `mismatch` says it in words, in place of the failed gate's name and tensor; `note` is added to the notes.
         """
         more = tuple(added)
-        failed = next((f"{gate.name}: {gate.worst_tensor}" for gate in more if not gate.passed), None)
+        failed = next((gate for gate in more if not gate.passed), None)
         return replace(
             self,
             gates=(*self.gates, *more),
-            first_mismatch=self.first_mismatch or mismatch or failed,
+            mismatch=self.mismatch or mismatch or (failed and f"{failed.name}: {failed.worst_tensor}"),
+            tensor=self.tensor if self.mismatch else failed and failed.worst_tensor,
             notes=(*self.notes, *([note] if note else [])),
         )
 
@@ -87,27 +102,26 @@ def make(
             gates.check_comparable(baseline[precision], contender[precision])
     except gates.Incomparable as problem:
         failed = tuple(Gate(name, None, limit, False, None) for name, limit in gates.LIMITS.items())
-        return Certificate(failed if noise.roundoff is not None else failed[:2], str(problem))
+        return Certificate(failed if noise.roundoff is not None else failed[:2], str(problem), tensor=problem.tensor)
     e64 = noise.resolved(e64)
     ratios = gates.scaling_ratios(e32, e64, baseline["float64"])
     order = gates.in_execution_order(list(e64))
     failing = [name for name in order if gates.fails(e64[name], ratios[name])]
-    first = None
+    first = mismatch = cause = None
     if failing:
-        name = failing[0]
+        first = failing[0]
+        mismatch = f"{first} (e64 {e64[first]:.1e}, e32/e64 {ratios[first]:.1e})"
         cause = causes.likely(baseline["float64"], contender["float64"], failing)
-        because = f"; likely cause: {cause}" if cause else ""
-        first = f"{name} (e64 {e64[name]:.1e}, e32/e64 {ratios[name]:.1e}){because}"
     judged = (gates.semantic(e64), gates.scaling(ratios))
     if noise.roundoff is None:
         evidence = tuple(Evidence(name, e64[name], e32[name], ratios[name]) for name in order)
-        return Certificate(judged, first, evidence)
+        return Certificate(judged, mismatch, evidence, tensor=first, cause=cause)
     judge = referee.judge(baseline, contender, precision, noise)
     gate = judge.gate
     notes = tuple(note for note in (judge.mismatch, gate.worst_tensor and judge.owner(gate.worst_tensor)) if note)
     if first is None and not gate.passed:
-        named = [judge.owner(name) for name in judge.failing[:1]]
-        first = "; ".join([*named, *([judge.mismatch] if judge.mismatch else [])])
+        first = next(iter(judge.failing), None)
+        mismatch = "; ".join(part for part in (first and judge.owner(first), judge.mismatch) if part)
     evidence = tuple(
         Evidence(
             name, e64[name], e32[name], ratios[name], judge.floor[name], judge.baseline[name], judge.contender[name]
@@ -116,33 +130,34 @@ def make(
         else Evidence(name, e64[name], e32[name], ratios[name])
         for name in order
     )
-    return Certificate((*judged, gate), first, evidence, notes)
+    return Certificate((*judged, gate), mismatch, evidence, notes, tensor=first, cause=cause)
 
 
 def combine(cases: Mapping[str, Certificate]) -> Certificate:
     """Return one certificate for several cases (by description): every gate at its worst, evidence named by case."""
     if len(cases) == 1:
         return next(iter(cases.values()))
-    first = next((f"{case}: {c.first_mismatch}" for case, c in cases.items() if c.first_mismatch), None)
+    failed = [replace(c, mismatch=f"{case}: {c.mismatch}") for case, c in cases.items() if c.mismatch]
     evidence = [replace(each, name=f"{each.name} [{case}]") for case, c in cases.items() for each in c.evidence]
     notes = [f"{case}: {note}" for case, c in cases.items() for note in c.notes]
     named = [
-        Certificate(
-            tuple(replace(g, worst_tensor=g.worst_tensor and f"{g.worst_tensor} [{case}]") for g in c.gates),
-            c.first_mismatch,
-        )
+        replace(gate, worst_tensor=gate.worst_tensor and f"{gate.worst_tensor} [{case}]")
         for case, c in cases.items()
+        for gate in c.gates
     ]
-    return Certificate(tuple(worst_gates(named)), first, tuple(evidence), tuple(notes))
+    first = failed[0] if failed else Certificate((), None)
+    return replace(first, gates=tuple(worst_gates(named)), evidence=tuple(evidence), notes=tuple(notes))
 
 
-def worst_gates(certificates: Sequence[Certificate]) -> list[Gate]:
-    """Return each gate's worst outcome over all certificates: a failed one, else the one nearest to its limit."""
+def worst_gates(outcomes: Iterable[Gate]) -> list[Gate]:
+    """Return each gate's worst outcome: a failed one, else the one nearest to its limit."""
 
     def strain(gate: Gate) -> float:
         if not gate.passed or gate.value is None:
             return math.inf
         return gate.limit / gate.value if gate.name == "scaling" else gate.value / (gate.limit or 1.0)
 
-    every = [gate for c in certificates for gate in c.gates]
-    return [max((g for g in every if g.name == name), key=strain) for name in dict.fromkeys(g.name for g in every)]
+    by_name: dict[str, list[Gate]] = {}
+    for gate in outcomes:
+        by_name.setdefault(gate.name, []).append(gate)
+    return [max(each, key=strain) for each in by_name.values()]

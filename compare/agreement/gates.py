@@ -31,7 +31,11 @@ class Gate:
 
 
 class Incomparable(Exception):
-    """Two records that no arithmetic can compare: a tensor missing, of another shape or dtype, or not finite."""
+    """Two records that no arithmetic can compare: a `tensor` missing, of another shape or dtype, or not finite."""
+
+    def __init__(self, tensor: str, what: str) -> None:
+        super().__init__(f"{tensor} {what}")
+        self.tensor = tensor
 
 
 def errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
@@ -43,7 +47,7 @@ def errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
     check_comparable(baseline, contender)
     for name, reference in baseline.items():
         if name.startswith("initial/") and not np.array_equal(contender[name], reference):
-            raise Incomparable(f"{name} differs although both start from the same bits")
+            raise Incomparable(name, "differs although both start from the same bits")
     values = changes(contender)
     return {name: relative_error(values[name], reference) for name, reference in changes(baseline).items()}
 
@@ -68,15 +72,15 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
     for name in in_execution_order([*baseline, *(name for name in contender if name not in baseline)]):
         for side, arrays in (("baseline", baseline), ("contender", contender)):
             if name not in arrays:
-                raise Incomparable(f"{name} is missing in the {side}")
+                raise Incomparable(name, f"is missing in the {side}")
         a, b = baseline[name], contender[name]
         if a.shape != b.shape:
-            raise Incomparable(f"{name} has shape {list(a.shape)} in the baseline, {list(b.shape)} in the contender")
+            raise Incomparable(name, f"has shape {list(a.shape)} in the baseline, {list(b.shape)} in the contender")
         if a.dtype != b.dtype:
-            raise Incomparable(f"{name} is {a.dtype} in the baseline, {b.dtype} in the contender")
+            raise Incomparable(name, f"is {a.dtype} in the baseline, {b.dtype} in the contender")
         for side, array in (("baseline", a), ("contender", b)):
             if not np.isfinite(array).all():
-                raise Incomparable(f"{name} is not finite in the {side}")
+                raise Incomparable(name, f"is not finite in the {side}")
 
 
 def relative_error(value: Array, reference: Array) -> float:

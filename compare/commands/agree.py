@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare import files, judgement, plan, results, runner
+from compare import conduct, files, plan
 from compare.commands import endings, options, pairs
 from compare.contenders import tuned
+from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
-from compare.report import certificate, figures, progress
+from compare.report import certificate, figures
 from compare.report.plots import losses
 from compare.report.plots.canvas import Picture
 from compare.workloads import Workload
@@ -41,7 +42,7 @@ def agree(
     """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
     plan.check_seeds(seeds)
     chosen = plan.make(
-        tuned(contenders or ["torch", "jax"], tuning, knobs),
+        tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs),
         out=out or endings.default_out(),
         workload=workload,
         batch_size=batch_size,
@@ -56,10 +57,7 @@ def agree(
         deadline=deadline,
         request=request,
     )
-    with progress.shown() as advance:
-        outcomes = runner.agree(chosen, seeds, advance)
-    result = judgement.result(chosen, outcomes, ["samestep", *sys.argv[1:]])
-    path = results.write(result, chosen.out)
+    result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]], seeds=seeds)
     if result["agreement"]["trajectory"] and isinstance(curves := losses.picture(result), Picture):
         files.write({chosen.out / "trajectory.svg": figures.vector(curves, "svg")})
     if as_json:

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare import judgement, plan, results, runner
+from compare import conduct, plan
 from compare.commands import endings, options, pairs
 from compare.contenders import tuned
 from compare.interface import Refused
+from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
-from compare.report import progress, terminal
+from compare.report import terminal
 from compare.workloads import Workload
 
 
@@ -47,7 +48,7 @@ def compare(
     if quick and paper:
         raise Refused("--quick and --paper exclude each other")
     chosen = plan.make(
-        tuned(contenders or ["torch", "jax"], tuning, knobs),
+        tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs),
         out=out or endings.default_out(),
         workload=workload,
         batch_size=batch_size,
@@ -66,10 +67,7 @@ def compare(
         deadline=deadline,
         request=request,
     )
-    with progress.shown() as advance:
-        outcomes = runner.run(chosen, advance)
-    result = judgement.result(chosen, outcomes, ["samestep", *sys.argv[1:]])
-    path = results.write(result, chosen.out)
+    result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]])
     if as_json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
     else:

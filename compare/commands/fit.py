@@ -9,6 +9,7 @@ from rich.console import Console
 from compare.commands import endings, options
 from compare.contenders import tuned
 from compare.fitting import search
+from compare.naming import DEFAULT_CONTENDERS
 from compare.report import fit as fit_report
 from compare.report import progress
 
@@ -29,7 +30,7 @@ def fit(
 ) -> None:
     """Search for the largest batch that fits, and for the least memory that a batch needs; write DIR/fit.json."""
     task = search.make(
-        tuned(contenders or ["torch", "jax"], tuning, knobs),
+        tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs),
         memory=memory,
         out=out or endings.default_out(),
         workload=workload,

@@ -9,6 +9,7 @@ import typer
 from compare import plan, runner
 from compare.commands import options, pairs
 from compare.interface import Refused
+from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report.sentences import printable
 from compare.workloads import Workload
@@ -25,7 +26,7 @@ def map(
         raise Refused("samestep map needs a pair: --jax, --torch, --input, --classes")
     with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
         chosen = plan.make(
-            ["torch", "jax"], out=Path(folder), workload=workload, rounds=None, deadline=deadline, request=request
+            DEFAULT_CONTENDERS, out=Path(folder), workload=workload, rounds=None, deadline=deadline, request=request
         )
         found = runner.matched(chosen)
     for traced in found.traces.values():

@@ -13,7 +13,8 @@ Contenders = Annotated[
         show_default=False,
     ),
 ]
-WorkloadName = Annotated[str, typer.Option(help="What to train; `samestep workloads` lists them.")]
+WORKLOAD = typer.Option(help="What to train; `samestep workloads` lists them. Default: digits-cnn.", show_default=False)
+WorkloadName = Annotated[str, WORKLOAD]
 Tuning = Annotated[
     str | None, typer.Option(help="Tuning of every contender that names none. Default: compiled.", show_default=False)
 ]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from compare import untrusted
+from compare.commands import options
 from compare.interface import Refused
 from compare.pairing import asked
 from compare.pairing.asked import BACKENDS, Request
@@ -19,33 +20,23 @@ def _option(help: str, metavar: str, *names: str) -> Any:
     return typer.Option(*names, help=help, metavar=metavar, show_default=False)
 
 
-_WORKLOAD = Annotated[
-    str | None,
-    typer.Option(help="What to train; `samestep workloads` lists them. Default: digits-cnn.", show_default=False),
-]
+_WORKLOAD = Annotated[str | None, options.WORKLOAD]
 _FACTORY = "pkg.module:NAME or file.py:NAME"
-_OPTIONS: dict[str, tuple[Any, Any]] = {
-    "jax": (Annotated[str | None, _option("Factory of your flax model.", _FACTORY)], None),
-    "torch": (Annotated[str | None, _option("Factory of your torch model.", _FACTORY)], None),
-    "image": (Annotated[str | None, _option("Its images.", "HxWxC", "--input")], None),
-    "classes": (Annotated[int | None, _option("Its outputs.", "N")], None),
-    "model_args": (
-        Annotated[
-            list[str] | None, _option("Arguments of both factories; jax.KEY or torch.KEY: of one.", "KEY=VALUE ...")
-        ],
-        None,
-    ),
-    "optimizer": (Annotated[str | None, _option("sgd, adam or adamw.", "NAME[,KEY=VALUE]")], None),
-    "loss": (Annotated[str | None, _option("cross-entropy.", "NAME[,label_smoothing=VALUE]")], None),
-    "weights_map": (
-        Annotated[Path | None, _option("Torch's names to flax's, as `samestep map` prints them.", "FILE")],
-        None,
-    ),
-    "weights_from": (
-        Annotated[str | None, _option("Whose initial weights training starts from. Default: torch.", "torch|jax")],
-        None,
-    ),
-    "allow": (Annotated[list[str] | None, _option("A difference to accept: running-variance.", "NAME")], None),
+_OPTIONS: dict[str, Any] = {
+    "jax": Annotated[str | None, _option("Factory of your flax model.", _FACTORY)],
+    "torch": Annotated[str | None, _option("Factory of your torch model.", _FACTORY)],
+    "image": Annotated[str | None, _option("Its images.", "HxWxC", "--input")],
+    "classes": Annotated[int | None, _option("Its outputs.", "N")],
+    "model_args": Annotated[
+        list[str] | None, _option("Arguments of both factories; jax.KEY or torch.KEY: of one.", "KEY=VALUE ...")
+    ],
+    "optimizer": Annotated[str | None, _option("sgd, adam or adamw.", "NAME[,KEY=VALUE]")],
+    "loss": Annotated[str | None, _option("cross-entropy.", "NAME[,label_smoothing=VALUE]")],
+    "weights_map": Annotated[Path | None, _option("Torch's names to flax's, as `samestep map` prints them.", "FILE")],
+    "weights_from": Annotated[
+        str | None, _option("Whose initial weights training starts from. Default: torch.", "torch|jax")
+    ],
+    "allow": Annotated[list[str] | None, _option("A difference to accept: running-variance.", "NAME")],
 }
 
 
@@ -63,8 +54,8 @@ def taken(command: Callable[..., None]) -> Callable[..., None]:
         if each.name != "request" and (each.name != "workload" or workload is not None)
     ]
     added = [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
-        for name, (annotation, default) in _OPTIONS.items()
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
+        for name, annotation in _OPTIONS.items()
     ]
 
     @functools.wraps(command)

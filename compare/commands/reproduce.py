@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from compare import environment, judgement, results, runner
+from compare import conduct, environment, judgement, results, runner
 from compare.commands import endings, options
 from compare.data import store
 from compare.interface import Refused
-from compare.report import progress
 from compare.report import reproduction as report
 from compare.reproduction import claims, differences, repetition, training
 
@@ -42,10 +41,7 @@ def reproduce(
         stored, environment.describe(), store.sha256(plan.dataset), runner.opened(plan).get("weights_sha256")
     )
     report.render_start(stored, before, console)
-    with progress.shown() as advance:
-        outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
-    result = judgement.result(plan, outcomes, ["samestep", *sys.argv[1:]])
-    path = results.write(result, plan.out)
+    result, path = conduct.carried_out(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
     after = differences.after_run(stored, result)
     found = [*claims.judge(stored, result), *training.judge(stored, result)]
     console.print()

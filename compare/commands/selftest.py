@@ -9,6 +9,7 @@ from rich.console import Console
 
 from compare import selftest as selftests
 from compare.commands import endings, options
+from compare.naming import DEFAULT_CONTENDERS
 from compare.report import progress
 from compare.report import selftest as proof_table
 
@@ -20,7 +21,7 @@ def selftest(
 ) -> None:
     """Prove on this machine, with known inputs, that samestep measures what it says."""
     with progress.shown() as advance:
-        proofs = selftests.run(backends or ["torch", "jax"], device, advance)
+        proofs = selftests.run(backends or DEFAULT_CONTENDERS, device, advance)
     if as_json:
         typer.echo(json.dumps([asdict(proof) for proof in proofs], indent=2))
     else:

@@ -129,8 +129,11 @@ def _by_backend(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _image(text: str | Sequence[int]) -> tuple[int, int, int]:
-    parts = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text) if isinstance(text, str) else None
-    sizes = tuple(int(part) for part in (parts.groups() if parts else () if isinstance(text, str) else text))
+    if isinstance(text, str):
+        parts = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
+        sizes = tuple(map(int, parts.groups())) if parts else ()
+    else:
+        sizes = tuple(map(int, text))
     if len(sizes) != 3 or min(sizes) < 1:
         raise Refused(f"--input {text}: allowed: HEIGHTxWIDTHxCHANNELS, for example 224x224x3")
     return sizes

@@ -1,6 +1,5 @@
 """What was found out of a user's pair before it was certified, and what it says of a certificate that failed."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,9 +9,6 @@ from compare.pairing import advice
 from compare.pairing.advice import Difference
 from compare.pairing.matching import Matching
 from compare.pairing.trace import Trace
-
-_CAUSE = "; likely cause: "
-_TENSOR = re.compile(r"(?:step\d+/\w+|delta)/(\S+)|evaluation/logits|step\d+/(?:logits|loss)")
 
 
 @dataclass(frozen=True)
@@ -41,37 +37,25 @@ class Pairing:
 
         Where that layer's settings are equal, those of the nearest layer before it whose settings are not.
         """
-        notes, mismatch = [*self.matching.remarks], certificate.first_mismatch
+        notes, cause = [*self.matching.remarks], certificate.cause
         if not certificate.passed:
-            reasons = self._reasons(mismatch or "")
-            notes += [line for each in reasons for line in _told(each)]
-            at = [each for each in reasons if self._position(each) == self._place(mismatch or "")]
-            if at and mismatch:
-                mismatch = f"{mismatch.partition(_CAUSE)[0]}{_CAUSE}{at[0].advice[0].cause}"
-        return replace(certificate, first_mismatch=mismatch, notes=(*notes, *certificate.notes))
+            at, before = self._differing(certificate.tensor)
+            notes += [line for each in at or before[-1:] for line in _told(each)]
+            if at:
+                cause = at[0].advice[0].cause
+        return replace(certificate, cause=cause, notes=(*notes, *certificate.notes))
 
-    def _reasons(self, mismatch: str) -> list[Difference]:
-        place, differing = self._place(mismatch), list[Difference]()
+    def _differing(self, tensor: str | None) -> tuple[list[Difference], list[Difference]]:
+        """Return what differs in a tensor's layer, and what does in layers before it, in order, and is not harmless."""
+        numbers = {layer.path: number for number, (layer, _) in enumerate(self.matching.layers)}
+        place = _number(tensor or "", numbers)
+        found: dict[str, Difference] = {}
         for matching in (self.matching, *self.resized):  # what SAME pads by depends on the size
-            found = [each for each in advice.differences(matching) if self._position(each) <= place]
-            differing += [each for each in found if all(other.torch != each.torch for other in differing)]
-        at = [each for each in differing if self._position(each) == place]
-        return at or [each for each in differing if not each.is_harmless][-1:]
-
-    def _place(self, mismatch: str) -> int:
-        """Return the number of the layer that a mismatch names, one past the last for the logits."""
-        tensor = _TENSOR.search(mismatch)
-        name = (tensor and tensor[1]) or ""
-        fitting = [
-            (len(layer.path), number)
-            for number, (layer, _) in enumerate(self.matching.layers)
-            if name == layer.path or name.startswith((f"{layer.path}.", f"{layer.path}#"))
-        ]
-        return max(fitting)[1] if fitting else len(self.matching.layers)
-
-    def _position(self, difference: Difference) -> int:
-        paths = [layer.path for layer, _ in self.matching.layers]
-        return paths.index(difference.torch) if difference.torch in paths else len(paths)
+            for each in advice.differences(matching):
+                found.setdefault(each.torch, each)
+        placed = sorted((numbers.get(path, len(numbers)), path) for path in found)
+        at = [found[path] for number, path in placed if number == place]
+        return at, [found[path] for number, path in placed if number < place and not found[path].is_harmless]
 
     def to_json(self) -> dict[str, Any]:
         """Return what the result file says of the pair."""
@@ -90,6 +74,14 @@ class Pairing:
                 for backend, traced in self.traces.items()
             },
         }
+
+
+def _number(tensor: str, numbers: Mapping[str, int]) -> int:
+    """Return the number of the layer that a certificate's tensor is of, one past the last where it is of none."""
+    stage, _, rest = tensor.partition("/")
+    name = rest if stage == "delta" else rest.partition("/")[2]
+    fitting = [path for path in numbers if name == path or name.startswith((f"{path}.", f"{path}#"))]
+    return numbers[max(fitting, key=len)] if fitting else len(numbers)
 
 
 def _told(difference: Difference) -> Iterator[str]:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from compare.plan import Plan
     from compare.workloads import Workload
 
-DEFAULT_CONTENDERS = ("torch", "jax")
-
 
 class Settings(TypedDict, total=False):
     """What a call of the fixture, or the marker, may say beside the workload.
@@ -96,7 +94,7 @@ def merged(*layers: Mapping[str, Any]) -> Asked:
     allowed = {"workload", *Settings.__annotations__}
     if unknown := sorted(settings.keys() - allowed):
         raise TypeError(f"samestep has no setting {unknown[0]!r}; allowed: {', '.join(sorted(allowed))}")
-    contenders = settings.pop("contenders", DEFAULT_CONTENDERS)
+    contenders = settings.pop("contenders", naming.DEFAULT_CONTENDERS)
     if isinstance(contenders, str) or not all(isinstance(text, str) for text in contenders):
         raise TypeError(f"contenders={contenders!r} is not allowed; allowed: a list such as ['torch:tuned', 'jax']")
     check = settings.pop("check", True)

@@ -51,15 +51,10 @@ class Comparisons:
         return Result(results.load(path), path) if path.exists() else None
 
     def _made(self, asked: Asked) -> Result:
-        from compare import judgement, results, runner
+        from compare import conduct
         from compare.plugin import reports
-        from compare.report import progress
 
-        plan = asked.plan(self._folder / asked.slug)
-        with progress.shown() as advance:
-            outcomes = runner.run(plan, advance)
-        result = judgement.result(plan, outcomes, self._command)
-        path = results.write(result, plan.out)
+        result, path = conduct.carried_out(asked.plan(self._folder / asked.slug), self._command)
         self._lines += [*([""] if self._lines else []), *reports.lines(result, self._width)]
         if self._report:
             path = reports.write(result, self._report / asked.slug)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from flax import errors, nnx
 
-from compare.interface import Refused
+from compare.interface import Refused, first_line
 from jaxbackend.activations import Around
 
 _T = TypeVar("_T")
@@ -85,8 +85,9 @@ def guarded(action: Callable[[], _T], reference: str) -> _T:
     except errors.InvalidRngError as error:
         raise Refused(f"{reference}: {DRAWS}") from error
     except (Exception, SystemExit) as error:
-        first_line = (str(error).strip() or "no message").splitlines()[0][:400]
-        raise Refused(f"{reference}: the model's forward pass raised {type(error).__name__}: {first_line}") from error
+        raise Refused(
+            f"{reference}: the model's forward pass raised {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def options(model: Any, training: bool) -> dict[str, bool]:

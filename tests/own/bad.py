@@ -77,6 +77,14 @@ def nan_weights() -> Any:
     return model
 
 
+def nan_linen() -> Any:
+    import flax.linen as nn
+
+    module = good_linen()
+    module.layers[0].bias_init = nn.initializers.constant(float("nan"))
+    return module
+
+
 def wrong_channels() -> Any:
     """Build a model for grey images, which fails at the first colour one."""
     from torch import nn

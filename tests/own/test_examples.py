@@ -28,6 +28,7 @@ class Example:
         code: the exit code.
         layer: what stands in the first mismatch, as a word of its own.
         says: words of the report, whatever their case.
+        alone: the layers that do not compute the same even by themselves.
         image, arguments, options: as asked.
         case: at which batch and image size the certificate is made: 0 as asked, 1 odd, 2 even.
     """
@@ -40,14 +41,18 @@ class Example:
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     options: tuple[str, ...] = ()
     case: int = 0
+    alone: frozenset[str] = frozenset()
 
 
 EXPLICIT = {"jax.padding": "explicit"}
+STRIDED = frozenset(("conv1", "layer2.0.conv1"))  # where SAME pads an even image otherwise than padding 1 does
 SAME_PADDING = ("padding", "SAME", "padding=((1, 1), (1, 1))")
 EXAMPLES = {
-    "SAME against padding 1": Example(RESNETS, 1, "conv1", SAME_PADDING, "32x32x3"),
+    "SAME against padding 1": Example(RESNETS, 1, "conv1", SAME_PADDING, "32x32x3", alone=STRIDED),
     "SAME, where the asked size hides it": Example(RESNETS, 1, "conv1", SAME_PADDING, "33x33x3", options=ALLOW, case=2),
-    "SAME, running variance allowed": Example(RESNETS, 1, "conv1", SAME_PADDING, "32x32x3", options=ALLOW),
+    "SAME, running variance allowed": Example(
+        RESNETS, 1, "conv1", SAME_PADDING, "32x32x3", options=ALLOW, alone=STRIDED
+    ),
     "SAME max-pool alone": Example(
         RESNETS, 1, "layer1.0.conv1", ("max-pool",), "32x32x3", {"jax.padding": "pool-same"}, ALLOW
     ),
@@ -65,7 +70,14 @@ EXAMPLES = {
     ),
     "GELU made exact": Example(CONVNEXTS, 0, image="32x32x3", arguments={"jax.approximate": False}),
     "many kinds of layer": Example(HOURGLASSES, says=("dropout",)),
-    "Flax's epsilon": Example(HOURGLASSES, 1, "down.1", ("epsilon=1e-5", "eps=1e-6"), arguments={"jax.epsilon": 1e-6}),
+    "Flax's epsilon": Example(
+        HOURGLASSES,
+        1,
+        "down.1",
+        ("epsilon=1e-5", "eps=1e-6"),
+        arguments={"jax.epsilon": 1e-6},
+        alone=frozenset(("down.1", "middle.2", "norm")),
+    ),
     "ResNet-50, a block of each stage": Example(
         ("resnet50_nnx.py:model", "resnet_torch.py:resnet50"),
         image="32x32x3",
@@ -154,6 +166,7 @@ def _check(example: Example, out: Path) -> None:
         assert not words
         (semantic,) = [gate for gate in answer.result["agreement"]["gates"] if gate["name"] == "semantic"]
         assert semantic["value"] < 1e-10
+    assert answer.result["spec"]["pair"]["different_alone"].keys() == example.alone
     missing = [each for each in example.says if each.casefold() not in answer.text.casefold()]
     assert not missing, answer.text
 

@@ -26,7 +26,8 @@ REFUSALS = {
     "the other side's model, torch": (LINEN, LINEN, ("Sequential", "torch.nn.Module")),
     "the other side's model, jax": (TORCH, TORCH, ("Sequential", "flax")),
     "logits of another shape": (LINEN, f"{BAD}:seven_classes", ("7", "10")),
-    "NaN among the weights": (LINEN, f"{BAD}:nan_weights", ("NaN", "4.bias")),
+    "NaN among the weights, torch": (LINEN, f"{BAD}:nan_weights", ("NaN", "4.bias")),
+    "NaN among the weights, jax": (f"{BAD}:nan_linen", TORCH, ("NaN", "layers_0/bias")),
     "a forward pass that fails": (LINEN, f"{BAD}:wrong_channels", ("wrong_channels", "RuntimeError")),
     "two outputs": (LINEN, f"{BAD}:two_outputs", ("tuple",)),
 }

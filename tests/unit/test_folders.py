@@ -1,9 +1,7 @@
-"""Photographs in folders: real JPEG and PNG files, made here, whole and damaged."""
+"""Photographs in folders: which files are read, and which crops are taken of them."""
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,59 +10,21 @@ import pytest
 from PIL import Image
 
 from compare import training, workloads
-from compare.data import Dataset, batches, digest, folders, load, store, synthetic
-from compare.interface import Array, Batch, Refused, RunSpec
+from compare.data import Dataset, batches, digest, folders, load, store
+from compare.interface import Array, RunSpec
+from tests.unit import photo_folders
+from tests.unit.photo_folders import COLOURS, COUNTS, IMAGE, RESNET, dataset, made, names
 from tests.unit.stage import Stage
-
-RESNET = workloads.get("resnet50")
-IMAGE = (16, 16, 3)
-COLOURS = {"ape": (200, 30, 30), "bee": (30, 200, 30), "cat": (30, 30, 200)}
-COUNTS = {"ape": 6, "bee": 11, "cat": 2}
-
-
-def picture(colour: tuple[int, int, int], number: int, width: int = 40, height: int = 30) -> Image.Image:
-    """Return a photograph of noise around a colour."""
-    noise = np.random.default_rng([number, *colour]).integers(-25, 25, (height, width, 3))
-    return Image.fromarray((np.array(colour) + noise).astype(np.uint8))
-
-
-def fill(folder: Path, counts: dict[str, int]) -> None:
-    """Make a folder a class, with JPEG and PNG files of several spellings in turn."""
-    for name, count in counts.items():
-        (folder / name).mkdir(parents=True)
-        for number in range(count):
-            suffix = ("jpg", "JPEG", "png", "jpeg")[number % 4]
-            picture(COLOURS[name], number).save(folder / name / f"{number:02}.{suffix}")
 
 
 @pytest.fixture
 def flat(tmp_path: Path) -> Path:
-    """Return DIR/CLASS/*, 19 images of three classes."""
-    fill(tmp_path / "photographs", COUNTS)
-    return tmp_path / "photographs"
+    return photo_folders.flat(tmp_path)
 
 
 @pytest.fixture
 def parted(tmp_path: Path) -> Path:
-    """Return DIR/train/CLASS/* and DIR/val/CLASS/*."""
-    fill(tmp_path / "parted" / "train", COUNTS)
-    fill(tmp_path / "parted" / "val", {"ape": 1, "bee": 2, "cat": 1})
-    return tmp_path / "parted"
-
-
-def made(folder: Path, *, seed: int = 0, epochs: int = 1, threads: int | None = None) -> tuple[Batch, Batch]:
-    return folders.load(folder, IMAGE, classes=10, seed=seed, epochs=epochs, threads=threads)
-
-
-def dataset(folder: Path, **options: int) -> Dataset:
-    return Dataset(*made(folder, **options), "")
-
-
-def names(folder: Path, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Return CLASS/NAME of the training and of the test files."""
-    parts = folders.listed(folder, classes=10, seed=seed)
-    train, test = ([f"{path.parent.name}/{path.name}" for path in part.paths] for part in parts)
-    return train, test
+    return photo_folders.parted(tmp_path)
 
 
 def test_imagenets_layout_is_read_class_by_class(parted: Path) -> None:
@@ -106,6 +66,11 @@ def test_what_is_held_out_does_not_depend_on_other_classes(flat: Path) -> None:
 def test_what_is_held_out_does_not_depend_on_where_the_folder_lies(flat: Path) -> None:
     before = names(flat)
     assert names(flat.rename(flat.parent / "moved")) == before
+
+
+def test_links_within_the_folder_are_followed(flat: Path) -> None:
+    (flat / "cat" / "02.png").symlink_to("../bee/02.png")
+    assert len(dataset(flat).train.labels) == 16
 
 
 def test_files_beside_the_classes_and_hidden_ones_are_not_looked_at(flat: Path) -> None:
@@ -206,179 +171,6 @@ def test_workloads_on_photographs_are_synthetic_without_a_folder(name: str, flat
     assert other.source.startswith("synthetic 32x32x3")
     assert f"{flat} not read" in other.source
     assert load(chosen, folder=str(flat), seed=0, batch_size=1).source.startswith("photographs in")
-
-
-def test_a_batch_larger_than_the_folder_is_refused(flat: Path) -> None:
-    with pytest.raises(Refused, match=r"batch size 16 is larger than the training set, .*15 train.*allowed: 1 to 15"):
-        load(RESNET, folder=str(flat), seed=0, batch_size=16)
-
-
-def jpeg(folder: Path) -> Path:
-    return folder / "bee" / "00.jpg"
-
-
-def cut(folder: Path) -> None:
-    jpeg(folder).write_bytes(jpeg(folder).read_bytes()[:-200])
-
-
-def changed(folder: Path) -> None:
-    content = bytearray((folder / "bee" / "02.png").read_bytes())
-    content[len(content) // 2] ^= 1
-    (folder / "bee" / "02.png").write_bytes(content)
-
-
-def link(target: str) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        outside = folder.parent / "outside"
-        outside.mkdir()
-        picture((1, 1, 1), 0).save(outside / "0.png")
-        (folder / "bee" / "linked.png").symlink_to(target)
-
-    return make
-
-
-def outside_class(folder: Path) -> None:
-    fill(folder.parent / "elsewhere", {"cat": 3})
-    (folder / "dog").symlink_to(folder.parent / "elsewhere" / "cat")
-
-
-def bomb(folder: Path) -> None:
-    Image.new("1", (10_001, 10_000)).save(folder / "bee" / "02.png")
-
-
-def greater_bomb(folder: Path) -> None:
-    Image.new("1", (20_000, 10_000)).save(folder / "bee" / "02.png")
-
-
-def sparse(folder: Path) -> None:
-    with jpeg(folder).open("wb") as file:
-        file.truncate(2**28 + 1)  # takes no room on the disk
-
-
-def nested(folder: Path) -> None:
-    (folder / "bee" / "queen").mkdir()
-
-
-def only_one(folder: Path) -> None:
-    (folder / "cat" / "00.jpg").unlink()
-
-
-def without(folder: Path) -> None:
-    for path in (folder / "cat").iterdir():
-        path.unlink()
-
-
-def pipe(folder: Path) -> None:
-    jpeg(folder).unlink()
-    os.mkfifo(jpeg(folder))
-
-
-BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated JPEG": (cut, r"/bee/00\.jpg: damaged: .*truncated"),
-    "damaged PNG": (changed, r"/bee/02\.png: damaged: "),
-    "empty file": (lambda folder: jpeg(folder).write_bytes(b""), r"/bee/00\.jpg: no JPEG or PNG image"),
-    "text": (lambda folder: jpeg(folder).write_text("not an image"), r"/bee/00\.jpg: no JPEG or PNG image"),
-    "GIF": (lambda folder: picture((9, 9, 9), 0).save(jpeg(folder), "GIF"), r"/bee/00\.jpg: no JPEG or PNG image"),
-    "other name": (
-        lambda folder: (folder / "bee" / "notes.txt").write_text("bees"),
-        r"/bee/notes\.txt: no image; allowed in a class's folder: \.jpg, \.jpeg, \.png",
-    ),
-    "folder in a class": (nested, r"/bee/queen: no image"),
-    "class without images": (without, r"/cat: a class without images"),
-    "class of one image": (only_one, r"/cat: 1 image; allowed: 2 and more"),
-    "link out": (link("../../outside/0.png"), r"/bee/linked\.png: a link out of the folder, to .*/outside/0\.png"),
-    "link to nothing": (link("nothing.png"), r"/bee/linked\.png: a link that leads nowhere"),
-    "link to itself": (link("linked.png"), r"/bee/linked\.png: a link that leads nowhere"),
-    "class elsewhere": (outside_class, r"/dog: a link out of the folder"),
-    "many pixels": (bomb, r"/bee/02\.png: 10001 x 10000 pixels; allowed: 100000000 in all"),
-    "very many pixels": (greater_bomb, r"/bee/02\.png: .*pixels"),
-    "large file": (sparse, r"/bee/00\.jpg: 268435457 bytes; allowed: up to 268435456"),
-    "pipe": (pipe, r"/bee/00\.jpg: no file"),
-    "one part only": (
-        lambda folder: (folder / "cat").rename(folder / "train"),
-        r"/train: no folder of a class|/val: no",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_what_is_bad_is_named(flat: Path, kind: str) -> None:
-    spoil, message = BAD[kind]
-    made(flat)
-    spoil(flat)
-    with pytest.raises(Refused, match=message):
-        made(flat)
-
-
-def test_the_first_bad_file_is_named_whatever_the_threads(flat: Path) -> None:
-    for name in ("bee", "ape", "cat"):
-        for path in (flat / name).iterdir():
-            path.write_bytes(b"no")
-    first = names(flat)[0][0]
-    for threads in (1, 2, 7):
-        with pytest.raises(Refused, match=rf"/{first}: no JPEG"):
-            made(flat, threads=threads)
-
-
-def test_a_part_that_lies_elsewhere_is_refused_and_a_linked_folder_is_not(parted: Path) -> None:
-    linked = parted.parent / "linked"
-    linked.symlink_to(parted)
-    assert len(made(linked)[0].labels) == 19
-    (parted / "val").rename(parted.parent / "val")
-    (parted / "val").symlink_to("../val")
-    with pytest.raises(Refused, match=r"/parted/val: a link out of the folder"):
-        made(parted)
-
-
-def test_links_within_the_folder_are_followed(flat: Path) -> None:
-    (flat / "cat" / "02.png").symlink_to("../bee/02.png")
-    assert len(dataset(flat).train.labels) == 16
-
-
-@pytest.mark.parametrize(("part", "other"), [("train", "val"), ("val", "train")])
-def test_both_parts_have_the_same_classes(parted: Path, part: str, other: str) -> None:
-    (parted / part / "dog").mkdir()
-    picture((5, 5, 5), 0).save(parted / part / "dog" / "0.png")
-    with pytest.raises(Refused, match=rf"/{other}/dog: no such folder; train and val must have the same classes"):
-        made(parted)
-
-
-@pytest.mark.parametrize("folder", ["nowhere", "file"])
-def test_what_is_no_folder_is_refused(tmp_path: Path, folder: str) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(Refused, match=rf"--data .*/{folder}: no such folder"):
-        load(RESNET, folder=str(tmp_path / folder), seed=0, batch_size=2)
-
-
-def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
-    picture((1, 2, 3), 0).save(tmp_path / "0.png")
-    with pytest.raises(Refused, match=r"no folder of a class in it; expected: DIR/train/CLASS"):
-        made(tmp_path)
-
-
-def test_more_classes_than_the_models_are_refused(flat: Path) -> None:
-    few = replace(RESNET, model=replace(RESNET.model, classes=2))
-    with pytest.raises(Refused, match=r"3 classes, one a folder; allowed: up to 2, the model's"):
-        load(few, folder=str(flat), seed=0, batch_size=2)
-
-
-def test_more_than_memory_is_refused_before_any_file_is_opened(flat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "MOST_BYTES", 2**24)  # 27 images of 224x224
-    jpeg(flat).write_bytes(b"no image")
-    said = r"15 training images, cropped afresh for each of 2 epochs, and 4 test images make 34 .*allowed: 27 of 0\.015"
-    with pytest.raises(Refused, match=said):
-        load(RESNET, folder=str(flat), seed=0, batch_size=2, epochs=2)
-    with pytest.raises(Refused, match=r"00\.jpg: no JPEG"):
-        load(RESNET, folder=str(flat), seed=0, batch_size=2, epochs=1)
-
-
-def test_files_that_cannot_be_read_are_named(flat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_bytes", denied)
-    with pytest.raises(Refused, match=r"/ape/.*: cannot be read: .*Permission denied"):
-        made(flat)
 
 
 def test_a_run_has_crops_for_each_epoch_and_seed(flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,8 @@ def test_an_installed_workload_has_its_entry_points_name_and_is_not_imported_her
     assert installed.names()["mine"] == "theirs"
 
 
-def test_a_built_in_workload_keeps_its_name():
+def test_a_built_in_workload_keeps_its_name_and_no_package_is_looked_at(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(installed, "entry_points", lambda **_: pytest.fail("looked for installed packages"))
     assert installed.get("digits-cnn").model.family == "simple"
 
 

@@ -9,7 +9,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils import parametrize
 
 from compare import factories
-from compare.interface import Refused
+from compare.interface import Refused, first_line
 from compare.pairing import names
 from compare.pairing.names import Names
 from compare.workloads import ModelSpec
@@ -75,8 +75,7 @@ def refuse_views(spec: ModelSpec, evaluate: Callable[[], object]) -> None:
     try:
         evaluate()
     except RuntimeError as error:
-        line = str(error).splitlines()[0]
-        raise Refused(f"{spec.arguments['torch']} cannot take channels-last: {line}") from error
+        raise Refused(f"{spec.arguments['torch']} cannot take channels-last: {first_line(error)}") from error
 
 
 def refuse_other_dtypes(outputs: Mapping[str, torch.Tensor], policy: Policy) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from compare.interface import Refused
+from compare.interface import Refused, first_line
 from compare.pairing.trace import Trace
 from compare.workloads import ModelSpec
 from torchbackend import own
@@ -33,10 +33,9 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     except Refused:
         raise
     except Exception as error:
-        line = (str(error).strip() or "no message").splitlines()[0][:400]
         raise Refused(
             f"{reference}: training on images [{batch_size}, {height}, {width}, {channels}] raised "
-            f"{type(error).__name__} in {watch.place}: {line}"
+            f"{type(error).__name__} in {watch.place}: {first_line(error)}"
         ) from error
     _check(logits, spec, batch_size, reference)
     after, between = watch.origin(logits)

@@ -1,0 +1,67 @@
+"""What a pair says of a certificate that failed: the layer's settings, and the cause that they show."""
+
+from dataclasses import replace
+
+import pytest
+
+from compare.agreement.certificate import Certificate
+from compare.agreement.gates import Gate
+from compare.pairing.found import Pairing
+from compare.pairing.matching import Matching, match
+from tests.unit.traces import Said, batch_norm, convolution, dense, jax, torch
+
+FAILED = Certificate((Gate("semantic", 1.0, 1e-10, False, None),), "it differs", cause="arithmetic")
+
+
+def _matching(*different: str) -> Matching:
+    """Return the match of two models of which these batch norms have other epsilons."""
+
+    def layers(epsilon: float) -> list[Said]:
+        norms = {name: {"epsilon": epsilon if name in different else 1e-5} for name in ("one", "one.two", "three")}
+        return [
+            convolution("first", (3, 3, 3, 4), [""]),
+            batch_norm("one", 4, ["first"], **norms["one"]),
+            batch_norm("one.two", 4, ["one"], **norms["one.two"]),
+            batch_norm("three", 4, ["one.two"], **norms["three"]),
+            dense("last", (4, 10), ["three"]),
+        ]
+
+    return match(torch(*layers(1e-5)), jax(*layers(1e-6)))
+
+
+def _explained(tensor: str | None, native: Matching, *resized: Matching) -> tuple[str | None, list[str]]:
+    """Return the cause, and torch's names of the layers whose settings the notes show."""
+    made = Pairing({}, native, resized=resized).explained(replace(FAILED, tensor=tensor))
+    shown = [note.split()[1] for note in made.notes if note.startswith("torch's ")]
+    return made.cause, shown
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    ["step1/activation/one.two", "step1/gradient/one.two.scale", "delta/one.two.bias", "step2/buffer/one.two.var"],
+)
+def test_a_layer_that_differs_where_the_certificate_fails_is_the_cause(tensor: str) -> None:
+    cause, shown = _explained(tensor, _matching("one", "one.two", "three"))
+    assert (cause or "").startswith("epsilon")
+    assert shown == ["one.two"]
+
+
+@pytest.mark.parametrize("tensor", ["step1/logits", "evaluation/logits", "step1/activation/last", None])
+def test_the_nearest_layer_before_is_shown_and_the_cause_stays(tensor: str | None) -> None:
+    assert _explained(tensor, _matching("one.two")) == ("arithmetic", ["one.two"])
+    assert _explained(tensor, _matching("three"), _matching("one")) == ("arithmetic", ["three"])
+
+
+def test_what_differs_at_another_size_only_is_found() -> None:
+    cause, shown = _explained("step1/activation/one", _matching(), _matching("one", "three"))
+    assert (cause or "").startswith("epsilon")
+    assert shown == ["one"]
+
+
+def test_layers_behind_the_first_mismatch_are_no_reason() -> None:
+    assert _explained("step1/activation/first", _matching("one", "three")) == ("arithmetic", [])
+
+
+def test_a_certificate_that_passed_stays_as_it_is() -> None:
+    passed = Certificate((), None)
+    assert Pairing({}, _matching("one")).explained(passed) == passed
