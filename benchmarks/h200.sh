@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes the evidence under benchmarks/h200 on a machine with several GPUs: one argument a GPU, each a list of steps that
-# are carried out one after the other, side by side with the other GPUs'. PYTHON names the interpreter. Steps are headline,
-# equal, selftest, fit, bare, gradient and levers; certificates are digits, mnist, cifar, resnet18, resnet50, convnext and unet.
+# are carried out one after the other, side by side with the other GPUs'. PYTHON names the interpreter, ARCHIVE a file to
+# pack all of it into. Steps are headline, equal, selftest, fit, bare, gradient and levers; certificates are digits, mnist,
+# cifar, resnet18, resnet50, convnext and unet.
 #   bash benchmarks/h200.sh selftest,gradient,fit digits,resnet18 mnist,unet cifar
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -117,3 +118,4 @@ for steps in "$@"; do
     gpu=$((gpu + 1))
 done
 wait
+if [[ -n ${ARCHIVE:-} ]]; then tar -czf "$ARCHIVE" "$folder"; fi

@@ -37,6 +37,8 @@ _UNASKED = 30.0
 # An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
 _ROUNDING = 10.0
 _LOST = 4.0
+# The precision gate allows ten floors; of what a sum in sequence loses it is to allow twice as much.
+_OF_A_SUM = 2.0 / PRECISION_LIMIT
 
 
 @dataclass(frozen=True)
@@ -116,11 +118,13 @@ def judge(
     """Compare each side's record at `precision` with its own in float64.
 
     The floor of a tensor is its noise (`compare.recording.noise`) times the square root of the number of layers, or
-    what float32 storage resolves of it, whichever is larger. The noise comes from rounding the inputs once; every layer
-    rounds its output once more, and independent errors add in quadrature (Higham 2002, section 2.8). Where a tensor
-    cancels, the noise is taken from float64's own rounding, scaled to the precision. An update may besides be off in
-    the elements whose gradient is lost in noise. The state after the whole run
-    (`delta/`) is left out: its noise is that of the last step.
+    what float32 storage resolves of it, or what a float32 sum loses, whichever is larger. The noise comes from rounding
+    the inputs once; every layer rounds its output once more, and independent errors add in quadrature (Higham 2002,
+    section 2.8). A kernel may add up n terms one after the other, whatever the precision of its inputs: in float32 the
+    rounded partial sums are off by the square root of n / 2 units of roundoff together (Higham and Mary 2019). Where a
+    tensor cancels, the noise is taken from float64's own rounding, scaled to the precision. An update may besides be
+    off in the elements whose gradient is lost in noise. The state after the whole run (`delta/`) is left out: its noise
+    is that of the last step.
 
     Raises:
         ValueError: `noise` has none for this precision.
@@ -133,10 +137,15 @@ def judge(
         reference, value = changes(side["float64"]), changes(side[precision])
         sides.append({name: relative_error(value[name], reference[name]) for name in names})
     depth, ulp = _depth(names), _of_gradients(noise.ulp)
-    scale = ROUNDOFF[precision] / ULP64
+    scale, of_sums = ROUNDOFF[precision] / ULP64, _OF_A_SUM * ROUNDOFF32 / ROUNDOFF[precision]
     record = baseline["float64"]
+    terms = _terms(record)
     floor = {
-        name: max(depth * noise.roundoff[name], ulp[name] * scale, ROUNDOFF32 * coarseness(name, record))
+        name: max(
+            max(depth, of_sums * math.sqrt(terms.get(_layer(name), terms[""]) / 2)) * noise.roundoff[name],
+            ulp[name] * scale,
+            ROUNDOFF32 * coarseness(name, record),
+        )
         for name in names
     }
     for name in names:
@@ -178,6 +187,22 @@ def _of_gradients(noise: Mapping[str, float]) -> dict[str, float]:
         return gradients.get(name.partition("/update/")[2] or name.removeprefix("delta/"), 0.0)
 
     return {name: max(value, of_gradient(name)) for name, value in noise.items()}
+
+
+def _terms(record: Arrays) -> dict[str, int]:
+    """Return of how many terms the longest sum behind a layer's gradients is, and as "" that behind all others.
+
+    An output sums over its kernel, a parameter's gradient over all pixels of the layer's output.
+    """
+    kernels = [array for name, array in record.items() if name.startswith("initial/") and name.endswith(".kernel")]
+    forward = max((array.size // array.shape[-1] for array in kernels), default=1)
+    outputs = {name.rpartition("/")[2]: array for name, array in record.items() if name.startswith("step1/activation/")}
+    return {"": forward} | {layer: max(forward, array.size // array.shape[-1]) for layer, array in outputs.items()}
+
+
+def _layer(name: str) -> str:
+    """Return the layer of a parameter whose gradient or update is named, "" for others."""
+    return name.rpartition("/")[2].rpartition(".")[0] if "/gradient/" in name or "/update/" in name else ""
 
 
 def _depth(names: Iterable[str]) -> float:

@@ -241,3 +241,36 @@ def test_an_update_may_be_off_where_its_gradient_is_lost_in_noise(gradient: floa
     assert found.contender["step1/update/strided.kernel"] > 0.1
     assert found.gate.passed is excused
     assert found.failing == ([] if excused else ["step1/update/strided.kernel"])
+
+
+def summed(images: Array, kernel: Array) -> Array:
+    """Return images @ kernel in float32, one product added after the other."""
+    products = images.astype(np.float32)[:, :, None] * kernel.astype(np.float32)
+    return np.cumsum(products, axis=1, dtype=np.float32)[:, -1]
+
+
+@pytest.mark.parametrize(("bits", "passes"), [(23, True), (10, False)], ids=["float32", "TF32"])
+def test_a_float32_sum_may_be_taken_one_term_after_the_other_but_not_of_rounded_terms(bits: int, passes: bool):
+    random = np.random.default_rng(0)
+    images, kernel = random.normal(size=(8, 6272)), random.normal(size=(6272, 10))
+    exact = images @ kernel
+    rounded = [np.round(each * 2.0**bits) * 2.0**-bits for each in (images, kernel)]
+    moved = images * (1 + ROUNDOFF["float32"] * random.choice((-1.0, 1.0), images.shape))
+    name = "step1/activation/dense"
+    floor = {name: float(np.linalg.norm(moved @ kernel - exact) / np.linalg.norm(exact))}
+    reference = {"initial/dense.kernel": kernel, name: exact}
+    low = {"initial/dense.kernel": kernel.astype(np.float32), name: summed(*rounded)}
+    sides = {"float64": reference, "float32": low}
+    found = referee.judge(sides, sides, "float32", Noise({name: ULP64}, floor))
+    assert found.gate.passed == passes
+    assert found.baseline[name] > 10 * floor[name]  # more than the noise of the inputs, in either case
+
+
+def test_the_gradient_of_a_kernel_is_a_sum_over_all_pixels():
+    name, gradient = "step1/activation/conv", "step1/gradient/conv.kernel"
+    record = {"initial/conv.kernel": np.ones((3, 3, 1, 4)), name: np.ones((8, 20, 20, 4)), gradient: np.ones(36)}
+    noise: dict[str, float] = dict.fromkeys((name, gradient), ROUNDOFF["float32"])
+    sides = {"float64": record, "float32": record}
+    found = referee.judge(sides, sides, "float32", Noise(dict.fromkeys(noise, ULP64), noise))
+    assert found.floor[name] == ROUNDOFF["float32"] * 1
+    assert found.floor[gradient] == pytest.approx(ROUNDOFF["float32"] * 0.2 * math.sqrt(8 * 20 * 20 / 2))
