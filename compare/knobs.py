@@ -101,7 +101,7 @@ _ALL = (
     ),
     Knob(
         "input",
-        "where the batches wait: resident, on the device, or stream, on the host, brought over while others train",
+        "resident: batches wait on the device; stream: on the host, and come over while others train",
         "resident",
         {
             "jax": "stream: jax.device_put of the next dispatch's batches before this one's steps",

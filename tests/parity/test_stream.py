@@ -11,8 +11,8 @@ import torch
 
 import jaxbackend.stream
 import torchbackend.stream
-from compare import weights
-from compare.interface import Arrays, Batch, Session
+from compare import knobs, weights
+from compare.interface import Array, Arrays, Batch, Session
 from tests.parity import recorded_graph, twins
 
 STEPS = 11  # more than there are batches, and no multiple of the steps of a dispatch
@@ -147,8 +147,8 @@ def test_a_graph_reads_what_the_stream_brought(count: int, kind: str, monkeypatc
     plain = twins.trained(twins.session("torch", "cifar-cnn"), pool, STEPS)
     recorded_graph.pretend(monkeypatch)
     spec = twins.spec("torch", "cifar-cnn", "input=stream")
-    knobs = {**spec.knobs, "graph-capture": True, "steps-per-dispatch": count}
-    session = twins.BACKENDS["torch"].open(replace(spec, knobs=knobs))
+    switches = {**spec.knobs, "graph-capture": True, "steps-per-dispatch": count}
+    session = twins.BACKENDS["torch"].open(replace(spec, knobs=switches))
     for _ in range(2):
         session.assign(weights.randomised(session.signature(), 3))
         twins.trained(session, pool, STEPS)
@@ -156,6 +156,23 @@ def test_a_graph_reads_what_the_stream_brought(count: int, kind: str, monkeypatc
         np.testing.assert_array_equal(session.losses(), plain.losses())
     found = session.settings()
     assert (found["graph-capture"], found["steps-per-dispatch"], found["input"]) == (True, count, "stream")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no cuda device")
+@pytest.mark.parametrize("tuning", ["stock", "tuned", "tuned+graph-capture=off+steps-per-dispatch=1"])
+@pytest.mark.parametrize("backend", twins.BOTH)
+def test_no_batch_is_torn_on_a_gpu(backend: str, tuning: str):
+    pool = pixels("cifar-cnn", 7, size=256)
+    losses: list[Array] = []
+    for kind in ("resident", "stream"):
+        switches = knobs.resolve(backend, f"{tuning}+input={kind}", "cuda", "cifar-cnn")
+        spec = twins.spec(backend, "cifar-cnn", precision="float32", device="cuda", batch_size=256)
+        session = twins.BACKENDS[backend].open(replace(spec, knobs=switches))
+        session.assign(weights.randomised(session.signature(), 3))
+        losses.append(twins.trained(session, pool, 60).losses())
+    np.testing.assert_allclose(
+        losses[1][:30], losses[0][:30], rtol=1e-3
+    )  # not bit for bit: sums are taken in any order
 
 
 class Machine:
@@ -258,9 +275,9 @@ def streaming(patch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], list[Any]]
     patch.setattr(torch, "empty_like", lambda room, device: Room(machine, on_host=False))
     patch.setattr(torch, "from_numpy", lambda array: int(array[0]))
     patch.setattr(torchbackend.stream, "_form", lambda batch: 0)
-    knobs = {"steps-per-dispatch": 2, "graph-capture": False, "compile": False, "channels-last": False}
+    switches = {"steps-per-dispatch": 2, "graph-capture": False, "compile": False, "channels-last": False}
     policy = type("Policy", (), {"parameter_dtype": torch.float32})
-    stream = torchbackend.stream.Stream(None, policy, torch.device("cpu"), knobs)  # type: ignore[arg-type]
+    stream = torchbackend.stream.Stream(None, policy, torch.device("cpu"), switches)  # type: ignore[arg-type]
     stream._copies = copies  # type: ignore[assignment]
     stream._trained = lambda images, labels: images.read()  # type: ignore[method-assign]
     patch.setattr(Queue, "synchronize", lambda queue: None, raising=False)
