@@ -267,8 +267,11 @@ class Room:
         return self.content
 
 
-def streaming(patch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], list[Any]]:
-    """Return a function that streams batches, units of those sizes, on the machine; it returns what each read."""
+def streaming(patch: pytest.MonkeyPatch) -> tuple[Callable[[Sequence[int]], list[Any]], Queue, Queue]:
+    """Return a function that streams batches, units of those sizes, on the machine, and the machine's two streams.
+
+    The function returns what each unit's steps read.
+    """
     machine = Machine(patch)
     copies = Queue("copies")
     patch.setattr(torch, "empty", lambda *sizes, pin_memory, **kind: Room(machine, on_host=pin_memory))
@@ -282,16 +285,24 @@ def streaming(patch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], list[Any]]
     stream._trained = lambda images, labels: images.read()  # type: ignore[method-assign]
     patch.setattr(Queue, "synchronize", lambda queue: None, raising=False)
     stream.feed([Batch(np.array([index]), np.array([index])) for index in range(3)])
-    return lambda sizes: [stream.dispatch(size)[1] for size in sizes]
+    return lambda sizes: [stream.dispatch(size)[1] for size in sizes], machine.main, copies
 
 
 def test_events_keep_every_writer_behind_the_last_reader(monkeypatch: pytest.MonkeyPatch):
-    assert streaming(monkeypatch)([1, 1, 1, 1, 1, 2, 2, 1, 2, 1, 1]) == [0, 1, 2, 0, 1, 0, 2, 0, 2, 0, 1]
+    dispatch, _, _ = streaming(monkeypatch)
+    assert dispatch([1, 1, 1, 1, 1, 2, 2, 1, 2, 1, 1]) == [0, 1, 2, 0, 1, 0, 2, 0, 2, 0, 1]
+
+
+def test_the_next_copy_waits_for_the_steps_before_the_present_ones_only(monkeypatch: pytest.MonkeyPatch):
+    dispatch, compute, copies = streaming(monkeypatch)
+    for _ in range(4):
+        dispatch([1])
+        assert copies.over.get("compute", 0) == compute.length - 1
 
 
 @pytest.mark.parametrize("unheeded", ["host", "copies", "compute"])
 def test_without_one_of_the_waits_a_writer_overtakes(unheeded: str, monkeypatch: pytest.MonkeyPatch):
-    dispatch = streaming(monkeypatch)
+    dispatch, _, _ = streaming(monkeypatch)
     wait = Queue.wait_event
     if unheeded == "host":
         monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda event: None)
