@@ -32,7 +32,7 @@ Bare = Callable[[int], float]
 def torch_loop(session: Any) -> Bare:
     import torch
 
-    step, pool, several = session._step, session._pool, session._several
+    step, pool, several = session._step, session._input._pool, session._input._several
     cuda = session._device.type == "cuda"
     synchronize = torch.cuda.synchronize if cuda else lambda: None
 
@@ -59,7 +59,8 @@ def jax_loop(session: Any) -> Bare:
     import jax.numpy as jnp
     import numpy as np
 
-    program, several, pool, stacked = session._step.program, session._step.several, session._pool, session._stacked
+    program, several = session._step.program, session._step.several
+    pool, stacked = session._input._pool, session._input._stacked
     state = jax.tree.map(jnp.copy, session._state)  # a donated state cannot be shared with the session
 
     def single(steps: int) -> float:

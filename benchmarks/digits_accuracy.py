@@ -22,7 +22,7 @@ SEEDS = range(5)
 
 def unstandardised(batch: Batch) -> Batch:
     """Grey values from 0 to 1, as most tutorials have them."""
-    return Batch((batch.images * np.float32(digits.DEVIATION) + np.float32(digits.MEAN)).clip(0, 1), batch.labels)
+    return Batch((batch.values() * np.float32(digits.DEVIATION) + np.float32(digits.MEAN)).clip(0, 1), batch.labels)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -51,10 +52,20 @@ def first_line(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """One training or test batch: `images` [N, H, W, C] float32, `labels` int32, [N] or, one a pixel, [N, H, W]."""
+    """One training or test batch: `images` [N, H, W, C], `labels` int32, [N] or, one a pixel, [N, H, W].
+
+    Images are float32 values; or bytes (uint8), and `levels` [256, C] float32 says what value each is in each channel.
+    """
 
     images: Array
     labels: Array
+    levels: Array | None = None
+
+    def values(self) -> Array:
+        """Return the images' values [N, H, W, C] float32, which of bytes are looked up."""
+        if self.levels is None:
+            return self.images
+        return self.levels[self.images, np.arange(self.images.shape[-1])]
 
 
 @dataclass(frozen=True)
@@ -151,7 +162,10 @@ class Session(Protocol):
         ...
 
     def feed(self, batches: Sequence[Batch]) -> None:
-        """Place equal-sized batches on the device; step i of what follows trains on batch i modulo their number."""
+        """Take equal-sized batches; step i of what follows trains on batch i modulo their number.
+
+        They are placed on the device, or, where the knob `input` is `stream`, stay on the host until they are due.
+        """
         ...
 
     def run(self, steps: int) -> None:
@@ -167,7 +181,7 @@ class Session(Protocol):
         ...
 
     def logits(self, images: Array) -> Array:
-        """Return evaluation-mode logits [*labels' shape, classes] for images [N, H, W, C]; waits."""
+        """Return evaluation-mode logits [*labels' shape, classes] for values [N, H, W, C]; waits."""
         ...
 
     def alone(self, layer: str, inputs: Array, training: bool) -> Array:

@@ -4,17 +4,20 @@ A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compi
 (then the knobs start from `stock`). A knob that a framework, workload or device cannot honour is refused by name.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compare.interface import Refused
 
-Value = bool | int
+Value = bool | int | str
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One switch. `mechanism` says what it does per backend; one in `always` has it on, one in `never` off, and why."""
+    """One switch. `mechanism` says what it does per backend; one in `always` has it on, one in `never` off, and why.
+
+    Of a knob whose default is a word, `words` are the values that it may have.
+    """
 
     name: str
     summary: str
@@ -22,6 +25,7 @@ class Knob:
     mechanism: Mapping[str, str]
     always: Mapping[str, str]
     never: Mapping[str, str] = field(default_factory=dict[str, str])
+    words: Sequence[str] = ()
 
     def is_switch(self, backend: str) -> bool:
         """Whether a framework has it as something that can be on or off."""
@@ -94,6 +98,17 @@ _ALL = (
         {"torch": "torch._inductor.config.conv_1x1_as_mm"},
         {},
         {"jax": "XLA has no such switch, and products written out were slower (docs/speed-log.md)"},
+    ),
+    Knob(
+        "input",
+        "resident: batches wait on the device; stream: on the host, and come over while others train",
+        "resident",
+        {
+            "jax": "stream: jax.device_put of the next dispatch's batches before this one's steps",
+            "torch": "stream: the next dispatch's batches through pinned memory and a copy stream",
+        },
+        {},
+        words=("resident", "stream"),
     ),
 )
 
@@ -188,6 +203,10 @@ def _value(knob: Knob, text: str, where: str) -> Value:
         if text not in ("", "on", "off"):
             raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: on, off")
         return text != "off"
+    if isinstance(knob.default, str):
+        if text not in knob.words:
+            raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: {', '.join(knob.words)}")
+        return text
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 1000 or len(text) > 4:
         raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: a whole number from 1 to 1000")
     return int(text)

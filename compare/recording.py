@@ -81,7 +81,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[t
         floor = dict.fromkeys(still, 0.0)
         for _ in range(runs):
             shifted = {name: moved(array, roundoff) for name, array in start.items()}
-            images = [Batch(moved(batch.images.astype(np.float64), roundoff), batch.labels) for batch in batches]
+            images = [Batch(moved(batch.values().astype(np.float64), roundoff), batch.labels) for batch in batches]
             for name, value in ran(shifted, images).items():
                 floor[name] = max(floor[name], relative_error(value, still[name]))
         found.append(floor)
@@ -107,7 +107,8 @@ def _begin(backend: Backend, spec: RunSpec) -> tuple[Session, Arrays, list[Batch
     train, test = store.load(spec.data)
     batches = epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size)
     session = backend.open(spec)
-    return session, weights.randomised(session.signature(), spec.seed), batches, test.images[: spec.batch_size]
+    shown = replace(test, images=test.images[: spec.batch_size]).values()
+    return session, weights.randomised(session.signature(), spec.seed), batches, shown
 
 
 def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) -> Arrays:

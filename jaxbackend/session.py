@@ -13,7 +13,7 @@ import numpy as np
 from compare import descriptions
 from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from compare.workloads import PAIR, ModelSpec
-from jaxbackend import layout, memory, models, optim, own, precision, proofs, tuning
+from jaxbackend import layout, memory, models, optim, own, precision, proofs, resident, stream, tuning
 from jaxbackend.functional import Functional, Twin
 from jaxbackend.own import tracing
 from jaxbackend.step import TrainingStep
@@ -44,9 +44,8 @@ class JaxSession:
                 accumulate=spec.accumulate,
             )
             self._state = self._step.initial(model.parameters, model.buffers)
-        self._pool: list[tuple[jax.Array, jax.Array]] = []
-        self._stacked: tuple[jax.Array, jax.Array] | None = None
-        self._position = 0
+        kind = stream.Stream if spec.knobs["input"] == "stream" else resident.Resident
+        self._input = kind(self._step, self._policy, self._device, spec.knobs)
         self._losses: deque[jax.Array] = deque(maxlen=_KEPT_LOSSES)
 
     @property
@@ -69,32 +68,20 @@ class JaxSession:
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            self._pool, self._stacked = [], None
-            if self._step.several is None:
-                self._pool = [self._placed(batch) for batch in batches]
-            else:
-                images = np.stack([batch.images for batch in batches])
-                self._stacked = self._placed(Batch(images, np.stack([batch.labels for batch in batches])))
-        self._position = 0
+            self._input.feed(batches)
         self._losses.clear()
 
     def run(self, steps: int) -> None:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            if self._step.several is not None and self._stacked is not None:
-                while steps >= self.steps_per_dispatch:
-                    start = np.int32(self._position)
-                    self._state, losses = self._step.several(self._state, *self._stacked, start)
-                    self._losses.append(losses)
-                    self._position = (self._position + self.steps_per_dispatch) % len(self._stacked[0])
-                    steps -= self.steps_per_dispatch
-            for _ in range(steps):
-                self._state, loss = self._step(self._state, *self._next_batch())
-                self._losses.append(loss)
+            while steps:
+                taken, self._state, losses = self._input.dispatch(self._state, steps)
+                self._losses.append(losses)
+                steps -= taken
 
     def wait(self) -> None:
         """See `compare.interface.Session`."""
-        jax.block_until_ready(self._state)
+        jax.block_until_ready((self._state, self._input.pending))
 
     def losses(self) -> Array:
         """See `compare.interface.Session`."""
@@ -105,14 +92,14 @@ class JaxSession:
     def logits(self, images: Array) -> Array:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            placed, _ = self._placed(Batch(images, np.zeros(len(images), np.int32)))
+            placed, _ = self._input.placed(Batch(images, np.zeros(len(images), np.int32)))
             return np.asarray(self._step.evaluate(self._state, placed))
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             before = {name: jnp.copy(array) for name, array in self._named(self._state.parameters).items()}
-            self._state, internals = self._step.inspected(self._state, *self._placed(batch))
+            self._state, internals = self._step.inspected(self._state, *self._input.placed(batch))
             dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
             found = {f"activation/{name}": array.astype(dtype) for name, array in outputs.items()}
             found |= {name: internals[name] for name in ("logits", "loss")}
@@ -148,7 +135,7 @@ class JaxSession:
             program = None
             if self._spec.knobs["compile"]:
                 # Its type is that of an uncompiled step as well, which has no such methods.
-                program = self._step.program.lower(self._state, *self._batch(0)).compile()  # type: ignore[attr-defined]
+                program = self._step.program.lower(self._state, *self._input.first()).compile()  # type: ignore[attr-defined]
             return memory.report(self._device, program)
 
     def settings(self) -> dict[str, Any]:
@@ -156,7 +143,7 @@ class JaxSession:
         knobs, policy = self._spec.knobs, self._policy
         with policy.scope():
             copied = jax.tree.map(jnp.copy, self._state)
-            images, labels = self._batch(0)
+            images, labels = self._input.first()
             self._step(copied, images, labels)
             outputs = self._step.layer_outputs(self._state, images)
             products = jax.config.values["jax_default_matmul_precision"]
@@ -173,6 +160,8 @@ class JaxSession:
             "compile": bool(knobs["compile"]) and self._step.program._cache_size() > 0,  # type: ignore[attr-defined]
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
+            "input": self._input.name,
+            "input_dtype": str(self._input.dtype),
             "excess_precision": bool(knobs["compile"]) and _excess_precision(policy),
             "deterministic": self._spec.deterministic and _deterministic(self._device),
         }
@@ -180,21 +169,6 @@ class JaxSession:
     def _named(self, state: Any) -> dict[str, jax.Array]:
         arrays = layout.export(state, self._model.leaves)
         return {name: arrays[name] for name in self._model.signature if name in arrays}
-
-    def _batch(self, index: int) -> tuple[jax.Array, jax.Array]:
-        if self._stacked is not None:
-            return self._stacked[0][index], self._stacked[1][index]
-        return self._pool[index]
-
-    def _next_batch(self) -> tuple[jax.Array, jax.Array]:
-        count = len(self._pool) if self._stacked is None else len(self._stacked[0])
-        batch = self._batch(self._position % count)
-        self._position += 1
-        return batch
-
-    def _placed(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        images = np.asarray(batch.images, self._policy.parameter_dtype)
-        return jax.device_put((images, batch.labels), self._device)
 
 
 def _model(spec: ModelSpec, policy: precision.Policy, *, initialised: bool) -> Functional:

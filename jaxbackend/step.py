@@ -10,6 +10,7 @@ import optax
 from jaxbackend import precision, tuning
 from jaxbackend.functional import Functional
 from jaxbackend.losses import softmax_cross_entropy
+from jaxbackend.pixels import Images, values
 
 
 class TrainState(NamedTuple):
@@ -49,19 +50,19 @@ class TrainingStep:
         self._evaluate = tuning.compiled(self._eval_logits, undonated)
         self._alone = jax.jit(self._model.alone, static_argnums=(0, 4)) if knobs["compile"] else self._model.alone
 
-    def __call__(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array]:
+    def __call__(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
         """Train one step on images [N, H, W, C], labels [N] or [N, H, W]; return the new state and the loss."""
         return self.program(state, images, labels)
 
-    def inspected(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
+    def inspected(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
         """Train the same step and return its internals: activations, logits, loss, gradients of the unscaled loss."""
         return self._inspected(state, images, labels)
 
-    def evaluate(self, state: TrainState, images: jax.Array) -> jax.Array:
+    def evaluate(self, state: TrainState, images: Images) -> jax.Array:
         """Return evaluation-mode logits in the parameters' dtype."""
         return self._evaluate(state, images)
 
-    def layer_outputs(self, state: TrainState, images: jax.Array) -> dict[str, jax.ShapeDtypeStruct]:
+    def layer_outputs(self, state: TrainState, images: Images) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shape and dtype of every layer's output in evaluation mode."""
         return jax.eval_shape(self._eval_outputs, state, images)
 
@@ -74,12 +75,12 @@ class TrainingStep:
         scaling = precision.LossScale.initial(self._policy)
         return TrainState(parameters, buffers, self._update.init(parameters), scaling, jnp.int32(0))
 
-    def _train(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array]:
+    def _train(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
         state, internals = self._inspect(state, images, labels)
         return state, internals["loss"]
 
-    def _inspect(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
-        gradients, internals, buffers = self._gradients(state, images, labels)
+    def _inspect(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
+        gradients, internals, buffers = self._gradients(state, values(images), labels)
         gradients, finite = precision.unscaled(gradients, state.scaling)
         updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters, step=state.step)
         new = optax.apply_updates(state.parameters, updates), optimizer
@@ -116,11 +117,12 @@ class TrainingStep:
         internals = {"activation": outputs, "logits": logits, "loss": loss}
         return precision.scaled(loss, state.scaling), (internals, buffers)
 
-    def _eval_logits(self, state: TrainState, images: jax.Array) -> jax.Array:
-        return self._model.evaluate(state.parameters, state.buffers, images)[0].astype(self._policy.parameter_dtype)
+    def _eval_logits(self, state: TrainState, images: Images) -> jax.Array:
+        logits, _ = self._model.evaluate(state.parameters, state.buffers, values(images))
+        return logits.astype(self._policy.parameter_dtype)
 
-    def _eval_outputs(self, state: TrainState, images: jax.Array) -> dict[str, jax.Array]:
-        return self._model.evaluate(state.parameters, state.buffers, images)[1]
+    def _eval_outputs(self, state: TrainState, images: Images) -> dict[str, jax.Array]:
+        return self._model.evaluate(state.parameters, state.buffers, values(images))[1]
 
 
 def _looped(body: Callable[..., Any], carry: Any, parts: tuple[jax.Array, ...]) -> Any:

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxbackend.pixels import Images
+
 
 def compiled(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any]:
     """Return `step(state, ...)` as one XLA program, its state donated if the knobs say so."""
@@ -32,7 +34,7 @@ def several(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[...,
     if count == 1:
         return None
 
-    def scan(state: Any, images: jax.Array, labels: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
+    def scan(state: Any, images: Images, labels: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
         def body(state: Any, index: jax.Array) -> tuple[Any, jax.Array]:
             batch = (start + index) % len(images)
             return step(state, images[batch], labels[batch])

@@ -16,7 +16,7 @@ from compare import descriptions
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
-from torchbackend import activations, layout, memory, models, optim, own, precision, proofs, tuning
+from torchbackend import activations, layout, memory, models, optim, own, precision, proofs, resident, stream, tuning
 from torchbackend.own import tracing
 from torchbackend.step import TrainingStep
 
@@ -63,14 +63,13 @@ class TorchSession:
             smoothing=workload.label_smoothing,
             accumulate=spec.accumulate,
         )
+        kind = stream.Stream if knobs["input"] == "stream" else resident.Resident
+        self._input = kind(self._step, self._policy, self._device, knobs)
         if workload.model.family == PAIR and knobs["channels-last"]:
             image = workload.model.resized(spec.image_size).image
-            images, _ = self._placed(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
+            images, _ = self._input.placed(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
             own.refuse_views(workload.model, lambda: self._step.layer_outputs(images))
-        self._several: tuning.Several | None = None
-        self._stacked: tuple[torch.Tensor, torch.Tensor]
-        self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._position = self._steps = 0
+        self._steps = 0
         self._losses: deque[torch.Tensor] = deque(maxlen=_KEPT_LOSSES)
 
     @property
@@ -90,29 +89,15 @@ class TorchSession:
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.interface.Session`."""
-        self._pool = [self._placed(batch) for batch in batches]
-        if self._spec.knobs["graph-capture"]:
-            images, labels = (layout.stacked(tensors) for tensors in zip(*self._pool, strict=True))
-            if self._several is not None and self._several.labels.shape == labels.shape:
-                self._several.refill(images, labels)
-                images, labels = self._several.images, self._several.labels
-            else:
-                self._several, self._stacked = None, (images, labels)
-            self._pool = list(zip(images.unbind(), labels.unbind(), strict=True))
-        self._position = 0
+        self._input.feed(batches)
         self._losses.clear()
 
     def run(self, steps: int) -> None:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             while steps:
-                several = self._captured(steps)
-                if several is None:
-                    self._losses.append(self._step(*self._pool[self._position]))
-                else:
-                    self._losses.append(several(self._position))
-                taken = 1 if several is None else self.steps_per_dispatch
-                self._position = (self._position + taken) % len(self._pool)
+                taken, losses = self._input.dispatch(steps)
+                self._losses.append(losses)
                 self._steps += taken
                 steps -= taken
 
@@ -130,7 +115,7 @@ class TorchSession:
     def logits(self, images: Array) -> Array:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            placed, _ = self._placed(Batch(images, np.zeros(len(images), np.int32)))
+            placed, _ = self._input.placed(Batch(images, np.zeros(len(images), np.int32)))
             return layout.fetched({"logits": layout.channels_last(self._step.evaluate(placed))})["logits"]
 
     def inspect(self, batch: Batch) -> Arrays:
@@ -138,7 +123,7 @@ class TorchSession:
         with self._policy.scope():
             parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
             before = {leaf.name: leaf.tensor.detach().clone() for leaf in parameters}
-            internals = self._step.inspected(*self._placed(batch))
+            internals = self._step.inspected(*self._input.placed(batch))
             self._steps += 1
         dtype, gradients = self._policy.parameter_dtype, internals["gradient"]
         outputs = activations.neutral(self._layers, internals["activation"])
@@ -183,8 +168,8 @@ class TorchSession:
 
     def settings(self) -> dict[str, Any]:
         """See `compare.interface.Session`."""
-        images, labels = self._pool[0]
         with self._policy.scope():
+            images, labels = self._input.first()
             outputs = self._step.layer_outputs(images)
             products = {switch.fp32_precision for switch in precision.tf32_switches()}
         first = activations.product(self._layers, outputs)
@@ -200,30 +185,16 @@ class TorchSession:
             "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
             "fused-optimizer": bool(self._step.update.param_groups[0]["fused"]),
-            "graph-capture": self._several is not None,
-            "steps-per-dispatch": 1 if self._several is None else self.steps_per_dispatch,
+            "graph-capture": self._input.captured,
+            "steps-per-dispatch": self.steps_per_dispatch if self._input.captured else 1,
+            "input": self._input.name,
+            "input_dtype": _name(self._input.dtype),
             "kernel-search": cudnn.benchmark,
             "pointwise-matmul": inductor.conv_1x1_as_mm,
             "threads": torch.get_num_threads(),
             "excess_precision": counters["frames"]["ok"] > 0 and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
-
-    def _captured(self, steps: int) -> tuning.Several | None:
-        """Return the graph if it may take the next steps, of which so many are asked for."""
-        count = self.steps_per_dispatch
-        if not self._spec.knobs["graph-capture"] or steps < count:
-            return None
-        if self._several is None:
-            self._several = tuning.Several(self._step, self._step.snapshot, *self._stacked, count)
-        return self._several if self._several.begins(self._position) else None
-
-    def _placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        images = torch.from_numpy(batch.images).to(self._device, self._policy.parameter_dtype).permute(0, 3, 1, 2)
-        labels = torch.from_numpy(batch.labels).to(self._device, torch.int64)
-        if not self._spec.knobs["channels-last"]:  # contiguous() would leave images of one channel as they are
-            images = images.clone(memory_format=torch.contiguous_format)
-        return images, labels
 
 
 def _model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]:

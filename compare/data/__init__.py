@@ -1,4 +1,8 @@
-"""Deterministic NumPy data, the same bytes for every backend: images NHWC float32, an int32 label an image or pixel."""
+"""Deterministic NumPy data, the same bytes for every backend: images NHWC, an int32 label an image or pixel.
+
+Images are bytes and their levels where the source has bytes; synthetic ones are float32, drawn from a normal
+distribution.
+"""
 
 import hashlib
 from dataclasses import dataclass, replace

@@ -24,5 +24,6 @@ def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int) -> li
     batches: list[Batch] = []
     for start in range(0, count - batch_size + 1, batch_size):
         chosen = order[start : start + batch_size]
-        batches.append(Batch(np.ascontiguousarray(view[chosen]), np.ascontiguousarray(train.labels[chosen])))
+        images, labels = np.ascontiguousarray(view[chosen]), np.ascontiguousarray(train.labels[chosen])
+        batches.append(Batch(images, labels, train.levels))
     return batches

@@ -23,7 +23,7 @@ STD = (0.2470, 0.2435, 0.2616)
 
 
 def load(folder: Path) -> tuple[Batch, Batch]:
-    """Return the training and the test set: images [N, 32, 32, 3], labels 0 to 9.
+    """Return the training and the test set: images [N, 32, 32, 3] as bytes, labels 0 to 9.
 
     A channel's value is (byte / 255 - mean) / std, with the usual constants of CIFAR-10's training images. Files lie
     in `folder` or in its sub-folder cifar-10-batches-bin, and may hold any number of records.
@@ -69,12 +69,6 @@ def read(path: Path) -> Array:
 
 def _part(folder: Path, names: Sequence[str]) -> Batch:
     files = [read(folder / name) for name in names]
-    images = np.empty((sum(len(records) for records in files), SIDE, SIDE, 3), np.float32)
-    table = levels.table(MEAN, STD)
-    start = 0
-    for records in files:
-        planes = records[:, 1:].reshape(-1, 3, SIDE, SIDE)
-        for channel in range(3):
-            images[start : start + len(records), :, :, channel] = table[planes[:, channel], channel]
-        start += len(records)
-    return Batch(images, np.concatenate([records[:, 0] for records in files]).astype(np.int32))
+    records = np.concatenate(files)
+    images = np.ascontiguousarray(records[:, 1:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1))
+    return Batch(images, records[:, 0].astype(np.int32), levels.table(MEAN, STD))

@@ -14,7 +14,7 @@ MEAN, DEVIATION = 0.305, 0.376
 
 
 def load(seed: int) -> tuple[Batch, Batch]:
-    """Return the training and the test set: images [1437, 8, 8, 1] and [360, 8, 8, 1], standardised.
+    """Return the training and the test set: images [1437, 8, 8, 1] and [360, 8, 8, 1] as bytes.
 
     Source: `sklearn.datasets.load_digits` (Alpaydin and Kaynak 1998, UCI optical recognition of handwritten digits,
     its test part); grey values 0 to 16 are divided by 16, then
@@ -24,11 +24,12 @@ def load(seed: int) -> tuple[Batch, Batch]:
     from sklearn.datasets import load_digits  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     loaded = cast(Any, load_digits(return_X_y=True))
-    grey = (np.asarray(loaded[0], np.float32) / np.float32(16)).reshape(-1, 8, 8, 1)
-    images = (grey - np.float32(MEAN)) / np.float32(DEVIATION)
+    images = np.asarray(loaded[0], np.uint8).reshape(-1, 8, 8, 1)
+    grey = np.arange(256, dtype=np.float32)[:, np.newaxis] / np.float32(16)
+    levels = (grey - np.float32(MEAN)) / np.float32(DEVIATION)
     labels = np.asarray(loaded[1], np.int32)
     train, test = split(seed)
-    return Batch(images[train], labels[train]), Batch(images[test], labels[test])
+    return Batch(images[train], labels[train], levels), Batch(images[test], labels[test], levels)
 
 
 def split(seed: int) -> tuple[Array, Array]:

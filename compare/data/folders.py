@@ -50,7 +50,7 @@ def load(
 ) -> tuple[Batch, Batch]:
     """Return the training set, a view for each epoch (`compare.data.Dataset`), and the test set.
 
-    Training images are `photographs.training_crop`, test images `photographs.test_crop`; a channel's value is
+    Training images are `photographs.training_crop`, test images `photographs.test_crop`, as bytes; a channel's value is
     (byte / 255 - mean) / std. What is drawn for image i in an epoch depends on (seed, epoch, i) alone, i counting the
     training files by class and name.
 
@@ -68,24 +68,24 @@ def load(
     """
     train, test = listed(folder, classes=classes, seed=seed)
     _check_memory(folder, image, len(train.paths), len(test.paths), epochs)
-    side, table = image[0], levels.table(MEAN, STD)
-    count, channels = len(train.paths), np.arange(3)
-    training = np.empty((epochs * count, *image), np.float32)
-    testing = np.empty((len(test.paths), *image), np.float32)
+    side, count = image[0], len(train.paths)
+    training = np.empty((epochs * count, *image), np.uint8)
+    testing = np.empty((len(test.paths), *image), np.uint8)
 
     def crop(index: int) -> None:
         photograph = photographs.read(train.paths[index])
         for epoch in range(epochs):
-            pixels = photographs.training_crop(photograph, side, generator("crop", seed, epoch, index))
-            training[epoch * count + index] = table[pixels, channels]
+            random = generator("crop", seed, epoch, index)
+            training[epoch * count + index] = photographs.training_crop(photograph, side, random)
 
     def middle(index: int) -> None:
-        testing[index] = table[photographs.test_crop(photographs.read(test.paths[index]), side), channels]
+        testing[index] = photographs.test_crop(photographs.read(test.paths[index]), side)
 
     threads = threads or min(_MOST_THREADS, os.cpu_count() or 1)
     _each(crop, count, threads)
     _each(middle, len(test.paths), threads)
-    return Batch(training, train.labels), Batch(testing, test.labels)
+    table = levels.table(MEAN, STD)
+    return Batch(training, train.labels, table), Batch(testing, test.labels, table)
 
 
 def listed(folder: Path, *, classes: int, seed: int) -> tuple[Files, Files]:

@@ -69,9 +69,8 @@ def _part(folder: Path, part: str) -> Batch:
     bad = np.flatnonzero(labels > 9)
     if len(bad):
         raise Refused(f"{labels_path}: label {labels[bad[0]]} at offset {8 + bad[0]}; allowed: 0 to 9")
-    images = pixels[..., np.newaxis].astype(np.float32)
-    images /= np.float32(255)
-    return Batch(images, labels.astype(np.int32))
+    levels = np.arange(256, dtype=np.float32)[:, np.newaxis] / np.float32(255)
+    return Batch(pixels[..., np.newaxis], labels.astype(np.int32), levels)
 
 
 def _find(folder: Path, part: str, kind: str, suffix: str) -> Path:

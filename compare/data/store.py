@@ -14,24 +14,25 @@ from compare.interface import Array, Batch
 def save(dataset: Dataset, path: Path) -> None:
     """Write a dataset's arrays."""
     arrays = {
-        "train.images": dataset.train.images,
-        "train.labels": dataset.train.labels,
-        "test.images": dataset.test.images,
-        "test.labels": dataset.test.labels,
+        f"{part}.{name}": np.ascontiguousarray(array)
+        for part, batch in (("train", dataset.train), ("test", dataset.test))
+        for name, array in vars(batch).items()
+        if array is not None
     }
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    save_file(arrays, path)
 
 
 def load(path: str) -> tuple[Batch, Batch]:
     """Return the training and the test set that `save` wrote."""
     arrays: dict[str, Array] = load_file(path)
-    return (
-        Batch(arrays["train.images"], arrays["train.labels"]),
-        Batch(arrays["test.images"], arrays["test.labels"]),
+    train, test = (
+        Batch(arrays[f"{part}.images"], arrays[f"{part}.labels"], arrays.get(f"{part}.levels"))
+        for part in ("train", "test")
     )
+    return train, test
 
 
 def sha256(dataset: Dataset) -> str:
-    """Return the digest of all four arrays."""
+    """Return the digest of values and labels: that of bytes is that of the values they stand for."""
     train, test = dataset.train, dataset.test
-    return digest(train.images, train.labels, test.images, test.labels)
+    return digest(train.values(), train.labels, test.values(), test.labels)

@@ -123,7 +123,7 @@ class FakeSession:
 
     def _train(self, batch: Batch) -> tuple[Array, Array, Arrays]:
         count = len(batch.labels)
-        images = batch.images.reshape(count, -1).astype(self._dtype)
+        images = batch.values().reshape(count, -1).astype(self._dtype)
         logits = self._forward(images)
         shifted = logits - logits.max(1, keepdims=True)
         logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))

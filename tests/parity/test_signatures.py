@@ -56,6 +56,12 @@ ONLY_JAX = {
         "scaled": "GradScaler.scale in torch",
         "unscaled": "GradScaler.unscale_ in torch",
     },
+    "pixels.py": {
+        "Pixels": "a jitted step takes bytes and their levels as one argument; torch looks up before its step",
+        "Images": "see Pixels",
+    },
+    "resident.py": {"Resident.pending": "torch.cuda.synchronize waits for the copies too"},
+    "stream.py": {"Stream.pending": "see Resident.pending"},
     "step.py": {
         "TrainingStep.alone": "torch's session has the modules",
         "TrainState": "jax steps are pure functions over a state; torch's model and optimizer hold theirs",
@@ -107,6 +113,8 @@ ONLY_TORCH = {
         "tf32_switches": "jax has one setting, torch one for products and one for convolutions",
         "loss_scale": "makes torch's GradScaler; LossScale.initial in jax",
     },
+    "resident.py": {"Resident.captured": "jax's graphs are XLA's own matter"},
+    "stream.py": {"Stream.captured": "see Resident.captured"},
     "step.py": {
         "TrainingStep.reset": "jax makes a new state",
         "TrainingStep.snapshot": "a captured graph updates in place; jax keeps the old state",
@@ -137,6 +145,9 @@ ARGUMENTS = {
     ("optim.py", "clip"): "a rule among others in jax; torch clips the gradients that its optimizer holds",
     ("optim.py", "build"): "torch's optimizers hold parameters and have kernel options of their own",
     ("optim.py", "export"): "torch's optimizer keys its moments by tensor",
+    ("pixels.py", "values"): "bytes and levels are one in jax; torch has two memory orders",
+    ("resident.py", "Resident.dispatch"): HOLDS_STATE,
+    ("stream.py", "Stream.dispatch"): HOLDS_STATE,
     ("step.py", "TrainingStep.__init__"): "autocast and GradScaler are made for a device type",
     ("step.py", "TrainingStep.__call__"): HOLDS_STATE,
     ("step.py", "TrainingStep.inspected"): HOLDS_STATE,

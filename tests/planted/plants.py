@@ -32,7 +32,7 @@ def rule(**changes: Any) -> Plant:
 
 
 def scale_images(side: Side) -> None:
-    side.train = Batch(side.train.images * np.float32(1.001), side.train.labels)
+    side.train = Batch(side.train.values() * np.float32(1.001), side.train.labels)
 
 
 def batches(change: Callable[[list[Batch], Side], None]) -> Plant:

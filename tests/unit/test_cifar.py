@@ -36,9 +36,9 @@ def test_values_are_those_of_the_published_format(folder: Path) -> None:
     for number, row, column, channel in ((0, 0, 0, 0), (10, 31, 0, 1), (3, 0, 31, 2), (7, 12, 5, 0)):
         byte = content[number, 1 + channel * 1024 + row * 32 + column]
         mean, std = (0.4914, 0.4822, 0.4465)[channel], (0.2470, 0.2435, 0.2616)[channel]
-        assert train.images[number, row, column, channel] == np.float32((byte / 255 - mean) / std)
+        assert train.values()[number, row, column, channel] == np.float32((byte / 255 - mean) / std)
     assert (train.images.shape, test.images.shape) == ((11, 32, 32, 3), (5, 32, 32, 3))
-    assert (train.images.dtype, train.labels.dtype) == (np.float32, np.int32)
+    assert (train.images.dtype, train.values().dtype, train.labels.dtype) == (np.uint8, np.float32, np.int32)
     assert np.array_equal(test.labels, records(5, 5)[:, 0])
 
 
@@ -46,7 +46,7 @@ def test_every_value_is_normalised_per_channel(folder: Path) -> None:
     _, test = cifar.load(folder)
     pixels = records(5, 5)[:, 1:].reshape(5, 3, 32, 32).transpose(0, 2, 3, 1)
     expected = (pixels / 255 - np.array([0.4914, 0.4822, 0.4465])) / np.array([0.2470, 0.2435, 0.2616])
-    np.testing.assert_array_equal(test.images, expected.astype(np.float32))
+    np.testing.assert_array_equal(test.values(), expected.astype(np.float32))
 
 
 def test_the_archives_own_folder_is_found(folder: Path) -> None:

@@ -37,6 +37,9 @@ REFUSALS = [
     (["fake", "other:"], "contender 'other:' has an empty tuning; allowed: stock, compiled, tuned or knobs"),
     (["fake", "other:fast"], "unknown tuning or knob 'fast' in other:fast; allowed: stock, compiled, tuned"),
     (["fake", "other:tuned+warp=9"], "unknown tuning or knob 'warp'"),
+    (["fake", "other:input=disk"], "other:input=disk: input=disk is not allowed; allowed: resident, stream"),
+    (["fake", "other:input"], "other:input: input= is not allowed; allowed: resident, stream"),
+    (["fake", "other:input=stream+input=stream"], "gives 'input' twice"),
     (["fake", "other:compile=maybe"], "compile=maybe is not allowed; allowed: on, off"),
     (["fake", "other:steps-per-dispatch=0"], "steps-per-dispatch=0 is not allowed; allowed: a whole number from 1"),
     (["fake", "other:steps-per-dispatch=1e9"], "allowed: a whole number from 1 to 1000"),
@@ -209,13 +212,15 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
         "steps-per-dispatch": 1,
         "graph-capture": False,
         "kernel-search": False,
+        "input": "resident",
     }
     assert resolve("torch", everything, "cpu", "digits-cnn")["channels-last"] is True
 
 
 def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:
     tuned = {workload: resolve("torch", "tuned", "cuda", workload) for workload in ("cifar-cnn", "resnet50")}
-    assert tuned["cifar-cnn"]["steps-per-dispatch"] > tuned["resnet50"]["steps-per-dispatch"]
+    several = {workload: int(values["steps-per-dispatch"]) for workload, values in tuned.items()}
+    assert several["cifar-cnn"] > several["resnet50"]
     assert resolve("jax", "tuned", "cuda", "resnet50")["kernel-search"] is True
     searching, not_searching = (
         variables.child_environment("jax", resolve("jax", tuning, "cuda", "resnet50"), "cuda", False, {})

@@ -31,7 +31,7 @@ def numbered(count: int) -> Batch:
 
 def both(batch: Batch) -> str:
     """Return one digest of images and labels."""
-    return digest(batch.images, batch.labels)
+    return digest(batch.values(), batch.labels)
 
 
 def test_digits_have_the_documented_form() -> None:
@@ -40,10 +40,10 @@ def test_digits_have_the_documented_form() -> None:
     for part, count in ((dataset.train, 1437), (dataset.test, 360)):
         assert part.images.shape == (count, 8, 8, 1)
         assert part.labels.shape == (count,)
-        assert part.images.dtype == np.float32
+        assert (part.images.dtype, part.values().dtype) == (np.uint8, np.float32)
         assert part.labels.dtype == np.int32
-        assert part.images.min() == (np.float32(0) - np.float32(digits.MEAN)) / np.float32(digits.DEVIATION)
-        assert part.images.max() == (np.float32(1) - np.float32(digits.MEAN)) / np.float32(digits.DEVIATION)
+        assert part.values().min() == (np.float32(0) - np.float32(digits.MEAN)) / np.float32(digits.DEVIATION)
+        assert part.values().max() == (np.float32(1) - np.float32(digits.MEAN)) / np.float32(digits.DEVIATION)
         assert set(part.labels.tolist()) == set(range(10))
 
 
@@ -54,7 +54,7 @@ def test_digits_pair_images_with_their_labels() -> None:
     known = {np.asarray(image).tobytes(): int(label) for image, label in zip(pixels, target, strict=True)}  # pyright: ignore
     train, test = digits.load(4)
     for part in (train, test):
-        raw = np.rint((part.images.reshape(-1, 64) * digits.DEVIATION + digits.MEAN) * 16).astype(np.float64)
+        raw = np.rint((part.values().reshape(-1, 64) * digits.DEVIATION + digits.MEAN) * 16).astype(np.float64)
         assert [known[image.tobytes()] for image in raw] == part.labels.tolist()
 
 

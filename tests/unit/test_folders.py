@@ -32,9 +32,9 @@ def test_imagenets_layout_is_read_class_by_class(parted: Path) -> None:
     assert train.labels.tolist() == [0] * 6 + [1] * 11 + [2] * 2
     assert test.labels.tolist() == [0, 1, 1, 2]
     assert (train.images.shape, test.images.shape) == ((19, *IMAGE), (4, *IMAGE))
-    assert (train.images.dtype, train.labels.dtype) == (np.float32, np.int32)
+    assert (train.images.dtype, train.values().dtype, train.labels.dtype) == (np.uint8, np.float32, np.int32)
     for part in (train, test):
-        shown = part.images.mean(axis=(1, 2)) * folders.STD + folders.MEAN
+        shown = part.values().mean(axis=(1, 2)) * folders.STD + folders.MEAN
         expected = np.array(list(COLOURS.values()))[part.labels] / 255
         np.testing.assert_allclose(shown, expected, atol=0.03)
 
@@ -45,7 +45,7 @@ def test_values_are_standardised_by_imagenets_constants(tmp_path: Path) -> None:
         Image.new("RGB", (20, 20), (10, 128, 255)).save(tmp_path / part / "one" / "0.png")
     expected = (np.array([10, 128, 255]) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     for part in made(tmp_path):
-        assert np.array_equal(part.images, np.broadcast_to(expected.astype(np.float32), (1, *IMAGE)))
+        assert np.array_equal(part.values(), np.broadcast_to(expected.astype(np.float32), (1, *IMAGE)))
 
 
 def test_without_parts_a_fifth_of_each_class_is_held_out(flat: Path) -> None:
@@ -106,7 +106,7 @@ def test_what_is_drawn_depends_on_seed_epoch_and_index_alone(parted: Path) -> No
 
 def test_the_same_photograph_twice_is_cropped_twice(parted: Path) -> None:
     (parted / "train" / "cat" / "02.png").symlink_to("../bee/02.png")
-    first, second = made(parted)[0].images[[8, 19]]
+    first, second = made(parted)[0].values()[[8, 19]]
     assert np.allclose(first.mean(axis=(0, 1)), second.mean(axis=(0, 1)), atol=0.2)
     assert not np.array_equal(first, second)
 
@@ -136,7 +136,7 @@ def test_the_training_accuracy_is_that_of_the_first_epochs_crops(parted: Path) -
     reader = Reader()
     found = training._accuracy(reader, train, 8)  # pyright: ignore
     assert found == 1.0
-    assert np.array_equal(np.concatenate(reader.shown)[:19], train.images[:19])
+    assert np.array_equal(np.concatenate(reader.shown)[:19], train.values()[:19])
     assert not np.concatenate(reader.shown)[19:].any()
     assert training._accuracy(reader, test, 8) == 1.0  # pyright: ignore
 

@@ -72,9 +72,9 @@ def test_files_are_read_under_every_name(folder: Path, change: Callable[[Path], 
     dataset = load(workloads.get("mnist-cnn"), folder=str(folder), seed=0, batch_size=12)
     assert dataset.source == f"MNIST IDX files in {folder} (12 train, 5 test)"
     for part, count in ((dataset.train, 12), (dataset.test, 5)):
-        assert part.images.dtype == np.float32
+        assert (part.images.dtype, part.values().dtype) == (np.uint8, np.float32)
         assert part.labels.dtype == np.int32
-        assert np.array_equal(part.images[..., 0], images(count).astype(np.float32) / np.float32(255))
+        assert np.array_equal(part.values()[..., 0], images(count).astype(np.float32) / np.float32(255))
         assert np.array_equal(part.labels, labels(count))
 
 

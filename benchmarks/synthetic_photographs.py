@@ -1,0 +1,36 @@
+"""JPEG files in folders, one a class, for runs on photographs where real ones are not at hand.
+
+python -m benchmarks.synthetic_photographs DIR
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from compare.data import synthetic
+from compare.interface import Batch
+
+TRAIN, TEST, CLASSES = 2048, 256, 10
+DRAWN, SIDE = 32, 256
+
+
+def write(folder: Path) -> None:
+    """Write train/CLASS and val/CLASS; photographs are a class's waves and noise, scaled up."""
+    train, test = synthetic.make((DRAWN, DRAWN, 3), classes=CLASSES, seed=0, train=TRAIN, test=TEST)
+    for name, batch in (("train", train), ("val", test)):
+        _write(folder / name, batch)
+
+
+def _write(folder: Path, batch: Batch) -> None:
+    for label in range(CLASSES):
+        (folder / f"class{label}").mkdir(parents=True, exist_ok=True)
+    pixels = (128 + 40 * batch.images).clip(0, 255).astype(np.uint8)
+    for index, (image, label) in enumerate(zip(pixels, batch.labels, strict=True)):
+        photograph = Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        photograph.save(folder / f"class{label}" / f"{index:05}.jpg", quality=90)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,68 @@
+"""Batches that wait on the device: `input=resident`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from compare.interface import Batch
+from jaxbackend import precision
+from jaxbackend.step import TrainingStep, TrainState
+
+
+class Resident:
+    """Places every batch on the device when it is fed, and trains on one after the other."""
+
+    name = "resident"
+
+    def __init__(self, step: TrainingStep, policy: precision.Policy, device: Any, knobs: Mapping[str, Any]) -> None:
+        self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
+        self._stacked: tuple[jax.Array, jax.Array] | None = None
+        self._pool: list[tuple[jax.Array, jax.Array]] = []
+        self._position = 0
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype in which images come to the device."""
+        return self.first()[0].dtype
+
+    @property
+    def pending(self) -> Any:
+        """What is still on its way to the device: nothing that no step waits for."""
+        return ()
+
+    def placed(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Return a batch on the device, as a step takes it."""
+        images = np.asarray(batch.values(), self._policy.parameter_dtype)
+        return jax.device_put((images, batch.labels), self._device)
+
+    def first(self) -> tuple[jax.Array, jax.Array]:
+        """Return the first batch on the device."""
+        return self._batch(0)
+
+    def feed(self, batches: Sequence[Batch]) -> None:
+        """Place batches; the next step trains on the first."""
+        self._pool, self._stacked = [], None
+        if self._step.several is None:
+            self._pool = [self.placed(batch) for batch in batches]
+        else:
+            images = np.stack([batch.values() for batch in batches])
+            self._stacked = self.placed(Batch(images, np.stack([batch.labels for batch in batches])))
+        self._position = 0
+
+    def dispatch(self, state: TrainState, steps: int) -> tuple[int, TrainState, jax.Array]:
+        """Train with one dispatch, of at most `steps`; return how many it took, the new state and their losses."""
+        count = self._knobs["steps-per-dispatch"]
+        if self._step.several is not None and self._stacked is not None and steps >= count:
+            state, losses = self._step.several(state, *self._stacked, np.int32(self._position))
+        else:
+            count = 1
+            state, losses = self._step(state, *self._batch(self._position))
+        self._position = (self._position + count) % len(self._pool if self._stacked is None else self._stacked[0])
+        return count, state, losses
+
+    def _batch(self, index: int) -> tuple[jax.Array, jax.Array]:
+        if self._stacked is not None:
+            return self._stacked[0][index], self._stacked[1][index]
+        return self._pool[index]

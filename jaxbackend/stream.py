@@ -1,0 +1,109 @@
+"""Batches that wait on the host and come to the device while others train: `input=stream`.
+
+Images cross as bytes where they are bytes, and in the parameters' dtype elsewhere. A unit is what one dispatch trains
+on. The next unit is put before the present one's steps are dispatched: `device_put` returns at once, and XLA's copies
+wait for all work that was dispatched before them, because that work may still use the memory they are given.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from compare.interface import Array, Batch
+from jaxbackend import precision
+from jaxbackend.pixels import Images, Pixels
+from jaxbackend.step import TrainingStep, TrainState
+
+_READING = 2  # units that dispatched steps may still read when another one is put
+
+
+class Stream:
+    """Trains on batches in turn, of which three units at most lie on the device."""
+
+    name = "stream"
+
+    def __init__(self, step: TrainingStep, policy: precision.Policy, device: Any, knobs: Mapping[str, Any]) -> None:
+        self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
+        self._images: Array
+        self._labels: Array
+        self._levels: jax.Array | None = None
+        self._count = self._position = 0
+        self._ahead: tuple[int, tuple[Images, jax.Array]] | None = None
+        self._reading: deque[jax.Array] = deque()
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype in which images come to the device."""
+        return self._images.dtype
+
+    @property
+    def pending(self) -> Any:
+        """What is still on its way to the device."""
+        return self._ahead
+
+    def placed(self, batch: Batch) -> tuple[Images, jax.Array]:
+        """Return a batch on the device, as a step takes it."""
+        images = np.asarray(batch.images, self._crossing(batch))
+        return self._put(images, batch.labels, self._table(batch))
+
+    def first(self) -> tuple[Images, jax.Array]:
+        """Return the first batch on the device."""
+        return self._put(self._images[0], self._labels[0], self._levels)
+
+    def feed(self, batches: Sequence[Batch]) -> None:
+        """Take batches of one size; the next step trains on the first.
+
+        Raises:
+            ValueError: they differ in size, or in what their bytes mean.
+        """
+        first, self._count = batches[0], len(batches)
+        if any(_form(batch) != _form(first) or batch.levels is not first.levels for batch in batches):
+            raise ValueError("a stream takes batches of one size and one table of levels")
+        # The first ones again at the end, so that every unit is a part of one array and need not be put together.
+        units = [batches[i % len(batches)] for i in range(len(batches) + self._knobs["steps-per-dispatch"] - 1)]
+        self._images = np.stack([batch.images for batch in units], dtype=self._crossing(first), casting="same_kind")
+        self._labels = np.stack([batch.labels for batch in units])
+        self._levels = self._table(first)
+        self._position, self._ahead = 0, None
+
+    def dispatch(self, state: TrainState, steps: int) -> tuple[int, TrainState, jax.Array]:
+        """Train with one dispatch, of at most `steps`; return how many it took, the new state and their losses."""
+        count = self._knobs["steps-per-dispatch"] if steps >= self._knobs["steps-per-dispatch"] else 1
+        images, labels = self._unit(count)
+        if len(self._reading) == _READING:
+            self._reading.popleft().block_until_ready()
+        self._position = (self._position + count) % self._count
+        self._ahead = None  # its memory is given back before more is taken
+        self._ahead = count, self._unit(count)
+        if self._step.several is None or count == 1:
+            state, losses = self._step(state, images, labels)
+        else:
+            state, losses = self._step.several(state, images, labels, np.int32(0))
+        self._reading.append(losses)
+        return count, state, losses
+
+    def _unit(self, count: int) -> tuple[Images, jax.Array]:
+        """Return the next batches [count, N, ...], or, if it is one batch, [N, ...]."""
+        if self._ahead is not None and self._ahead[0] == count:
+            return self._ahead[1]
+        part = self._position if count == 1 else slice(self._position, self._position + count)
+        return self._put(self._images[part], self._labels[part], self._levels)
+
+    def _put(self, images: Array, labels: Array, levels: jax.Array | None) -> tuple[Images, jax.Array]:
+        placed, named = jax.device_put((images, labels), self._device)
+        return placed if levels is None else Pixels(placed, levels), named
+
+    def _crossing(self, batch: Batch) -> Any:
+        return self._policy.parameter_dtype if batch.levels is None else np.dtype(np.uint8)
+
+    def _table(self, batch: Batch) -> jax.Array | None:
+        if batch.levels is None:
+            return None
+        return jax.device_put(np.asarray(batch.levels, self._policy.parameter_dtype), self._device)
+
+
+def _form(batch: Batch) -> tuple[object, ...]:
+    return batch.images.shape, batch.images.dtype, batch.labels.shape

@@ -1,0 +1,75 @@
+"""Batches that wait on the device: `input=resident`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from compare.interface import Batch
+from torchbackend import layout, pixels, precision, tuning
+from torchbackend.step import TrainingStep
+
+
+class Resident:
+    """Places every batch on the device when it is fed, and trains on one after the other."""
+
+    name = "resident"
+
+    def __init__(
+        self, step: TrainingStep, policy: precision.Policy, device: torch.device, knobs: Mapping[str, Any]
+    ) -> None:
+        self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
+        self._several: tuning.Several | None = None
+        self._stacked: tuple[torch.Tensor, torch.Tensor]
+        self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._position = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which images come to the device."""
+        return self._pool[0][0].dtype
+
+    @property
+    def captured(self) -> bool:
+        """Whether a graph has been captured."""
+        return self._several is not None
+
+    def placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a batch on the device, as a step takes it."""
+        images = torch.from_numpy(batch.values()).to(self._device, self._policy.parameter_dtype)
+        labels = torch.from_numpy(batch.labels).to(self._device, torch.int64)
+        return pixels.values(images, None, channels_last=self._knobs["channels-last"]), labels
+
+    def first(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the first batch on the device."""
+        return self._pool[0]
+
+    def feed(self, batches: Sequence[Batch]) -> None:
+        """Place batches; the next step trains on the first."""
+        self._pool = [self.placed(batch) for batch in batches]
+        if self._knobs["graph-capture"]:
+            images, labels = (layout.stacked(tensors) for tensors in zip(*self._pool, strict=True))
+            if self._several is not None and self._several.labels.shape == labels.shape:
+                self._several.refill(images, labels)
+                images, labels = self._several.images, self._several.labels
+            else:
+                self._several, self._stacked = None, (images, labels)
+            self._pool = list(zip(images.unbind(), labels.unbind(), strict=True))
+        self._position = 0
+
+    def dispatch(self, steps: int) -> tuple[int, torch.Tensor]:
+        """Train with one dispatch, of at most `steps`; return how many it took and their losses."""
+        several = self._captured(steps)
+        count = 1 if several is None else self._knobs["steps-per-dispatch"]
+        losses = self._step(*self._pool[self._position]) if several is None else several(self._position)
+        self._position = (self._position + count) % len(self._pool)
+        return count, losses
+
+    def _captured(self, steps: int) -> tuning.Several | None:
+        """Return the graph if it may take the next steps, of which so many are asked for."""
+        count = self._knobs["steps-per-dispatch"]
+        if not self._knobs["graph-capture"] or steps < count:
+            return None
+        if self._several is None:
+            self._several = tuning.Several(self._step, self._step.snapshot, *self._stacked, count)
+        return self._several if self._several.begins(self._position) else None
