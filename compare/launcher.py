@@ -127,8 +127,9 @@ class Launcher:
             contender.backend, values, self.plan.device, self.plan.deterministic, os.environ, self.memory_fraction
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
-        # have other precisions and keep theirs from run to run.
-        cache = _user_cache() if purpose == "certificate" else self.scratch / f"cache-{contender.name}"
+        # report no compile time, and keep their programs from run to run.
+        kept = purpose in ("certificate", "trajectory")
+        cache = _user_cache() if kept else self.scratch / f"cache-{contender.name}"
         added |= variables.cache_environment(contender.backend, cache)
         child = Child(contender.name, contender.package, added, self.scratch)
         self.family.add(child.pid)

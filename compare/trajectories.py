@@ -1,16 +1,18 @@
 """Whole training runs for gate 4: each contender's losses, its perturbed twins', and accuracies over seeds."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from compare import data
+from compare import data, recorders
 from compare.agreement import referee, trajectory
 from compare.agreement.trajectory import Curves
-from compare.child import Child
 from compare.data import store
 from compare.launcher import Launcher, Outcome, Outcomes
+from compare.recorders import Command, Recorder
 
 TWINS = 5
 
@@ -23,12 +25,14 @@ def run(launcher: Launcher, outcomes: Outcomes, seeds: int) -> None:
             plan.workload, folder=plan.data_folder, seed=seed, batch_size=plan.batch_size, epochs=plan.epochs
         )
         store.save(made, launcher.seeded(seed))
-    curves: dict[str, Curves] = {}
-    accuracies: dict[str, list[float]] = {}
-    for outcome in outcomes.alive:
-        with launcher.child(outcome, purpose="trajectory") as child:
-            curves[outcome.contender.name] = _curves(launcher, child, outcome)
-            accuracies[outcome.contender.name] = _accuracies(launcher, child, outcome, seeds)
+    losses: dict[str, list[list[float | None]]] = {outcome.contender.name: [] for outcome in outcomes.alive}
+    accuracies: dict[str, list[float]] = {name: [] for name in losses}
+    children = [
+        Recorder(outcome, list(_commands(launcher, outcome, seeds, losses[name], accuracies[name])))
+        for name, outcome in zip(losses, outcomes.alive, strict=True)
+    ]
+    recorders.side_by_side(launcher, children, "trajectory")
+    curves = {name: _curves(runs) for name, runs in losses.items() if len(runs) == TWINS + 1}
     baseline = outcomes.contenders[0]
     for outcome in outcomes.contenders[1:]:
         a, b = baseline.contender.name, outcome.contender.name
@@ -40,25 +44,31 @@ def run(launcher: Launcher, outcomes: Outcomes, seeds: int) -> None:
             outcomes.certificates[b] = outcomes.certificates[b].extended(
                 (trajectory.gate(curves[a], curves[b]), trajectory.accuracy_gate(accuracies[a], accuracies[b]))
             )
-    outcomes.curves, outcomes.accuracies = curves, accuracies
+    outcomes.curves = curves
+    outcomes.accuracies = {name: found for name, found in accuracies.items() if len(found) == seeds}
 
 
-def _curves(launcher: Launcher, child: Child, outcome: Outcome) -> Curves:
-    deadlines = launcher.plan.deadlines
-    outcome.opened = child.call("open", deadlines["open"], spec=launcher.spec(outcome))
-    ulp = 2 * referee.ROUNDOFF.get(launcher.plan.precision, 2.0**-53)
-    runs = [child.call("losses", deadlines["train"], roundoff=ulp, generation=twin) for twin in range(TWINS + 1)]
-    outcome.settings = child.call("settings", deadlines["open"])
-    losses = np.array(runs, np.float64)  # None, a loss that was not finite, becomes NaN
-    return Curves.of(losses[0], losses[1:])
+def _commands(
+    launcher: Launcher, outcome: Outcome, seeds: int, losses: list[list[float | None]], accuracies: list[float]
+) -> Iterator[Command]:
+    """Yield what a child is asked: the losses of its own run and of its perturbed twins, then an accuracy a seed."""
+    plan = launcher.plan
+    yield Command("open", {"spec": launcher.spec(outcome)}, "open", partial(setattr, outcome, "opened"))
+    ulp = 2 * referee.ROUNDOFF.get(plan.precision, 2.0**-53)
+    for twin in range(TWINS + 1):
+        yield Command("losses", {"roundoff": ulp, "generation": twin}, "train", losses.append)
+    yield Command("settings", {}, "open", partial(setattr, outcome, "settings"))
 
+    def trained(found: dict[str, Any]) -> None:
+        outcome.training = outcome.training or found
+        accuracies.append(found["test_accuracy"])
 
-def _accuracies(launcher: Launcher, child: Child, outcome: Outcome, seeds: int) -> list[float]:
-    plan, found = launcher.plan, list[float]()
     for seed in range(plan.seed, plan.seed + seeds):
         changes: dict[str, Any] = {} if seed == plan.seed else {"seed": seed, "data": str(launcher.seeded(seed))}
-        child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome, **changes))
-        trained = child.call("train", plan.deadlines["train"])
-        outcome.training = outcome.training or trained
-        found.append(trained["test_accuracy"])
-    return found
+        yield Command("open", {"spec": launcher.spec(outcome, **changes)}, "open", lambda _: None)
+        yield Command("train", {}, "train", trained)
+
+
+def _curves(runs: list[list[float | None]]) -> Curves:
+    losses = np.array(runs, np.float64)  # None, a loss that was not finite, becomes NaN
+    return Curves.of(losses[0], losses[1:])

@@ -51,13 +51,18 @@ class Worker:
         return self._session
 
     def open(self, spec: dict[str, Any]) -> dict[str, Any]:
-        """Build the session of a spec with its initial weights and the first epoch's batches on the device."""
-        self._spec = RunSpec(**spec)
-        self._session = None
-        if self._spec.device == "cpu" and self._spec.memory_limit_bytes is not None:
-            limit.hold(self._spec.memory_limit_bytes)
-        self._train, self._test = store.load(self._spec.data)
-        session = self._backend.open(self._spec)
+        """Build the session of a spec with its initial weights and the first epoch's batches on the device.
+
+        Where another seed and its data are all that is new, the open session goes on, whose programs are compiled.
+        """
+        session, told = self._session, RunSpec(**spec)
+        goes_on = session is not None and told == replace(self._spec, seed=told.seed, data=told.data)
+        self._spec, self._session = told, None
+        if told.device == "cpu" and told.memory_limit_bytes is not None:
+            limit.hold(told.memory_limit_bytes)
+        self._train, self._test = store.load(told.data)
+        if session is None or not goes_on:
+            session = self._backend.open(told)
         initial = training.initial(session, self._spec)
         session.assign(initial)
         session.feed(training.epoch(self._spec, self._train, 0))

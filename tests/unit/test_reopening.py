@@ -1,0 +1,70 @@
+"""When a worker goes on with the session that it has open, and that the next seed is then trained as in a fresh one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import data, workloads
+from compare.data import store
+from compare.interface import RunSpec
+from compare.worker import Worker
+from tests.fakebackend.script import Script
+from tests.fakebackend.session import FakeBackend, FakeSession
+
+
+def spec(folder: Path, seed: int, **changes: Any) -> dict[str, Any]:
+    path = folder / f"{seed}.safetensors"
+    if not path.exists():
+        store.save(data.load(workloads.get("digits-cnn"), folder=None, seed=seed, batch_size=64), path)
+    knobs = {"steps-per-dispatch": 1}
+    told = {"precision": "float64", "device": "cpu", "batch_size": 64, "knobs": knobs, "epochs": 1, **changes}
+    return RunSpec(workload="digits-cnn", seed=seed, data=str(path), **told).to_json()
+
+
+class Silent(Script):
+    """A script without log or files."""
+
+    def at(self, place: str) -> None:
+        pass
+
+    def _claim_number(self) -> int:
+        return 0
+
+
+class Counting(FakeBackend):
+    """The fake backend, with the number of sessions that it has opened."""
+
+    sessions = 0
+
+    def open(self, spec: RunSpec) -> FakeSession:
+        self.sessions += 1
+        return super().open(spec)
+
+
+class Seen(Worker):
+    """A worker of the fake backend, which counts."""
+
+    def __init__(self) -> None:
+        script = Silent("fake", json.dumps({"folder": ""}))
+        self.backend = Counting(script)
+        super().__init__(self.backend, script.clock)
+
+
+def test_another_seed_is_trained_in_the_same_session_as_in_a_fresh_one(tmp_path: Path) -> None:
+    seen, fresh = Seen(), Seen()
+    seen.open(spec(tmp_path, 0))
+    seen.train()
+    told = seen.open(spec(tmp_path, 1))
+    trained = seen.train()
+    assert seen.backend.sessions == 1
+    assert (fresh.open(spec(tmp_path, 1)), fresh.train()) == (told, trained)
+
+
+@pytest.mark.parametrize("change", [{"batch_size": 32}, {"precision": "float32"}, {"knobs": {"steps-per-dispatch": 2}}])
+def test_a_session_ends_where_anything_else_is_new(tmp_path: Path, change: dict[str, Any]) -> None:
+    seen = Seen()
+    seen.open(spec(tmp_path, 0))
+    seen.open(spec(tmp_path, 1, **change))
+    assert seen.backend.sessions == 2
