@@ -12,6 +12,7 @@ from compare import certification, pairs, trajectories
 from compare.certification import certify
 from compare.child import Child
 from compare.data import store
+from compare.fitting import smaller
 from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.measure import energy, telemetry, voiding
 from compare.pairing.found import Pairing
@@ -40,6 +41,7 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
             _measure_memory(launcher, outcome)
         _time(launcher, outcomes, progress)
+        _advise(launcher.plan, outcomes, progress)
     return outcomes
 
 
@@ -56,6 +58,7 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
         trajectories.run(launcher, outcomes, seeds)
         certification.certify_settings(outcomes)
         progress("train", 2, 2)
+        _advise(launcher.plan, outcomes, progress)
     return outcomes
 
 
@@ -82,6 +85,14 @@ def _prepare(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None
     if launcher.plan.workload.model.family == PAIR:
         progress("match", 0, 1)
         outcomes.pairing = pairs.prepare(launcher)
+
+
+def _advise(plan: Plan, outcomes: Outcomes, progress: Progress) -> None:
+    """Add to the reason of every contender that ran out of memory which batch would have fitted."""
+    short = [outcome for outcome in outcomes.contenders if outcome.status == "oom"]
+    for index, outcome in enumerate(short):
+        progress(f"smaller batches for {outcome.contender.name}", index, len(short))
+        outcome.reason = "; ".join(filter(None, (outcome.reason, smaller.advice(plan, outcome.contender))))
 
 
 def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:

@@ -1,0 +1,23 @@
+"""The batch that would have fitted, for a contender that ran out of memory."""
+
+from compare.contenders import Contender
+from compare.fitting.trial import SMALLEST_BATCH, Tester
+from compare.interface import ContenderFailed
+from compare.plan import Plan
+
+
+def advice(plan: Plan, contender: Contender) -> str:
+    """Return in words the largest batch that trains of a half of the plan's, a quarter and so on, each tried.
+
+    Empty where a try failed for anything else than memory.
+    """
+    tester, size = Tester(plan, contender, None), plan.batch_size
+    least = SMALLEST_BATCH * plan.accumulate
+    while size > least:
+        size = max(least, size // 2 // plan.accumulate * plan.accumulate)
+        try:
+            if tester.fits(size, None):
+                return f"batch {size:,} trains"
+        except ContenderFailed:
+            return ""
+    return f"not even batch {least:,} trains"

@@ -1,0 +1,39 @@
+"""A contender that runs out of memory is told which batch would have fitted."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.stage import Stage
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("most", "accumulate", "advice"),
+    [(20, 1, "batch 16 trains"), (1, 1, "not even batch 2 trains"), (40, 3, "batch 30 trains")],
+)
+def test_the_batch_that_trains_stands_in_the_reason(stage: Stage, most: int, accumulate: int, advice: str) -> None:
+    size = 64 // accumulate * accumulate
+    script = {"other": {"most_images": most}}
+    result = stage.run(script=script, batch_size=size, accumulate=accumulate, agreement=False)
+    good, bad = result["contenders"]
+    assert (good["status"], bad["status"]) == ("ok", "oom")
+    assert bad["reason"].startswith("training: warm_up: RuntimeError: out of fake memory")
+    assert bad["reason"].endswith(f"; {advice}")
+
+
+def test_only_batches_down_to_the_one_that_trains_are_tried(stage: Stage) -> None:
+    stage.agree(script={"other": {"most_images": 20}})
+    processes = {process for name, process, *_ in stage.calls("open") if name == "other"}
+    assert processes == {"0", "1", "2"}  # the certificate's, then 32 and 16 images
+    assert [phase for phase, *_ in stage.progress if "smaller" in phase] == ["smaller batches for other"]
+
+
+def test_nothing_is_advised_where_a_try_fails_for_anything_else(stage: Stage) -> None:
+    script = {"other": {"fault": "oom", "at": "logits", "process": 0, "most_images": 1, "when_full": "exit"}}
+    result = stage.run(script=script, agreement=False)
+    assert "trains" not in result["contenders"][1]["reason"]
