@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes the evidence under benchmarks/h200 on a machine with several GPUs: one argument a GPU, each a list of steps that
 # are carried out one after the other, side by side with the other GPUs'. PYTHON names the interpreter, ARCHIVE a file to
-# pack all of it into. Steps are headline, equal, selftest, fit, bare, gradient and levers; certificates are digits, mnist,
-# cifar, resnet18, resnet50, convnext and unet.
+# pack all of it into. Steps are headline, equal, selftest, fit, bare, gradient, beside and levers; certificates are digits,
+# mnist, cifar, resnet18, resnet50, convnext and unet.
 #   bash benchmarks/h200.sh selftest,gradient,fit digits,resnet18 mnist,unet cifar
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -78,6 +78,11 @@ all_levers() {
     lever jax cifar-cnn tuned jax-library-max-pool
     lever torch cifar-cnn tuned none
     lever torch resnet50 tuned torch-coordinate-descent
+}
+
+step_beside() {
+    run beside-plain-cifar-cnn "$python" -m benchmarks.beside_plain --workload cifar-cnn
+    run beside-plain-resnet50 "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2
 }
 
 step_levers() { run levers all_levers; }

@@ -1,9 +1,7 @@
 """Every planted bug is caught, at the right tensor; runs without one raise no alarm."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import jax
 import pytest
 from _pytest.mark import ParameterSet
 
@@ -13,27 +11,18 @@ from tests.planted.bug import Bug
 from tests.planted.bugs import BUGS
 from tests.planted.certify import Clean, certify
 from tests.planted.probes import PROBES
+from tests.unoptimised import unoptimised as unoptimised
 
 SEEDS = 50
 THOROUGH = ("cifar-resnet18", "vgg16", "mobilenet-v2", "unet")
 PRECISE = ["digits-cnn", "cifar-cnn", "cifar-resnet18", "vgg16", "mobilenet-v2", "unet", "cifar-cnn, two micro-batches"]
 FEW_SEEDS = 10  # of a workload changed so that a bug matters in it, and of those that take long
 LARGE = ("cifar-resnet18", "resnet50", "convnext-tiny", "mobilenet-v2", "unet")
-JAX_OPTIMISATIONS = "jax_disable_most_optimizations"
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     return Clean(tmp_path_factory.mktemp("planted"))
-
-
-@pytest.fixture(autouse=True)
-def unoptimised() -> Iterator[None]:
-    # XLA's fusions and conversions stay, LLVM compiles them in half of the time: a bug means the same, and rounding
-    # differs no more than between two machines. The certificates of test_twins.py are of optimised code.
-    jax.config.update(JAX_OPTIMISATIONS, True)
-    yield
-    jax.config.update(JAX_OPTIMISATIONS, False)
 
 
 def beside(probe: str, *case: Any, id: str = "", thorough: bool = False) -> ParameterSet:

@@ -10,7 +10,6 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-import jax
 import pytest
 
 from compare import certification, cli, launcher, pairs, plan, trajectories, weights, worker
@@ -20,8 +19,6 @@ from compare.pairing.asked import Request
 from compare.worker import Worker
 from compare.workloads import Workload
 from tests.fakebackend.plans import ROOT
-
-_OPTIMISATIONS = "jax_disable_most_optimizations"
 
 
 class Inside:
@@ -92,9 +89,4 @@ def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(trajectories, "run", lambda *_: None)
         patch.setenv("COLUMNS", "400")
         patch.setattr(certification, "adversarial", lambda plan: (every(plan)[case],))
-        # What a program computes does not depend on it; each is compiled in a third of the time.
-        jax.config.update(_OPTIMISATIONS, True)
-        try:
-            yield patch
-        finally:
-            jax.config.update(_OPTIMISATIONS, False)
+        yield patch

@@ -1,0 +1,74 @@
+"""samestep's tuned contenders beside the plain loops of the same framework: step times and ratios.
+
+Every figure is a fresh process's; a round has each once, and every other round runs them backwards. The ratio is to the
+plain loop that is fastest over all rounds, with its 95 % interval.
+
+    python -m benchmarks.beside_plain --workload resnet50 --rounds 3
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from compare import statistics
+
+PLAIN: Mapping[str, Sequence[Sequence[str]]] = {
+    "torch": (("--mode", "compile"), ("--mode", "graph")),
+    "jax": (("--scan", "1"), ("--scan", "50")),
+}
+ON_A_CPU: Mapping[str, Sequence[Sequence[str]]] = {
+    "torch": (("--mode", "eager", "--device", "cpu"), ("--mode", "compile", "--device", "cpu")),
+    "jax": (("--scan", "1"),),
+}
+
+
+def milliseconds(command: Sequence[str]) -> float:
+    """Return what a benchmark of one loop prints as its step time."""
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with exit code {done.returncode}:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])["milliseconds"]
+
+
+def commands(backend: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the commands of a framework's loops by name, samestep's first."""
+    shape = ["--workload", wanted.workload]
+    if wanted.batch_size is not None:
+        shape += ["--batch-size", str(wanted.batch_size)]
+    ours = f"{backend}:tuned"
+    found = {ours: ["-m", "benchmarks.levers", "--backend", backend, *shape, "--device", wanted.device]}
+    for options in (PLAIN if wanted.device == "cuda" else ON_A_CPU)[backend]:
+        found[f"plain {backend}, {' '.join(options[:2])}"] = [f"benchmarks/plain_{backend}.py", *shape, *options]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", choices=("torch", "jax"), action="append", help="one framework alone")
+    parser.add_argument("--workload", choices=("resnet50", "cifar-cnn"), default="cifar-cnn")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--rounds", type=int, default=3)
+    wanted = parser.parse_args()
+    if wanted.rounds < 2:
+        parser.error(f"--rounds {wanted.rounds}: an interval needs 2 and more")
+
+    for backend in wanted.backend or PLAIN:
+        loops = commands(backend, wanted)
+        times: dict[str, list[float]] = {name: [] for name in loops}
+        for number in range(wanted.rounds):
+            for name in loops if number % 2 == 0 else reversed(loops):
+                times[name].append(milliseconds(loops[name]))
+        ours, *plain = times
+        best = min(plain, key=lambda name: median(times[name]))
+        ratio = statistics.paired_ratio(times[best], times[ours])
+        for name, found in times.items():
+            print(f"{wanted.workload} {name:28} {median(found):9.4f} ms per step  {found}", flush=True)
+        print(f"{ours} / {best}: {ratio.estimate:.4f} ({ratio.low:.4f} to {ratio.high:.4f})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

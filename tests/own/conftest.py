@@ -1,0 +1,3 @@
+"""What all tests in this folder share."""
+
+from tests.unoptimised import unoptimised as unoptimised
