@@ -115,7 +115,12 @@ def test_micro_batches_move_batch_norm_one_after_the_other(factory: str):
 
 @pytest.mark.parametrize(
     ("factory", "precision"),
-    [("resnet", "bfloat16"), ("kinds", "bfloat16"), ("nnx_net", "bfloat16"), ("resnet", "float16")],
+    [
+        ("resnet", "bfloat16"),
+        pytest.param("kinds", "bfloat16", marks=pytest.mark.thorough),
+        ("nnx_net", "bfloat16"),
+        ("resnet", "float16"),
+    ],
 )
 def test_a_factory_that_takes_dtype_computes_in_it(factory: str, precision: str):
     case = taken(factory)

@@ -101,7 +101,7 @@ VARIANTS = [
     ("torch", "channels-last"),
     ("torch", "fused-optimizer"),
     ("torch", "tuned"),
-    pytest.param("torch", "compiled", marks=pytest.mark.slow),
+    pytest.param("torch", "compiled", marks=[pytest.mark.slow, pytest.mark.thorough]),
 ]
 
 

@@ -27,7 +27,7 @@ CASES = [
     ("torch", "tuned", "digits-cnn", "float32", "values"),
     ("jax", SEVERAL, "cifar-cnn", "bfloat16", "bytes"),
     ("torch", "stock", "cifar-cnn", "bfloat16", "bytes"),
-    pytest.param("torch", "compiled", "cifar-cnn", "float32", "bytes", marks=SLOW),
+    pytest.param("torch", "compiled", "cifar-cnn", "float32", "bytes", marks=[SLOW, pytest.mark.thorough]),
     pytest.param("torch", "compiled+channels-last", "digits-cnn", "bfloat16", "values", marks=SLOW),
 ]
 
