@@ -56,12 +56,13 @@ class Worker:
         Where another seed and its data are all that is new, the open session goes on, whose programs are compiled.
         """
         session, told = self._session, RunSpec(**spec)
-        goes_on = session is not None and told == replace(self._spec, seed=told.seed, data=told.data)
+        if session is not None and told != replace(self._spec, seed=told.seed, data=told.data):
+            session = None  # its memory is given back before another is opened
         self._spec, self._session = told, None
         if told.device == "cpu" and told.memory_limit_bytes is not None:
             limit.hold(told.memory_limit_bytes)
         self._train, self._test = store.load(told.data)
-        if session is None or not goes_on:
+        if session is None:
             session = self._backend.open(told)
         initial = training.initial(session, self._spec)
         session.assign(initial)
