@@ -61,11 +61,12 @@ class Batch:
     labels: Array
     levels: Array | None = None
 
-    def values(self) -> Array:
-        """Return the images' values [N, H, W, C] float32, which of bytes are looked up."""
+    def values(self, part: slice = slice(None)) -> Array:
+        """Return the values [N, H, W, C] float32 of the images, or a part of them; those of bytes are looked up."""
+        images = self.images[part]
         if self.levels is None:
-            return self.images
-        return self.levels[self.images, np.arange(self.images.shape[-1])]
+            return images
+        return self.levels[images, np.arange(images.shape[-1])]
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _begin(backend: Backend, spec: RunSpec) -> tuple[Session, Arrays, list[Batch
     train, test = store.load(spec.data)
     batches = epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size)
     session = backend.open(spec)
-    shown = replace(test, images=test.images[: spec.batch_size]).values()
+    shown = test.values(slice(spec.batch_size))
     return session, weights.randomised(session.signature(), spec.seed), batches, shown
 
 

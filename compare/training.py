@@ -1,7 +1,6 @@
 """Whole training runs inside a child: losses, accuracies, and runs from perturbed weights for the certificate."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,10 +66,7 @@ def _accuracy(session: Session, batch: Batch, size: int) -> float:
     right = 0
     for start in range(0, len(batch.labels), size):
         labels = batch.labels[start : start + size]
-        part = replace(
-            batch, images=batch.images[start : start + len(labels)]
-        )  # of their first view, if there are more
-        images = part.values()
+        images = batch.values(slice(start, start + len(labels)))  # of their first view, where there are several
         padded = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), images.dtype)])
         right += int((session.logits(padded)[: len(images)].argmax(-1) == labels).sum())
     return right / batch.labels.size
