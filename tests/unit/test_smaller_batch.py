@@ -34,6 +34,6 @@ def test_only_batches_down_to_the_one_that_trains_are_tried(stage: Stage) -> Non
 
 
 def test_nothing_is_advised_where_a_try_fails_for_anything_else(stage: Stage) -> None:
-    script = {"other": {"fault": "oom", "at": "logits", "process": 0, "most_images": 1, "when_full": "exit"}}
-    result = stage.run(script=script, agreement=False)
-    assert "trains" not in result["contenders"][1]["reason"]
+    script = {"other": {"fault": "oom", "at": "open", "process": 0, "most_images": 1, "when_full": "exit"}}
+    bad = stage.run(script=script, agreement=False)["contenders"][1]
+    assert (bad["status"], bad["reason"]) == ("oom", "training: open: MemoryError: scripted: 8 GiB wanted")
