@@ -65,20 +65,16 @@ def coordinate_descent() -> None:
 
 def torch_library_batch_norm() -> None:
     """TorchInductor's own batch norm, whose statistics are Welford's."""
-    from torch import nn
-
     from torchbackend import layers
 
-    setattr(layers.BatchNorm, "forward", nn.BatchNorm2d.forward)  # noqa: B010 -- pyright wants the same argument names
+    del layers.BatchNorm.forward
 
 
 def torch_library_max_pool() -> None:
     """TorchInductor's own max-pool."""
-    from torch import nn
-
     from torchbackend import layers
 
-    setattr(layers.MaxPool, "forward", nn.MaxPool2d.forward)  # noqa: B010 -- pyright wants the same argument names
+    del layers.MaxPool.forward
 
 
 def torch_library_layers() -> None:

@@ -6,7 +6,6 @@ program that a test starts, are of optimised code.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import jax
 import pytest
@@ -14,19 +13,10 @@ import pytest
 _OPTION = "jax_disable_most_optimizations"
 
 
-@contextmanager
-def xla() -> Iterator[None]:
-    """Leave out optimisations while the context lasts."""
-    before = jax.config.read(_OPTION)
-    jax.config.update(_OPTION, True)
-    try:
-        yield
-    finally:
-        jax.config.update(_OPTION, before)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def unoptimised() -> Iterator[None]:
     """Leave out optimisations in the tests of every file under the conftest.py, or of the file, that imports this."""
-    with xla():
-        yield
+    before = jax.config.read(_OPTION)
+    jax.config.update(_OPTION, True)
+    yield
+    jax.config.update(_OPTION, before)
