@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from compare import workloads
@@ -30,17 +31,19 @@ def fill(folder: Path, counts: dict[str, int]) -> None:
             picture(COLOURS[name], number).save(folder / name / f"{number:02}.{suffix}")
 
 
-def flat(folder: Path) -> Path:
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
     """Return DIR/CLASS/*, 19 images of three classes."""
-    fill(folder / "photographs", COUNTS)
-    return folder / "photographs"
+    fill(tmp_path / "photographs", COUNTS)
+    return tmp_path / "photographs"
 
 
-def parted(folder: Path) -> Path:
+@pytest.fixture
+def parted(tmp_path: Path) -> Path:
     """Return DIR/train/CLASS/* and DIR/val/CLASS/*."""
-    fill(folder / "parted" / "train", COUNTS)
-    fill(folder / "parted" / "val", {"ape": 1, "bee": 2, "cat": 1})
-    return folder / "parted"
+    fill(tmp_path / "parted" / "train", COUNTS)
+    fill(tmp_path / "parted" / "val", {"ape": 1, "bee": 2, "cat": 1})
+    return tmp_path / "parted"
 
 
 def made(folder: Path, *, seed: int = 0, epochs: int = 1, threads: int | None = None) -> tuple[Batch, Batch]:

@@ -10,18 +10,9 @@ from PIL import Image
 
 from compare.data import load, synthetic
 from compare.interface import Refused
-from tests.unit import photo_folders
 from tests.unit.photo_folders import RESNET, fill, made, names, picture
-
-
-@pytest.fixture
-def flat(tmp_path: Path) -> Path:
-    return photo_folders.flat(tmp_path)
-
-
-@pytest.fixture
-def parted(tmp_path: Path) -> Path:
-    return photo_folders.parted(tmp_path)
+from tests.unit.photo_folders import flat as flat
+from tests.unit.photo_folders import parted as parted
 
 
 def test_a_batch_larger_than_the_folder_is_refused(flat: Path) -> None:

@@ -12,19 +12,10 @@ from PIL import Image
 from compare import training, workloads
 from compare.data import Dataset, batches, digest, folders, load, store
 from compare.interface import Array, RunSpec
-from tests.unit import photo_folders
 from tests.unit.photo_folders import COLOURS, COUNTS, IMAGE, RESNET, dataset, made, names
+from tests.unit.photo_folders import flat as flat
+from tests.unit.photo_folders import parted as parted
 from tests.unit.stage import Stage
-
-
-@pytest.fixture
-def flat(tmp_path: Path) -> Path:
-    return photo_folders.flat(tmp_path)
-
-
-@pytest.fixture
-def parted(tmp_path: Path) -> Path:
-    return photo_folders.parted(tmp_path)
 
 
 def test_imagenets_layout_is_read_class_by_class(parted: Path) -> None:
