@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Makes the evidence under benchmarks/h200 on a machine with several GPUs: one argument a GPU, each a list of steps that
 # are carried out one after the other, side by side with the other GPUs'. PYTHON names the interpreter, ARCHIVE a file to
-# pack all of it into. Steps are headline, equal, selftest, fit, bare, gradient, beside and levers; certificates are digits,
-# mnist, cifar, resnet18, resnet50, convnext and unet.
+# pack all of it into. Steps are the functions step_NAME below.
 #   bash benchmarks/h200.sh selftest,gradient,fit digits,resnet18 mnist,unet cifar
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -35,14 +34,30 @@ bare() { # BACKEND: samestep's step time against a loop by hand
 }
 
 step_headline() { # the largest workload, both frameworks as tuned, in one run
-    samestep "resnet50-bfloat16" compare torch:tuned jax:tuned --workload resnet50 --precision bfloat16 --quick
+    samestep "resnet50-bfloat16" compare torch:tuned jax:tuned --workload resnet50 --precision bfloat16
 }
 
-step_equal() {
+step_small() { # the smaller headline
+    samestep "cifar-cnn-bfloat16" compare torch:tuned jax:tuned --workload cifar-cnn --precision bfloat16
+}
+
+step_stream() { # batches that stay on the device beside batches that come from the host, from pre-decoded photographs
+    "$python" -m benchmarks.synthetic_photographs samestep-out/photographs
+    samestep "stream-resnet50" compare torch:tuned torch:tuned+input=stream jax:tuned jax:tuned+input=stream \
+        --workload resnet50 --precision bfloat16 --data samestep-out/photographs --epochs 1 --quick
+}
+
+step_stream-test() {
+    run stream-test "$python" -m pytest tests/parity/test_stream.py -k gpu --benchmark-disable -p no:cacheprovider
+}
+
+step_equal-torch() { equal torch resnet50; }
+
+step_equal-jax() { equal jax resnet50; }
+
+step_equal-small() {
     equal torch cifar-cnn
     equal jax cifar-cnn
-    equal torch resnet50
-    equal jax resnet50
 }
 
 step_selftest() { run selftest "$python" -m compare selftest --device cuda; }
@@ -87,15 +102,16 @@ step_beside() {
 
 step_levers() { run levers all_levers; }
 
-precisions() { # NAME ARGUMENTS...: certify at each precision, one after the other, so that programs are compiled once
+precisions() { # NAME ARGUMENTS...: certify at each precision, two at a time: a certificate compiles more than it computes
     local name=$1 precision
     shift
     for precision in float32 bfloat16 tf32 float16; do
-        samestep "agree-$name-$precision" agree "$@" --precision "$precision"
+        samestep "agree-$name-$precision" agree "$@" --precision "$precision" &
+        if [[ $precision == bfloat16 ]]; then wait; fi
     done
+    wait
 }
 
-# One certificate at a time on a GPU: processes that share one take turns of milliseconds, and a certificate waits often.
 step_digits() { precisions digits-cnn; }
 
 step_mnist() {
