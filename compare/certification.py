@@ -98,10 +98,11 @@ def _judged(
     launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], evidence: "_Evidence"
 ) -> Certificate:
     """Return the certificate of two sides over all cases."""
-    found: dict[str, Certificate] = {}
+    plan, found = launcher.plan, dict[str, Certificate]()
+    normalised = plan.workload.optimizer.name == "adam"
     for case, noise in evidence.noise.items():
         baseline, contender = _comparable(launcher, outcomes, sides, case, evidence)
-        found[str(case)] = certificate.make(baseline, contender, launcher.plan.precision, noise)
+        found[str(case)] = certificate.make(baseline, contender, plan.precision, noise, normalised=normalised)
     return certificate.combine(found)
 
 

@@ -90,9 +90,12 @@ def make(
     contender: Mapping[str, Arrays],
     precision: str,
     noise: Noise,
+    *,
+    normalised: bool = False,
 ) -> Certificate:
     """Judge two contenders by their records (precision to arrays by name; `compare.recording` makes them).
 
+    `normalised` says whether their optimizer divides by the gradient's size, as Adam does (`referee.judge`).
     Without a noise floor at `precision` (float64 is its own reference) the precision gate is left out.
     """
     try:
@@ -116,7 +119,7 @@ def make(
     if noise.roundoff is None:
         evidence = tuple(Evidence(name, e64[name], e32[name], ratios[name]) for name in order)
         return Certificate(judged, mismatch, evidence, tensor=first, cause=cause)
-    judge = referee.judge(baseline, contender, precision, noise)
+    judge = referee.judge(baseline, contender, precision, noise, normalised=normalised)
     gate = judge.gate
     notes = tuple(note for note in (judge.mismatch, gate.worst_tensor and judge.owner(gate.worst_tensor)) if note)
     if first is None and not gate.passed:

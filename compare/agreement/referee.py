@@ -114,6 +114,8 @@ def judge(
     contender: Mapping[str, Arrays],
     precision: str,
     noise: Noise,
+    *,
+    normalised: bool = False,
 ) -> Referee:
     """Compare each side's record at `precision` with its own in float64.
 
@@ -123,7 +125,8 @@ def judge(
     section 2.8). A kernel may add up n terms one after the other, whatever the precision of its inputs: in float32 the
     rounded partial sums are off by the square root of n / 2 units of roundoff together (Higham and Mary 2019). Where a
     tensor cancels, the noise is taken from float64's own rounding, scaled to the precision. An update may besides be
-    off in the elements whose gradient is lost in noise. The state after the whole run (`delta/`) is left out: its noise
+    off in the elements whose gradient is lost in noise, by a full step each if the optimizer divides by the gradient's
+    size (`normalised`: Adam, AdamW). The state after the whole run (`delta/`) is left out: its noise
     is that of the last step.
 
     Raises:
@@ -151,24 +154,27 @@ def judge(
     for name in names:
         if "/update/" in name:
             gradient = name.replace("/update/", "/gradient/")
-            undecided = _undecided(record[name], record[gradient], floor[gradient])
+            undecided = _undecided(record[name], record[gradient], floor[gradient], normalised)
             floor[name] += undecided / PRECISION_LIMIT
     return Referee(sides[0], sides[1], floor)
 
 
-def _undecided(update: Array, gradient: Array, floor: float) -> float:
+def _undecided(update: Array, gradient: Array, floor: float, normalised: bool) -> float:
     """Return how far an update may be off because elements of its gradient are lost in noise, relatively.
 
     A rule that divides by the gradient's size, as Adam does, moves such an element by a full step one way or the other,
-    so it may be off by twice its part of the update; one that does not moves it as little as it counts. Lost is what is
-    less than four standard deviations of the error that the gradient may have, taken as equal in all elements; parts
-    are of the Euclidean norm.
+    so it may be off by twice its part of the update; one that does not moves it as little as it counts. That full step
+    is the largest in the tensor where the rule is known (`normalised`): a gradient of exactly zero, behind a ReLU that
+    never opens, moves nothing in float64, but a kernel that leaves a trace of rounding there moves it all the same.
+    Lost is what is less than four standard deviations of the error that the gradient may have, taken as equal in all
+    elements; parts are of the Euclidean norm.
     """
     whole, moved = float(np.linalg.norm(gradient)), float(np.linalg.norm(update))
     if not whole or not moved:
         return 0.0
     lost = np.abs(gradient) < _LOST * PRECISION_LIMIT * floor * whole / math.sqrt(gradient.size)
-    excess = float(np.linalg.norm(update[lost])) / moved - float(np.linalg.norm(gradient[lost])) / whole
+    steps = np.full_like(update, np.abs(update).max()) if normalised else update
+    excess = float(np.linalg.norm(steps[lost])) / moved - float(np.linalg.norm(gradient[lost])) / whole
     return max(0.0, 2 * excess)
 
 

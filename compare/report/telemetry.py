@@ -46,7 +46,7 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Iterator[st
     yield f"GPU while blocks were timed ({len(timed)} samples): {', '.join(parts)}"
     reasons = [int(bits) for bits in series["clock_reasons"] if bits is not None]
     if capped := sum(bool(bits & POWER_CAP) for bits in reasons):
-        yield f"power was capped in {percent(capped / len(reasons), 2)} of them, by the workload itself"
+        yield f"power was capped in {percent(capped / len(reasons))} of them, by the workload itself"
     if not telemetry["lists_processes"]:
         yield "NVML does not list this run's processes here, so that a foreign one could not have been found"
 

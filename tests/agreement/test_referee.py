@@ -243,6 +243,19 @@ def test_an_update_may_be_off_where_its_gradient_is_lost_in_noise(gradient: floa
     assert found.failing == ([] if excused else ["step1/update/strided.kernel"])
 
 
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_gradient_of_exactly_zero_leaves_a_full_step_open_only_to_a_rule_that_divides_by_its_size(normalised: bool):
+    name, exact = "step1/update/strided.kernel", sign_like(EXACT, 0.0)
+    traced = exact[name].copy()
+    assert traced[0, 0, 0, 0] == 0
+    traced[0, 0, 0, 0] = 0.2
+    low = made_up.rounded(exact, 2.0**-24, dtype="float32")
+    sides = {"float64": exact, "float32": low}, {"float64": exact, "float32": {**low, name: traced.astype(np.float32)}}
+    found = referee.judge(*sides, "float32", noise("float32"), normalised=normalised)
+    assert found.contender[name] > 1e-3
+    assert found.failing == ([] if normalised else [name])
+
+
 def summed(images: Array, kernel: Array) -> Array:
     """Return images @ kernel in float32, one product added after the other."""
     products = images.astype(np.float32)[:, :, None] * kernel.astype(np.float32)

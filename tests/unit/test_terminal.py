@@ -207,6 +207,8 @@ def test_the_gpus_state_while_blocks_were_timed_is_told() -> None:
     )
     assert "power was capped in 50 % of them, by the workload itself" in text
     assert "NVML does not list this run's processes" in text
+    always = telemetry | {"samples": samples | {"clock_reasons": [4, 4, 4]}}
+    assert "power was capped in 100 % of them" in " ".join(_rendered(spec={"device": "cuda"}, telemetry=always).split())
     absent = telemetry | {"reason": "no NVML: not supported"}
     assert "no telemetry of the GPU: no NVML: not supported" in _rendered(spec={"device": "cuda"}, telemetry=absent)
 
