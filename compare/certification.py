@@ -42,7 +42,7 @@ class Case:
 
 def native(plan: Plan) -> Case:
     """Return the case of the plan itself, its batch cut to 64 images, fewer if they are large, at least two a part."""
-    parts, (height, width, _) = plan.accumulate, plan.workload.model.image
+    parts, (height, width, _) = plan.accumulate * plan.devices, plan.workload.model.image
     most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // (height * width)) // parts * parts)
     return Case(min(plan.batch_size, most), None)
 
@@ -50,9 +50,10 @@ def native(plan: Plan) -> Case:
 def adversarial(plan: Plan) -> tuple[Case, ...]:
     """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
 
-    With micro-batches, it is they that are the least and odd. A model that takes one size only keeps it.
+    With micro-batches, or parts of several devices, it is they that are the least and odd. A model that takes one size
+    only keeps it.
     """
-    size, parts = plan.workload.model.image[0], plan.accumulate
+    size, parts = plan.workload.model.image[0], plan.accumulate * plan.devices
     if not plan.resizable:
         return native(plan), Case(2 * parts, None), Case(3 * parts, None)
     odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from compare import environment, naming
 from compare.interface import Refused
+from compare.knobs import PARALLEL, PARALLEL_WORDS
 
 # Backend name to the package that serves it as `python -m PACKAGE` and the distributions that the package needs.
 BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -43,6 +44,30 @@ def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[s
     if not chosen:
         raise Refused("--tuning and --knobs must not be empty; allowed: stock, compiled, tuned, or knobs joined by ','")
     return [text if ":" in text else f"{text}:{chosen}" for text in texts]
+
+
+def spread(texts: Sequence[str], parallel: str | None) -> list[str]:
+    """Return the contenders with the way of `--parallel` to use several devices, where they name none.
+
+    Raises:
+        Refused: for an unknown way, or two for one backend.
+    """
+    ways: dict[str, str] = {}
+    for word in [] if parallel is None else parallel.split(","):
+        backend = next((backend for backend, words in PARALLEL.items() if word in words), None)
+        if backend is None or backend in ways:
+            what = "unknown" if backend is None else "a second for"
+            raise Refused(
+                f"--parallel {parallel}: {what} {backend or word!r}; allowed: pmap or sharded for jax, ddp for torch"
+            )
+        ways[backend] = word
+
+    def with_way(text: str) -> str:
+        backend, _, tuning = text.partition(":")
+        named = any(part in PARALLEL_WORDS or part.startswith("parallel=") for part in tuning.split("+"))
+        return text if named or backend not in ways else f"{backend}:{tuning or DEFAULT_TUNING}+{ways[backend]}"
+
+    return [with_way(text) for text in texts]
 
 
 def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:

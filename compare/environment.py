@@ -75,6 +75,13 @@ def has_cuda() -> bool:
     return bool(nvml.describe()["gpus"])
 
 
+def visible_gpus() -> int:
+    """Return how many NVIDIA GPUs a child sees: NVML's, or as many of them as CUDA_VISIBLE_DEVICES names."""
+    there = len(nvml.describe()["gpus"])
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return there if chosen is None else min(there, len([each for each in chosen.split(",") if each.strip()]))
+
+
 def installed(distribution_or_module: str) -> bool:
     """Tell whether a distribution or top-level module of that name is installed, without importing it."""
     if version(distribution_or_module) is not None:

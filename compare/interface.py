@@ -21,6 +21,8 @@ Arrays = dict[str, Array]
 
 PRECISIONS = ("float64", "float32", "tf32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+BATCH_NORMS = ("sync", "local")
+"""Batch norm over devices: `sync`, the statistics of the whole batch; `local`, on each device those of its part."""
 OWN_WEIGHTS = "own"
 
 
@@ -77,7 +79,7 @@ class RunSpec:
         workload: its name, in `compare.workloads` unless it is described.
         precision: one of `PRECISIONS`.
         device: `cpu` or `cuda` (already resolved, never `auto`).
-        batch_size: images per step.
+        batch_size: images per step, over all devices.
         seed: fixes weights, data split and shuffles.
         knobs: the resolved optimisation switches, every knob of `compare.knobs` by name.
         epochs: passes over the training set in the training run.
@@ -91,6 +93,8 @@ class RunSpec:
             that name: a user's own models.
         weights: safetensors file of the initial weights, in place of `compare.weights.initial`; `OWN_WEIGHTS`: a fresh
             session has those that the user's factory gave its model.
+        devices: over how many each batch is split, in equal parts and in order, as the knob `parallel` says.
+        batch_norm: one of `BATCH_NORMS`.
         memory_limit_bytes: most bytes that may be taken (None: as many as there are). On `cuda` a limit on the
             framework's allocator; on `cpu` on all that the process takes after the framework's import
             (`compare.measure.limit`, by the worker's command `open`).
@@ -110,6 +114,8 @@ class RunSpec:
     loss_scale: float = 65536.0
     described: Mapping[str, Any] | None = None
     weights: str | None = None
+    devices: int = 1
+    batch_norm: str = "sync"
     memory_limit_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -60,6 +60,8 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "contenders": [contender.name for contender in plan.contenders],
         "batch_size": plan.batch_size,
         "accumulate": plan.accumulate,
+        "devices": plan.devices,
+        "batch_norm": plan.batch_norm,
         "precision": plan.precision,
         "device": plan.device,
         "rounds": plan.rounds,

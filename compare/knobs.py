@@ -11,6 +11,10 @@ from compare.interface import Refused
 
 Value = bool | int | str
 
+NOT_PARALLEL = "none"
+PARALLEL: Mapping[str, Sequence[str]] = {"jax": ("pmap", "sharded"), "torch": ("ddp",)}
+"""The ways of each backend to train on several devices."""
+
 
 @dataclass(frozen=True)
 class Knob:
@@ -110,9 +114,22 @@ _ALL = (
         {},
         words=("resident", "stream"),
     ),
+    Knob(
+        "parallel",
+        "split each batch over --devices: data-parallel training; written by its value alone, as in jax:tuned+sharded",
+        NOT_PARALLEL,
+        {
+            "jax": "pmap: jax.pmap over one process's devices; sharded: jax.jit with jax.sharding.NamedSharding",
+            "torch": "ddp: torch.nn.parallel.DistributedDataParallel, a process a device",
+        },
+        {},
+        words=(NOT_PARALLEL, "pmap", "sharded", "ddp"),
+    ),
 )
 
 KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in _ALL}
+
+PARALLEL_WORDS = tuple(word for words in PARALLEL.values() for word in words)
 
 TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
@@ -169,7 +186,7 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
     values |= _named(backend, head, device, workload)
     given: set[str] = set()
     for item in rest:
-        name, _, text = item.partition("=")
+        name, _, text = item.partition("=") if item not in PARALLEL_WORDS else ("parallel", "", item)
         knob = KNOBS.get(name)
         if knob is None:
             raise Refused(
@@ -184,6 +201,8 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
             values[name] = value
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
+    if values["parallel"] == "ddp":  # its reductions are started by hooks of Python's, which no graph would replay
+        values |= {name: KNOBS[name].default for name in ("graph-capture", "steps-per-dispatch") if name not in given}
     _check_together(f"{backend}:{tuning}", backend, device, values, given)
     return values
 
@@ -213,6 +232,15 @@ def _value(knob: Knob, text: str, where: str) -> Value:
 
 
 def _check_together(where: str, backend: str, device: str, values: Mapping[str, Value], given: Collection[str]) -> None:
+    way, own = values["parallel"], PARALLEL.get(backend, ())
+    if way not in (NOT_PARALLEL, *own):
+        raise Refused(f"{where}: {backend} has no way {way!r}; allowed: {', '.join(own)}")
+    if way in PARALLEL["jax"] and not values["compile"]:
+        raise Refused(f"{where}: {way} needs compile in jax")
+    if way == "ddp" and (values["graph-capture"] or values["steps-per-dispatch"] != 1):
+        raise Refused(f"{where}: ddp excludes graph-capture and steps-per-dispatch above 1")
+    if way != NOT_PARALLEL and values["input"] == "stream":
+        raise Refused(f"{where}: {way} excludes input=stream; allowed: input=resident")
     if device == "cpu" and values.get("graph-capture"):
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):

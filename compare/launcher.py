@@ -124,7 +124,13 @@ class Launcher:
         contender = outcome.contender
         values = knobs.resolve(contender.backend, contender.tuning, self.plan.device, self.plan.workload.name)
         added = variables.child_environment(
-            contender.backend, values, self.plan.device, self.plan.deterministic, os.environ, self.memory_fraction
+            contender.backend,
+            values,
+            self.plan.device,
+            self.plan.deterministic,
+            os.environ,
+            self.memory_fraction,
+            self.plan.devices_of(values),
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # report no compile time, and keep their programs from run to run.

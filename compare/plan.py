@@ -9,7 +9,7 @@ from typing import Any
 from compare import contenders, data, descriptions, environment, installed, knobs, workloads
 from compare.contenders import Contender
 from compare.data import Dataset
-from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
+from compare.interface import BATCH_NORMS, DEVICES, PRECISIONS, Refused, RunSpec
 from compare.pairing.asked import Request
 from compare.workloads import Workload
 
@@ -31,6 +31,7 @@ DESIGNS: Mapping[str, str] = {
 }
 
 LARGEST = 2**31 - 1
+MOST_CPU_DEVICES = 64
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Plan:
     weights: str | None = None
     resizable: bool = True
     accumulate: int = 1
+    devices: int = 1
+    batch_norm: str = "sync"
     agreement: bool = True
     deterministic: bool = False
     design: str = "alternating"
@@ -69,18 +72,25 @@ class Plan:
         """Seconds that each phase of a child may take."""
         return DEADLINES if self.deadline is None else dict.fromkeys(DEADLINES, self.deadline)
 
+    def devices_of(self, values: Mapping[str, Any]) -> int:
+        """Return how many devices a contender with these knobs trains on: one, unless it says how it splits batches."""
+        return 1 if values["parallel"] == knobs.NOT_PARALLEL else self.devices
+
     def spec(self, contender: Contender, dataset: Path, **changes: Any) -> RunSpec:
         """Return what one child of a contender gets, with some fields changed; `dataset` is the file it reads."""
+        switches = knobs.resolve(contender.backend, contender.tuning, self.device, self.workload.name)
         values: dict[str, Any] = {
             "workload": self.workload.name,
             "precision": self.precision,
             "device": self.device,
             "batch_size": self.batch_size,
             "seed": self.seed,
-            "knobs": knobs.resolve(contender.backend, contender.tuning, self.device, self.workload.name),
+            "knobs": switches,
             "epochs": self.epochs,
             "data": str(dataset),
             "accumulate": self.accumulate,
+            "devices": self.devices_of(switches),
+            "batch_norm": self.batch_norm,
             "deterministic": self.deterministic,
             "described": None if workloads.is_built_in(self.workload) else descriptions.to_json(self.workload),
             "weights": self.weights,
@@ -102,6 +112,8 @@ def make(
     margin: float = 0.01,
     data_folder: str | None = None,
     accumulate: int = 1,
+    devices: int = 1,
+    batch_norm: str = "sync",
     agreement: bool = True,
     deterministic: bool = False,
     design: str = "alternating",
@@ -113,7 +125,8 @@ def make(
 ) -> Plan:
     """Return the plan of a comparison.
 
-    `rounds` None times nothing; `accumulate` is that of `RunSpec`; `design` is one of `DESIGNS`; `energy` asks for
+    `rounds` None times nothing; `accumulate` and `batch_norm` are those of `RunSpec`; `devices` is for the contenders
+    that say how they split batches, all others train on one; `design` is one of `DESIGNS`; `energy` asks for
     joules per step, where a GPU tells; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01
     is 1 %); `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded)
     is what is trained on; `request` how a user's own pair is brought together.
@@ -151,14 +164,15 @@ def make(
         data_folder=data_folder,
         request=request or Request(),
         accumulate=accumulate,
+        devices=devices,
+        batch_norm=batch_norm,
         agreement=agreement,
         deterministic=deterministic,
         design=design,
         energy=energy,
         deadline=deadline,
     )
-    for contender in plan.contenders:
-        knobs.resolve(contender.backend, contender.tuning, resolved, chosen.name)
+    _check_devices(plan)
     writable(out)
     return plan
 
@@ -183,6 +197,48 @@ def check(
     if rounds is not None:
         _whole("--rounds", rounds, 2)
     return chosen, resolved
+
+
+def _check_devices(plan: Plan) -> None:
+    """Check every contender's knobs, and that what is split over devices can be and is compared with its like."""
+    ways = {
+        contender.name: knobs.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)["parallel"]
+        for contender in plan.contenders
+    }
+    several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
+    _whole("--devices", count, 1)
+    if plan.batch_norm not in BATCH_NORMS:
+        raise Refused(f"--batch-norm {plan.batch_norm} is not allowed; allowed: {', '.join(BATCH_NORMS)}")
+    if count > 1 and not several:
+        raise Refused(
+            f"--devices {count}: no contender says how it uses several; allowed: --parallel WAY, or +WAY in a "
+            f"contender's tuning, with WAY {', '.join(knobs.PARALLEL['jax'])} for jax, ddp for torch"
+        )
+    if not several:
+        return
+    there = environment.visible_gpus() if plan.device == "cuda" else MOST_CPU_DEVICES
+    if count > there:
+        kind = "GPUs are visible" if plan.device == "cuda" else "parts of this CPU can be used"
+        raise Refused(f"--devices {count} is not allowed: {there} {kind}")
+    if plan.batch_size % count:
+        raise Refused(f"--batch-size {plan.batch_size} with --devices {count} is not allowed; allowed: equal parts")
+    if plan.accumulate > 1:
+        raise Refused(f"--accumulate {plan.accumulate} with {several[0]} is not allowed; allowed: 1")
+    if plan.workload.model.family == workloads.PAIR:
+        raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
+    if plan.batch_norm == "local" and count > 1:
+        _check_local(ways)
+
+
+def _check_local(ways: Mapping[str, Any]) -> None:
+    """Refuse contenders whose batch norm is not local: they compute something else than those whose is."""
+    for name, way in ways.items():
+        if way in (knobs.NOT_PARALLEL, "sharded"):
+            whole = "a program over the whole batch" if way == "sharded" else "one device"
+            raise Refused(
+                f"--batch-norm local: {name} is {whole}, whose batch norm is that of the whole batch: a different "
+                "computation; allowed: --batch-norm sync, or only contenders with pmap or ddp"
+            )
 
 
 def check_seeds(seeds: int) -> None:

@@ -12,12 +12,13 @@ def child_environment(
     deterministic: bool,
     inherited: Mapping[str, str],
     memory_fraction: float | None = None,
+    devices: int = 1,
 ) -> dict[str, str]:
     """Return the variables to add for one child process, merged with what the user has set.
 
     No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
     (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
-    the most that JAX's allocator grows to (None: JAX's default, 0.75).
+    the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU, JAX sees as many `devices` as asked.
     """
     added: dict[str, str] = {}
     flags: list[str] = []
@@ -31,6 +32,8 @@ def child_environment(
             added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name; jaxlib refuses both
         if device == "cuda" and not knobs.get("kernel-search", True):
             flags.append("--xla_gpu_autotune_level=0")
+        if device == "cpu" and devices > 1:
+            flags.append(f"--xla_force_host_platform_device_count={devices}")
         if knobs.get("graph-capture"):
             flags.append("--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE")
         if deterministic and device == "cuda":

@@ -13,6 +13,7 @@ SHARED = (
     "loss_scaling",
     "batch_size",
     "accumulate",
+    "batch_norm",
     "deterministic",
 )
 

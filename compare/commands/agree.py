@@ -9,7 +9,7 @@ from rich.console import Console
 
 from compare import conduct, files, plan
 from compare.commands import endings, options, pairs
-from compare.contenders import tuned
+from compare.contenders import spread, tuned
 from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report import certificate, figures
@@ -26,6 +26,9 @@ def agree(
     workload: str | Workload = "digits-cnn",
     batch_size: options.BatchSize = None,
     accumulate: options.Accumulate = 1,
+    devices: options.Devices = 1,
+    parallel: options.Parallel = None,
+    batch_norm: options.BatchNorm = "sync",
     precision: options.Precision = "float32",
     device: options.Device = "auto",
     epochs: options.Epochs = None,
@@ -42,11 +45,13 @@ def agree(
     """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
     plan.check_seeds(seeds)
     chosen = plan.make(
-        tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs),
+        spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel),
         out=out or endings.default_out(),
         workload=workload,
         batch_size=batch_size,
         accumulate=accumulate,
+        devices=devices,
+        batch_norm=batch_norm,
         precision=precision,
         device=device,
         rounds=None,

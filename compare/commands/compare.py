@@ -9,7 +9,7 @@ from rich.console import Console
 
 from compare import conduct, plan
 from compare.commands import endings, options, pairs
-from compare.contenders import tuned
+from compare.contenders import spread, tuned
 from compare.interface import Refused
 from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
@@ -25,6 +25,9 @@ def compare(
     workload: str | Workload = "digits-cnn",
     batch_size: options.BatchSize = None,
     accumulate: options.Accumulate = 1,
+    devices: options.Devices = 1,
+    parallel: options.Parallel = None,
+    batch_norm: options.BatchNorm = "sync",
     precision: options.Precision = "float32",
     device: options.Device = "auto",
     rounds: Annotated[int, typer.Option(help="Rounds of fresh processes.")] = 10,
@@ -48,11 +51,13 @@ def compare(
     if quick and paper:
         raise Refused("--quick and --paper exclude each other")
     chosen = plan.make(
-        tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs),
+        spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel),
         out=out or endings.default_out(),
         workload=workload,
         batch_size=batch_size,
         accumulate=accumulate,
+        devices=devices,
+        batch_norm=batch_norm,
         precision=precision,
         device=device,
         rounds=5 if quick else 20 if paper else rounds,

@@ -30,6 +30,22 @@ BatchSize = Annotated[int | None, typer.Option(help="Images per step. Default: t
 Accumulate = Annotated[
     int, typer.Option(help="Micro-batches of a step: equal parts of the batch, one after the other.")
 ]
+Devices = Annotated[
+    int, typer.Option(help="Devices that each batch is split over, by the contenders that say how (--parallel).")
+]
+Parallel = Annotated[
+    str | None,
+    typer.Option(
+        help="How contenders that do not say so split a batch over devices: pmap or sharded for jax, ddp for torch; "
+        "one for each, joined by ','.",
+        metavar="WAY,...",
+        show_default=False,
+    ),
+]
+BatchNorm = Annotated[
+    str,
+    typer.Option(help="Batch norm over devices: sync (statistics of the whole batch) or local (each device's part)."),
+]
 Precision = Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training set. Default: the workload's.")]

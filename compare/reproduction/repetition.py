@@ -56,6 +56,8 @@ def plan_of(
         batch_size=spec["batch_size"],
         precision=spec["precision"],
         accumulate=spec.get("accumulate", 1),
+        devices=spec.get("devices", 1),
+        batch_norm=spec.get("batch_norm", "sync"),
         device=spec["device"],
         rounds=(spec["rounds"] or None) if rounds is None else rounds,
         seed=spec["seed"],
