@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxbackend import parallel
 from jaxbackend.precision import Policy
 
 
@@ -109,7 +110,8 @@ class BatchNorm(nnx.Module):
     """Batch normalisation over all axes but the last (Ioffe and Szegedy 2015), in torch.nn.BatchNorm2d's convention.
 
     Normalises by the biased batch variance and keeps the unbiased one; `momentum` is the weight of the new batch
-    (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory.
+    (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory; over all
+    devices where the policy names their axis.
     """
 
     def __init__(self, features: int, *, policy: Policy, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
@@ -117,7 +119,7 @@ class BatchNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(features, policy.parameter_dtype))
         self.mean = nnx.BatchStat(jnp.zeros(features, policy.parameter_dtype))
         self.var = nnx.BatchStat(jnp.ones(features, policy.parameter_dtype))
-        self.momentum, self.epsilon = momentum, epsilon
+        self.momentum, self.epsilon, self.axis = momentum, epsilon, policy.batch_norm_axis
         self.use_running_average = False  # nnx.Module.train and eval set it
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -129,8 +131,8 @@ class BatchNorm(nnx.Module):
 
     def _batch_statistics(self, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
         axes = tuple(range(wide.ndim - 1))
-        count = wide.size // wide.shape[-1]
-        mean, var = _moments(wide, axes)
+        count = wide.size // wide.shape[-1] * (1 if self.axis is None else jax.lax.axis_size(self.axis))
+        mean, var = parallel.moments(*_moments(wide, axes), self.axis)
         old, new = 1 - self.momentum, self.momentum
         self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))
         self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * _unbiased(count))))

@@ -23,12 +23,14 @@ class Policy:
         compute_dtype: of convolutions and dense layers.
         tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
         loss_scale: what the loss is first multiplied by, None where it is not scaled.
+        batch_norm_axis: of a step that is mapped over devices, the axis over which batch norm's statistics are taken.
     """
 
     parameter_dtype: Any
     compute_dtype: Any
     tf32: bool | None
     loss_scale: float | None
+    batch_norm_axis: str | None = None
 
     @contextmanager
     def scope(self) -> Generator[None]:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from compare.interface import Batch
-from jaxbackend import precision
+from jaxbackend import parallel, precision
 from jaxbackend.step import TrainingStep, TrainState
 
 
@@ -16,8 +16,10 @@ class Resident:
 
     name = "resident"
 
-    def __init__(self, step: TrainingStep, policy: precision.Policy, device: Any, knobs: Mapping[str, Any]) -> None:
-        self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
+    def __init__(
+        self, step: TrainingStep, policy: precision.Policy, way: parallel.One, knobs: Mapping[str, Any]
+    ) -> None:
+        self._step, self._policy, self._way, self._knobs = step, policy, way, knobs
         self._stacked: tuple[jax.Array, jax.Array] | None = None
         self._pool: list[tuple[jax.Array, jax.Array]] = []
         self._position = 0
@@ -34,8 +36,7 @@ class Resident:
 
     def placed(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return a batch on the device, as a step takes it."""
-        images = np.asarray(batch.values(), self._policy.parameter_dtype)
-        return jax.device_put((images, batch.labels), self._device)
+        return self._way.batch(np.asarray(batch.values(), self._policy.parameter_dtype), batch.labels)
 
     def first(self) -> tuple[jax.Array, jax.Array]:
         """Return the first batch on the device."""
@@ -47,8 +48,8 @@ class Resident:
         if self._step.several is None:
             self._pool = [self.placed(batch) for batch in batches]
         else:
-            images = np.stack([batch.values() for batch in batches])
-            self._stacked = self.placed(Batch(images, np.stack([batch.labels for batch in batches])))
+            images = np.stack([batch.values() for batch in batches], dtype=self._policy.parameter_dtype)
+            self._stacked = self._way.batches(images, np.stack([batch.labels for batch in batches]))
         self._position = 0
 
     def dispatch(self, state: TrainState, steps: int) -> tuple[int, TrainState, jax.Array]:

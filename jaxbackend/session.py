@@ -3,6 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -11,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from compare import descriptions
-from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, Refused, RunSpec, State
+from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, RunSpec, State
 from compare.workloads import PAIR, ModelSpec
-from jaxbackend import layout, memory, models, optim, own, precision, proofs, resident, stream, tuning
+from jaxbackend import layout, memory, models, optim, own, parallel, precision, proofs, resident, stream, tuning
 from jaxbackend.functional import Functional, Twin
 from jaxbackend.own import tracing
 from jaxbackend.step import TrainingStep
@@ -28,7 +29,10 @@ class JaxSession:
         workload = descriptions.of(spec)
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
-        self._device = _device(spec.device)
+        self._way = way = parallel.way(spec.knobs["parallel"], spec.devices, spec.batch_norm, spec.device)
+        self._device = way.device
+        if way.axis is not None and spec.batch_norm == "sync":
+            self._policy = replace(self._policy, batch_norm_axis=way.axis)
         memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
             tuning.prepare(spec.knobs, spec.device)
@@ -40,12 +44,16 @@ class JaxSession:
                 optim.build(workload.optimizer, model.leaves),
                 self._policy,
                 spec.knobs,
+                way,
                 smoothing=workload.label_smoothing,
                 accumulate=spec.accumulate,
             )
             self._state = self._step.initial(model.parameters, model.buffers)
-        kind = stream.Stream if spec.knobs["input"] == "stream" else resident.Resident
-        self._input = kind(self._step, self._policy, self._device, spec.knobs)
+        self._input = (
+            stream.Stream(self._step, self._policy, self._device, spec.knobs)
+            if spec.knobs["input"] == "stream"
+            else resident.Resident(self._step, self._policy, way, spec.knobs)
+        )
         self._losses: deque[jax.Array] = deque(maxlen=_KEPT_LOSSES)
 
     @property
@@ -61,9 +69,11 @@ class JaxSession:
         """See `compare.interface.Session`."""
         dtype, old, leaves = self._policy.parameter_dtype, self._state, self._model.leaves
         with self._policy.scope():
-            parameters = layout.assign(old.parameters, arrays, dtype, self._device, leaves)
-            buffers = layout.assign(old.buffers, arrays, dtype, self._device, leaves)
-            self._state = jax.device_put(self._step.initial(parameters, buffers), self._device)
+            whole = self._way.whole
+            parameters = layout.assign(old.parameters, arrays, dtype, whole, leaves)
+            buffers = layout.assign(self._way.one(old.buffers), arrays, dtype, whole, leaves)
+            state = jax.device_put(self._step.initial(parameters, buffers), whole)
+            self._state = state._replace(buffers=self._way.spread(state.buffers))
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.interface.Session`."""
@@ -92,8 +102,7 @@ class JaxSession:
     def logits(self, images: Array) -> Array:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            placed, _ = self._input.placed(Batch(images, np.zeros(len(images), np.int32)))
-            return np.asarray(self._step.evaluate(self._state, placed))
+            return np.asarray(self._step.evaluate(self._state, self._whole(images)))
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.interface.Session`."""
@@ -107,7 +116,7 @@ class JaxSession:
             kinds = {
                 "gradient": self._named(gradients),
                 "update": {name: after[name] - before[name] for name in before},
-                "buffer": self._named(self._state.buffers),
+                "buffer": self._named(self._way.one(self._state.buffers)),
             }
             for kind, arrays in kinds.items():
                 found |= {f"{kind}/{name}": array for name, array in arrays.items()}
@@ -118,7 +127,7 @@ class JaxSession:
         state = self._state
         return State(
             parameters=layout.fetched(self._named(state.parameters)),
-            buffers=layout.fetched(self._named(state.buffers)),
+            buffers=layout.fetched(self._named(self._way.one(state.buffers))),
             optimizer=optim.export(state.optimizer, self._model.leaves),
             step=int(state.step),
         )
@@ -126,8 +135,7 @@ class JaxSession:
     def alone(self, layer: str, inputs: Array, training: bool) -> Array:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            placed = jax.device_put(np.asarray(inputs, self._policy.parameter_dtype), self._device)
-            return np.asarray(self._step.alone(self._state, layer, placed, training))
+            return np.asarray(self._step.alone(self._state, layer, self._whole(inputs), training))
 
     def memory(self) -> Memory:
         """See `compare.interface.Session`."""
@@ -145,7 +153,7 @@ class JaxSession:
             copied = jax.tree.map(jnp.copy, self._state)
             images, labels = self._input.first()
             self._step(copied, images, labels)
-            outputs = self._step.layer_outputs(self._state, images)
+            outputs = self._step.layer_outputs(self._state, jax.tree.map(self._way.joined, images))
             products = jax.config.values["jax_default_matmul_precision"]
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
@@ -153,11 +161,14 @@ class JaxSession:
             "layer_dtypes": {name: str(output.dtype) for name, output in outputs.items()},
             "tf32": None if policy.tf32 is None else products == "tensorfloat32",
             "loss_scaling": self._state.scaling is not None,
-            "batch_size": len(labels),
+            "batch_size": len(self._way.joined(labels)),
             "accumulate": self._spec.accumulate,
             "device": self._device.device_kind,
-            # Only a compiled step has a cache.
-            "compile": bool(knobs["compile"]) and self._step.program._cache_size() > 0,  # type: ignore[attr-defined]
+            "parallel": knobs["parallel"],
+            "devices": len(self._way.devices),
+            "batch_norm": self._way.batch_norm,
+            # Only a compiled step can be lowered.
+            "compile": hasattr(self._step.program, "lower"),
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
             "input": self._input.name,
@@ -166,6 +177,9 @@ class JaxSession:
             "deterministic": self._spec.deterministic and _deterministic(self._device),
         }
 
+    def _whole(self, images: Array) -> jax.Array:
+        return jax.device_put(np.asarray(images, self._policy.parameter_dtype), self._way.whole)
+
     def _named(self, state: Any) -> dict[str, jax.Array]:
         arrays = layout.export(state, self._model.leaves)
         return {name: arrays[name] for name in self._model.signature if name in arrays}
@@ -173,13 +187,6 @@ class JaxSession:
 
 def _model(spec: ModelSpec, policy: precision.Policy, *, initialised: bool) -> Functional:
     return own.adopt(spec, policy, initialised) if spec.family == PAIR else Twin(models.build(spec, policy))
-
-
-def _device(name: str) -> Any:
-    try:
-        return jax.devices(name)[0]
-    except RuntimeError as error:
-        raise Refused(f"jax sees no {name} device: {error}") from error
 
 
 def _excess_precision(policy: precision.Policy) -> bool:

@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxbackend import precision, tuning
+from jaxbackend import parallel, precision, tuning
 from jaxbackend.functional import Functional
 from jaxbackend.losses import softmax_cross_entropy
 from jaxbackend.pixels import Images, values
+
+# Of the internals, what is one a device where a step is mapped over devices (0), and what is one for all (None).
+_INSPECTED = {"activation": 0, "logits": 0, "loss": None, "gradient": None}
 
 
 class TrainState(NamedTuple):
@@ -36,6 +39,7 @@ class TrainingStep:
         update: optax.GradientTransformationExtraArgs,
         policy: precision.Policy,
         knobs: Mapping[str, Any],
+        way: parallel.One,
         *,
         smoothing: float = 0.0,
         accumulate: int = 1,
@@ -43,9 +47,10 @@ class TrainingStep:
         self._model, self._update, self._policy = model, update, policy
         self._smoothing, self._accumulate = smoothing, accumulate
         self._scan = jax.lax.scan if knobs["compile"] else _looped
-        self.program = tuning.compiled(self._train, knobs)
-        self.several = tuning.several(self._train, knobs)
-        self._inspected = tuning.compiled(self._inspect, knobs)
+        self._way = way
+        self.program = way.program(self._train, knobs, None)
+        self.several = way.several(self._train, knobs)
+        self._inspected = way.program(self._inspect, knobs, _INSPECTED)
         undonated = {**knobs, "donation": False}
         self._evaluate = tuning.compiled(self._eval_logits, undonated)
         self._alone = jax.jit(self._model.alone, static_argnums=(0, 4)) if knobs["compile"] else self._model.alone
@@ -56,24 +61,30 @@ class TrainingStep:
 
     def inspected(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
         """Train the same step and return its internals: activations, logits, loss, gradients of the unscaled loss."""
-        return self._inspected(state, images, labels)
+        state, internals = self._inspected(state, images, labels)
+        for kind in ("activation", "logits"):
+            internals[kind] = jax.tree.map(self._way.joined, internals[kind])
+        return state, internals
 
     def evaluate(self, state: TrainState, images: Images) -> jax.Array:
         """Return evaluation-mode logits in the parameters' dtype."""
-        return self._evaluate(state, images)
+        return self._evaluate(self._single(state), images)
 
     def layer_outputs(self, state: TrainState, images: Images) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shape and dtype of every layer's output in evaluation mode."""
-        return jax.eval_shape(self._eval_outputs, state, images)
+        return jax.eval_shape(self._eval_outputs, self._single(state), images)
 
     def alone(self, state: TrainState, layer: str, inputs: jax.Array, training: bool) -> jax.Array:
         """Return one layer's output."""
-        return self._alone(layer, state.parameters, state.buffers, inputs, training)
+        return self._alone(layer, state.parameters, self._way.one(state.buffers), inputs, training)
 
     def initial(self, parameters: Any, buffers: Any) -> TrainState:
         """Return the state before the first step."""
         scaling = precision.LossScale.initial(self._policy)
         return TrainState(parameters, buffers, self._update.init(parameters), scaling, jnp.int32(0))
+
+    def _single(self, state: TrainState) -> TrainState:
+        return state._replace(buffers=self._way.one(state.buffers))
 
     def _train(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
         state, internals = self._inspect(state, images, labels)
@@ -81,6 +92,7 @@ class TrainingStep:
 
     def _inspect(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
         gradients, internals, buffers = self._gradients(state, values(images), labels)
+        gradients, internals["loss"] = parallel.mean((gradients, internals["loss"]), self._way.axis)
         gradients, finite = precision.unscaled(gradients, state.scaling)
         updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters, step=state.step)
         new = optax.apply_updates(state.parameters, updates), optimizer

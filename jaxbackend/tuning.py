@@ -26,9 +26,10 @@ def prepare(knobs: Mapping[str, Any], device: str) -> None:
 
 
 def several(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return a program of `steps-per-dispatch` steps over batches [P, N, ...], starting at batch `start`.
+    """Return `steps-per-dispatch` steps over batches [P, N, ...] as a scan, yet to be compiled.
 
-    `several(state, images, labels, start)` returns the state and the losses. None where the knob is 1.
+    `several(state, images, labels, start)` starts at batch `start` and returns the state and the losses. None where the
+    knob is 1.
     """
     count = knobs["steps-per-dispatch"]
     if count == 1:
@@ -41,4 +42,4 @@ def several(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[...,
 
         return jax.lax.scan(body, state, jnp.arange(count, dtype=jnp.int32))
 
-    return compiled(scan, knobs)
+    return scan

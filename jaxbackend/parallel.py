@@ -1,0 +1,207 @@
+"""How a batch is split over devices and a step becomes one program for all of them: the knob `parallel`."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from compare.interface import Array, Refused
+from jaxbackend import tuning
+
+AXIS = "devices"
+
+
+class One:
+    """Everything on one device.
+
+    Attributes:
+        device: the first device.
+        axis: the name under which a step finds the other devices, None where it need not know of them.
+        whole: where arrays go that every device has as a whole (a device or sharding of `jax.device_put`).
+    """
+
+    axis: str | None = None
+
+    def __init__(self, devices: list[Any], batch_norm: str) -> None:
+        self.devices, self.batch_norm = devices, batch_norm
+        self.device, self.whole = devices[0], devices[0]
+
+    def program(self, step: Callable[..., Any], knobs: Mapping[str, Any], outputs: Any) -> Callable[..., Any]:
+        """Return `step(state, images, labels)` as one program.
+
+        `outputs` says of each part of what it returns after the state whether it is one a device (0) or one for all
+        (None): a prefix of its tree.
+        """
+        del outputs
+        return tuning.compiled(step, knobs)
+
+    def several(self, step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any] | None:
+        """Return a program of `steps-per-dispatch` steps (`jaxbackend.tuning.several`), None where the knob is 1."""
+        scan = tuning.several(step, knobs)
+        return None if scan is None else tuning.compiled(scan, knobs)
+
+    def batch(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
+        """Return a batch [N, ...] on the devices, as a step takes it."""
+        return jax.device_put((images, labels), self.device)
+
+    def batches(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
+        """Return batches [P, N, ...] on the devices, as the program of several steps takes them."""
+        return self.batch(images, labels)
+
+    def joined(self, array: Any) -> Any:
+        """Return what a program gave for each device as for the whole batch."""
+        return array
+
+    def spread(self, buffers: Any) -> Any:
+        """Return buffers as a step takes them."""
+        return buffers
+
+    def one(self, buffers: Any) -> Any:
+        """Return the first device's buffers."""
+        return buffers
+
+
+class Sharded(One):
+    """`jax.jit` of the step on one whole batch, which `jax.sharding.NamedSharding` lays over a mesh of devices.
+
+    XLA splits the program. What it computes stays that of the whole batch: batch norm's statistics, too.
+    """
+
+    def __init__(self, devices: list[Any], batch_norm: str) -> None:
+        super().__init__(devices, batch_norm)
+        self._mesh = Mesh(np.array(devices), (AXIS,))
+        self.whole = NamedSharding(self._mesh, PartitionSpec())
+
+    def batch(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
+        """See `One`."""
+        return jax.device_put((images, labels), NamedSharding(self._mesh, PartitionSpec(AXIS)))
+
+    def batches(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
+        """See `One`."""
+        return jax.device_put((images, labels), NamedSharding(self._mesh, PartitionSpec(None, AXIS)))
+
+
+class Mapped(Sharded):
+    """`jax.pmap` of the step over a batch [devices, N, ...], its state the same on every device.
+
+    The state goes in and comes out as one (`in_axes`, `out_axes` None), so that nothing is copied between steps; but
+    batch norm's local statistics are each device's own, [devices, ...].
+    """
+
+    axis = AXIS
+
+    def __init__(self, devices: list[Any], batch_norm: str) -> None:
+        super().__init__(devices, batch_norm)
+        self._own = 0 if batch_norm == "local" else None
+
+    def program(self, step: Callable[..., Any], knobs: Mapping[str, Any], outputs: Any) -> Callable[..., Any]:
+        """See `One`."""
+        return self._mapped(step, knobs, (0, 0), outputs)
+
+    def several(self, step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any] | None:
+        """See `One`."""
+        scan = tuning.several(step, knobs)
+        return None if scan is None else self._mapped(scan, knobs, (1, 1, None), None)
+
+    def batch(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
+        """See `One`."""
+        return super().batch(*(self._parts(array, 0) for array in (images, labels)))
+
+    def batches(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
+        """See `One`."""
+        return super().batches(*(self._parts(array, 1) for array in (images, labels)))
+
+    def joined(self, array: Any) -> Any:
+        """See `One`."""
+        return array.reshape(-1, *array.shape[2:])
+
+    def spread(self, buffers: Any) -> Any:
+        """See `One`."""
+        if self._own is None:
+            return buffers
+        over = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        return jax.tree.map(lambda a: jax.device_put(jnp.broadcast_to(a, (len(self.devices), *a.shape)), over), buffers)
+
+    def one(self, buffers: Any) -> Any:
+        """See `One`."""
+        return buffers if self._own is None else jax.tree.map(lambda a: jax.device_put(a[0], self.whole), buffers)
+
+    def _mapped(
+        self, step: Callable[..., Any], knobs: Mapping[str, Any], taken: tuple[int | None, ...], outputs: Any
+    ) -> Callable[..., Any]:
+        def split(state: Any, buffers: Any, *arguments: Any) -> Any:
+            new, found = step(state._replace(buffers=buffers), *arguments)
+            return new._replace(buffers=None), new.buffers, found
+
+        # The buffers go apart from the state: an axis of None in a tree of axes stands for an empty tree.
+        mapped = jax.pmap(
+            split,
+            AXIS,
+            in_axes=(None, self._own, *taken),
+            out_axes=(None, self._own, outputs),
+            devices=self.devices,
+            donate_argnums=(0, 1) if knobs["donation"] else (),
+        )
+        return _Rejoined(mapped)
+
+    def _parts(self, array: Array, axis: int) -> Array:
+        parts = len(self.devices)
+        return array.reshape(*array.shape[:axis], parts, array.shape[axis] // parts, *array.shape[axis + 1 :])
+
+
+class _Rejoined:
+    """A mapped program, called and lowered with a state as a whole."""
+
+    def __init__(self, mapped: Any) -> None:
+        self._mapped = mapped
+
+    def __call__(self, state: Any, *arguments: Any) -> Any:
+        new, buffers, found = self._mapped(*self._apart(state), *arguments)
+        return new._replace(buffers=buffers), found
+
+    def lower(self, state: Any, *arguments: Any) -> Any:
+        """Return the program, lowered (`jax.stages.Lowered`)."""
+        return self._mapped.lower(*self._apart(state), *arguments)
+
+    @staticmethod
+    def _apart(state: Any) -> tuple[Any, Any]:
+        return state._replace(buffers=None), state.buffers
+
+
+_WAYS: Mapping[str, type[One]] = {"none": One, "sharded": Sharded, "pmap": Mapped}
+
+
+def way(name: str, count: int, batch_norm: str, device: str) -> One:
+    """Return the way of the knob `parallel` to train on the first `count` devices of a kind.
+
+    Raises:
+        Refused: there are not so many devices.
+    """
+    try:
+        devices = jax.devices(device)
+    except RuntimeError as error:
+        raise Refused(f"jax sees no {device} device: {error}") from error
+    if count > len(devices):
+        raise Refused(f"{count} {device} devices are not there; jax sees {len(devices)}")
+    return _WAYS[name](devices[:count], batch_norm)
+
+
+def mean(tree: Any, axis: str | None) -> Any:
+    """Return the mean of every array over the devices of a mapped step."""
+    return tree if axis is None else jax.tree.map(partial(jax.lax.pmean, axis_name=axis), tree)
+
+
+def moments(mean: jax.Array, var: jax.Array, axis: str | None) -> tuple[jax.Array, jax.Array]:
+    """Return mean and biased variance over all devices from each device's own, of equally many values.
+
+    One exchange for both (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample Variance).
+    """
+    if axis is None:
+        return mean, var
+    means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack([mean, var]), axis), 1, 0)
+    whole = means.mean(0)
+    return whole, (variances + jnp.square(means - whole)).mean(0)
