@@ -29,8 +29,8 @@ def main() -> None:
     switches = knobs.resolve("jax", "compiled", "cpu", "digits-cnn")
     os.environ |= variables.child_environment("jax", switches, "cpu", False, os.environ)
     from jaxbackend import layers
+    from jaxbackend.backend import BACKEND
     from jaxbackend.models import simple
-    from jaxbackend.session import BACKEND
 
     class Unpadded(layers.Conv):
         def __init__(self, *inputs: Any, **options: Any) -> None:

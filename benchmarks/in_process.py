@@ -20,7 +20,7 @@ def opened(
     size = batch_size or chosen.batch_size
     switches = knobs.resolve(backend, tuning, device, workload)
     os.environ |= variables.child_environment(backend, switches, device, False, os.environ)
-    worker = Worker(importlib.import_module(f"{backend}backend.session").BACKEND, perf_counter)
+    worker = Worker(importlib.import_module(f"{backend}backend.backend").BACKEND, perf_counter)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "dataset.safetensors"
         store.save(data.load(chosen, folder=None, seed=0, batch_size=size), path)

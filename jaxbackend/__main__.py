@@ -1,6 +1,6 @@
 """Serve this backend to samestep's runner."""
 
 from compare.worker import serve
-from jaxbackend.session import BACKEND
+from jaxbackend.backend import BACKEND
 
 serve(BACKEND)

@@ -2,9 +2,8 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -14,9 +13,8 @@ import numpy as np
 from compare import descriptions
 from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, RunSpec, State
 from compare.workloads import PAIR, ModelSpec
-from jaxbackend import layout, memory, models, optim, own, parallel, precision, proofs, resident, stream, tuning
+from jaxbackend import layout, memory, models, optim, own, parallel, precision, resident, stream, tuning
 from jaxbackend.functional import Functional, Twin
-from jaxbackend.own import tracing
 from jaxbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
@@ -198,36 +196,3 @@ def _excess_precision(policy: precision.Policy) -> bool:
 def _deterministic(device: Any) -> bool:
     """XLA has no switch on a CPU, where it is deterministic; on a GPU its flag is in the environment or it is not."""
     return device.platform == "cpu" or "--xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
-
-
-class JaxBackend:
-    """`compare.interface.Backend` of JAX."""
-
-    name = "jax"
-
-    def versions(self) -> dict[str, str]:
-        """See `compare.interface.Backend`."""
-        return {package: version(package) for package in ("jax", "jaxlib", "flax", "optax")}
-
-    def open(self, spec: RunSpec) -> JaxSession:
-        """See `compare.interface.Backend`."""
-        return JaxSession(spec)
-
-    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
-        """See `compare.interface.Backend`."""
-        return tracing.trace(model, batch_size).to_json()
-
-    def out_of_memory(self, error: BaseException) -> bool:
-        """See `compare.interface.Backend`."""
-        return memory.out_of_memory(error)
-
-    def delay(self, seconds: float, device: str) -> Callable[[], None] | None:
-        """See `compare.interface.Backend`."""
-        return proofs.delay(seconds, device)
-
-    def ballast(self, size: int, device: str) -> Any:
-        """See `compare.interface.Backend`."""
-        return proofs.ballast(size, device)
-
-
-BACKEND = JaxBackend()

@@ -1,6 +1,6 @@
 """Serve this backend to samestep's runner."""
 
 from compare.worker import serve
-from torchbackend.session import BACKEND
+from torchbackend.backend import BACKEND
 
 serve(BACKEND)

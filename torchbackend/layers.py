@@ -7,9 +7,11 @@ torch's own kernels.
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from torchbackend import parallel
 from torchbackend.precision import Policy
 
 
@@ -88,15 +90,17 @@ class BatchNorm(nn.BatchNorm2d):
 
     Normalises by the biased batch variance and keeps the unbiased one; `momentum` is the weight of the new batch
     (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory where they
-    are compiled (TorchInductor's own are Welford's, which take twice as long).
+    are compiled (TorchInductor's own are Welford's, which take twice as long); over all devices where the policy says
+    so.
     """
 
     def __init__(self, features: int, *, policy: Policy, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
         super().__init__(features, eps=epsilon, momentum=momentum, dtype=policy.parameter_dtype)
+        self.synchronised = policy.batch_norm_synchronised
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalise input [N, C, H, W]; in training also move the running statistics."""
-        if not (self.training and torch.compiler.is_compiling()):
+        if not (self.training and (self.synchronised or torch.compiler.is_compiling())):
             return super().forward(input)
         wide = input.to(self.weight.dtype)
         mean, var = self._batch_statistics(wide)
@@ -104,8 +108,8 @@ class BatchNorm(nn.BatchNorm2d):
         return (wide * _of_channels(factor) + _of_channels(self.bias - mean * factor)).to(input.dtype)
 
     def _batch_statistics(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, var = _moments(wide)
-        count = wide.numel() // wide.shape[1]
+        mean, var = parallel.moments(*_moments(wide), synchronised=self.synchronised)
+        count = wide.numel() // wide.shape[1] * (dist.get_world_size() if self.synchronised else 1)
         for running, new in ((self.running_mean, mean), (self.running_var, var * _unbiased(count))):
             assert self.momentum is not None  # both were given
             assert running is not None

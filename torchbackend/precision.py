@@ -22,12 +22,14 @@ class Policy:
         compute_dtype: of convolutions and dense layers.
         tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
         loss_scale: what the loss is first multiplied by, None where it is not scaled.
+        batch_norm_synchronised: whether batch norm's statistics are taken over all devices.
     """
 
     parameter_dtype: torch.dtype
     compute_dtype: torch.dtype
     tf32: bool | None
     loss_scale: float | None
+    batch_norm_synchronised: bool = False
 
     @contextmanager
     def scope(self) -> Generator[None]:

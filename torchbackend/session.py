@@ -1,8 +1,8 @@
 """One model in training with PyTorch: batches, dispatch, and what is read back."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,7 @@ from compare import descriptions
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
-from torchbackend import activations, layout, memory, models, optim, own, precision, proofs, resident, stream, tuning
-from torchbackend.own import tracing
+from torchbackend import activations, layout, memory, models, optim, own, parallel, precision, resident, stream, tuning
 from torchbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
@@ -26,11 +25,13 @@ _KEPT_LOSSES = 4096
 class TorchSession:
     """`compare.interface.Session` in PyTorch."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, place: parallel.Place = parallel.ALONE) -> None:
         workload, knobs = descriptions.of(spec), spec.knobs
-        self._spec = spec
+        self._spec, self._place = spec, place
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
-        self._device = _device(spec.device)
+        if place.shared and spec.batch_norm == "sync":
+            self._policy = replace(self._policy, batch_norm_synchronised=True)
+        self._device = place.device(spec.device)
         memory.limit(self._device, spec.memory_limit_bytes)
         torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
         counters.clear()
@@ -57,6 +58,7 @@ class TorchSession:
             self._policy,
             self._device,
             knobs,
+            place,
             layers=table.layers,
             inputs=workload.model.family == PAIR,
             rule=workload.optimizer,
@@ -181,6 +183,9 @@ class TorchSession:
             "loss_scaling": self._step.scaling.is_enabled(),
             "batch_size": len(labels),
             "accumulate": self._spec.accumulate,
+            "parallel": "ddp" if self._place.shared else "none",
+            "devices": self._place.count,
+            "batch_norm": self._spec.batch_norm,
             "compile": counters["frames"]["ok"] > 0,
             "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
@@ -205,12 +210,6 @@ def _model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]
     return twin, layout.names(twin)
 
 
-def _device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise Refused("torch sees no cuda device")
-    return torch.device(name)
-
-
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -219,36 +218,3 @@ def _excess_precision(policy: precision.Policy) -> bool:
     """TorchInductor may leave out roundings between fused operations unless its option forbids it."""
     mixed = policy.compute_dtype != policy.parameter_dtype
     return mixed and not inductor.emulate_precision_casts
-
-
-class TorchBackend:
-    """`compare.interface.Backend` of PyTorch."""
-
-    name = "torch"
-
-    def versions(self) -> dict[str, str]:
-        """See `compare.interface.Backend`."""
-        return {"torch": version("torch")}
-
-    def open(self, spec: RunSpec) -> TorchSession:
-        """See `compare.interface.Backend`."""
-        return TorchSession(spec)
-
-    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
-        """See `compare.interface.Backend`."""
-        return tracing.trace(model, batch_size).to_json()
-
-    def out_of_memory(self, error: BaseException) -> bool:
-        """See `compare.interface.Backend`."""
-        return memory.out_of_memory(error)
-
-    def delay(self, seconds: float, device: str) -> Callable[[], None] | None:
-        """See `compare.interface.Backend`."""
-        return proofs.delay(seconds, device)
-
-    def ballast(self, size: int, device: str) -> Any:
-        """See `compare.interface.Backend`."""
-        return proofs.ballast(size, device)
-
-
-BACKEND = TorchBackend()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from compare.workloads import OptimizerSpec
-from torchbackend import activations, optim, precision, tuning
+from torchbackend import activations, optim, parallel, precision, tuning
 from torchbackend.losses import softmax_cross_entropy
 
 
@@ -27,6 +27,7 @@ class TrainingStep:
         policy: precision.Policy,
         device: torch.device,
         knobs: Mapping[str, Any],
+        place: parallel.Place,
         *,
         layers: Mapping[str, str],
         inputs: bool = False,
@@ -36,6 +37,7 @@ class TrainingStep:
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
         self._layers, self._inputs = layers, inputs
+        self._trained = place.wrapped(model, device)
         self._rule, self._smoothing, self._accumulate = rule, smoothing, accumulate
         # The steps taken, counted where the optimizer reads its learning rate: what a captured step asks of Python, its
         # graph would repeat forever.
@@ -145,7 +147,7 @@ class TrainingStep:
 
     def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with self._policy.autocast(self._device.type):
-            logits = self.model(images).to(self._policy.parameter_dtype)
+            logits = self._trained(images).to(self._policy.parameter_dtype)
             loss = softmax_cross_entropy(logits, labels, self._smoothing)
             return loss if self._accumulate == 1 else loss / self._accumulate, logits
 

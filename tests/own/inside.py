@@ -28,7 +28,7 @@ class Inside:
 
     def __init__(self, name: str, package: str, environment: Mapping[str, str], folder: Path) -> None:
         del name, environment, folder
-        self._backend: Backend = importlib.import_module(f"{package}.session").BACKEND
+        self._backend: Backend = importlib.import_module(f"{package}.backend").BACKEND
         self._worker = Worker(self._backend, time.perf_counter)
         self._answers: list[dict[str, Any]] = []
 

@@ -14,7 +14,7 @@ from compare.pairing import trace
 from compare.pairing.names import Crossing, Names
 from compare.pairing.trace import Layer, Trace
 from compare.workloads import ModelSpec, OptimizerSpec, Workload
-from jaxbackend.session import BACKEND
+from jaxbackend.backend import BACKEND
 
 HERE = "tests/own/flax_models.py"
 OPTIMIZER = OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import torchbackend.session
+import torchbackend.backend
 from compare import descriptions, knobs, weights
 from compare.interface import RunSpec, Session
 from compare.pairing import trace
@@ -23,7 +23,7 @@ def model(factory: str, *, file: Path = MODELS, size: int = 8, **arguments: Any)
 
 
 def traced(spec: ModelSpec, batch_size: int = 3) -> Trace:
-    return trace.from_json(torchbackend.session.BACKEND.trace(spec, batch_size))
+    return trace.from_json(torchbackend.backend.BACKEND.trace(spec, batch_size))
 
 
 def table(found: Trace, flattened: dict[str, int] | None = None) -> Names:
@@ -62,7 +62,7 @@ def session(
         "data": "",
     }
     resolved = knobs.resolve("torch", tuning, "cpu", "digits-cnn")
-    opened = torchbackend.session.BACKEND.open(RunSpec(workload="own", knobs=resolved, **(options | changes)))
+    opened = torchbackend.backend.BACKEND.open(RunSpec(workload="own", knobs=resolved, **(options | changes)))
     known = {name: shape for name, shape in opened.signature().items() if not name.endswith("embedding")}
     values = weights.randomised(known, 3)
     for name, shape in opened.signature().items():

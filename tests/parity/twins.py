@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-import jaxbackend.session
-import torchbackend.session
+import jaxbackend.backend
+import torchbackend.backend
 from compare import knobs, weights, workloads
 from compare.data import synthetic
 from compare.interface import Backend, Batch, RunSpec, Session
 from compare.workloads import ModelSpec
 
-BACKENDS: dict[str, Backend] = {"jax": jaxbackend.session.BACKEND, "torch": torchbackend.session.BACKEND}
+BACKENDS: dict[str, Backend] = {"jax": jaxbackend.backend.BACKEND, "torch": torchbackend.backend.BACKEND}
 BOTH = tuple(BACKENDS)
 
 # Odd, so that pooling drops a row; None is the workload's own size, which its data have too.
