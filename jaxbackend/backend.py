@@ -24,7 +24,7 @@ class JaxBackend:
         """See `compare.interface.Backend`."""
         return JaxSession(spec)
 
-    def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:
+    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """See `compare.interface.Backend`."""
         return tracing.trace(model, batch_size).to_json()
 

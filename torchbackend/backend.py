@@ -17,13 +17,11 @@ class TorchBackend:
     """`compare.interface.Backend` of PyTorch."""
 
     name = "torch"
+    _ranks: Ranks | None = None
 
     def versions(self) -> dict[str, str]:
         """See `compare.interface.Backend`."""
         return {"torch": version("torch")}
-
-    def __init__(self) -> None:
-        self._ranks: Ranks | None = None
 
     def open(self, spec: RunSpec) -> Session:
         """See `compare.interface.Backend`."""
@@ -35,7 +33,7 @@ class TorchBackend:
             raise Refused(f"this process trains on {self._ranks.count} devices; {spec.devices} need one of their own")
         return Replicas(spec, self._ranks)
 
-    def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:
+    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """See `compare.interface.Backend`."""
         return tracing.trace(model, batch_size).to_json()
 

@@ -14,6 +14,7 @@ EQUAL: dict[str, Any] = {
     "loss_scaling": False,
     "batch_size": 64,
     "accumulate": 1,
+    "batch_norm": "sync",
     "deterministic": False,
 }
 OTHERS = {
@@ -24,6 +25,7 @@ OTHERS = {
     "loss_scaling": True,
     "batch_size": 32,
     "accumulate": 2,
+    "batch_norm": "local",
     "deterministic": True,
 }
 

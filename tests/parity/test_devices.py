@@ -121,12 +121,10 @@ def test_local_batch_norm_is_the_same_in_both_backends_and_not_that_of_one_devic
     assert distance(several, mapped) <= LIMIT
 
 
-@pytest.mark.parametrize(
-    ("backend", "tuning"), [("jax", "stock+pmap"), ("jax", "stock+sharded"), ("torch", "stock+ddp")]
-)
-def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, tuning: str):
+@pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
+def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, way: str):
     child = recorder.child(backend)
-    child.call("open", 120, spec=recorder.spec(backend, tuning, 2, "sync"))
+    child.call("open", 120, spec=recorder.spec(backend, f"stock+{way}", 2, "sync"))
     child.call("block", 120, steps=2)
     found = child.call("settings", 120)
     told = {name: found[name] for name in ("parallel", "devices", "batch_norm", "batch_size")}

@@ -1,0 +1,76 @@
+"""Options and knobs of several devices: what is refused, and what a child is told."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from compare import contenders, environment, variables
+from tests.unit import programs
+from tests.unit.programs import Program
+
+TWO = ("--devices", "2")
+REFUSALS = [
+    (["torch", "jax", *TWO], "--devices 2: no contender says how it uses several; allowed: --parallel WAY"),
+    (["torch", "jax", "--parallel", "mpi"], "--parallel mpi: unknown 'mpi'; allowed: pmap or sharded for jax"),
+    (["torch", "jax", "--parallel", "pmap,sharded"], "--parallel pmap,sharded: a second for 'jax'"),
+    (["torch:pmap", "jax"], "torch:pmap: torch has no way 'pmap'; allowed: ddp"),
+    (["jax:pmap+sharded", "torch"], "jax:pmap+sharded gives 'parallel' twice"),
+    (["jax:parallel=mpi", "torch"], "parallel=mpi is not allowed; allowed: none, pmap, sharded, ddp"),
+    (["jax:compile=off+pmap", "torch"], "jax:compile=off+pmap: pmap needs compile in jax"),
+    (["jax:stock+sharded+input=stream", "torch"], "sharded excludes input=stream; allowed: input=resident"),
+    (["torch:ddp+steps-per-dispatch=2", "jax"], "ddp excludes graph-capture and steps-per-dispatch above 1"),
+    (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
+    (["torch:ddp", "jax", "--devices", "65"], "--devices 65 is not allowed: 64 parts of this CPU can be used"),
+    (["torch:ddp", "jax", "--devices", "0"], "--devices 0 is not allowed; allowed: a whole number from 1"),
+    (["torch:ddp", "jax", "--accumulate", "2"], "--accumulate 2 with torch:ddp is not allowed; allowed: 1"),
+    (["torch:ddp", "jax", "--batch-norm", "global"], "--batch-norm global is not allowed; allowed: sync, local"),
+    (
+        ["torch:ddp", "jax", *TWO, "--batch-norm", "local"],
+        "--batch-norm local: jax is one device, whose batch norm is that of the whole batch: a different computation; "
+        "allowed: --batch-norm sync, or only contenders with pmap or ddp",
+    ),
+    (["torch:ddp", "jax:sharded", *TWO, "--batch-norm", "local"], "jax:sharded is a program over the whole batch"),
+]
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        yield program
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSALS, ids=[" ".join(arguments) for arguments, _ in REFUSALS])
+def test_what_several_devices_cannot_do_is_refused(
+    program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.setattr(environment, "has_cuda", lambda: False)
+    monkeypatch.setattr(environment, "installed", lambda package: True)
+    code, out, error = program.run("compare", *arguments)
+    assert (code, out) == (2, "")
+    assert said in error
+
+
+def test_no_more_devices_than_are_visible(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "has_cuda", lambda: True)
+    monkeypatch.setattr(environment.nvml, "describe", lambda: {"gpus": [{}, {}, {}, {}]})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    code, _, error = program.run("compare", "torch:ddp", "jax:sharded", "--devices", "4", "--device", "cuda")
+    assert code == 2
+    assert "--devices 4 is not allowed: 2 GPUs are visible" in error
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert environment.visible_gpus() == 4
+
+
+def test_parallel_is_for_contenders_that_name_no_way() -> None:
+    given = ["torch", "jax:tuned", "jax:pmap", "torch:stock+parallel=none"]
+    spread = ["torch:compiled+ddp", "jax:tuned+sharded", "jax:pmap", "torch:stock+parallel=none"]
+    assert contenders.spread(given, "ddp,sharded") == spread
+    assert contenders.spread(given, None) == given
+
+
+def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
+    flags = variables.child_environment("jax", {}, "cpu", False, {}, devices=4)["XLA_FLAGS"]
+    assert flags == "--xla_force_host_platform_device_count=4"
+    assert "XLA_FLAGS" not in variables.child_environment("jax", {}, "cpu", False, {})
+    assert "XLA_FLAGS" not in variables.child_environment("torch", {}, "cpu", False, {}, devices=4)
