@@ -13,16 +13,27 @@ from compare.worker import Worker
 
 
 def opened(
-    backend: str, tuning: str, workload: str, *, precision: str, device: str, batch_size: int | None = None
+    backend: str,
+    tuning: str,
+    workload: str,
+    *,
+    precision: str,
+    device: str,
+    batch_size: int | None = None,
+    devices: int = 1,
+    batch_norm: str = "sync",
 ) -> Worker:
     """Return a worker with an open session, its first epoch of batches on the device; nothing has run yet."""
     chosen = workloads.get(workload)
     size = batch_size or chosen.batch_size
     switches = knobs.resolve(backend, tuning, device, workload)
-    os.environ |= variables.child_environment(backend, switches, device, False, os.environ)
+    os.environ |= variables.child_environment(backend, switches, device, False, os.environ, devices=devices)
     worker = Worker(importlib.import_module(f"{backend}backend.backend").BACKEND, perf_counter)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "dataset.safetensors"
         store.save(data.load(chosen, folder=None, seed=0, batch_size=size), path)
-        worker.open(RunSpec(workload, precision, device, size, 0, switches, 1, str(path)).to_json())
+        spec = RunSpec(
+            workload, precision, device, size, 0, switches, 1, str(path), devices=devices, batch_norm=batch_norm
+        )
+        worker.open(spec.to_json())
     return worker

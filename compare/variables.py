@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 
+_THREADS_PER_VIRTUAL_DEVICE = 128
+
+
 def child_environment(
     backend: str,
     knobs: Mapping[str, Any],
@@ -18,7 +21,8 @@ def child_environment(
 
     No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
     (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
-    the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU, JAX sees as many `devices` as asked.
+    the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU, JAX sees as many `devices` as asked, and
+    has a thread for every exchange between them that may be waited for at once: with fewer, all wait forever.
     """
     added: dict[str, str] = {}
     flags: list[str] = []
@@ -34,6 +38,7 @@ def child_environment(
             flags.append("--xla_gpu_autotune_level=0")
         if device == "cpu" and devices > 1:
             flags.append(f"--xla_force_host_platform_device_count={devices}")
+            added["PJRT_NPROC"] = inherited.get("PJRT_NPROC", str(_THREADS_PER_VIRTUAL_DEVICE * devices))
         if knobs.get("graph-capture"):
             flags.append("--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE")
         if deterministic and device == "cuda":

@@ -133,6 +133,13 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
 
 
+@pytest.mark.parametrize("way", WAYS["jax"])
+def test_virtual_devices_do_not_wait_for_each_other_forever(recorder: Recorder, way: str):
+    child = recorder.child("jax")
+    child.call("open", 120, spec=recorder.spec("jax", f"stock+{way}", 4, "sync"))
+    assert child.call("block", 60, steps=200) > 0
+
+
 def test_devices_that_are_not_there_are_refused_by_name(recorder: Recorder):
     child = recorder.started("jax")
     with pytest.raises(ContenderFailed, match=r"5 cpu devices are not there; jax sees 4") as failure:

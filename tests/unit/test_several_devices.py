@@ -70,7 +70,8 @@ def test_parallel_is_for_contenders_that_name_no_way() -> None:
 
 
 def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
-    flags = variables.child_environment("jax", {}, "cpu", False, {}, devices=4)["XLA_FLAGS"]
-    assert flags == "--xla_force_host_platform_device_count=4"
+    added = variables.child_environment("jax", {}, "cpu", False, {}, devices=4)
+    assert added["XLA_FLAGS"] == "--xla_force_host_platform_device_count=4"
+    assert int(added["PJRT_NPROC"]) > 100
     assert "XLA_FLAGS" not in variables.child_environment("jax", {}, "cpu", False, {})
     assert "XLA_FLAGS" not in variables.child_environment("torch", {}, "cpu", False, {}, devices=4)
