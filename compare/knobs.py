@@ -201,7 +201,9 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
             values[name] = value
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
-    if values["parallel"] == "ddp":  # its reductions are started by hooks of Python's, which no graph would replay
+    if values["parallel"] != NOT_PARALLEL:
+        # Torch's reductions are started by hooks of Python's, which no graph would replay; XLA aborted with both on two
+        # GPUs (docs/several-devices.md).
         values |= {name: KNOBS[name].default for name in ("graph-capture", "steps-per-dispatch") if name not in given}
     _check_together(f"{backend}:{tuning}", backend, device, values, given)
     return values

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-
 _THREADS_PER_VIRTUAL_DEVICE = 128
 
 
@@ -21,8 +20,8 @@ def child_environment(
 
     No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
     (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
-    the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU, JAX sees as many `devices` as asked, and
-    has a thread for every exchange between them that may be waited for at once: with fewer, all wait forever.
+    the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU, JAX sees as many `devices` as asked,
+    and has a thread for every exchange between them that may be waited for at once: with fewer, all wait forever.
     """
     added: dict[str, str] = {}
     flags: list[str] = []
