@@ -17,6 +17,7 @@ _NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 _ORIGINAL = (*_NATIVE, "photographs")
 _SYNTHETIC_WITHOUT_FOLDER = ("cifar10", "photographs")
 _SYNTHETIC = {"synthetic": "images", "shapes": "shapes"}
+_BATCHES = 10  # of synthetic images, two of them to test on; fewer where so many would not fit
 _BUILT_IN = {"digits": "its digits are embedded", **dict.fromkeys(_SYNTHETIC, "its images are synthetic")}
 
 
@@ -151,7 +152,11 @@ def _photographs(workload: Workload, folder: str, seed: int, epochs: int) -> Dat
 def _synthetic(
     workload: Workload, image: tuple[int, int, int], seed: int, batch_size: int, folder: str | None
 ) -> Dataset:
-    made = synthesised(workload, image, seed=seed, train=8 * batch_size, test=2 * batch_size)
+    from compare.data import synthetic
+
+    batches = max(2, min(_BATCHES, synthetic.most(image) // batch_size))
+    test = 2 if batches == _BATCHES else 1
+    made = synthesised(workload, image, seed=seed, train=(batches - test) * batch_size, test=test * batch_size)
     unread = "" if folder is None else f", {folder} not read: its images are of another size"
     return replace(made, source=f"{made.source}{unread}")
 
