@@ -1,6 +1,6 @@
 """The report that a person reads in a terminal after `samestep scale`: `render`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -11,6 +11,9 @@ from rich.text import Text
 from compare.measure.memory import DEFINITIONS
 from compare.report.measured import mebibytes
 from compare.report.sentences import DASH, counted, device, percent, plain, ratio_figures, sentence
+
+_MOST_LETTERS = 24
+_FIGURES = {"communication_seconds": "communication time", "memory_per_device_bytes": "memory per device"}
 
 
 def render(result: Mapping[str, Any], console: Console) -> None:
@@ -55,9 +58,9 @@ def definition(result: Mapping[str, Any]) -> str:
 
 def _table(result: Mapping[str, Any]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
-    table.add_column("devices", overflow="fold")
-    interval = f"{percent(result['spec']['confidence'], 6)} interval"
-    for title in ("images/s", "efficiency", interval, "MiB/device", "agreement"):
+    longest = max(len(plain(name)) for name in result["spec"]["contenders"])
+    table.add_column("devices", overflow="fold", min_width=min(longest, _MOST_LETTERS))
+    for title in ("images/s", "efficiency", "interval", "MiB/device", "agreement"):
         table.add_column(title, justify="right")
     for each in result["scaling"]:
         if each["devices"] == result["spec"]["devices"][0]:
@@ -99,13 +102,22 @@ def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
         if run["voided"]:
             reasons = "; ".join(dict.fromkeys(each["reason"] for each in run["voided"]))
             yield f"{counted(len(run['voided']), 'round')} void {where}: {reasons}"
-    lacking: dict[str, list[str]] = {}
+    lacking: dict[str, dict[str, list[int]]] = {}
     for each in result["scaling"]:
         for name, reason in each["absent"].items():
-            names = lacking.setdefault(f"{name.removesuffix('_bytes').replace('_', ' ')}: {reason}", [])
-            names.append(f"{each['contender']} on {each['devices']}")
-    for reason, names in lacking.items():
-        yield f"{reason} ({'all' if len(names) == len(result['scaling']) else ', '.join(names)})"
+            said = f"no {_FIGURES.get(name, name)}: {reason}"
+            lacking.setdefault(said, {}).setdefault(each["contender"], []).append(each["devices"])
+    for reason, of in lacking.items():
+        yield f"{reason} ({_places(of, result['spec'])})"
+
+
+def _places(of: Mapping[str, Sequence[int]], spec: Mapping[str, Any]) -> str:
+    """Return contenders, each with the numbers of devices unless these are all."""
+    named = [
+        name if list(counts) == spec["devices"] else f"{name} on {', '.join(map(str, counts))}"
+        for name, counts in of.items()
+    ]
+    return "all" if named == spec["contenders"] else "; ".join(named)
 
 
 def _claims(result: Mapping[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from compare.statistics import Ratio, independent_ratio
 Object = Mapping[str, Any]
 
 MODES = ("weak", "strong")
-COMMUNICATION = "not measured: no phase of a run tells the communication that computation does not hide"
+COMMUNICATION = "what of it computation does not hide is not measured yet"
 _TOLERANCE = 1e-9  # relative; another machine's logarithms may differ in the last digits
 
 

@@ -128,7 +128,7 @@ def test_the_report_has_every_figure(weak: tuple[Result, Path]) -> None:
     assert ["1", "8,000", "1", "1.0", "pass"] in cells
     assert ["2", "12,800", "0.800", f"0.800{DASH}0.800", "1.0", "pass"] in cells
     assert any(line.startswith("on 4 devices: other:stock+ddp takes ") for line in lines)
-    assert f"communication seconds: {efficiency.COMMUNICATION} (all)" in lines
+    assert f"no communication time: {efficiency.COMMUNICATION} (all)" in lines
     assert any(line.startswith("efficiency: images/s on N devices over N times those on 1; 95 %") for line in lines)
 
 

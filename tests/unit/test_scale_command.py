@@ -133,7 +133,7 @@ def test_contenders_that_disagree_are_exit_code_1_and_have_no_efficiency(
     assert out.endswith("result file: out/result.json\n")
     text = " ".join(out.split())
     assert "agreement on 2 devices: fail, first mismatch step1/gradient/dense.kernel" in text
-    assert "efficiency: no agreement on 1 device (fake:stock+ddp on 1, other:stock+ddp on 1)" in text
+    assert "no efficiency: no agreement on 1 device (fake:stock+ddp on 1; other:stock+ddp on 1)" in text
     assert "INVALID, their times must not be compared" in text
     result = stored.load(program.folder / "out/result.json")
     assert [each["efficiency"] for each in result["scaling"]] == [None] * 4
