@@ -143,6 +143,15 @@ def test_no_efficiency_without_agreement_or_proof() -> None:
     assert listed(runs)[1]["efficiency"] is not None
 
 
+def test_the_worst_certificate_of_a_contender_counts() -> None:
+    run = made(1, 64, FIRST, FIRST)
+    run["contenders"].append(make_contender("third"))
+    passed = run["agreement"]["pairs"][0]
+    run["agreement"]["pairs"].append({**passed, "contender": "third", "status": "fail"})
+    found = efficiency.entries([run], ("ddp", "sharded", "ddp"), "weak")
+    assert [each["agreement"] for each in found] == ["fail", "pass", "fail"]
+
+
 def test_memory_and_communication_say_why_they_are_absent() -> None:
     runs = weak()
     runs[0]["contenders"][0]["memory"] |= {"live_peak_bytes": None, "absent": {"live_peak_bytes": "no statistics"}}

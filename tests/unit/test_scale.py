@@ -176,6 +176,13 @@ def test_a_stored_scaling_that_was_changed_is_refused(
     assert said in str(refusal.value)
 
 
+def test_only_what_would_be_read_is_written(weak: tuple[Result, Path], tmp_path: Path) -> None:
+    for broken in ({"kind": "fit"}, {"runs": weak[0]["runs"][::-1]}):
+        with pytest.raises(Refused):
+            stored.write({**weak[0], **broken}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_scaling_is_no_comparison_and_says_so(weak: tuple[Result, Path]) -> None:
     with pytest.raises(Refused, match=r"is of samestep scale; allowed: .* devices-1/result\.json"):
         results.load(weak[1] / "result.json")
