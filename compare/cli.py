@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from compare import __version__
-from compare.commands import agree, bundle, compare, diff, endings, fit, lists, map, report, reproduce, selftest, verify
+from compare.commands import (
+    agree,
+    bundle,
+    compare,
+    diff,
+    endings,
+    fit,
+    lists,
+    map,
+    report,
+    reproduce,
+    scale,
+    selftest,
+    verify,
+)
 from compare.interface import Refused
 from compare.report.sentences import printable
 
@@ -43,6 +57,7 @@ COMMANDS = (
     report.report,
     selftest.selftest,
     fit.fit,
+    scale.scale,
     reproduce.reproduce,
     diff.diff,
     bundle.bundle,

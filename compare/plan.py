@@ -137,12 +137,12 @@ def make(
     chosen, resolved = check(workload, precision, device, rounds)
     size = chosen.batch_size if batch_size is None else batch_size
     passes = chosen.epochs if epochs is None else epochs
-    _whole("--batch-size", size, 2)  # batch norm has no variance over one image
-    _whole("--accumulate", accumulate, 1)
+    whole("--batch-size", size, 2)  # batch norm has no variance over one image
+    whole("--accumulate", accumulate, 1)
     if size % accumulate or size < 2 * accumulate:
         raise Refused(f"--accumulate {accumulate} with batch {size} is not allowed; allowed: equal parts of 2 or more")
-    _whole("--epochs", passes, 1)
-    _whole("--seed", seed, 0)
+    whole("--epochs", passes, 1)
+    whole("--seed", seed, 0)
     if design not in DESIGNS:
         raise Refused(f"unknown design {design!r}; allowed: {', '.join(DESIGNS)}")
     if not 0 < margin < 1:
@@ -195,7 +195,7 @@ def check(
     if precision == "tf32" and resolved == "cpu":
         raise Refused("precision tf32 needs --device cuda: a CPU has no TF32; allowed on cpu: all others")
     if rounds is not None:
-        _whole("--rounds", rounds, 2)
+        whole("--rounds", rounds, 2)
     return chosen, resolved
 
 
@@ -206,7 +206,7 @@ def _check_devices(plan: Plan) -> None:
         for contender in plan.contenders
     }
     several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
-    _whole("--devices", count, 1)
+    whole("--devices", count, 1)
     if plan.batch_norm not in BATCH_NORMS:
         raise Refused(f"--batch-norm {plan.batch_norm} is not allowed; allowed: {', '.join(BATCH_NORMS)}")
     if count > 1 and not several:
@@ -279,6 +279,11 @@ def _device(name: str) -> str:
     return "cpu"
 
 
-def _whole(option: str, value: int, least: int) -> None:
+def whole(option: str, value: int, least: int) -> None:
+    """Check a whole number that an option was given.
+
+    Raises:
+        Refused: below `least`, or above `LARGEST`.
+    """
     if not least <= value <= LARGEST:
         raise Refused(f"{option} {value} is not allowed; allowed: a whole number from {least} to {LARGEST}")

@@ -18,6 +18,7 @@ from compare.untrusted import SHORT, SIZE_LIMIT
 
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
+SCHEMA = "result.schema.json"
 
 
 def validate(result: Any) -> None:
@@ -28,12 +29,21 @@ def validate(result: Any) -> None:
             for NaN and Infinity, for integers outside 64 bits, and for parts that contradict each other
             (`compare.consistency`).
     """
-    untrusted.check_plain(result)
+    conform(result, SCHEMA)
+    consistency.check(result)
+
+
+def conform(value: Any, schema: str) -> None:
+    """Check an object against a schema that is shipped with the package, a file's name, and as JSON (`validate`).
+
+    Raises:
+        Refused: with the path of the first fault.
+    """
+    untrusted.check_plain(value)
     try:
-        _validator()(result)
+        _validator(schema)(value)
     except fastjsonschema.JsonSchemaValueException as error:
         raise Refused(_explain(error)) from None
-    consistency.check(result)
 
 
 def write(result: Mapping[str, Any], folder: Path) -> Path:
@@ -90,9 +100,14 @@ def parse(data: bytes) -> dict[str, Any]:
     """Return the result object that the bytes of a result file hold.
 
     Raises:
-        Refused: for what is no JSON (`compare.untrusted.parse`), comes from a newer samestep, or breaks the schema.
+        Refused: for what is no JSON (`compare.untrusted.parse`), comes from a newer samestep or another command, or
+            breaks the schema.
     """
     result = untrusted.parse(data)
+    if isinstance(result, dict) and "scaling" in result:
+        raise Refused(
+            "is of samestep scale; allowed: the result of one number of devices, such as devices-1/result.json"
+        )
     _check_version(result)
     validate(result)
     return cast("dict[str, Any]", result)
@@ -107,11 +122,15 @@ def _check_version(result: Any) -> None:
         )
 
 
-@lru_cache(maxsize=1)
-def _validator() -> Callable[[Any], Any]:
-    text = (Path(__file__).parent / "result.schema.json").read_text(encoding="utf-8")
-    # fastjsonschema turns the schema, which is ours, into Python code; no result ever becomes code.
-    return cast("Callable[[Any], Any]", fastjsonschema.compile(json.loads(text), use_formats=False))
+@lru_cache
+def _validator(schema: str) -> Callable[[Any], Any]:
+    def read(name: str) -> Any:
+        return json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+
+    # fastjsonschema turns the schema, which is ours, into Python code; no result ever becomes code. A schema may refer
+    # to another by its file's name, which is an address without a scheme.
+    compiled = fastjsonschema.compile(read(schema), handlers={"": read}, use_formats=False)
+    return cast("Callable[[Any], Any]", compiled)
 
 
 def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:

@@ -46,6 +46,11 @@ BatchNorm = Annotated[
     str,
     typer.Option(help="Batch norm over devices: sync (statistics of the whole batch) or local (each device's part)."),
 ]
+DeviceCounts = Annotated[
+    str, typer.Option("--devices", help="Numbers of devices, joined by ','; the others are held against the first.")
+]
+Rounds = Annotated[int, typer.Option(help="Rounds of fresh processes.")]
+Paper = Annotated[bool, typer.Option("--paper", help="20 rounds.")]
 Precision = Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training set. Default: the workload's.")]

@@ -14,8 +14,10 @@ from compare.interface import Array, Batch, Refused
 from compare.workloads import Workload
 
 _NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
+_ORIGINAL = (*_NATIVE, "photographs")
 _SYNTHETIC_WITHOUT_FOLDER = ("cifar10", "photographs")
 _SYNTHETIC = {"synthetic": "images", "shapes": "shapes"}
+_BATCHES = 10  # of synthetic images, two of them to test on; fewer where so many would not fit
 _BUILT_IN = {"digits": "its digits are embedded", **dict.fromkeys(_SYNTHETIC, "its images are synthetic")}
 
 
@@ -59,9 +61,8 @@ def load(
         Refused: unknown dataset, folder missing or not wanted, file missing or damaged (named, with the byte offset),
             `batch_size` or `image_size` outside what is possible.
     """
-    natives = {**_NATIVE, "photographs": workload.model.image}
-    if workload.data not in (*natives, *_SYNTHETIC):
-        allowed = ", ".join((*natives, *_SYNTHETIC))
+    if workload.data not in (*_ORIGINAL, *_SYNTHETIC):
+        allowed = ", ".join((*_ORIGINAL, *_SYNTHETIC))
         raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {allowed}")
     if batch_size < 1:
         raise Refused(f"batch size {batch_size}: allowed are 1 and more")
@@ -69,8 +70,8 @@ def load(
         raise Refused(f"image size {image_size}: allowed are 1 pixel and more")
     if folder is not None and workload.data in _BUILT_IN:
         raise Refused(f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}")
-    image = workload.model.resized(image_size).image
-    if image != natives.get(workload.data) or (workload.data in _SYNTHETIC_WITHOUT_FOLDER and folder is None):
+    if made_for_batch(workload, folder, image_size):
+        image = workload.model.resized(image_size).image
         dataset = _synthetic(workload, image, seed, batch_size, folder)
     else:
         try:
@@ -83,6 +84,13 @@ def load(
             f"batch size {batch_size} is larger than the training set, {dataset.source}; allowed: 1 to {count}"
         )
     return dataset
+
+
+def made_for_batch(workload: Workload, folder: str | None, image_size: int | None = None) -> bool:
+    """Whether `load` makes synthetic images, as many as some batches take; else the data are the same at any batch."""
+    image = workload.model.resized(image_size).image
+    native = {**_NATIVE, "photographs": workload.model.image}.get(workload.data)
+    return image != native or (workload.data in _SYNTHETIC_WITHOUT_FOLDER and folder is None)
 
 
 def synthesised(workload: Workload, image: tuple[int, int, int], *, seed: int, train: int, test: int) -> Dataset:
@@ -144,7 +152,11 @@ def _photographs(workload: Workload, folder: str, seed: int, epochs: int) -> Dat
 def _synthetic(
     workload: Workload, image: tuple[int, int, int], seed: int, batch_size: int, folder: str | None
 ) -> Dataset:
-    made = synthesised(workload, image, seed=seed, train=8 * batch_size, test=2 * batch_size)
+    from compare.data import synthetic
+
+    batches = max(2, min(_BATCHES, synthetic.most(image) // batch_size))
+    test = 2 if batches == _BATCHES else 1
+    made = synthesised(workload, image, seed=seed, train=(batches - test) * batch_size, test=test * batch_size)
     unread = "" if folder is None else f", {folder} not read: its images are of another size"
     return replace(made, source=f"{made.source}{unread}")
 

@@ -12,9 +12,10 @@ def advice(plan: Plan, contender: Contender) -> str:
     Empty where a try failed for anything else than memory.
     """
     tester, size = Tester(plan, contender, None), plan.batch_size
-    least = SMALLEST_BATCH * plan.accumulate
+    parts = plan.accumulate * plan.devices  # of a batch, all equal
+    least = SMALLEST_BATCH * parts
     while size > least:
-        size = max(least, size // 2 // plan.accumulate * plan.accumulate)
+        size = max(least, size // 2 // parts * parts)
         try:
             if tester.fits(size, None):
                 return f"batch {size:,} trains"

@@ -22,7 +22,10 @@ class Reading:
 
 
 def read(children: Collection[int]) -> Reading:
-    """Read CPU times of the CPUs that this process may use, and those of this process and `children`."""
+    """Read CPU times of the CPUs that this process may use, and those of this process and `children`.
+
+    What a child has started counts with it: the ranks of data-parallel training. A process that has ended does not.
+    """
     cpus = psutil.cpu_times(percpu=True)
     allowed = os.sched_getaffinity(0) if sys.platform == "linux" else range(len(cpus))
     idle = ("idle", "iowait", "guest", "guest_nice")  # guest time is also in user time
@@ -33,7 +36,7 @@ def read(children: Collection[int]) -> Reading:
         for name, seconds in cpus[cpu]._asdict().items()
         if name not in idle
     )
-    own = sum(_seconds(pid) for pid in (os.getpid(), *children))
+    own = _seconds(os.getpid()) + sum(_seconds(pid) for child in children for pid in (child, *_descendants(child)))
     return Reading(time.monotonic(), busy, own)
 
 
@@ -42,6 +45,13 @@ def foreign_cores(before: Reading, after: Reading) -> float:
     seconds = (after.busy - before.busy) - (after.own - before.own)
     elapsed = after.time - before.time
     return seconds / elapsed if elapsed > 0 and seconds > LEAST_SECONDS else 0.0
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        return [process.pid for process in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 def _seconds(pid: int) -> float:

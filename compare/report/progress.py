@@ -10,8 +10,11 @@ from compare.launcher import Progress as Callback
 
 
 @contextmanager
-def shown() -> Generator[Callback]:
-    """Return a progress callback for the `with` block; it shows nothing where standard error is no terminal."""
+def shown(part: str = "") -> Generator[Callback]:
+    """Return a progress callback for the `with` block; it shows nothing where standard error is no terminal.
+
+    `part` is said before each phase.
+    """
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal)
@@ -19,6 +22,6 @@ def shown() -> Generator[Callback]:
         task = bar.add_task("starting", total=1)
 
         def advance(phase: str, done: int, total: int) -> None:
-            bar.update(task, description=phase, completed=done, total=total, refresh=True)
+            bar.update(task, description=f"{part}{phase}", completed=done, total=total, refresh=True)
 
         yield advance

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from compare import certification, contenders, plan
+from compare import certification, contenders, knobs, plan
 from compare.measure import voiding
 from compare.plan import Plan
 from tests.fakebackend import BACKENDS
@@ -34,6 +34,7 @@ def register(
     """Let this process know the fake backends, scripted by name."""
     for name, value in BACKENDS.items():
         monkeypatch.setitem(contenders.BACKENDS, name, value)
+        monkeypatch.setitem(knobs.PARALLEL, name, ("ddp",))
     # Scripted time does not mind other programs.
     monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
     # On every machine as on a small one, because scripts number a backend's processes.

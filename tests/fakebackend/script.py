@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class Behaviour:
 
     Attributes:
         step_seconds: scripted time of one training step.
+        slowdown: by number of devices, as text, how many times as long a step takes there; 1 where it is not listed.
         compile_seconds: scripted time that the first step of each process takes more, halved from process to process.
         launch_noise: standard deviation of ln(speed) from process to process.
         step_noise: standard deviation of ln(time) from block to block.
@@ -39,6 +41,7 @@ class Behaviour:
     """
 
     step_seconds: float = 1e-3
+    slowdown: Mapping[str, float] = field(default_factory=dict[str, float])
     compile_seconds: float = 0.0
     launch_noise: float = 0.0
     step_noise: float = 0.0

@@ -28,6 +28,7 @@ _NAN_AFTER = 5
 class FakeSession:
     def __init__(self, spec: RunSpec, script: Script, inputs: int) -> None:
         self._spec, self._script, self._inputs = spec, script, inputs
+        self._slowdown = script.behaviour.slowdown.get(str(spec.devices), 1.0)
         self._dtype = np.dtype(spec.precision)
         self._queued = self._step = self._fed = 0
         self._batches: list[Batch] = []
@@ -54,7 +55,7 @@ class FakeSession:
         self._script.at("run")
         self._script.hold(self._spec.batch_size, self._spec.memory_limit_bytes)
         self._queued += steps
-        self._script.advance(_DISPATCH * steps)
+        self._script.advance(_DISPATCH * steps * self._slowdown)
 
     def wait(self) -> None:
         self._script.at("wait")
@@ -119,7 +120,7 @@ class FakeSession:
             loss, _, _ = self._train(batch)
             spoilt = self._script.has("nan-loss") and self._step > _NAN_AFTER
             self._losses.append(float("nan") if spoilt else float(loss))
-        self._script.advance((1 - _DISPATCH) * steps)
+        self._script.advance((1 - _DISPATCH) * steps * self._slowdown)
 
     def _train(self, batch: Batch) -> tuple[Array, Array, Arrays]:
         count = len(batch.labels)

@@ -171,8 +171,20 @@ def test_synthetic_classes_can_be_told_apart() -> None:
 
 
 def test_synthetic_images_beyond_memory_are_refused() -> None:
-    with pytest.raises(Refused, match=r"10000000 synthetic images .*allowed: 699050"):
+    with pytest.raises(Refused, match=r"2000000 synthetic images .*allowed: 699050"):
         load(CIFAR, folder=None, seed=0, batch_size=1_000_000)
+
+
+@pytest.mark.parametrize(("fit", "train", "test"), [(11, 8, 2), (10, 8, 2), (9, 8, 1), (6, 5, 1), (2, 1, 1)])
+def test_large_batches_of_synthetic_images_are_fewer(
+    monkeypatch: pytest.MonkeyPatch, fit: int, train: int, test: int
+) -> None:
+    size = 32
+    monkeypatch.setattr(synthetic, "MOST_BYTES", fit * size * 4 * 32 * 32 * 3)
+    dataset = load(CIFAR, folder=None, seed=0, batch_size=size)
+    assert (len(dataset.train.labels), len(dataset.test.labels)) == (train * size, test * size)
+    with pytest.raises(Refused, match="synthetic images of"):
+        load(CIFAR, folder=None, seed=0, batch_size=fit * size)
 
 
 def test_an_epoch_has_distinct_full_contiguous_batches_in_pairs() -> None:

@@ -26,6 +26,12 @@ def test_the_batch_that_trains_stands_in_the_reason(stage: Stage, most: int, acc
     assert bad["reason"].endswith(f"; {advice}")
 
 
+def test_the_batch_that_trains_is_one_of_equal_parts_on_every_device(stage: Stage) -> None:
+    script = {"other": {"most_images": 40}}
+    result = stage.run("fake:stock+ddp", "other:stock+ddp", script=script, batch_size=63, devices=3, agreement=False)
+    assert result["contenders"][1]["reason"].endswith("; batch 30 trains")
+
+
 def test_only_batches_down_to_the_one_that_trains_are_tried(stage: Stage) -> None:
     stage.agree(script={"other": {"most_images": 20}})
     processes = {process for name, process, *_ in stage.calls("open") if name == "other"}

@@ -1,4 +1,6 @@
 import itertools
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -100,6 +102,20 @@ def test_another_program_on_the_cpu_is_seen_and_a_child_is_not():
             other.kill()
     assert foreign > 0.25
     assert own < foreign - 0.25
+
+
+@pytest.mark.alone
+def test_what_a_child_has_started_is_not_another_program():
+    code = f"import subprocess; subprocess.run({[sys.executable, '-c', 'while True: pass']!r})"
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as child:
+        try:
+            time.sleep(0.5)
+            before = load.read([child.pid])
+            time.sleep(1.0)
+            after = load.read([child.pid])
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+    assert after.own - before.own > 0.1
 
 
 def test_what_ticks_cannot_tell_is_none():

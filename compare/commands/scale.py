@@ -1,0 +1,84 @@
+"""`samestep scale`."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from compare import files
+from compare.commands import endings, options
+from compare.contenders import spread, tuned
+from compare.interface import Refused
+from compare.naming import DEFAULT_CONTENDERS
+from compare.report import figures
+from compare.report import scaling as scaling_report
+from compare.report.plots import scaling
+from compare.report.plots.canvas import Picture
+from compare.scaling import stored, sweep
+
+
+def scale(
+    contenders: options.Contenders = None,
+    devices: options.DeviceCounts = "1,2",
+    strong: Annotated[
+        bool, typer.Option("--strong", help="The same batch over all devices at each number, in place of one each.")
+    ] = False,
+    parallel: options.Parallel = None,
+    tuning: options.Tuning = None,
+    knobs: options.Knobs = None,
+    workload: options.WorkloadName = "digits-cnn",
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images per step of each device, with --strong of all. Default: the workload's.")
+    ] = None,
+    batch_norm: options.BatchNorm = "sync",
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
+    rounds: options.Rounds = 10,
+    quick: Annotated[bool, typer.Option("--quick", help="5 rounds.")] = False,
+    paper: options.Paper = False,
+    epochs: options.Epochs = None,
+    seed: options.Seed = 0,
+    data: options.Data = None,
+    deterministic: options.Deterministic = False,
+    deadline: options.Deadline = None,
+    out: options.Out = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare contenders on more and more devices, and say how well each uses them; write DIR/result.json, scaling.svg.
+
+    Weak scaling: every device has --batch-size images of a step. With --strong, all devices together have. Contenders
+    that do not say how they split a batch take ddp (torch) and sharded (jax). DIR/devices-N has each whole comparison.
+    """
+    if quick and paper:
+        raise Refused("--quick and --paper exclude each other")
+    folder, command = out or endings.default_out(), ["samestep", *sys.argv[1:]]
+    task = sweep.make(
+        spread(spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel), sweep.WAYS),
+        sweep.counts(devices),
+        out=folder,
+        strong=strong,
+        workload=workload,
+        batch_size=batch_size,
+        precision=precision,
+        device=device,
+        data_folder=data,
+        batch_norm=batch_norm,
+        rounds=5 if quick else 20 if paper else rounds,
+        epochs=epochs,
+        seed=seed,
+        deterministic=deterministic,
+        deadline=deadline,
+    )
+    found = sweep.run(task, command)
+    result = stored.result(task, found, command)
+    path = stored.write(result, folder)
+    if isinstance(picture := scaling.picture(result), Picture):
+        files.write({folder / "scaling.svg": figures.vector(picture, "svg")})
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        scaling_report.render(result, Console())
+        typer.echo(f"\nresult file: {path}")
+    raise typer.Exit(max(endings.exit_code(run) for run, _ in found))

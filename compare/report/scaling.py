@@ -1,0 +1,135 @@
+"""The report that a person reads in a terminal after `samestep scale`: `render`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from compare.measure.memory import DEFINITIONS
+from compare.report.measured import mebibytes
+from compare.report.sentences import DASH, counted, device, percent, plain, ratio_figures, sentence
+
+_MOST_LETTERS = 24
+_FIGURES = {"communication_seconds": "communication time", "memory_per_device_bytes": "memory per device"}
+
+
+def render(result: Mapping[str, Any], console: Console) -> None:
+    """Print the object of a scaling's result file (`compare.scaling.stored`).
+
+    A table, what is lacking and why, the comparison on each number of devices, and definitions.
+    """
+
+    def say(text: str) -> None:
+        console.print(Text(plain(text)))
+
+    say(heading(result))
+    console.print()
+    console.print(_table(result))
+    for part in (list(_remarks(result)), list(_claims(result)), list(_definitions(result))):
+        console.print()
+        for line in part:
+            say(line)
+
+
+def heading(result: Mapping[str, Any]) -> str:
+    """Return in words what was scaled, on what and how often."""
+    spec = result["spec"]
+    return (
+        f"{spec['mode']} scaling of {spec['workload']} on {device(result)} in {spec['precision']}: {batch(spec)}, "
+        f"batch norm {spec['batch_norm']}, {counted(spec['rounds'], 'round')} on each number of devices, seed "
+        f"{spec['seed']}"
+    )
+
+
+def batch(spec: Mapping[str, Any]) -> str:
+    """Return in words how many images a step has."""
+    return f"batch {spec['batch_size']}" + (" for each device" if spec["mode"] == "weak" else " over all devices")
+
+
+def definition(result: Mapping[str, Any]) -> str:
+    """Return what the efficiency in a result is."""
+    fewest = result["spec"]["devices"][0]
+    times = "N times" if fewest == 1 else f"N/{fewest} times"
+    return f"images/s on N devices over {times} those on {fewest}"
+
+
+def _table(result: Mapping[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
+    longest = max(len(plain(name)) for name in result["spec"]["contenders"])
+    table.add_column("devices", overflow="fold", min_width=min(longest, _MOST_LETTERS))
+    for title in ("images/s", "efficiency", "interval", "MiB/device", "agreement"):
+        table.add_column(title, justify="right")
+    for each in result["scaling"]:
+        if each["devices"] == result["spec"]["devices"][0]:
+            table.add_row(Text(plain(each["contender"])))
+        speed, memory = each["images_per_second"], each["memory_per_device_bytes"]
+        cells = (
+            f"  {each['devices']}",
+            DASH if speed is None else f"{speed:,.0f}",
+            *_efficiency(each),
+            DASH if memory is None else mebibytes(memory),
+            each["agreement"],
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _efficiency(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the efficiency of one contender on one number of devices, and its interval, in figures or a dash."""
+    found = entry["efficiency"]
+    if found is None:
+        return DASH, DASH
+    if found["low"] == found["high"] == 1:
+        return "1", ""  # on the fewest devices, by definition
+    estimate, low, high = ratio_figures(found)
+    return estimate, f"{low}{DASH}{high}"
+
+
+def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
+    """Say what failed, where step times do not count, and why figures are missing, each reason once."""
+    for each in result["scaling"]:
+        if each["status"] != "ok":
+            yield f"{each['contender']} on {counted(each['devices'], 'device')}: {each['status']}, {each['reason']}"
+    for run in result["runs"]:
+        where, agreement = f"on {counted(run['devices'], 'device')}", run["agreement"]
+        if agreement["status"] == "fail":
+            yield f"agreement {where}: fail, first mismatch {agreement['first_mismatch'] or 'not known'}"
+        elif agreement["status"] == "skipped":
+            yield f"agreement {where}: skipped, {agreement['reason']}"
+        if run["voided"]:
+            reasons = "; ".join(dict.fromkeys(each["reason"] for each in run["voided"]))
+            yield f"{counted(len(run['voided']), 'round')} void {where}: {reasons}"
+    lacking: dict[str, dict[str, list[int]]] = {}
+    for each in result["scaling"]:
+        for name, reason in each["absent"].items():
+            said = f"no {_FIGURES.get(name, name)}: {reason}"
+            lacking.setdefault(said, {}).setdefault(each["contender"], []).append(each["devices"])
+    for reason, of in lacking.items():
+        yield f"{reason} ({_places(of, result['spec'])})"
+
+
+def _places(of: Mapping[str, Sequence[int]], spec: Mapping[str, Any]) -> str:
+    """Return contenders, each with the numbers of devices unless these are all."""
+    named = [
+        name if list(counts) == spec["devices"] else f"{name} on {', '.join(map(str, counts))}"
+        for name, counts in of.items()
+    ]
+    return "all" if named == spec["contenders"] else "; ".join(named)
+
+
+def _claims(result: Mapping[str, Any]) -> Iterator[str]:
+    for run in result["runs"]:
+        for comparison in run["comparisons"]:
+            yield f"on {counted(run['devices'], 'device')}: {sentence(comparison)}"
+
+
+def _definitions(result: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"efficiency: {definition(result)}; {percent(result['spec']['confidence'], 6)} interval, Welch's t over the "
+        "rounds of both numbers of devices"
+    )
+    yield f"MiB/device: {DEFINITIONS['live_peak_bytes']}, on one device, the batches that lie there included"
+    yield "agreement: the certificate of the contenders with each other, on that number of devices"

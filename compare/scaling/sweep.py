@@ -1,0 +1,118 @@
+"""`samestep scale`: the same contenders on more and more devices, a comparison for each number of devices."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compare import conduct, contenders, data, knobs, plan
+from compare.contenders import Contender
+from compare.interface import Refused
+from compare.plan import Plan
+
+WAYS = "ddp,sharded"
+"""How contenders that do not say so split a batch over devices, as the option --parallel has it."""
+
+MOST_COUNTS = 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """What `run` carries out. Build it with `make`, which refuses what cannot be done.
+
+    Attributes:
+        plans: a comparison for each number of devices, from the fewest on.
+        ways: the value of the knob `parallel` of each contender.
+        mode: one of `compare.scaling.efficiency.MODES`.
+        batch_size: images per step, of each device in weak scaling, of all together in strong.
+        out: folder of the result; each plan has a folder of its own in it.
+    """
+
+    plans: tuple[Plan, ...]
+    ways: tuple[str, ...]
+    mode: str
+    batch_size: int
+    out: Path
+
+
+def counts(text: str) -> list[int]:
+    """Return the numbers of devices of the option --devices, written 1,2,4.
+
+    Raises:
+        Refused: for what is not two or more whole numbers that increase.
+    """
+    parts = text.split(",")
+    found = [int(part) if part.isascii() and part.isdigit() and len(part) <= 4 else 0 for part in parts]
+    increasing = all(first < second for first, second in itertools.pairwise(found))
+    if not 2 <= len(found) <= MOST_COUNTS or found[0] < 1 or not increasing:
+        raise Refused(
+            f"--devices {text} is not allowed; allowed: 2 to {MOST_COUNTS} whole numbers that increase, joined by ',', "
+            "for example 1,2,4"
+        )
+    return found
+
+
+def make(
+    texts: Sequence[str],
+    devices: Sequence[int],
+    *,
+    out: Path,
+    strong: bool = False,
+    workload: str = "digits-cnn",
+    batch_size: int | None = None,
+    precision: str = "float32",
+    device: str = "auto",
+    data_folder: str | None = None,
+    **options: Any,
+) -> Task:
+    """Return the task for contenders as a user writes them, all with a way to use several devices.
+
+    `devices` are the numbers of devices (`counts`); `batch_size` defaults to the workload's, images for each device or,
+    in `strong` scaling, for all of them; the others, `options` too, are those of `compare.plan.make`.
+
+    Raises:
+        Refused: for anything that could not be honoured, before any process starts.
+    """
+    chosen, resolved = plan.check(workload, precision, device)
+    size = chosen.batch_size if batch_size is None else batch_size
+    plan.whole("--batch-size", size, 2)
+    for count in devices if strong else ():
+        if size % count:
+            raise Refused(f"--batch-size {size} on {count} devices is not allowed with --strong; allowed: equal parts")
+    ways = tuple(_way(each, resolved, workload) for each in contenders.parse(texts))
+    plans: list[Plan] = []
+    for count in reversed(devices):  # what the most devices can do, fewer can: nothing is refused after the first
+        shared = plans and (strong or not data.made_for_batch(chosen, data_folder))
+        made = plan.make(
+            texts,
+            out=out / f"devices-{count}",
+            workload=workload,
+            precision=precision,
+            device=device,
+            data_folder=data_folder,
+            devices=count,
+            batch_size=size if strong else size * count,
+            dataset=plans[0].dataset if shared else None,
+            energy=False,
+            **options,
+        )
+        plans.insert(0, made)
+    return Task(tuple(plans), ways, "strong" if strong else "weak", size, out)
+
+
+def run(task: Task, command: Sequence[str]) -> list[tuple[dict[str, Any], Path]]:
+    """Carry out the comparison of every number of devices; return each one's result with its file, in order.
+
+    A contender that fails on some number of devices has failed there only.
+    """
+    return [conduct.carried_out(each, command, part=f"{each.devices} devices: ") for each in task.plans]
+
+
+def _way(contender: Contender, device: str, workload: str) -> str:
+    way = knobs.resolve(contender.backend, contender.tuning, device, workload)["parallel"]
+    if way == knobs.NOT_PARALLEL:
+        raise Refused(
+            f"{contender.name} does not say how it uses several devices; allowed: --parallel WAY, or +WAY in its tuning"
+        )
+    return str(way)

@@ -1,0 +1,26 @@
+"""`samestep scale` with both frameworks on parts of a CPU: they train, agree on each number, and are timed."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from compare.measure import voiding
+from compare.scaling import stored, sweep
+
+
+@pytest.mark.thorough
+def test_both_frameworks_train_and_agree_on_one_and_on_two_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)  # what is timed does not matter, only that it is
+    task = sweep.make(
+        ["torch:stock+ddp", "jax:stock+sharded"], [1, 2], out=tmp_path, device="cpu", rounds=2, epochs=1, batch_size=32
+    )
+    result = stored.result(task, sweep.run(task, []), [])
+    assert stored.load(stored.write(result, tmp_path)) == result
+    for each in result["scaling"]:
+        assert (each["status"], each["reason"], each["unproven"], each["agreement"]) == ("ok", None, None, "pass")
+        assert each["images_per_second"] > 0
+        assert each["efficiency"]["low"] <= each["efficiency"]["estimate"] <= each["efficiency"]["high"]
+        assert set(each["absent"]) == {"communication_seconds", "memory_per_device_bytes"}

@@ -1,0 +1,240 @@
+"""`samestep scale` with the fake backends: scripted step times on each number of devices come out as efficiencies."""
+
+import hashlib
+import io
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import referencing
+from rich.console import Console
+
+from compare import data, environment, plan, results
+from compare.data import Dataset
+from compare.interface import Refused
+from compare.report import scaling as scaling_report
+from compare.report.plots import scaling
+from compare.report.plots.canvas import Absent, Picture
+from compare.report.sentences import DASH
+from compare.scaling import efficiency, stored, sweep
+from tests.fakebackend import plans
+
+Result = dict[str, Any]
+CONTENDERS = ("fake:stock+ddp", "other:stock+ddp")
+
+
+class Stage:
+    """Runs whole scalings of scripted contenders in a folder of their own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.out, self._monkeypatch = folder, folder / "out", monkeypatch
+
+    def make(self, devices: str, *texts: str, script: dict[str, Any] | None = None, **changes: Any) -> sweep.Task:
+        plans.register(self._monkeypatch, self.folder, script)
+        values: dict[str, Any] = {"rounds": 2, "epochs": 1, "device": "cpu", "deadline": 20.0, "batch_size": 8}
+        return sweep.make(texts or CONTENDERS, sweep.counts(devices), out=self.out, **(values | changes))
+
+    def run(self, devices: str, *texts: str, script: dict[str, Any] | None = None, **changes: Any) -> Result:
+        """Return the object of the result file."""
+        task = self.make(devices, *texts, script=script, **changes)
+        found = sweep.run(task, ["samestep", "scale"])
+        assert not plans.remaining(plans.started(self.folder), within=0.5)
+        result = stored.result(task, found, ["samestep", "scale"])
+        assert stored.load(stored.write(result, self.out)) == result
+        return result
+
+
+def figures(result: Result, name: str) -> list[Any]:
+    """Return the efficiencies of a contender."""
+    return [each["efficiency"]["estimate"] for each in result["scaling"] if name in each["contender"]]
+
+
+def printed(result: Result) -> list[str]:
+    """Return the lines of the terminal's report."""
+    console = Console(file=io.StringIO(), width=1000)
+    scaling_report.render(result, console)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def weak(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Result, Path]]:
+    """One weak scaling, on 1, 2 and 4 devices, of a contender without noise and one with; and its folder."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        stage = Stage(tmp_path_factory.mktemp("weak"), monkeypatch)
+        noisy = {"launch_noise": 0.02, "step_noise": 0.02, "step_seconds": 2e-3}
+        script = {"fake": {"slowdown": {"2": 1.25, "4": 1.6}}, "other": noisy}
+        yield stage.run("1,2,4", script=script, rounds=3), stage.out
+
+
+def test_weak_scaling_gives_every_device_the_batch(weak: tuple[Result, Path]) -> None:
+    result, _ = weak
+    assert figures(result, "fake") == pytest.approx([1, 0.8, 0.625])
+    assert figures(result, "other") == pytest.approx([1, 1, 1], rel=0.1)
+    assert [each["images_per_second"] for each in result["scaling"][:3]] == pytest.approx([8000, 12800, 20000])
+    assert [each["batch_size"] for each in result["scaling"]] == [8, 16, 32] * 2
+    assert {each["agreement"] for each in result["scaling"]} == {"pass"}
+    assert {each["parallel"] for each in result["scaling"]} == {"ddp"}
+    assert (result["spec"]["mode"], result["spec"]["batch_size"]) == ("weak", 8)
+    for each in result["scaling"][4:]:
+        assert each["efficiency"]["low"] < each["efficiency"]["estimate"] < each["efficiency"]["high"]
+
+
+def test_each_number_of_devices_has_its_own_whole_result(weak: tuple[Result, Path]) -> None:
+    result, folder = weak
+    assert [run["file"] for run in result["runs"]] == [f"devices-{count}/result.json" for count in (1, 2, 4)]
+    runs = [results.load(folder / run["file"]) for run in result["runs"]]
+    for run, whole in zip(result["runs"], runs, strict=True):
+        assert whole["spec"]["devices"] == run["devices"]
+        assert whole["spec"]["batch_size"] == run["batch_size"] == 8 * run["devices"]
+        assert {each["settings"]["batch_size"] for each in whole["contenders"]} == {run["batch_size"]}
+        assert whole["comparisons"] == run["comparisons"]
+        assert not whole["spec"]["energy_requested"]
+        assert hashlib.sha256((folder / run["file"]).read_bytes()).hexdigest() == run["sha256"]
+    assert efficiency.entries(runs, ("ddp", "ddp"), "weak") == result["scaling"]
+
+
+def test_the_schema_is_draft_07_and_a_second_implementation_agrees(weak: tuple[Result, Path]) -> None:
+    shipped = [
+        json.loads((Path(results.__file__).parent / name).read_text()) for name in (stored.SCHEMA, results.SCHEMA)
+    ]
+    own, other = shipped
+    jsonschema.Draft7Validator.check_schema(own)
+    registry = referencing.Registry().with_resource(results.SCHEMA, referencing.Resource.from_contents(other))
+    validator = jsonschema.Draft7Validator(own, registry=registry)
+    validator.validate(weak[0])
+    for key in own["required"]:
+        less = {name: value for name, value in weak[0].items() if name != key}
+        assert not validator.is_valid(less)
+        with pytest.raises(Refused, match=f"lacks {key}"):
+            stored.validate(less)
+
+
+def test_the_report_has_every_figure(weak: tuple[Result, Path]) -> None:
+    result, _ = weak
+    lines = printed(result)
+    assert lines[0].startswith("weak scaling of digits-cnn on cpu")
+    assert "batch 8 for each device, batch norm sync, 3 rounds on each number of devices" in lines[0]
+    cells = [line.split() for line in lines]
+    assert ["fake:stock+ddp"] in cells
+    assert ["1", "8,000", "1", "1.0", "pass"] in cells
+    assert ["2", "12,800", "0.800", f"0.800{DASH}0.800", "1.0", "pass"] in cells
+    assert any(line.startswith("on 4 devices: other:stock+ddp takes ") for line in lines)
+    assert f"no communication time: {efficiency.COMMUNICATION} (all)" in lines
+    assert any(line.startswith("efficiency: images/s on N devices over N times those on 1; 95 %") for line in lines)
+
+
+def test_the_picture_shows_efficiency_and_speed_with_intervals(weak: tuple[Result, Path]) -> None:
+    result, _ = weak
+    picture = scaling.picture(result)
+    assert isinstance(picture, Picture)
+    assert "weak scaling of digits-cnn in float32, batch 8 for each device" in picture.basis
+    top, bottom = picture.draw().axes
+    drawn = [list(line.get_ydata()) for axes in (top, bottom) for line in axes.get_lines()]
+    for name in ("fake", "other"):
+        assert figures(result, name) in drawn
+        of_it = [each for each in result["scaling"] if name in each["contender"]]
+        speeds = [each["images_per_second"] for each in of_it]
+        assert speeds in drawn
+        assert any(line == pytest.approx([speeds[0], 2 * speeds[0], 4 * speeds[0]]) for line in drawn), "the ideal"
+        assert all([each["efficiency"][key] for key in ("low", "high")] in drawn for each in of_it)
+    assert [tick.get_text() for tick in bottom.get_xticklabels()] == ["1", "2", "4"]
+
+
+def test_a_picture_of_nothing_is_none(weak: tuple[Result, Path]) -> None:
+    nothing = {**weak[0], "scaling": [{**each, "efficiency": None} for each in weak[0]["scaling"]]}
+    assert isinstance(scaling.picture(nothing), Absent)
+
+
+CHANGES = [
+    ('"mode": "weak"', '"mode": "fast"', "spec.mode is 'fast'"),
+    ('"kind": "scaling"', '"kind": "fit"', "kind is 'fit'"),
+    ('"estimate": 1.0', '"estimate": 0.5', "scaling[0].efficiency is"),
+    ('"devices": 2', '"devices": 3', "runs are not those of spec.devices"),
+    ('"communication_seconds": null', '"communication_seconds": -1', "scaling[0].communication_seconds is -1"),
+    ('"schema_version": 1', '"schema_version": 2', "schema_version is 2"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), CHANGES)
+def test_a_stored_scaling_that_was_changed_is_refused(
+    weak: tuple[Result, Path], tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    text = (weak[1] / "result.json").read_text()
+    assert old in text
+    (tmp_path / "changed.json").write_text(text.replace(old, new))
+    with pytest.raises(Refused) as refusal:
+        stored.load(tmp_path / "changed.json")
+    assert said in str(refusal.value)
+
+
+def test_only_what_would_be_read_is_written(weak: tuple[Result, Path], tmp_path: Path) -> None:
+    for broken in ({"kind": "fit"}, {"runs": weak[0]["runs"][::-1]}):
+        with pytest.raises(Refused):
+            stored.write({**weak[0], **broken}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_scaling_is_no_comparison_and_says_so(weak: tuple[Result, Path]) -> None:
+    with pytest.raises(Refused, match=r"is of samestep scale; allowed: .* devices-1/result\.json"):
+        results.load(weak[1] / "result.json")
+    with pytest.raises(Refused, match="lacks"):
+        stored.load(weak[1] / "devices-1" / "result.json")
+
+
+def test_strong_scaling_splits_the_same_batch_and_begins_where_it_is_told(stage: Stage) -> None:
+    faster = {"fake": {"slowdown": {"2": 1.0, "4": 0.8}}, "other": {"slowdown": {"2": 1.0, "4": 0.5}}}
+    result = stage.run("2,4", script=faster, strong=True)
+    assert figures(result, "fake") == pytest.approx([1, 0.625])
+    assert figures(result, "other") == pytest.approx([1, 1])
+    assert [each["batch_size"] for each in result["scaling"]] == [8] * 4
+    assert {each["mode"] for each in result["scaling"]} == {"strong"}
+    text = " ".join(printed(result))
+    assert "batch 8 over all devices" in text
+    assert "efficiency: images/s on N devices over N/2 times those on 2" in text
+
+
+def test_data_that_are_the_same_at_any_batch_are_read_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[int] = []
+    load = data.load
+
+    def spied(*arguments: Any, **options: Any) -> Dataset:
+        loaded.append(options["batch_size"])
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(plan.data, "load", spied)
+    task = stage.make("1,2,4")
+    assert loaded == [32]
+    assert len({id(each.dataset) for each in task.plans}) == 1
+    sizes = [len(each.dataset.train.labels) for each in stage.make("1,2", workload="cifar-cnn", batch_size=4).plans]
+    assert (loaded[1:], sizes) == ([8, 4], [32, 64])
+    stage.make("1,2", workload="cifar-cnn", batch_size=4, strong=True)
+    assert loaded[3:] == [4]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2", "1,1", "2,1", "1,2,", "0,1", "1,two", "1,2.0", "-1,2", "1 ,2", "1,99999", "1,²"]
+)
+def test_numbers_of_devices_are_whole_and_increase(text: str) -> None:
+    with pytest.raises(Refused, match="is not allowed; allowed: 2 to 16 whole numbers that increase"):
+        sweep.counts(text)
+
+
+def test_numbers_of_devices_are_what_was_written() -> None:
+    assert sweep.counts("1,2,4,8") == [1, 2, 4, 8]
+
+
+def test_more_gpus_than_are_visible_are_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "has_cuda", lambda: True)
+    monkeypatch.setattr(environment, "visible_gpus", lambda: 4)
+    assert len(stage.make("1,4", device="cuda").plans) == 2
+    with pytest.raises(Refused, match="--devices 8 is not allowed: 4 GPUs are visible"):
+        stage.make("1,8", device="cuda")

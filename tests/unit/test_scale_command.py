@@ -1,0 +1,141 @@
+"""The command `samestep scale`: what it refuses, prints and writes, and its exit codes."""
+
+import json
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from compare import environment
+from compare.commands import scale
+from compare.scaling import stored
+from tests.fakebackend import plans
+from tests.unit import programs
+from tests.unit.programs import Program
+
+PAIR = ("fake:stock+ddp", "other:stock+ddp")
+SMALL = ("--device", "cpu", "--out", "out", "--deadline", "20", "--rounds", "2", "--epochs", "1", "--batch-size", "8")
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        yield program
+
+
+REFUSALS = [
+    (["nonesuch", "jax"], "unknown contender 'nonesuch'"),
+    (["fake:stock+ddp"], "a comparison needs at least two contenders"),
+    (["fake:stock+ddp", "other"], "other does not say how it uses several devices; allowed: --parallel WAY, or +WAY"),
+    (["jax:parallel=none", "fake:stock+ddp"], "jax:parallel=none does not say how it uses several devices"),
+    (["torch", "jax", "--parallel", "nccl"], "--parallel nccl: unknown 'nccl'"),
+    (["torch:tuned+sharded", "jax"], "torch has no way 'sharded'; allowed: ddp"),
+    ([*PAIR, "--devices", "2,1"], "--devices 2,1 is not allowed; allowed: 2 to 16 whole numbers that increase"),
+    ([*PAIR, "--devices", "1"], "--devices 1 is not allowed"),
+    (
+        [*PAIR, "--devices", "1,65", "--batch-size", "2"],
+        "--devices 65 is not allowed: 64 parts of this CPU can be used",
+    ),
+    ([*PAIR, "--strong", "--devices", "1,3"], "--batch-size 64 on 3 devices is not allowed with --strong"),
+    ([*PAIR, "--batch-size", "1"], "--batch-size 1 is not allowed; allowed: a whole number from 2"),
+    ([*PAIR, "--batch-size", "-4"], "--batch-size -4 is not allowed"),
+    ([*PAIR, "--batch-size", "719"], "batch size 1438 is larger than the training set"),
+    ([*PAIR, "--batch-norm", "global"], "--batch-norm global is not allowed; allowed: sync, local"),
+    (["fake:stock+ddp", "jax", "--batch-norm", "local"], "--batch-norm local: jax:compiled+sharded is a program over"),
+    ([*PAIR, "--workload", "resnet"], "unknown workload 'resnet'"),
+    ([*PAIR, "--precision", "fp8"], "unknown precision 'fp8'"),
+    ([*PAIR, "--device", "tpu"], "unknown device 'tpu'"),
+    ([*PAIR, "--rounds", "1"], "--rounds 1 is not allowed"),
+    ([*PAIR, "--quick", "--paper"], "--quick and --paper exclude each other"),
+    ([*PAIR, "--out", "file"], "--out file/devices-2: cannot be made"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSALS, ids=[" ".join(case[0]) for case in REFUSALS])
+def test_input_that_cannot_be_honoured_is_refused_before_any_process(
+    program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    def started(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process was started")
+
+    (program.folder / "file").write_text("mine")
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(environment, "has_cuda", lambda: False)
+    monkeypatch.setattr(environment, "installed", lambda package: True)
+    code, out, error = program.run("scale", *arguments)
+    assert (code, out) == (2, "")
+    assert said in " ".join(error.split())
+    assert program.files() == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        ([], ["torch:compiled+ddp", "jax:compiled+sharded"]),
+        (["--tuning", "tuned"], ["torch:tuned+ddp", "jax:tuned+sharded"]),
+        (["--parallel", "pmap"], ["torch:compiled+ddp", "jax:compiled+pmap"]),
+        (["jax:stock+pmap", "jax:stock", "torch:stock"], ["jax:stock+pmap", "jax:stock+sharded", "torch:stock+ddp"]),
+    ],
+)
+def test_contenders_that_do_not_say_so_take_the_usual_way(
+    program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], texts: list[str]
+) -> None:
+    given: list[Any] = []
+
+    def made(*asked: Any, **options: Any) -> None:
+        given.extend((*asked, options))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(scale.sweep, "make", made)
+    program.run("scale", *arguments, "--devices", "1,4", "--quick")
+    assert given[:2] == [texts, [1, 4]]
+    assert (given[2]["rounds"], given[2]["strong"]) == (5, False)
+
+
+def test_help_says_what_is_weak_and_what_strong(program: Program) -> None:
+    code, out, _ = program.run("scale", "--help")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "Weak scaling: every device has --batch-size images of a step" in text
+    for option in ("--devices", "--strong", "--parallel", "--batch-norm", "--quick", "--json"):
+        assert option in text
+
+
+def test_a_contender_that_fails_on_some_devices_is_exit_code_3_beside_all_other_figures(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans.register(monkeypatch, program.folder.parent / "logs", {"fake": {"most_images": 10}})
+    code, out, error = program.run("scale", *PAIR, *SMALL, "--json")
+    assert (code, error) == (3, "")
+    result = json.loads(out)
+    assert result == stored.load(program.folder / "out/result.json")
+    assert result["command"] == ["samestep", "scale", *PAIR, *SMALL, "--json"]
+    ok, short, *others = result["scaling"]
+    assert (ok["status"], ok["agreement"], short["status"], short["agreement"]) == ("ok", "pass", "oom", "skipped")
+    assert "out of fake memory" in short["reason"]
+    assert (short["efficiency"], short["images_per_second"]) == (None, None)
+    assert [each["status"] for each in others] == ["ok", "ok"]
+    assert others[1]["efficiency"]["estimate"] == pytest.approx(1)
+    parts = ["out", "out/devices-1", "out/devices-1/result.json", "out/devices-2", "out/devices-2/result.json"]
+    assert program.files() == [*parts, "out/result.json", "out/scaling.svg"]
+    assert ElementTree.parse(program.folder / "out/scaling.svg").getroot().tag.endswith("svg")
+
+
+def test_contenders_that_disagree_are_exit_code_1_and_have_no_efficiency(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans.register(monkeypatch, program.folder.parent / "logs", {"other": {"fault": "wrong-gradient"}})
+    code, out, error = program.run("scale", *PAIR, *SMALL)
+    assert (code, error) == (1, "")
+    assert out.endswith("result file: out/result.json\n")
+    text = " ".join(out.split())
+    assert "agreement on 2 devices: fail, first mismatch step1/gradient/dense.kernel" in text
+    assert "no efficiency: no agreement on 1 device (fake:stock+ddp on 1; other:stock+ddp on 1)" in text
+    assert "INVALID, their times must not be compared" in text
+    result = stored.load(program.folder / "out/result.json")
+    assert [each["efficiency"] for each in result["scaling"]] == [None] * 4
+    assert all(each["images_per_second"] for each in result["scaling"])
+    assert not (program.folder / "out/scaling.svg").exists()
