@@ -10,10 +10,10 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special  # pyright: ignore[reportMissingTypeStubs]
 
 OUTLIER_LIMIT = 5.0
 """Scaled median absolute deviations beyond which `outliers` flags a value."""
@@ -162,7 +162,7 @@ def minimum_detectable_effect(differences: Sequence[float], confidence: float = 
     critical = _critical(confidence, values.size - 1)
     if not (1 - confidence) / 2 <= power < 1:
         raise ValueError(f"power is {power}; allowed: from (1 - confidence) / 2 to below 1")
-    noncentrality = float(special.nctdtrinc(values.size - 1, 1 - power, critical))
+    noncentrality = float(_special().nctdtrinc(values.size - 1, 1 - power, critical))
     return _exponential(noncentrality * _standard_error(values)) - 1
 
 
@@ -259,7 +259,14 @@ def _logarithms(name: str, values: Sequence[float], least: int) -> NDArray[np.fl
 def _critical(confidence: float, freedom: float) -> float:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}; allowed: between 0 and 1, for example 0.95")
-    return float(special.stdtrit(freedom, (1 + confidence) / 2))
+    return float(_special().stdtrit(freedom, (1 + confidence) / 2))
+
+
+def _special() -> Any:
+    # Here, because a child imports this module for its change points alone, and SciPy takes longer than all the rest.
+    from scipy import special  # pyright: ignore[reportMissingTypeStubs]
+
+    return special
 
 
 def _standard_error(values: NDArray[np.float64]) -> float:

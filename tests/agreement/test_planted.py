@@ -17,7 +17,7 @@ SEEDS = 50
 THOROUGH = ("cifar-resnet18", "vgg16", "mobilenet-v2", "unet")
 PRECISE = ["digits-cnn", "cifar-cnn", "cifar-resnet18", "vgg16", "mobilenet-v2", "unet", "cifar-cnn, two micro-batches"]
 FEW_SEEDS = 10  # of a workload changed so that a bug matters in it, and of those that take long
-LARGE = ("cifar-resnet18", "resnet50", "convnext-tiny", "mobilenet-v2", "unet")
+LARGE = ("cifar-resnet18", "resnet50", "convnext-tiny", "vgg16", "mobilenet-v2", "unet")
 
 
 @pytest.fixture(scope="module")

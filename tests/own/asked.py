@@ -25,12 +25,14 @@ class Answer:
         text: standard output, runs of white space made one blank.
         error: standard error, as it is.
         result: the result object; empty where none was written.
+        first_line: that of standard output, as it is.
     """
 
     code: int
     text: str
     error: str
     result: Mapping[str, Any]
+    first_line: str = ""
 
     @property
     def first_mismatch(self) -> str:
@@ -87,7 +89,8 @@ def _asked(jax: str, torch: str, image: str, classes: int, out: Path) -> list[st
 def _answer(done: subprocess.CompletedProcess[str], out: Path) -> Answer:
     path = out / "result.json"
     result = json.loads(path.read_text()) if path.exists() else {}
-    return Answer(done.returncode, " ".join(done.stdout.split()), done.stderr, result)
+    text, first_line = " ".join(done.stdout.split()), done.stdout.partition("\n")[0]
+    return Answer(done.returncode, text, done.stderr, result, first_line)
 
 
 def model_arguments(values: Mapping[str, Any]) -> Sequence[str]:

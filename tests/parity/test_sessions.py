@@ -93,6 +93,7 @@ def ten_steps() -> dict[str, Session]:
     return {backend: twins.trained(twins.session(backend), pool, 10) for backend in twins.BOTH}
 
 
+COMPILED = [pytest.mark.slow, pytest.mark.thorough]
 VARIANTS = [
     ("jax", "compile=off"),
     ("jax", "compiled"),
@@ -101,7 +102,7 @@ VARIANTS = [
     ("torch", "channels-last"),
     ("torch", "fused-optimizer"),
     ("torch", "tuned"),
-    pytest.param("torch", "compiled", marks=[pytest.mark.slow, pytest.mark.thorough]),
+    pytest.param("torch", "compiled", marks=COMPILED),
 ]
 
 
@@ -176,7 +177,7 @@ READ_BACK = [
     ("jax", "compiled+steps-per-dispatch=4", {"compile": True, "donation": True, "steps-per-dispatch": 4}),
     ("torch", "stock", {"compile": False, "channels-last": False, "fused-optimizer": False, "graph-capture": False}),
     ("torch", "tuned", {"compile": False, "channels-last": True, "fused-optimizer": True}),
-    pytest.param("torch", "compiled", {"compile": True, "graph-breaks": 0}, marks=pytest.mark.slow),
+    pytest.param("torch", "compiled", {"compile": True, "graph-breaks": 0}, marks=COMPILED),
 ]
 
 

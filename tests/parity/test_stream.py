@@ -82,6 +82,9 @@ def test_a_stream_trains_what_resident_batches_train(
             session.wait()
         equal(state(stream), state(resident))
         assert stream.export().step == STEPS
+    read = stream.settings()
+    assert read["compile"] == knobs.resolve(backend, tuning, "cpu", workload)["compile"]
+    assert read.get("graph-breaks", 0) == 0
 
 
 @pytest.mark.parametrize("backend", twins.BOTH)

@@ -1,5 +1,7 @@
 """What switches comparisons on and off, beside pytest-benchmark and without it. Results are made up."""
 
+from typing import Any
+
 import pytest
 
 from tests.plugin.suites import SUITE, Suite
@@ -8,7 +10,10 @@ pytest_plugins = ["pytester"]
 
 # Beside pytest-benchmark, with it blocked, with every other plugin absent, and under pytest-xdist.
 BESIDE: list[list[str]] = [[], ["-p", "no:benchmark"], ["--disable-plugin-autoload", "-p", "samestep"]]
-PARALLEL = [["-n", "2"], ["-n", "2", "-p", "no:benchmark"]]
+PARALLEL: list[Any] = [
+    ["-n", "2"],
+    pytest.param(["-n", "2", "-p", "no:benchmark"], marks=pytest.mark.thorough),
+]
 
 
 @pytest.fixture

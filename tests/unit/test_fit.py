@@ -7,8 +7,8 @@ import pytest
 
 from compare import child, environment, variables
 from compare.data import synthetic
+from compare.fitting import bisection, trial
 from compare.fitting import search as fit
-from compare.fitting import trial
 from compare.fitting.search import MEBIBYTE
 from compare.interface import Refused
 from tests.fakebackend import plans
@@ -56,6 +56,12 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 @pytest.fixture
+def roughly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least memory may be found roughly, in half of the tries: the test is about something else."""
+    monkeypatch.setattr(bisection, "PRECISION", 1.0)
+
+
+@pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with the GPUs above; no framework takes part, so nothing looks for them."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -70,6 +76,7 @@ def check_tries(contender: Result) -> None:
         assert attempt["fitted"] == (attempt["reason"] is None)
 
 
+@pytest.mark.usefixtures("roughly")
 def test_a_scripted_capacity_in_images_is_found_exactly(stage: Stage) -> None:
     (found,) = stage.run(script={"fake": {"most_images": 21}})
     assert (found["status"], found["reason"], found["stopped_by"]) == ("ok", None, "memory")
@@ -121,6 +128,7 @@ def test_the_asked_batch_and_dispatches_of_many_steps(stage: Stage, monkeypatch:
     assert found["largest_batch"] == 16
 
 
+@pytest.mark.usefixtures("roughly")
 def test_only_one_batch_of_the_right_images_is_trained_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, ...]] = []
     save = trial.store.save
@@ -136,6 +144,7 @@ def test_only_one_batch_of_the_right_images_is_trained_on(stage: Stage, monkeypa
 
 
 @pytest.mark.alone
+@pytest.mark.usefixtures("roughly")
 @pytest.mark.parametrize(
     ("fault", "at", "status", "reason"),
     [
@@ -158,6 +167,7 @@ def test_one_contenders_failure_leaves_the_others_search(
     assert good["smallest_memory_bytes"] is not None
 
 
+@pytest.mark.usefixtures("roughly")
 def test_a_crash_under_a_cpus_limit_is_a_batch_that_does_not_fit(stage: Stage) -> None:
     (found,) = stage.run(script={"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE, "when_full": "kill"}}, memory=80)
     assert (found["status"], found["largest_batch"], found["stopped_by"]) == ("ok", 16, "memory")
@@ -166,6 +176,7 @@ def test_a_crash_under_a_cpus_limit_is_a_batch_that_does_not_fit(stage: Stage) -
 
 
 @pytest.mark.alone
+@pytest.mark.usefixtures("roughly")
 def test_a_hang_under_a_cpus_limit_is_a_timeout(stage: Stage) -> None:
     script = {"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE, "when_full": "hang"}}
     (found,) = stage.run(script=script, memory=80, deadline=2.0)
@@ -173,7 +184,7 @@ def test_a_hang_under_a_cpus_limit_is_a_timeout(stage: Stage) -> None:
     assert not found["largest_batch_exact"]
 
 
-@pytest.mark.usefixtures("gpu")
+@pytest.mark.usefixtures("gpu", "roughly")
 def test_a_crash_on_a_gpu_ends_the_contender_and_keeps_what_had_trained(stage: Stage) -> None:
     script = {"fake": {"most_images": 9, "when_full": "kill"}, "other": {"most_images": 9}}
     bad, good = stage.run("fake", "other", script=script, device="cuda", memory=None)
@@ -191,6 +202,7 @@ def test_what_does_not_fit_at_all_is_said(stage: Stage) -> None:
     assert found["reason"].startswith("batch 2 does not fit in 20 MiB; batch 64 does not fit in ")
 
 
+@pytest.mark.usefixtures("roughly")
 def test_the_search_ends_at_the_hosts_cap(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "MOST_BYTES", 100 * 8 * 8 * 4)
     (found,) = stage.run(script={"fake": {}})

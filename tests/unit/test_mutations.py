@@ -40,7 +40,7 @@ def shown(render: Any) -> str:
     return stream.getvalue()
 
 
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=150)
 @given(results_mutated())
 def test_a_mutated_result_is_refused_or_shown(mutated: dict[str, Any]) -> None:
     result = loaded(mutated)
@@ -48,7 +48,7 @@ def test_a_mutated_result_is_refused_or_shown(mutated: dict[str, Any]) -> None:
         shown(lambda console: terminal.render(result, console))
 
 
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=150)
 @given(results_mutated(), st.booleans())
 def test_a_mutated_result_is_refused_or_compared(mutated: dict[str, Any], swapped: bool) -> None:
     result = loaded(mutated)
@@ -64,7 +64,7 @@ def test_a_mutated_result_is_refused_or_compared(mutated: dict[str, Any], swappe
     shown(lambda console: regression_report.render(found, 0.03, unlike, console))
 
 
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=100)
 @given(results_mutated())
 def test_a_mutated_result_is_refused_or_verified(mutated: dict[str, Any]) -> None:
     result = loaded(mutated)
@@ -76,7 +76,7 @@ def test_a_mutated_result_is_refused_or_verified(mutated: dict[str, Any]) -> Non
     shown(lambda console: verification_report.render(result, checks, console))
 
 
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=100)
 @given(results_mutated())
 def test_claims_of_a_mutated_result_are_judged(mutated: dict[str, Any]) -> None:
     result = loaded(mutated)

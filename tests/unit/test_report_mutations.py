@@ -37,7 +37,7 @@ def _loaded(data: bytes) -> dict[str, Any] | None:
             return None
 
 
-@settings(SETTINGS, max_examples=150)
+@settings(SETTINGS, max_examples=75)
 @given(CHANGED)
 def test_a_changed_result_is_refused_or_told_truly(changed: dict[str, Any]) -> None:
     result = _loaded(json.dumps(changed).encode())
@@ -73,7 +73,7 @@ def test_nothing_of_a_changed_result_runs_on_its_page(changed: dict[str, Any]) -
         assert plain(contender["name"]) in page.text
 
 
-@settings(SETTINGS, max_examples=150)
+@settings(SETTINGS, max_examples=75)
 @given(strategies.sampled_from(sorted(RESULTS)).flatmap(lambda name: mutations.damaged(RESULTS[name])))
 def test_a_damaged_file_is_refused_or_valid(data: bytes) -> None:
     result = _loaded(data)

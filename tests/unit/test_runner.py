@@ -142,7 +142,7 @@ def test_a_wrong_gradient_is_named_and_forbids_any_claim(stage: Stage, fault: st
     ],
 )
 def test_work_that_was_not_done_is_invalid_with_the_reason(stage: Stage, fault: str, reason: str) -> None:
-    result = stage.run(script={"other": {"fault": fault}}, deadline=30.0)
+    result = stage.run(script={"other": {"fault": fault, "step_seconds": 0.02}}, deadline=30.0)
     (comparison,) = result["comparisons"]
     assert comparison["verdict"] == "INVALID"
     assert reason in comparison["reason"]
