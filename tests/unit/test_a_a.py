@@ -1,4 +1,4 @@
-"""100 runs of the fake backend against itself, through the real worker, rounds and judgement, in this process."""
+"""200 runs of the fake backend against itself, through the real worker, rounds and judgement, in this process."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from tests.fakebackend import plans
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend
 
-TRIALS, ROUNDS, MOST_SIGNIFICANT, LEAST_COVERED = 100, 10, 11, 89
+TRIALS, ROUNDS, MOST_SIGNIFICANT, LEAST_COVERED = 200, 10, 18, 182
 LAUNCH_NOISE, STEP_NOISE = 0.005, 0.01
 BLOCKS = 24  # of a round of two contenders, half of them to lead in
 
