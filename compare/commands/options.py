@@ -26,7 +26,7 @@ Knobs = Annotated[
         show_default=False,
     ),
 ]
-BatchSize = Annotated[int | None, typer.Option(help="Images per step. Default: the workload's.")]
+BatchSize = Annotated[int | None, typer.Option(help="Images per step, over all devices. Default: the workload's.")]
 Accumulate = Annotated[
     int, typer.Option(help="Micro-batches of a step: equal parts of the batch, one after the other.")
 ]
