@@ -1,5 +1,6 @@
 """A contender opened in this process as the worker opens it in a child, for measurements that need its inside."""
 
+import atexit
 import importlib
 import os
 import tempfile
@@ -29,11 +30,10 @@ def opened(
     switches = knobs.resolve(backend, tuning, device, workload)
     os.environ |= variables.child_environment(backend, switches, device, False, os.environ, devices=devices)
     worker = Worker(importlib.import_module(f"{backend}backend.backend").BACKEND, perf_counter)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "dataset.safetensors"
-        store.save(data.load(chosen, folder=None, seed=0, batch_size=size), path)
-        spec = RunSpec(
-            workload, precision, device, size, 0, switches, 1, str(path), devices=devices, batch_norm=batch_norm
-        )
-        worker.open(spec.to_json())
+    scratch = tempfile.TemporaryDirectory()
+    atexit.register(scratch.cleanup)  # the ranks of a contender meet there, for as long as they live
+    path = Path(scratch.name) / "dataset.safetensors"
+    store.save(data.load(chosen, folder=None, seed=0, batch_size=size), path)
+    spec = RunSpec(workload, precision, device, size, 0, switches, 1, str(path), devices=devices, batch_norm=batch_norm)
+    worker.open(spec.to_json())
     return worker

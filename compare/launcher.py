@@ -130,7 +130,7 @@ class Launcher:
             self.plan.deterministic,
             os.environ,
             self.memory_fraction,
-            self.plan.devices_of(values),
+            devices=self.plan.devices_of(values),
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # report no compile time, and keep their programs from run to run.

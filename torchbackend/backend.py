@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from compare.interface import Refused, RunSpec, Session
@@ -28,7 +29,7 @@ class TorchBackend:
         if spec.knobs["parallel"] == NOT_PARALLEL:
             return TorchSession(spec)
         if self._ranks is None:
-            self._ranks = Ranks(spec.devices, spec.device)
+            self._ranks = Ranks(spec.devices, spec.device, Path(spec.data).parent)
         if self._ranks.count != spec.devices:
             raise Refused(f"this process trains on {self._ranks.count} devices; {spec.devices} need one of their own")
         return Replicas(spec, self._ranks)

@@ -1,8 +1,6 @@
 """How a batch is split over devices, a process on each: the knob `parallel`."""
 
 import inspect
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,11 +75,6 @@ def join(place: Place, device: str, meeting: Path) -> None:
         torch.set_num_threads(max(1, torch.get_num_threads() // place.count))
     backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=place.rank, world_size=place.count)
-
-
-def meeting_place() -> Path:
-    """Return a file, yet to be made, by which processes find each other."""
-    return Path(tempfile.mkdtemp(prefix=f"samestep-ranks-{os.getpid()}-")) / "store"
 
 
 def moments(mean: torch.Tensor, var: torch.Tensor, *, synchronised: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -103,14 +103,19 @@ class Replicas:
 class Ranks:
     """The processes of one contender, which live from session to session.
 
+    Args:
+        count: how many, this one included.
+        device: `cpu` or `cuda`.
+        folder: where a file lies by which they find each other, for as long as they live.
+
     Raises:
         Refused: there are not so many devices.
     """
 
-    def __init__(self, count: int, device: str) -> None:
+    def __init__(self, count: int, device: str, folder: Path) -> None:
         self.count, self._place = count, Place(0, count, shared=True)
         self._place.device(device)
-        meeting, context = parallel.meeting_place(), multiprocessing.get_context("spawn")
+        meeting, context = folder / f"ranks-{os.getpid()}", multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         sentinels: list[tuple[int, int]] = []
         for rank in range(1, count):
@@ -148,7 +153,7 @@ class Ranks:
 
     def _together(self, calls: Sequence[tuple[str, tuple[Any, ...]]], here: Callable[[], Any]) -> list[Any]:
         for pipe, call in zip(self._pipes, calls, strict=True):
-            with contextlib.suppress(BrokenPipeError):  # it has ended, and its last words are still to be read
+            with contextlib.suppress(ConnectionError):  # it has ended, and its last words are still to be read
                 pipe.send(call)
         try:
             own = here()
@@ -178,7 +183,7 @@ class Ranks:
         rank = self._pipes.index(pipe) + 1
         try:
             kind, value = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             time.sleep(_WORDS_LAST_SECONDS)  # the watch ends this process with the reason
             raise RuntimeError(f"rank {rank} of {self.count} has ended") from None
         if kind == "value":
@@ -200,7 +205,7 @@ def _serve(pipe: Connection, place: Place, device: str, meeting: Path) -> None:
     """Serve the calls of rank 0, until it hangs up, on a session of this process's own."""
     parallel.join(place, device, meeting)
     session: TorchSession | None = None
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.suppress(EOFError, ConnectionError):
         while True:
             name, arguments = pipe.recv()
             try:

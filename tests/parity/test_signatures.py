@@ -117,9 +117,7 @@ ONLY_TORCH = {
         "schedule": "jax's rule takes the step's number and schedules itself",
         "rate_device": "see schedule",
     },
-    "parallel.py": dict.fromkeys(
-        ("Place", "Place.device", "Place.wrapped", "ALONE", "join", "meeting_place"), "see jax's One"
-    ),
+    "parallel.py": dict.fromkeys(("Place", "Place.device", "Place.wrapped", "ALONE", "join"), "see jax's One"),
     "precision.py": {
         "Policy.autocast": "jax layers are told their compute dtype when they are made",
         "tf32_switches": "jax has one setting, torch one for products and one for convolutions",

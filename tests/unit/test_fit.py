@@ -230,9 +230,9 @@ def test_the_limit_reaches_the_child_as_bytes_and_as_a_fraction(stage: Stage, mo
     given: list[Any] = []
     added = variables.child_environment
 
-    def spied(*arguments: Any) -> dict[str, str]:
+    def spied(*arguments: Any, **named: Any) -> dict[str, str]:
         given.append(arguments[-1])
-        return added(*arguments)
+        return added(*arguments, **named)
 
     monkeypatch.setattr(variables, "child_environment", spied)
     script = {"fake": {"base_bytes": 2**30, "image_bytes": MEBIBYTE, "most_images": 9}}
