@@ -1,14 +1,13 @@
 """Making certificates: children record each contender's steps, the pure gates judge the records."""
 
 import itertools
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from compare import data, recorders, recording
+from compare import data, environment, recorders, recording
 from compare.agreement import allowances, certificate, gates, referee, settings
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
@@ -89,11 +88,6 @@ def certify_settings(outcomes: Outcomes) -> None:
             outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _judged(
     launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], evidence: "_Evidence"
 ) -> Certificate:
@@ -139,7 +133,7 @@ class _Evidence:
 def _parts(plan: Plan) -> list[tuple[str, ...]]:
     """Return the precisions that each child of a contender records: a child each where there are cores for it."""
     precisions = tuple(dict.fromkeys(("float64", "float32", plan.precision)))
-    return [(precision,) for precision in precisions] if cores() >= _CORES_FOR_MANY else [precisions]
+    return [(precision,) for precision in precisions] if environment.cores() >= _CORES_FOR_MANY else [precisions]
 
 
 def _commands(

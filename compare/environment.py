@@ -75,6 +75,11 @@ def has_cuda() -> bool:
     return bool(nvml.describe()["gpus"])
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def installed(distribution_or_module: str) -> bool:
     """Tell whether a distribution or top-level module of that name is installed, without importing it."""
     if version(distribution_or_module) is not None:

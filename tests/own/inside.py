@@ -40,6 +40,10 @@ class Inside:
         message = {"command": command, **arguments}
         self._answers.append(worker._answer(self._backend, self._worker, message))
 
+    def has_replied(self, deadline: float) -> bool:
+        del deadline
+        return True
+
     def reply(self, command: str, deadline: float) -> Any:
         del deadline
         answer = self._answers.pop(0)
