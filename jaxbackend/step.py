@@ -10,6 +10,7 @@ import optax
 from jaxbackend import precision, tuning
 from jaxbackend.functional import Functional
 from jaxbackend.losses import softmax_cross_entropy
+from jaxbackend.pieces import Pieces
 from jaxbackend.pixels import Images, values
 
 
@@ -43,9 +44,10 @@ class TrainingStep:
         self._model, self._update, self._policy = model, update, policy
         self._smoothing, self._accumulate = smoothing, accumulate
         self._scan = jax.lax.scan if knobs["compile"] else _looped
-        self.program = tuning.compiled(self._train, knobs)
-        self.several = tuning.several(self._train, knobs)
         self._inspected = tuning.compiled(self._inspect, knobs)
+        # What returns the loss alone has other pieces, which would be compiled besides.
+        self.program = self._train_inspected if knobs["pieces"] else tuning.compiled(self._train, knobs)
+        self.several = tuning.several(self._train, knobs)
         undonated = {**knobs, "donation": False}
         self._evaluate = tuning.compiled(self._eval_logits, undonated)
         self._alone = jax.jit(self._model.alone, static_argnums=(0, 4)) if knobs["compile"] else self._model.alone
@@ -70,6 +72,13 @@ class TrainingStep:
         """Return one layer's output."""
         return self._alone(layer, state.parameters, state.buffers, inputs, training)
 
+    @property
+    def programs(self) -> int:
+        """How many programs the training step has been compiled to; none where it runs op by op."""
+        if isinstance(self._inspected, Pieces):
+            return len(self._inspected)
+        return getattr(self.program, "_cache_size", int)()  # only a compiled step has a cache
+
     def initial(self, parameters: Any, buffers: Any) -> TrainState:
         """Return the state before the first step."""
         scaling = precision.LossScale.initial(self._policy)
@@ -77,6 +86,10 @@ class TrainingStep:
 
     def _train(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
         state, internals = self._inspect(state, images, labels)
+        return state, internals["loss"]
+
+    def _train_inspected(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
+        state, internals = self._inspected(state, images, labels)
         return state, internals["loss"]
 
     def _inspect(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:

@@ -90,6 +90,7 @@ def test_running_steps_is_inspecting_them_and_batch_norm_moves(factory: str):
     [
         pytest.param("nnx_net", "compile=off", marks=pytest.mark.thorough),
         ("resnet", "tuned+steps-per-dispatch=2"),
+        ("resnet", "pieces"),
         ("flagged", "compiled"),
     ],
 )
