@@ -18,6 +18,7 @@ from compare.interface import Arrays
 from compare.launcher import Launcher, Outcome, Outcomes
 from compare.plan import Plan
 from compare.recorders import Command, Recorder
+from compare.workloads import PAIR
 
 _STEPS = 3
 _NOISE_RUNS = 20
@@ -49,9 +50,13 @@ def native(plan: Plan) -> Case:
 def adversarial(plan: Plan) -> tuple[Case, ...]:
     """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
 
-    With micro-batches, it is they that are the least and odd. A model that takes one size only keeps it.
+    With micro-batches, it is they that are the least and odd. A model that takes one size only keeps it. Of a user's
+    own pair there is one more case, an odd batch at the other size of 2k and 2k + 1, of which its own is one: halved
+    and rounded up they are k and k + 1, so that the layers behind a halving see an odd and an even size as well.
     """
     size, parts = plan.workload.model.image[0], plan.accumulate
+    if plan.workload.model.family == PAIR:
+        return native(plan), Case(3 * parts, (size ^ 1 or 2) if plan.resizable else None)
     if not plan.resizable:
         return native(plan), Case(2 * parts, None), Case(3 * parts, None)
     odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)

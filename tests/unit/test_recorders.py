@@ -1,12 +1,14 @@
 """Children that work side by side: each at its own pace, on its own part of the cores."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compare import contenders, environment, launcher, recorders, variables
+from compare import certification, contenders, environment, launcher, pair, recorders, variables
+from compare.certification import Case
 from compare.interface import ContenderFailed
 from compare.launcher import Launcher, Outcome
 from compare.recorders import Command, Recorder
@@ -87,3 +89,16 @@ def test_children_side_by_side_share_the_cores(
     started.started(Outcome(contenders.parse(["fake", "other"])[0]), purpose="training")
     assert "OMP_NUM_THREADS" not in Scripted.environments[-1]  # timed alone, with every core
     assert variables.thread_environment(4, {"OMP_NUM_THREADS": "3"}) == {"OMP_NUM_THREADS": "3"}
+
+
+@pytest.mark.parametrize(
+    ("size", "resizable", "other"), [(32, True, 33), (33, True, 32), (1, True, 2), (32, False, None)]
+)
+def test_a_pair_is_certified_at_the_size_asked_for_and_at_its_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, resizable: bool, other: int | None
+) -> None:
+    plans.register(monkeypatch, tmp_path)
+    workload = pair("a:b", "c:d", image=(size, size, 3), classes=4)
+    made = plans.make(tmp_path / "out", ("fake", "other"), workload=workload, accumulate=2, batch_size=32)
+    plan = replace(made, resizable=resizable)
+    assert certification.adversarial(plan) == (certification.native(plan), Case(6, other))
