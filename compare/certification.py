@@ -136,9 +136,13 @@ class _Evidence:
 
 
 def _parts(plan: Plan) -> list[tuple[str, ...]]:
-    """Return the precisions that each child of a contender records: a child each where there are cores for it."""
+    """Return the precisions that each child of a contender records: a child each where there are cores for it.
+
+    So it is for a user's own pair, of which one side may take far longer than the other: to compile, or for its noise.
+    """
     precisions = tuple(dict.fromkeys(("float64", "float32", plan.precision)))
-    return [(precision,) for precision in precisions] if environment.cores() >= _CORES_FOR_MANY else [precisions]
+    many = environment.cores() >= _CORES_FOR_MANY or plan.workload.model.family == PAIR
+    return [(precision,) for precision in precisions] if many else [precisions]
 
 
 def _commands(

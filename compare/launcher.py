@@ -128,9 +128,11 @@ class Launcher:
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # report no compile time, and keep their programs from run to run.
-        kept = purpose in ("certificate", "trajectory")
+        kept = purpose in ("matching", "certificate", "trajectory")
         cache = _user_cache() if kept else self.scratch / f"cache-{contender.name}"
         added |= variables.cache_environment(contender.backend, cache)
+        if purpose == "matching":
+            added |= variables.matching_environment(contender.backend)
         if beside:
             added |= variables.thread_environment(max(1, environment.cores() // (beside + 1)), os.environ)
         child = Child(contender.name, contender.package, added, self.scratch)

@@ -97,7 +97,7 @@ def _children(launcher: Launcher) -> Generator[_Sides]:
     children: dict[str, Child] = {}
     try:
         for backend, outcome in outcomes.items():
-            children[backend] = launcher.started(outcome, purpose="certificate", beside=len(outcomes) - 1)
+            children[backend] = launcher.started(outcome, purpose="matching", beside=len(outcomes) - 1)
         for child in children.values():
             child.greet(launcher.plan.deadlines["start"])
         yield _Sides(launcher, outcomes, children)

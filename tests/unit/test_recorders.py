@@ -91,6 +91,15 @@ def test_children_side_by_side_share_the_cores(
     assert variables.thread_environment(4, {"OMP_NUM_THREADS": "3"}) == {"OMP_NUM_THREADS": "3"}
 
 
+def test_what_runs_once_to_match_a_pair_is_not_optimised_and_nothing_else(started: Launcher) -> None:
+    outcomes = [Outcome(each) for each in contenders.parse(["torch", "jax"])]
+    for purpose in ("matching", "certificate", "trajectory", "training"):
+        for outcome in outcomes:
+            started.started(outcome, purpose=purpose)
+    found = ["JAX_DISABLE_MOST_OPTIMIZATIONS" in each for each in Scripted.environments]
+    assert found == [False, True, *[False] * 6]
+
+
 @pytest.mark.parametrize(
     ("size", "resizable", "other"), [(32, True, 33), (33, True, 32), (1, True, 2), (32, False, None)]
 )
