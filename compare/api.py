@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import conduct, plan
+from compare import conduct, naming, plan
 from compare.commands import endings
 from compare.naming import DEFAULT_CONTENDERS
 from compare.plugin.result import Result
@@ -36,7 +36,7 @@ def run(
 
 def certify(
     workload: str | Workload,
-    contenders: Sequence[str] = DEFAULT_CONTENDERS,
+    contenders: Sequence[str] | None = None,
     *,
     seeds: int = 5,
     out: str | Path | None = None,
@@ -45,13 +45,17 @@ def certify(
     """Prove that contenders compute the same thing, as `samestep agree`; arguments as `run`'s.
 
     Args:
+        workload: as `run`'s.
+        contenders: as `run`'s. Default: those of `samestep agree`.
         seeds: training runs per contender for the accuracy gate.
 
     Raises:
         Refused: for what cannot be certified, before any process starts.
     """
     plan.check_seeds(seeds)
-    chosen = plan.make(contenders, workload=workload, out=_folder(out), rounds=None, **settings)
+    certified, _ = plan.check(workload, **{key: settings[key] for key in ("precision", "device") if key in settings})
+    named = naming.certified(certified) if contenders is None else contenders
+    chosen = plan.make(named, workload=certified, out=_folder(out), rounds=None, **settings)
     return Result(*conduct.carried_out(chosen, sys.argv, seeds=seeds))
 
 

@@ -1,14 +1,13 @@
 """Making certificates: children record each contender's steps, the pure gates judge the records."""
 
 import itertools
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from compare import data, recorders, recording
+from compare import data, environment, recorders, recording
 from compare.agreement import allowances, certificate, gates, referee, settings
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
@@ -19,6 +18,7 @@ from compare.interface import Arrays
 from compare.launcher import Launcher, Outcome, Outcomes
 from compare.plan import Plan
 from compare.recorders import Command, Recorder
+from compare.workloads import PAIR
 
 _STEPS = 3
 _NOISE_RUNS = 20
@@ -51,9 +51,13 @@ def adversarial(plan: Plan) -> tuple[Case, ...]:
     """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
 
     With micro-batches, or parts of several devices, it is they that are the least and odd. A model that takes one size
-    only keeps it.
+    only keeps it. Of a user's own pair there is one more case, an odd batch at the other size of 2k and 2k + 1, of
+    which its own is one: halved and rounded up they are k and k + 1, so that the layers behind a halving see an odd and
+    an even size as well.
     """
     size, parts = plan.workload.model.image[0], plan.accumulate * plan.devices
+    if plan.workload.model.family == PAIR:
+        return native(plan), Case(3 * parts, (size ^ 1 or 2) if plan.resizable else None)
     if not plan.resizable:
         return native(plan), Case(2 * parts, None), Case(3 * parts, None)
     odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)
@@ -88,11 +92,6 @@ def certify_settings(outcomes: Outcomes) -> None:
             sides = baseline.settings, outcome.settings
             gate, mismatch, note = settings.gate(*sides), settings.unequal(*sides), settings.remark(*sides)
             outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _judged(
@@ -138,9 +137,13 @@ class _Evidence:
 
 
 def _parts(plan: Plan) -> list[tuple[str, ...]]:
-    """Return the precisions that each child of a contender records: a child each where there are cores for it."""
+    """Return the precisions that each child of a contender records: a child each where there are cores for it.
+
+    So it is for a user's own pair, of which one side may take far longer than the other: to compile, or for its noise.
+    """
     precisions = tuple(dict.fromkeys(("float64", "float32", plan.precision)))
-    return [(precision,) for precision in precisions] if cores() >= _CORES_FOR_MANY else [precisions]
+    many = environment.cores() >= _CORES_FOR_MANY or plan.workload.model.family == PAIR
+    return [(precision,) for precision in precisions] if many else [precisions]
 
 
 def _commands(

@@ -1,6 +1,7 @@
 """One child process that serves one backend: start it, call it with a deadline, end it whatever happens."""
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -67,6 +68,7 @@ class Child:
             os.close(child_read)
             os.close(child_write)
         self._channel = protocol.Channel(parent_read, parent_write)
+        self._sent = time.monotonic()
         self._closed = False
 
     @property
@@ -89,13 +91,19 @@ class Child:
 
     def send(self, command: str, **arguments: Any) -> None:
         """Start a command in the child; `reply` waits for its end."""
+        self._sent = time.monotonic()
         try:
             self._channel.send({"command": command, **arguments})
         except OSError:
             self._died(command)
 
+    def has_replied(self, deadline: float) -> bool:
+        """Tell whether `reply` would not wait: the answer is there, or none will come within `deadline`."""
+        gone = self._process.poll() is not None
+        return gone or self._channel.has_received() or time.monotonic() > self._sent + deadline
+
     def reply(self, command: str, deadline: float) -> Any:
-        """Return the value of the command that `send` started, waiting at most `deadline` seconds.
+        """Return the value of the command that `send` started, which has `deadline` seconds from then.
 
         Raises:
             ContenderFailed: with status `oom`, `crash`, `timeout` or `refused`; the child is then gone.
@@ -124,11 +132,12 @@ class Child:
         self._process.wait()
 
     def _receive(self, doing: str, deadline: float) -> protocol.Message:
-        end = time.monotonic() + deadline
+        remaining = math.inf
         try:
-            while (remaining := end - time.monotonic()) > 0:
+            while remaining > 0:
+                remaining = self._sent + deadline - time.monotonic()
                 with contextlib.suppress(TimeoutError):
-                    return self._channel.receive(min(remaining, _LIVENESS_SECONDS))
+                    return self._channel.receive(max(0.0, min(remaining, _LIVENESS_SECONDS)))
                 # A process that the child forked holds the pipe open after the child's death: no end of file comes.
                 if self._process.poll() is not None:
                     raise EOFError

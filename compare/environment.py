@@ -82,6 +82,11 @@ def visible_gpus() -> int:
     return there if chosen is None else min(there, len([each for each in chosen.split(",") if each.strip()]))
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def installed(distribution_or_module: str) -> bool:
     """Tell whether a distribution or top-level module of that name is installed, without importing it."""
     if version(distribution_or_module) is not None:

@@ -51,6 +51,14 @@ _ALL = (
         {},
     ),
     Knob(
+        "pieces",
+        "compile the step in pieces, alike ones once: a deep model compiles in a fraction of the time",
+        False,
+        {"jax": "jax.jit of each convolution or product with what follows it, in place of the whole step"},
+        {},
+        {"torch": "its operations are compiled already"},
+    ),
+    Knob(
         "channels-last",
         "keep images and kernels in NHWC memory order",
         False,
@@ -241,6 +249,8 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: {way} needs compile in jax")
     if way == "ddp" and (values["graph-capture"] or values["steps-per-dispatch"] != 1):
         raise Refused(f"{where}: ddp excludes graph-capture and steps-per-dispatch above 1")
+    if way != NOT_PARALLEL and values.get("pieces"):
+        raise Refused(f"{where}: {way} excludes pieces, which are for a step on one device")
     if way != NOT_PARALLEL and values["input"] == "stream":
         raise Refused(f"{where}: {way} excludes input=stream; allowed: input=resident")
     if device == "cpu" and values.get("graph-capture"):
@@ -258,3 +268,7 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: fused-optimizer needs compile in jax")
     if backend == "jax" and values.get("donation") and not values.get("compile"):
         raise Refused(f"{where}: donation needs compile in jax")
+    if values.get("pieces") and not values.get("compile"):
+        raise Refused(f"{where}: pieces needs compile")
+    if values.get("pieces") and (several or values.get("donation")):
+        raise Refused(f"{where}: pieces excludes donation and steps-per-dispatch above 1, which are for a whole step")

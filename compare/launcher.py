@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from compare import knobs, variables
+from compare import environment, knobs, variables
 from compare.agreement.certificate import Certificate
 from compare.agreement.trajectory import Curves
 from compare.child import Child
@@ -119,8 +119,8 @@ class Launcher:
             if child is not None:
                 child.close()
 
-    def started(self, outcome: Outcome, *, purpose: str) -> Child:
-        """Start a child without waiting for it."""
+    def started(self, outcome: Outcome, *, purpose: str, beside: int = 0) -> Child:
+        """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does."""
         contender = outcome.contender
         values = knobs.resolve(contender.backend, contender.tuning, self.plan.device, self.plan.workload.name)
         added = variables.child_environment(
@@ -134,9 +134,13 @@ class Launcher:
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # report no compile time, and keep their programs from run to run.
-        kept = purpose in ("certificate", "trajectory")
+        kept = purpose in ("matching", "certificate", "trajectory")
         cache = _user_cache() if kept else self.scratch / f"cache-{contender.name}"
         added |= variables.cache_environment(contender.backend, cache)
+        if purpose == "matching":
+            added |= variables.matching_environment(contender.backend)
+        if beside:
+            added |= variables.thread_environment(max(1, environment.cores() // (beside + 1)), os.environ)
         child = Child(contender.name, contender.package, added, self.scratch)
         self.family.add(child.pid)
         return child

@@ -16,14 +16,12 @@ from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
 from compare.child import Child
 from compare.interface import Arrays, ContenderFailed, Refused
 from compare.launcher import Launcher, Outcome
+from compare.naming import PLAIN_CONTENDERS
 from compare.pairing import flattening, matching, trace
 from compare.pairing.found import Pairing
 from compare.pairing.matching import Matching
 from compare.pairing.trace import Layer, Trace
 from compare.plan import Plan
-
-_PLAIN = ("jax:compiled", "torch:stock")
-"""The contenders whose children bring the two sides, both in a plain tuning."""
 
 _BATCH = 2
 
@@ -95,11 +93,11 @@ class _Sides:
 
 @contextmanager
 def _children(launcher: Launcher) -> Generator[_Sides]:
-    outcomes = {each.backend: Outcome(each) for each in contenders.parse(_PLAIN)}
+    outcomes = {each.backend: Outcome(each) for each in contenders.parse(PLAIN_CONTENDERS)}
     children: dict[str, Child] = {}
     try:
         for backend, outcome in outcomes.items():
-            children[backend] = launcher.started(outcome, purpose="certificate")
+            children[backend] = launcher.started(outcome, purpose="matching", beside=len(outcomes) - 1)
         for child in children.values():
             child.greet(launcher.plan.deadlines["start"])
         yield _Sides(launcher, outcomes, children)

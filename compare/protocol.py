@@ -43,6 +43,10 @@ class Channel:
         while data:
             data = data[os.write(self._write, data) :]
 
+    def has_received(self) -> bool:
+        """Tell whether something has come that `receive` has not returned yet, or the other end is gone."""
+        return bool(self._buffer or select.select([self._read], [], [], 0)[0])
+
     def receive(self, timeout: float | None = None) -> Message:
         """Return the next message, waiting at most `timeout` seconds (None: for ever).
 

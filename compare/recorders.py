@@ -1,5 +1,6 @@
 """Children that carry out lists of commands side by side, where nothing is timed."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -7,6 +8,8 @@ from typing import Any
 
 from compare.child import Child
 from compare.launcher import Launcher, Outcome, attempt
+
+_POLL_SECONDS = 0.02
 
 
 @dataclass
@@ -34,14 +37,14 @@ class Recorder:
 
 
 def side_by_side(launcher: Launcher, recorders: Sequence[Recorder], purpose: str) -> None:
-    """Start a child for each recorder and have all carry out their commands at the same time.
+    """Start a child for each recorder and have all carry out their commands at the same time, each at its own pace.
 
-    Each waits for the others after every command. A failure marks its contender's outcome and ends its children's work.
+    A failure marks its contender's outcome and ends its children's work.
     """
     deadlines = launcher.plan.deadlines
 
     def start(recorder: Recorder) -> None:
-        recorder.child = launcher.started(recorder.outcome, purpose=purpose)
+        recorder.child = launcher.started(recorder.outcome, purpose=purpose, beside=len(recorders) - 1)
 
     def greet(recorder: Recorder, child: Child) -> None:
         recorder.outcome.versions = child.greet(deadlines["start"])["versions"]
@@ -49,9 +52,13 @@ def side_by_side(launcher: Launcher, recorders: Sequence[Recorder], purpose: str
     def send(recorder: Recorder, child: Child) -> None:
         child.send(recorder.commands[0].name, **recorder.commands[0].arguments)
 
-    def receive(recorder: Recorder, child: Child) -> None:
-        command = recorder.commands.pop(0)
-        command.keep(child.reply(command.name, deadlines[command.deadline]))
+    def go_on(recorder: Recorder, child: Child) -> None:
+        command = recorder.commands[0]
+        if child.has_replied(deadlines[command.deadline]):
+            command.keep(child.reply(command.name, deadlines[command.deadline]))
+            del recorder.commands[0]
+            if recorder.at_work:
+                send(recorder, child)
 
     def each(action: Callable[[Recorder, Child], object]) -> None:
         for recorder in recorders:
@@ -63,9 +70,10 @@ def side_by_side(launcher: Launcher, recorders: Sequence[Recorder], purpose: str
             if recorder.at_work:
                 attempt(recorder.outcome, purpose, partial(start, recorder))
         each(greet)
+        each(send)
         while any(recorder.at_work for recorder in recorders):
-            each(send)
-            each(receive)
+            time.sleep(_POLL_SECONDS)
+            each(go_on)
     finally:
         for recorder in recorders:
             if recorder.child is not None:

@@ -47,6 +47,20 @@ def child_environment(
     return added
 
 
+def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that gives a child so many threads, where it shares the cores with others; a user's own wins.
+
+    Torch's threads spin while they wait for each other. Those of two children that have every core each spend the time
+    waiting for threads that are not running.
+    """
+    return {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", str(threads))}
+
+
+def matching_environment(backend: str) -> dict[str, str]:
+    """Return the variable by which a child leaves its programs unoptimised: to match a pair, each runs only once."""
+    return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"} if backend == "jax" else {}
+
+
 def cache_environment(backend: str, folder: Path) -> dict[str, str]:
     """Return the variables that put a backend's persistent cache of compiled programs into `folder`."""
     if backend == "jax":

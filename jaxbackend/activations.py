@@ -58,8 +58,10 @@ def intercepted(layers: Mapping[str, Any], around: Around) -> Generator[None]:
 
 def unused(path: str, outputs: Mapping[str, Any]) -> str:
     """Return the path, numbered if an earlier call has taken it."""
+    if path not in outputs:
+        return path
     calls = 1 + sum(name.partition("#")[0] == path for name in outputs)
-    return path if calls == 1 else f"{path}#{calls}"
+    return f"{path}#{calls}"
 
 
 def _is_leaf(module: Any) -> bool:

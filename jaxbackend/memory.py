@@ -18,7 +18,7 @@ def report(device: Any, compiled: Any) -> Memory:
     if not stats:
         absent["live_peak_bytes"] = absent["pool_peak_bytes"] = f"jax has no allocator statistics on {device.platform}"
     if plan is None:
-        absent["static_bytes"] = "the step is not compiled"
+        absent["static_bytes"] = "the step is not compiled as a whole"
     return Memory(
         live_peak_bytes=stats.get("peak_bytes_in_use"),
         pool_peak_bytes=stats.get("peak_pool_bytes", stats.get("pool_bytes")),

@@ -157,15 +157,19 @@ class _Rejoined:
     """A mapped program, called and lowered with a state as a whole."""
 
     def __init__(self, mapped: Any) -> None:
-        self._mapped = mapped
+        self._mapped, self._called = mapped, False
 
     def __call__(self, state: Any, *arguments: Any) -> Any:
+        self._called = True
         new, buffers, found = self._mapped(*self._apart(state), *arguments)
         return new._replace(buffers=buffers), found
 
     def lower(self, state: Any, *arguments: Any) -> Any:
         """Return the program, lowered (`jax.stages.Lowered`)."""
         return self._mapped.lower(*self._apart(state), *arguments)
+
+    def _cache_size(self) -> int:
+        return int(self._called)  # as of a function of jax.jit
 
     @staticmethod
     def _apart(state: Any) -> tuple[Any, Any]:

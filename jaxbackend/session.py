@@ -139,7 +139,7 @@ class JaxSession:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             program = None
-            if self._spec.knobs["compile"]:
+            if self._spec.knobs["compile"] and not self._spec.knobs["pieces"]:
                 # Its type is that of an uncompiled step as well, which has no such methods.
                 program = self._step.program.lower(self._state, *self._input.first()).compile()  # type: ignore[attr-defined]
             return memory.report(self._device, program)
@@ -165,8 +165,8 @@ class JaxSession:
             "parallel": knobs["parallel"],
             "devices": len(self._way.devices),
             "batch_norm": self._way.batch_norm,
-            # Only a compiled step can be lowered.
-            "compile": hasattr(self._step.program, "lower"),
+            "compile": self._step.programs > 0,
+            "pieces": bool(knobs["pieces"]) and self._step.programs > 1,
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
             "input": self._input.name,

@@ -10,6 +10,7 @@ import optax
 from jaxbackend import parallel, precision, tuning
 from jaxbackend.functional import Functional
 from jaxbackend.losses import softmax_cross_entropy
+from jaxbackend.pieces import Pieces
 from jaxbackend.pixels import Images, values
 
 # Of the internals, what is one a device where a step is mapped over devices (0), and what is one for all (None).
@@ -48,9 +49,10 @@ class TrainingStep:
         self._smoothing, self._accumulate = smoothing, accumulate
         self._scan = jax.lax.scan if knobs["compile"] else _looped
         self._way = way
-        self.program = way.program(self._train, knobs, None)
-        self.several = way.several(self._train, knobs)
         self._inspected = way.program(self._inspect, knobs, _INSPECTED)
+        # What returns the loss alone has other pieces, which would be compiled besides.
+        self.program = self._train_inspected if knobs["pieces"] else way.program(self._train, knobs, None)
+        self.several = way.several(self._train, knobs)
         undonated = {**knobs, "donation": False}
         self._evaluate = tuning.compiled(self._eval_logits, undonated)
         self._alone = jax.jit(self._model.alone, static_argnums=(0, 4)) if knobs["compile"] else self._model.alone
@@ -78,6 +80,13 @@ class TrainingStep:
         """Return one layer's output."""
         return self._alone(layer, state.parameters, self._way.one(state.buffers), inputs, training)
 
+    @property
+    def programs(self) -> int:
+        """How many programs the training step has been compiled to; none where it runs op by op."""
+        if isinstance(self._inspected, Pieces):
+            return len(self._inspected)
+        return getattr(self.program, "_cache_size", int)()  # only a compiled step has a cache
+
     def initial(self, parameters: Any, buffers: Any) -> TrainState:
         """Return the state before the first step."""
         scaling = precision.LossScale.initial(self._policy)
@@ -88,6 +97,10 @@ class TrainingStep:
 
     def _train(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
         state, internals = self._inspect(state, images, labels)
+        return state, internals["loss"]
+
+    def _train_inspected(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
+        state, internals = self._inspected(state, images, labels)
         return state, internals["loss"]
 
     def _inspect(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:

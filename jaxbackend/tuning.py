@@ -6,13 +6,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxbackend.pieces import Pieces
 from jaxbackend.pixels import Images
 
 
 def compiled(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return `step(state, ...)` as one XLA program, its state donated if the knobs say so."""
+    """Return `step(state, ...)` as one XLA program, its state donated if the knobs say so, or in pieces."""
     if not knobs["compile"]:
         return step
+    if knobs["pieces"]:
+        return Pieces(step)
     return jax.jit(step, donate_argnums=(0,) if knobs["donation"] else ())
 
 

@@ -1,7 +1,7 @@
 """Every layer's output by the layer's path, in execution order; a layer's second call in one pass is `PATH#2`."""
 
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -58,10 +58,12 @@ def recorded(
         found[name] = output
 
 
-def unused(path: str, outputs: Iterable[str]) -> str:
+def unused(path: str, outputs: Collection[str]) -> str:
     """Return the path, numbered if an earlier call has taken it."""
+    if path not in outputs:
+        return path
     calls = 1 + sum(name.partition("#")[0] == path for name in outputs)
-    return path if calls == 1 else f"{path}#{calls}"
+    return f"{path}#{calls}"
 
 
 def _first_tensor(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> torch.Tensor:

@@ -85,8 +85,8 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
 
 def relative_error(value: Array, reference: Array) -> float:
     """Return |value - reference| / |reference|, 0 where both are zero, infinity where only the reference is."""
-    wide = reference.astype(np.float64)
-    difference, size = float(np.linalg.norm(value.astype(np.float64) - wide)), float(np.linalg.norm(wide))
+    wide = np.asarray(reference, np.float64)
+    difference, size = float(np.linalg.norm(np.asarray(value, np.float64) - wide)), float(np.linalg.norm(wide))
     if not difference:
         return 0.0
     return difference / size if size else math.inf

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen, nnx, traverse_util
+from flax import errors, linen, nnx, traverse_util
 
 from compare.interface import Refused
 from jaxbackend.activations import Around
@@ -27,7 +27,7 @@ class LinenModel:
         if others:
             raise Refused(f"the model keeps variables in {others[0]!r}; allowed: {' and '.join(_COLLECTIONS)}")
         if initialised:
-            shapes = jax.jit(self._initial)(jnp.zeros(images.shape, images.dtype))
+            shapes = self._initialised(images)
         self.parameters = _state(shapes.get("params", {}), nnx.Param)
         self.buffers = _state(shapes.get("batch_stats", {}), nnx.BatchStat)
         self.layers = holders(self.parameters, self.buffers)
@@ -66,6 +66,14 @@ class LinenModel:
     def _initial(self, images: Any) -> Any:
         with linen.intercept_methods(self._interceptor(None)):
             return self._module.init(jax.random.key(0), images, **options(self._module, training=True))
+
+    def _initialised(self, images: jax.ShapeDtypeStruct) -> Any:
+        """Return the initial values; unless they depend on images, no layer is run and none compiled for them."""
+        try:
+            with linen.intercept_methods(self._interceptor(None)):
+                return self._module.lazy_init(jax.random.key(0), images, **options(self._module, training=True))
+        except errors.LazyInitError:
+            return jax.jit(self._initial)(jnp.zeros(images.shape, images.dtype))
 
     def _interceptor(self, around: Around | None) -> Any:
         def intercept(call: Any, inputs: Any, named: Any, context: Any) -> Any:

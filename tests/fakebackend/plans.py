@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from compare import certification, contenders, knobs, plan
+from compare import contenders, knobs, plan
 from compare.measure import voiding
 from compare.plan import Plan
 from tests.fakebackend import BACKENDS
@@ -38,7 +38,7 @@ def register(
     # Scripted time does not mind other programs.
     monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
     # On every machine as on a small one, because scripts number a backend's processes.
-    monkeypatch.setattr(certification, "cores", lambda: 2)
+    monkeypatch.setattr("compare.environment.cores", lambda: 2)
     for name, value in environment(folder, behaviours or {}).items():
         monkeypatch.setenv(name, value)
 

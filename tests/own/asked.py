@@ -51,7 +51,7 @@ def agree(
 ) -> Answer:
     """Ask `samestep agree` about a pair, inside this process; a reference without a folder is one of `examples/pairs`.
 
-    Training runs are left out, and all cases but one: 0 is the asked one, 1 odd, 2 even.
+    Training runs are left out, and all cases but one: 0 is the asked one, 1 the other.
     """
     done = inside.run("agree", *_asked(jax, torch, image, classes, out), *options, case=case)
     return _answer(done, out)

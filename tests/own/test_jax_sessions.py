@@ -1,15 +1,18 @@
 """Sessions of users' flax models: what they train, record and give back under neutral names."""
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from compare.interface import Arrays, Refused, Session
 from compare.pairing.trace import Layer
 from compare.workloads import ModelSpec, OptimizerSpec
-from tests.own import jax_pairs, torch_layers
+from jaxbackend import own, precision
+from tests.own import flax_models, jax_pairs, torch_layers
 from tests.parity import twins
 
 FACTORIES = ("resnet", "kinds", "shared", "nnx_net", "flagged")
@@ -87,6 +90,7 @@ def test_running_steps_is_inspecting_them_and_batch_norm_moves(factory: str):
     [
         pytest.param("nnx_net", "compile=off", marks=pytest.mark.thorough),
         ("resnet", "tuned+steps-per-dispatch=2"),
+        ("resnet", "pieces"),
         ("flagged", "compiled"),
     ],
 )
@@ -207,3 +211,16 @@ def test_a_twin_s_layer_runs_alone_too():
     found = twins.session("jax").inspect(batch)
     alone = twins.session("jax").alone("conv", batch.images, True)
     np.testing.assert_allclose(alone, found["activation/conv"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("factory", ["resnet", "measured"])
+def test_initial_values_are_those_of_flax_whether_or_not_they_depend_on_images(factory: str):
+    model = jax_pairs.model(factory)
+    found = own.build(model, precision.policy("float32", "cpu"), initialised=True).model
+    module = getattr(flax_models, factory)()
+    expected = module.init(jax.random.key(0), np.zeros((2, 9, 9, 3), np.float32))
+    assert len(jax.tree.leaves(expected)) == len(jax.tree.leaves((found.parameters, found.buffers)))
+    for name, state in (("params", found.parameters), ("batch_stats", found.buffers)):
+        for path, variable in nnx.to_flat_state(state):
+            value = reduce(lambda inside, key: inside[key], path, expected[name])
+            np.testing.assert_allclose(variable.get_value(), value, rtol=1e-6, atol=1e-7)

@@ -97,6 +97,7 @@ COMPILED = [pytest.mark.slow, pytest.mark.thorough]
 VARIANTS = [
     ("jax", "compile=off"),
     ("jax", "compiled"),
+    ("jax", "pieces"),
     ("jax", "stock+steps-per-dispatch=3"),
     ("jax", "tuned+steps-per-dispatch=5"),
     ("torch", "channels-last"),
@@ -173,7 +174,8 @@ def test_the_backends_agree_on_losses_logits_and_state(workload: str):
 READ_BACK = [
     ("jax", "stock", {"compile": True, "donation": False, "steps-per-dispatch": 1}),
     ("jax", "compile=off", {"compile": False, "donation": False}),
-    ("jax", "compiled", {"compile": True, "donation": True}),
+    ("jax", "pieces", {"compile": True, "pieces": True, "donation": False}),
+    ("jax", "compiled", {"compile": True, "pieces": False, "donation": True}),
     ("jax", "compiled+steps-per-dispatch=4", {"compile": True, "donation": True, "steps-per-dispatch": 4}),
     ("torch", "stock", {"compile": False, "channels-last": False, "fused-optimizer": False, "graph-capture": False}),
     ("torch", "tuned", {"compile": False, "channels-last": True, "fused-optimizer": True}),

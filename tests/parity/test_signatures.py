@@ -19,6 +19,7 @@ import torchbackend.session
 TWO_KINDS = "flax has two kinds of modules, torch one"
 ONLY_JAX_FILES = {
     "functional.py": "jax's step and session know any model as pure functions; torch's know any as a module",
+    "pieces.py": "torch's operations are compiled already; jax's traced step can be cut",
     "own/adopted.py": "a user's model as such functions",
     "own/model.py": TWO_KINDS,
     "own/linenmodel.py": TWO_KINDS,
@@ -73,6 +74,7 @@ ONLY_JAX = {
     "stream.py": {"Stream.pending": "see Resident.pending"},
     "step.py": {
         "TrainingStep.alone": "torch's session has the modules",
+        "TrainingStep.programs": "torch counts the frames that it has compiled",
         "TrainState": "jax steps are pure functions over a state; torch's model and optimizer hold theirs",
         "TrainingStep.initial": "torch resets its state in place",
     },

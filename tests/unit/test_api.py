@@ -1,12 +1,14 @@
 """samestep from Python: the same run, result file and refusals as of the command line."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import compare
-from compare import results
+from compare import conduct, results
 from compare.interface import Refused
+from compare.plan import Plan
 from compare.plugin import asked
 from tests.fakebackend import plans
 
@@ -43,6 +45,20 @@ def test_what_cannot_be_honoured_is_refused(tmp_path: Path):
         compare.certify("digits-cnn", seeds=1, out=tmp_path)
     with pytest.raises(AttributeError, match="nonesuch"):
         compare.nonesuch  # noqa: B018 -- looking it up is what is tested
+
+
+def test_a_pair_that_is_not_timed_is_not_compiled_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def carried_out(plan: Plan, command: list[str], **_: object) -> NoReturn:
+        raise Refused(", ".join(each.name for each in plan.contenders))
+
+    monkeypatch.setattr(conduct, "carried_out", carried_out)
+    for workload, named in ((PAIR, "torch:stock, jax:pieces"), ("digits-cnn", "torch, jax")):
+        with pytest.raises(Refused, match=f"^{named}$"):
+            compare.certify(workload, out=tmp_path)
+        with pytest.raises(Refused, match=r"^jax, torch:tuned$"):
+            compare.certify(workload, ["jax", "torch:tuned"], out=tmp_path)
+        with pytest.raises(Refused, match=r"^torch, jax$"):
+            compare.run(workload, out=tmp_path)
 
 
 def test_a_test_may_ask_for_a_pair():

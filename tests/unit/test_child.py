@@ -1,4 +1,5 @@
 import os
+import signal
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -93,6 +94,23 @@ def test_a_child_that_does_not_come_up_is_typed_in_time(nursery: Nursery, fault:
     assert caught.value.status == status
     assert reason in caught.value.reason
     assert not plans.remaining(nursery.family())
+
+
+def test_a_deadline_runs_from_when_a_command_was_sent(nursery: Nursery) -> None:
+    child = nursery.child()
+    child.greet(20)
+    child.send("idle_memory", device="cpu")
+    plans.until(lambda: child.has_replied(60))
+    assert child.reply("idle_memory", 0) > 1 << 20  # it is there, however late it is asked for
+    os.kill(child.pid, signal.SIGSTOP)
+    child.send("idle_memory", device="cpu")
+    assert not child.has_replied(DEADLINE)
+    time.sleep(DEADLINE)
+    assert child.has_replied(DEADLINE)
+    start = time.monotonic()
+    with pytest.raises(ContenderFailed, match=r"idle_memory took longer than its deadline of 1\.5 s"):
+        child.reply("idle_memory", DEADLINE)
+    assert time.monotonic() - start < 0.5
 
 
 def test_a_backend_that_cannot_be_found_is_a_crash_that_says_so(nursery: Nursery) -> None:

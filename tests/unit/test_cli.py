@@ -49,6 +49,10 @@ REFUSALS = [
     (["jax:pointwise-matmul", "fake"], "jax has no switch 'pointwise-matmul' (none: XLA has no such switch"),
     (["torch:pointwise-matmul", "fake"], "torch:pointwise-matmul: pointwise-matmul needs compile"),
     (["jax:compile=off+fused-optimizer", "fake"], "fused-optimizer needs compile in jax"),
+    (["jax:compile=off+pieces", "fake"], "pieces needs compile"),
+    (["jax:compiled+pieces", "fake"], "pieces excludes donation and steps-per-dispatch above 1"),
+    (["jax:pieces+steps-per-dispatch=2", "fake"], "pieces excludes donation and steps-per-dispatch above 1"),
+    (["torch:pieces", "fake"], "torch has no switch 'pieces'"),
     (["fake", "other", "--tuning", "fast"], "unknown tuning or knob 'fast' in fake:fast"),
     (["fake", "other", "--knobs", "compile,warp"], "unknown tuning or knob 'warp' in fake:compile+warp"),
     (["fake", "other", "--knobs", ""], "--tuning and --knobs must not be empty"),
@@ -209,6 +213,7 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
     assert resolve("jax", everything, "cpu", "digits-cnn") == {
         "compile": True,
         "donation": True,
+        "pieces": False,
         "steps-per-dispatch": 1,
         "graph-capture": False,
         "kernel-search": False,
