@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import conduct, naming, plan
+from compare import conduct, plan
 from compare.commands import endings
+from compare.contenders import of_certificate
 from compare.naming import DEFAULT_CONTENDERS
 from compare.plugin.result import Result
 from compare.workloads import Workload
@@ -54,7 +55,7 @@ def certify(
     """
     plan.check_seeds(seeds)
     certified, _ = plan.check(workload, **{key: settings[key] for key in ("precision", "device") if key in settings})
-    named = naming.certified(certified) if contenders is None else contenders
+    named = of_certificate(certified) if contenders is None else contenders
     chosen = plan.make(named, workload=certified, out=_folder(out), rounds=None, **settings)
     return Result(*conduct.carried_out(chosen, sys.argv, seeds=seeds))
 

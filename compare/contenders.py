@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from compare import environment, naming
 from compare.interface import Refused
 from compare.knobs import PARALLEL, PARALLEL_WORDS
+from compare.workloads import PAIR, Workload
 
 # Backend name to the package that serves it as `python -m PACKAGE` and the distributions that the package needs.
 BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -14,6 +15,8 @@ BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 DEFAULT_TUNING = "compiled"
+PLAIN_CONTENDERS = ("torch:stock", "jax:pieces")
+"""Neither compiles a program as large as a whole model: what tells whether two models are the same function."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class Contender:
     def package(self) -> str:
         """The package that serves this contender's backend."""
         return BACKENDS[self.backend][0]
+
+
+def of_certificate(workload: Workload) -> tuple[str, ...]:
+    """Return the contenders of a certificate that nobody has named, where nothing is timed."""
+    return PLAIN_CONTENDERS if workload.model.family == PAIR else naming.DEFAULT_CONTENDERS
 
 
 def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[str]:

@@ -16,7 +16,6 @@ from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
 from compare.child import Child
 from compare.interface import Arrays, ContenderFailed, Refused
 from compare.launcher import Launcher, Outcome
-from compare.naming import PLAIN_CONTENDERS
 from compare.pairing import flattening, matching, trace
 from compare.pairing.found import Pairing
 from compare.pairing.matching import Matching
@@ -93,7 +92,7 @@ class _Sides:
 
 @contextmanager
 def _children(launcher: Launcher) -> Generator[_Sides]:
-    outcomes = {each.backend: Outcome(each) for each in contenders.parse(PLAIN_CONTENDERS)}
+    outcomes = {each.backend: Outcome(each) for each in contenders.parse(contenders.PLAIN_CONTENDERS)}
     children: dict[str, Child] = {}
     try:
         for backend, outcome in outcomes.items():

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare import conduct, files, naming, plan
+from compare import conduct, files, plan
 from compare.commands import endings, options, pairs
-from compare.contenders import spread, tuned
+from compare.contenders import of_certificate, spread, tuned
+from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report import certificate, figures
 from compare.report.plots import losses
@@ -44,7 +45,7 @@ def agree(
     """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
     plan.check_seeds(seeds)
     certified, _ = plan.check(workload, precision, device)
-    unnamed = naming.DEFAULT_CONTENDERS if tuning or knobs else naming.certified(certified)
+    unnamed = DEFAULT_CONTENDERS if tuning or knobs else of_certificate(certified)
     chosen = plan.make(
         spread(tuned(contenders or unnamed, tuning, knobs), parallel),
         out=out or endings.default_out(),
