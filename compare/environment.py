@@ -60,7 +60,7 @@ def describe() -> dict[str, Any]:
             "model": _cpu_model(),
             "physical_cores": psutil.cpu_count(logical=False),
             "logical_cores": psutil.cpu_count(logical=True),
-            "usable_cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else psutil.cpu_count(),
+            "usable_cores": cores(),
             "load_average": list(psutil.getloadavg()),
         },
         "memory_bytes": psutil.virtual_memory().total,

@@ -1,10 +1,8 @@
 """From what was measured to what may be said: outcomes of a run become the result object."""
 
 import math
-import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -19,10 +17,7 @@ from compare.plan import Plan
 def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, Any]:
     """Return the result object of `compare.results` for a finished run; without timed rounds it compares nothing."""
     raw: dict[str, Any] = {
-        "schema_version": results.SCHEMA_VERSION,
-        "id": uuid.uuid4().hex,
-        "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "command": list(command),
+        **results.head(results.SCHEMA_VERSION, command),
         "spec": _spec(plan, outcomes),
         "environment": environment.describe(),
         "contenders": [_contender(outcome) for outcome in outcomes.contenders],

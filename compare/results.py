@@ -5,7 +5,9 @@ trusts nothing: the file may come from somebody else.
 """
 
 import json
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +21,16 @@ from compare.untrusted import SHORT, SIZE_LIMIT
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
 SCHEMA = "result.schema.json"
+
+
+def head(schema_version: int, command: Sequence[str]) -> dict[str, Any]:
+    """Return what the objects of all commands begin with: the schema's version, an id, the time, and `command`."""
+    return {
+        "schema_version": schema_version,
+        "id": uuid.uuid4().hex,
+        "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "command": list(command),
+    }
 
 
 def validate(result: Any) -> None:

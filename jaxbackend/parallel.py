@@ -30,19 +30,16 @@ class One:
         self.devices, self.batch_norm = devices, batch_norm
         self.device, self.whole = devices[0], devices[0]
 
-    def program(self, step: Callable[..., Any], knobs: Mapping[str, Any], outputs: Any) -> Callable[..., Any]:
-        """Return `step(state, images, labels)` as one program.
+    def program(
+        self, step: Callable[..., Any], knobs: Mapping[str, Any], outputs: Any = None, *, several: bool = False
+    ) -> Callable[..., Any]:
+        """Return `step(state, images, labels)` as one program, or `several` of them (`jaxbackend.tuning.several`).
 
         `outputs` says of each part of what it returns after the state whether it is one a device (0) or one for all
         (None): a prefix of its tree.
         """
-        del outputs
+        del outputs, several
         return tuning.compiled(step, knobs)
-
-    def several(self, step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any] | None:
-        """Return a program of `steps-per-dispatch` steps (`jaxbackend.tuning.several`), None where the knob is 1."""
-        scan = tuning.several(step, knobs)
-        return None if scan is None else tuning.compiled(scan, knobs)
 
     def batch(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
         """Return a batch [N, ...] on the devices, as a step takes it."""
@@ -98,14 +95,25 @@ class Mapped(Sharded):
         super().__init__(devices, batch_norm)
         self._own = 0 if batch_norm == "local" else None
 
-    def program(self, step: Callable[..., Any], knobs: Mapping[str, Any], outputs: Any) -> Callable[..., Any]:
+    def program(
+        self, step: Callable[..., Any], knobs: Mapping[str, Any], outputs: Any = None, *, several: bool = False
+    ) -> Callable[..., Any]:
         """See `One`."""
-        return self._mapped(step, knobs, (0, 0), outputs)
 
-    def several(self, step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any] | None:
-        """See `One`."""
-        scan = tuning.several(step, knobs)
-        return None if scan is None else self._mapped(scan, knobs, (1, 1, None), None)
+        def split(state: Any, buffers: Any, *arguments: Any) -> Any:
+            new, found = step(state._replace(buffers=buffers), *arguments)
+            return new._replace(buffers=None), new.buffers, found
+
+        # The buffers go apart from the state: an axis of None in a tree of axes stands for an empty tree.
+        mapped = jax.pmap(
+            split,
+            AXIS,
+            in_axes=(None, self._own, *((1, 1, None) if several else (0, 0))),
+            out_axes=(None, self._own, outputs),
+            devices=self.devices,
+            donate_argnums=(0, 1) if knobs["donation"] else (),
+        )
+        return _Rejoined(mapped)
 
     def batch(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
         """See `One`."""
@@ -129,24 +137,6 @@ class Mapped(Sharded):
     def one(self, buffers: Any) -> Any:
         """See `One`."""
         return buffers if self._own is None else jax.tree.map(lambda a: jax.device_put(a[0], self.whole), buffers)
-
-    def _mapped(
-        self, step: Callable[..., Any], knobs: Mapping[str, Any], taken: tuple[int | None, ...], outputs: Any
-    ) -> Callable[..., Any]:
-        def split(state: Any, buffers: Any, *arguments: Any) -> Any:
-            new, found = step(state._replace(buffers=buffers), *arguments)
-            return new._replace(buffers=None), new.buffers, found
-
-        # The buffers go apart from the state: an axis of None in a tree of axes stands for an empty tree.
-        mapped = jax.pmap(
-            split,
-            AXIS,
-            in_axes=(None, self._own, *taken),
-            out_axes=(None, self._own, outputs),
-            devices=self.devices,
-            donate_argnums=(0, 1) if knobs["donation"] else (),
-        )
-        return _Rejoined(mapped)
 
     def _parts(self, array: Array, axis: int) -> Array:
         parts = len(self.devices)

@@ -51,8 +51,9 @@ class TrainingStep:
         self._way = way
         self._inspected = way.program(self._inspect, knobs, _INSPECTED)
         # What returns the loss alone has other pieces, which would be compiled besides.
-        self.program = self._train_inspected if knobs["pieces"] else way.program(self._train, knobs, None)
-        self.several = way.several(self._train, knobs)
+        self.program = self._train_inspected if knobs["pieces"] else way.program(self._train, knobs)
+        scan = tuning.several(self._train, knobs)
+        self.several = None if scan is None else way.program(scan, knobs, several=True)
         undonated = {**knobs, "donation": False}
         self._evaluate = tuning.compiled(self._eval_logits, undonated)
         self._alone = jax.jit(self._model.alone, static_argnums=(0, 4)) if knobs["compile"] else self._model.alone

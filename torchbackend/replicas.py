@@ -114,6 +114,7 @@ class Ranks:
 
     def __init__(self, count: int, device: str, folder: Path) -> None:
         self.count, self._place = count, Place(0, count, shared=True)
+        self._session: TorchSession | None = None
         self._place.device(device)
         meeting, context = folder / f"ranks-{os.getpid()}", multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
@@ -190,8 +191,6 @@ class Ranks:
             return value
         error = {"oom": MemoryError, "refused": Refused}.get(kind, RuntimeError)
         raise error(f"rank {rank} of {self.count}: {value}")
-
-    _session: TorchSession | None = None
 
 
 def _parts(batch: Batch, count: int) -> list[Batch]:

@@ -10,7 +10,6 @@ from rich.console import Console
 from compare import conduct, plan
 from compare.commands import endings, options, pairs
 from compare.contenders import spread, tuned
-from compare.interface import Refused
 from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report import terminal
@@ -48,8 +47,6 @@ def compare(
     request: Request | None = None,
 ) -> None:
     """Train, certify and time contenders on the same machine; write DIR/result.json."""
-    if quick and paper:
-        raise Refused("--quick and --paper exclude each other")
     chosen = plan.make(
         spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel),
         out=out or endings.default_out(),
@@ -60,7 +57,7 @@ def compare(
         batch_norm=batch_norm,
         precision=precision,
         device=device,
-        rounds=5 if quick else 20 if paper else rounds,
+        rounds=options.rounds_asked(rounds, quick, paper),
         seed=seed,
         epochs=epochs,
         margin=margin,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from compare.interface import Refused
+
 Contenders = Annotated[
     list[str] | None,
     typer.Argument(
@@ -78,3 +80,14 @@ Deterministic = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the result file. Default: samestep-out/TIME.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result object alone.")]
+
+
+def rounds_asked(rounds: int, quick: bool, paper: bool) -> int:
+    """Return the rounds that --rounds, --quick and --paper ask for.
+
+    Raises:
+        Refused: for --quick and --paper at once.
+    """
+    if quick and paper:
+        raise Refused("--quick and --paper exclude each other")
+    return 5 if quick else 20 if paper else rounds

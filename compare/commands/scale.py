@@ -10,7 +10,6 @@ from rich.console import Console
 from compare import files
 from compare.commands import endings, options
 from compare.contenders import spread, tuned
-from compare.interface import Refused
 from compare.naming import DEFAULT_CONTENDERS
 from compare.report import figures
 from compare.report import scaling as scaling_report
@@ -51,8 +50,6 @@ def scale(
     Weak scaling: every device has --batch-size images of a step. With --strong, all devices together have. Contenders
     that do not say how they split a batch take ddp (torch) and sharded (jax). DIR/devices-N has each whole comparison.
     """
-    if quick and paper:
-        raise Refused("--quick and --paper exclude each other")
     folder, command = out or endings.default_out(), ["samestep", *sys.argv[1:]]
     task = sweep.make(
         spread(spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel), sweep.WAYS),
@@ -65,7 +62,7 @@ def scale(
         device=device,
         data_folder=data,
         batch_norm=batch_norm,
-        rounds=5 if quick else 20 if paper else rounds,
+        rounds=options.rounds_asked(rounds, quick, paper),
         epochs=epochs,
         seed=seed,
         deterministic=deterministic,

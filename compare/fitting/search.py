@@ -2,10 +2,8 @@
 
 import os
 import sys
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +134,7 @@ def result(task: Task, found: Sequence[Fitted], command: Sequence[str]) -> dict[
     """Return the object of `fit.json`."""
     chosen = task.plan
     return {
-        "schema_version": SCHEMA_VERSION,
-        "id": uuid.uuid4().hex,
-        "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "command": list(command),
+        **results.head(SCHEMA_VERSION, command),
         "spec": {
             "workload": chosen.workload.name,
             "contenders": [contender.name for contender in chosen.contenders],

@@ -1,9 +1,7 @@
 """The result file of `samestep scale`: its object, its checks, and how it is written and read."""
 
 import hashlib
-import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,8 @@ def result(task: Task, found: Sequence[tuple[Mapping[str, Any], Path]], command:
     """Return the object of a scaling's `result.json`; `found` are each run's result and the file that it stands in."""
     runs, chosen = [run for run, _ in found], task.plans[0]
     return {
-        "schema_version": SCHEMA_VERSION,
+        **results.head(SCHEMA_VERSION, command),
         "kind": KIND,
-        "id": uuid.uuid4().hex,
-        "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "command": list(command),
         "spec": {
             "workload": chosen.workload.name,
             "contenders": [contender.name for contender in chosen.contenders],
