@@ -1,84 +1,50 @@
 """Making certificates: children record each contender's steps, the pure gates judge the records."""
 
 import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from compare import data, environment, recorders, recording
-from compare.agreement import allowances, certificate, gates, referee, settings
+from compare import jobs, recording
+from compare.agreement import allowances, certificate, settings
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
-from compare.agreement.gates import Gate
-from compare.agreement.referee import Noise
-from compare.data import store
+from compare.evidence import Case, Evidence
 from compare.interface import Arrays
-from compare.launcher import Launcher, Outcome, Outcomes
-from compare.plan import Plan
-from compare.recorders import Command, Recorder
-from compare.workloads import PAIR
+from compare.jobs import Command, Job, Queue
+from compare.launcher import Launcher, Outcome, Outcomes, Progress
+from compare.recording import Floor, Perturbation
 
 _STEPS = 3
-_NOISE_RUNS = 20
-_CONDITIONING_RUNS = 5
-_CORES_FOR_MANY = 8
 _NUMBERS = itertools.count()
-# Errors do not depend on the batch; the time of float64 does, and the size of what is compared: every activation.
-_LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
 
 
-@dataclass(frozen=True)
-class Case:
-    """One batch and image size that a certificate is made at; `image_size` None is the workload's own."""
-
-    batch_size: int
-    image_size: int | None
-
-    def __str__(self) -> str:
-        return f"batch {self.batch_size}" + ("" if self.image_size is None else f", {self.image_size} pixels")
-
-
-def native(plan: Plan) -> Case:
-    """Return the case of the plan itself, its batch cut to 64 images, fewer if they are large, at least two a part."""
-    parts, (height, width, _) = plan.accumulate * plan.devices, plan.workload.model.image
-    most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // (height * width)) // parts * parts)
-    return Case(min(plan.batch_size, most), None)
-
-
-def adversarial(plan: Plan) -> tuple[Case, ...]:
-    """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
-
-    With micro-batches, or parts of several devices, it is they that are the least and odd. A model that takes one size
-    only keeps it. Of a user's own pair there is one more case, an odd batch at the other size of 2k and 2k + 1, of
-    which its own is one: halved and rounded up they are k and k + 1, so that the layers behind a halving see an odd and
-    an even size as well.
-    """
-    size, parts = plan.workload.model.image[0], plan.accumulate * plan.devices
-    if plan.workload.model.family == PAIR:
-        return native(plan), Case(3 * parts, (size ^ 1 or 2) if plan.resizable else None)
-    if not plan.resizable:
-        return native(plan), Case(2 * parts, None), Case(3 * parts, None)
-    odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)
-    return native(plan), Case(2 * parts, odd), Case((7 if 7 * even**2 <= _MOST_PIXELS else 3) * parts, even)
-
-
-def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> None:
+def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case], progress: Progress) -> None:
     """Certify every contender that is alive against the baseline, over all cases."""
-    evidence = _Evidence({case: _dataset(launcher, case) for case in cases})
-    children = [
-        Recorder(outcome, list(_commands(launcher, outcomes, outcome, part, evidence)))
-        for outcome in outcomes.alive
-        for part in _parts(launcher.plan)
+    evidence = Evidence.of(launcher, cases)
+    jobs.carry_out(launcher, queues(launcher, outcomes, evidence), partial(progress, "certify"))
+    judge(launcher, outcomes, evidence)
+
+
+def queues(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> list[Queue]:
+    """Return what is to be recorded of every contender that is alive, as jobs for its share of the cores."""
+    alive, baseline = outcomes.alive, outcomes.contenders[0]
+    children = jobs.share(len(alive) * launcher.plan.devices)
+    return [
+        Queue(outcome, list(_jobs(launcher, outcome, outcome is baseline, evidence, children)), children)
+        for outcome in alive
     ]
-    recorders.side_by_side(launcher, children, "certificate")
+
+
+def judge(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> None:
+    """Judge every contender against the baseline, where all has been recorded of both."""
     baseline = outcomes.contenders[0]
     for outcome in outcomes.contenders[1:]:
-        if baseline.status == "ok" and outcome.status == "ok":
-            name, other = baseline.contender.name, outcome.contender.name
-            made = _judged(launcher, outcomes, (baseline, outcome), evidence)
-            both = [evidence.repeated[side] for side in (name, other) if side in evidence.repeated]
+        sides = baseline, outcome
+        name, other = (side.contender.name for side in sides)
+        if evidence.has_noise and evidence.has_records(name) and evidence.has_records(other):
+            made = _judged(launcher, outcomes, sides, evidence)
+            both = [evidence.determinism(side) for side in (name, other) if side in evidence.again]
             made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
             outcomes.certificates[other] = made if outcomes.pairing is None else outcomes.pairing.explained(made)
 
@@ -94,20 +60,19 @@ def certify_settings(outcomes: Outcomes) -> None:
             outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)
 
 
-def _judged(
-    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], evidence: "_Evidence"
-) -> Certificate:
+def _judged(launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], evidence: Evidence) -> Certificate:
     """Return the certificate of two sides over all cases."""
     plan, found = launcher.plan, dict[str, Certificate]()
     normalised = plan.workload.optimizer.name == "adam"
-    for case, noise in evidence.noise.items():
+    for case in evidence.cases:
         baseline, contender = _comparable(launcher, outcomes, sides, case, evidence)
+        noise = evidence.noise(case)
         found[str(case)] = certificate.make(baseline, contender, plan.precision, noise, normalised=normalised)
     return certificate.combine(found)
 
 
 def _comparable(
-    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], case: Case, evidence: "_Evidence"
+    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], case: Case, evidence: Evidence
 ) -> list[dict[str, Arrays]]:
     """Return both sides' records by precision, with the differences that are accepted taken out of them."""
     records = [evidence.records[side.contender.name, case] for side in sides]
@@ -124,68 +89,34 @@ def _comparable(
     ]
 
 
-@dataclass
-class _Evidence:
-    """What the children recorded, by contender and case, of the datasets of `cases`."""
-
-    cases: Mapping[Case, Path]
-    records: dict[tuple[str, Case], dict[str, Arrays]] = field(
-        default_factory=lambda: defaultdict[tuple[str, Case], dict[str, Arrays]](dict)
-    )
-    noise: dict[Case, Noise] = field(default_factory=dict[Case, Noise])
-    repeated: dict[str, Gate] = field(default_factory=dict[str, Gate])
-
-
-def _parts(plan: Plan) -> list[tuple[str, ...]]:
-    """Return the precisions that each child of a contender records: a child each where there are cores for it.
-
-    So it is for a user's own pair, of which one side may take far longer than the other: to compile, or for its noise.
-    """
-    precisions = tuple(dict.fromkeys(("float64", "float32", plan.precision)))
-    many = environment.cores() >= _CORES_FOR_MANY or plan.workload.model.family == PAIR
-    return [(precision,) for precision in precisions] if many else [precisions]
-
-
-def _commands(
-    launcher: Launcher, outcomes: Outcomes, outcome: Outcome, precisions: Sequence[str], evidence: _Evidence
-) -> Iterator[Command]:
-    plan, name = launcher.plan, outcome.contender.name
-    if "float64" in precisions:
-        # Before its first command, a child has imported its framework and nothing else.
-        yield Command("idle_memory", {"device": plan.device}, "memory", partial(setattr, outcome, "idle_bytes"))
+def _jobs(launcher: Launcher, outcome: Outcome, noisy: bool, evidence: Evidence, children: int) -> Iterator[Job]:
+    """Yield what a contender is asked; several children share the perturbed runs, one makes all of a case in one go."""
+    name = outcome.contender.name
+    # Before its first command, a child has imported its framework and nothing else.
+    idle = {"device": launcher.plan.device}
+    yield _job(Command("idle_memory", idle, "memory", partial(setattr, outcome, "idle_bytes")))
+    parts = [[each] for each in evidence.perturbations] if children > 1 else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
-        if "float64" in precisions and outcome is outcomes.contenders[0]:
-            yield _noise(launcher, outcome, case, dataset, partial(evidence.noise.__setitem__, case))
-        for precision in precisions:
+        for perturbations in parts if noisy else ():
+            spec = _spec(launcher, outcome, "float64", case, dataset)
+            arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
+            keep = partial(_keep_floors, evidence, case, perturbations)
+            yield _job(Command("noise", arguments, "record", keep))
+        for precision in evidence.precisions:
             keep = partial(evidence.records[name, case].__setitem__, precision)
-            yield _record(launcher, outcome, precision, case, dataset, keep)
-    if plan.deterministic and plan.precision in precisions:
+            yield _job(_record(launcher, outcome, precision, case, dataset, keep))
+    if launcher.plan.deterministic:
         case, dataset = next(iter(evidence.cases.items()))
-
-        def repeated(again: Arrays) -> None:
-            evidence.repeated[name] = gates.determinism(evidence.records[name, case][plan.precision], again)
-
-        yield _record(launcher, outcome, plan.precision, case, dataset, repeated)
+        keep = partial(evidence.again.__setitem__, name)
+        yield _job(_record(launcher, outcome, evidence.precision, case, dataset, keep))
 
 
-def _dataset(launcher: Launcher, case: Case) -> Path:
-    if case.image_size is None:
-        return launcher.dataset
-    plan = launcher.plan
-    path = launcher.scratch / f"dataset-{case.batch_size}-{case.image_size}.safetensors"
-    made = data.load(plan.workload, folder=None, seed=plan.seed, batch_size=case.batch_size, image_size=case.image_size)
-    store.save(made, path)
-    return path
+def _job(command: Command) -> Job:
+    return Job("certificate", [command])
 
 
-def _noise(launcher: Launcher, outcome: Outcome, case: Case, dataset: Path, keep: Callable[[Noise], None]) -> Command:
-    perturbations = [(referee.ULP64, _CONDITIONING_RUNS)]
-    roundoff = referee.ROUNDOFF.get(launcher.plan.precision)
-    if roundoff is not None:
-        perturbations.append((roundoff, _NOISE_RUNS))
-    spec = _spec(launcher, outcome, "float64", case, dataset)
-    arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
-    return Command("noise", arguments, "record", lambda floors: keep(Noise(*floors)))
+def _keep_floors(evidence: Evidence, case: Case, made: Sequence[Perturbation], floors: Sequence[Floor]) -> None:
+    evidence.floors[case].update(zip(made, floors, strict=True))
 
 
 def _record(

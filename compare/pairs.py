@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare import certification, contenders, descriptions, weights
+from compare import contenders, descriptions, evidence, weights
 from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
 from compare.child import Child
 from compare.interface import Arrays, ContenderFailed, Refused
@@ -33,7 +33,7 @@ def prepare(launcher: Launcher) -> Pairing:
     """
     plan, model, request = launcher.plan, launcher.plan.workload.model, launcher.plan.request
     with _children(launcher) as sides:
-        sizes = sorted({case.image_size for case in certification.adversarial(plan) if case.image_size is not None})
+        sizes = sorted({case.image_size for case in evidence.adversarial(plan) if case.image_size is not None})
         traced = sides.ask("trace", model=descriptions.to_json(plan.workload)["model"], batch_size=_BATCH, sizes=sizes)
         traces = {backend: trace.from_json(each["own"]) for backend, each in traced.items()}
         _check_outputs(plan, traces)

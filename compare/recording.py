@@ -16,13 +16,15 @@ from safetensors.numpy import load_file, save_file  # pyright: ignore[reportUnkn
 
 from compare import descriptions, weights
 from compare.agreement.allowances import RUNNING_VARIANCE
-from compare.agreement.gates import changes, relative_error
+from compare.agreement.gates import changes, norm, relative_error
 from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.data.seeding import generator
 from compare.interface import Array, Arrays, Backend, Batch, RunSpec, Session
 
 Floor = dict[str, float]
+Perturbation = tuple[float, int, int]
+"""A relative roundoff, and the numbers of the runs that it is applied in: from the first up to the last, exclusive."""
 
 _LOWER_LOSS_SCALES = (2.0**11, 2.0**6, 2.0)
 
@@ -57,18 +59,14 @@ def _gradients_are_finite(arrays: Arrays) -> bool:
     return all(np.isfinite(array).all() for name, array in arrays.items() if "/gradient/" in name)
 
 
-def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[tuple[float, int]]) -> list[Floor]:
-    """Return by tensor how far rounding the inputs alone moves it, for each perturbation (roundoff, runs).
+def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[Perturbation]) -> list[Floor]:
+    """Return by tensor how far rounding the inputs alone moves it, for each perturbation.
 
     Each run starts from weights and images whose every element is moved by a relative `roundoff`, up or down at
-    random, and is computed in the precision of `spec` (float64). The floor is the largest of |moved - unmoved| /
-    |unmoved| over the runs (Euclidean norms; buffers and parameters as changes from the start).
+    random as the run's number fixes, and is computed in the precision of `spec` (float64). The floor is the largest of
+    |moved - unmoved| / |unmoved| over the runs (Euclidean norms; buffers and parameters as changes from the start).
     """
     session, start, batches, test = _begin(backend, spec)
-    generator = np.random.default_rng(spec.seed)
-
-    def moved(array: Array, roundoff: float) -> Array:
-        return array * (1 + roundoff * generator.choice((-1.0, 1.0), array.shape))
 
     def ran(start: Arrays, batches: list[Batch]) -> Arrays:
         arrays = _taken(session, start, batches, steps)
@@ -76,14 +74,17 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[t
         arrays["evaluation/logits"] = _evaluated(session, spec, start, test)
         return changes(arrays) | deltas
 
-    still, found = ran(start, batches), list[Floor]()
-    for roundoff, runs in perturbations:
+    still = ran(start, batches)
+    sizes = {name: norm(array) for name, array in still.items()}
+    found = list[Floor]()
+    for roundoff, first, end in perturbations:
         floor = dict.fromkeys(still, 0.0)
-        for _ in range(runs):
-            shifted = {name: moved(array, roundoff) for name, array in start.items()}
-            images = [Batch(moved(batch.values().astype(np.float64), roundoff), batch.labels) for batch in batches]
+        for run in range(first, end):
+            random = np.random.default_rng((spec.seed, run))
+            shifted = {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
+            images = [Batch(weights.perturbed(batch.values(), roundoff, random), batch.labels) for batch in batches]
             for name, value in ran(shifted, images).items():
-                floor[name] = max(floor[name], relative_error(value, still[name]))
+                floor[name] = max(floor[name], relative_error(value, still[name], sizes[name]))
         found.append(floor)
     return found
 

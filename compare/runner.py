@@ -5,13 +5,15 @@ Phases: training (cold caches; gives compile time, accuracy, effective settings)
 
 import contextlib
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare import certification, pairs, trajectories
+from compare import certification, evidence, jobs, pairs, trajectories
 from compare.certification import certify
 from compare.child import Child
 from compare.data import store
+from compare.evidence import Evidence
 from compare.fitting import smaller
 from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.measure import energy, telemetry, voiding
@@ -33,9 +35,8 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
         for index, outcome in enumerate(outcomes.contenders):
             progress(f"train {outcome.contender.name}", index, len(outcomes.contenders))
             _train(launcher, outcome)
-        progress("certify", 0, 1)
         if plan.agreement:
-            certify(launcher, outcomes, (certification.native(launcher.plan),))
+            certify(launcher, outcomes, (evidence.native(launcher.plan),), progress)
             certification.certify_settings(outcomes)
         for index, outcome in enumerate(outcomes.alive):
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
@@ -52,12 +53,17 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
         launcher = Launcher(plan, Path(scratch))
         store.save(plan.dataset, launcher.dataset)
         _prepare(launcher, outcomes, progress)
-        progress("certify", 0, 2)
-        certify(launcher, outcomes, certification.adversarial(launcher.plan))
-        progress("train", 1, 2)
-        trajectories.run(launcher, outcomes, seeds)
+        found = Evidence.of(launcher, evidence.adversarial(launcher.plan))
+        runs = trajectories.Runs.of(launcher, outcomes, seeds)
+        queues = certification.queues(launcher, outcomes, found)
+        for queue in queues:
+            training = trajectories.jobs(launcher, queue.outcome, runs, queue.children)
+            place = len(queue.jobs) if queue.children == 1 else 1  # the longest early, where children share the jobs
+            queue.jobs[place:place] = training
+        jobs.carry_out(launcher, queues, partial(progress, "certify and train"))
+        certification.judge(launcher, outcomes, found)
+        trajectories.judge(outcomes, runs)
         certification.certify_settings(outcomes)
-        progress("train", 2, 2)
         _advise(launcher.plan, outcomes, progress)
     return outcomes
 

@@ -37,8 +37,8 @@ def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, gener
     """
     start = initial(session, spec)
     if generation:
-        signs = np.random.default_rng((spec.seed, generation))
-        start = {name: a * (1 + roundoff * signs.choice((-1.0, 1.0), a.shape)) for name, a in start.items()}
+        random = np.random.default_rng((spec.seed, generation))
+        start = {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
     session.assign(start)
     return [finite(loss) for found in _epochs(session, spec, train) for loss in found]
 

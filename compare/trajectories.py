@@ -1,74 +1,99 @@
 """Whole training runs for gate 4: each contender's losses, its perturbed twins', and accuracies over seeds."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import setitem
 from typing import Any
 
 import numpy as np
 
-from compare import data, recorders
+from compare import data
 from compare.agreement import referee, trajectory
 from compare.agreement.trajectory import Curves
 from compare.data import store
+from compare.jobs import Command, Job
 from compare.launcher import Launcher, Outcome, Outcomes
-from compare.recorders import Command, Recorder
 
 TWINS = 5
+# Values of a batch of images with which a GPU has memory for several training runs at once: 682 CIFAR images.
+_MOST_VALUES = 2**21
 
 
-def run(launcher: Launcher, outcomes: Outcomes, seeds: int) -> None:
-    """Train every contender that is alive, and add the trajectory and accuracy gates to its certificate."""
-    plan = launcher.plan
-    for seed in range(plan.seed + 1, plan.seed + seeds):
-        made = data.load(
-            plan.workload, folder=plan.data_folder, seed=seed, batch_size=plan.batch_size, epochs=plan.epochs
-        )
-        store.save(made, launcher.seeded(seed))
-    losses: dict[str, list[list[float | None]]] = {outcome.contender.name: [] for outcome in outcomes.alive}
-    accuracies: dict[str, list[float]] = {name: [] for name in losses}
-    children = [
-        Recorder(outcome, list(_commands(launcher, outcome, seeds, losses[name], accuracies[name])))
-        for name, outcome in zip(losses, outcomes.alive, strict=True)
-    ]
-    recorders.side_by_side(launcher, children, "trajectory")
-    curves = {name: _curves(runs) for name, runs in losses.items() if len(runs) == TWINS + 1}
-    baseline = outcomes.contenders[0]
-    for outcome in outcomes.contenders[1:]:
-        a, b = baseline.contender.name, outcome.contender.name
-        if b not in outcomes.certificates:
-            continue
-        if baseline.status != "ok" or outcome.status != "ok":
-            outcomes.certificates[b] = replace(outcomes.certificates[b], complete=False)
-        else:
-            outcomes.certificates[b] = outcomes.certificates[b].extended(
-                (trajectory.gate(curves[a], curves[b]), trajectory.accuracy_gate(accuracies[a], accuracies[b]))
+@dataclass
+class Runs:
+    """What the training runs of each contender found: losses by twin, 0 its own run, and test accuracy by seed."""
+
+    seeds: Sequence[int]
+    losses: dict[str, dict[int, list[float | None]]]
+    accuracies: dict[str, dict[int, float]]
+
+    @classmethod
+    def of(cls, launcher: Launcher, outcomes: Outcomes, seeds: int) -> "Runs":
+        """Return what is still empty, the datasets of all seeds written."""
+        plan, names = launcher.plan, [outcome.contender.name for outcome in outcomes.alive]
+        for seed in range(plan.seed + 1, plan.seed + seeds):
+            made = data.load(
+                plan.workload, folder=plan.data_folder, seed=seed, batch_size=plan.batch_size, epochs=plan.epochs
             )
-    outcomes.curves = curves
-    outcomes.accuracies = {name: found for name, found in accuracies.items() if len(found) == seeds}
+            store.save(made, launcher.seeded(seed))
+        return cls(range(plan.seed, plan.seed + seeds), {name: {} for name in names}, {name: {} for name in names})
+
+    def is_whole(self, name: str) -> bool:
+        """Whether all runs of a contender have ended."""
+        return len(self.losses[name]) == TWINS + 1 and len(self.accuracies[name]) == len(self.seeds)
+
+    def curves(self, name: str) -> Curves:
+        """Return a contender's losses beside its perturbed twins'."""
+        losses = np.array([self.losses[name][twin] for twin in range(TWINS + 1)], np.float64)  # None becomes NaN
+        return Curves.of(losses[0], losses[1:])
 
 
-def _commands(
-    launcher: Launcher, outcome: Outcome, seeds: int, losses: list[list[float | None]], accuracies: list[float]
-) -> Iterator[Command]:
-    """Yield what a child is asked: the losses of its own run and of its perturbed twins, then an accuracy a seed."""
-    plan = launcher.plan
-    yield Command("open", {"spec": launcher.spec(outcome)}, "open", partial(setattr, outcome, "opened"))
+def jobs(launcher: Launcher, outcome: Outcome, runs: Runs, children: int) -> list[Job]:
+    """Return the training runs of a contender: one job, or one each where children share them and memory holds them."""
+    plan, name = launcher.plan, outcome.contender.name
     ulp = 2 * referee.ROUNDOFF.get(plan.precision, 2.0**-53)
-    for twin in range(TWINS + 1):
-        yield Command("losses", {"roundoff": ulp, "generation": twin}, "train", losses.append)
-    yield Command("settings", {}, "open", partial(setattr, outcome, "settings"))
 
-    def trained(found: dict[str, Any]) -> None:
-        outcome.training = outcome.training or found
-        accuracies.append(found["test_accuracy"])
+    def opened(seed: int) -> Command:
+        if seed == plan.seed:
+            return Command("open", {"spec": launcher.spec(outcome)}, "open", partial(setattr, outcome, "opened"))
+        spec = launcher.spec(outcome, seed=seed, data=str(launcher.seeded(seed)))
+        return Command("open", {"spec": spec}, "open", lambda _: None)
 
-    for seed in range(plan.seed, plan.seed + seeds):
-        changes: dict[str, Any] = {} if seed == plan.seed else {"seed": seed, "data": str(launcher.seeded(seed))}
-        yield Command("open", {"spec": launcher.spec(outcome, **changes)}, "open", lambda _: None)
-        yield Command("train", {}, "train", trained)
+    def losses(twin: int) -> Command:
+        keep = partial(setitem, runs.losses[name], twin)
+        return Command("losses", {"roundoff": ulp, "generation": twin}, "train", keep)
+
+    def trained(seed: int) -> Command:
+        def keep(found: dict[str, Any]) -> None:
+            if seed == plan.seed:
+                outcome.training = found
+            runs.accuracies[name][seed] = found["test_accuracy"]
+
+        return Command("train", {}, "train", keep)
+
+    settings = Command("settings", {}, "open", partial(setattr, outcome, "settings"))
+    own, *twins = ([losses(twin)] for twin in range(TWINS + 1))
+    of_seeds = [[opened(seed), trained(seed)] for seed in runs.seeds]
+    image_values = math.prod(plan.workload.model.image)
+    if children > 1 and plan.batch_size * image_values <= _MOST_VALUES:
+        first = [[opened(plan.seed), *own, settings], *([opened(plan.seed), *twin] for twin in twins)]
+        return [Job("trajectory", commands) for commands in first + of_seeds]
+    return [Job("trajectory", [opened(plan.seed), *own, settings, *itertools.chain(*twins, *of_seeds)])]
 
 
-def _curves(runs: list[list[float | None]]) -> Curves:
-    losses = np.array(runs, np.float64)  # None, a loss that was not finite, becomes NaN
-    return Curves.of(losses[0], losses[1:])
+def judge(outcomes: Outcomes, runs: Runs) -> None:
+    """Add the trajectory and accuracy gates to every contender's certificate."""
+    whole = [name for name in runs.losses if runs.is_whole(name)]
+    curves = {name: runs.curves(name) for name in whole}
+    accuracies = {name: [runs.accuracies[name][seed] for seed in runs.seeds] for name in whole}
+    a = outcomes.contenders[0].contender.name
+    for b, made in outcomes.certificates.items():
+        if a in curves and b in curves:
+            gates = trajectory.gate(curves[a], curves[b]), trajectory.accuracy_gate(accuracies[a], accuracies[b])
+            outcomes.certificates[b] = made.extended(gates)
+        else:
+            outcomes.certificates[b] = replace(made, complete=False)
+    outcomes.curves, outcomes.accuracies = curves, accuracies

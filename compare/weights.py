@@ -48,6 +48,12 @@ def randomised(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
     return {name: _round(_randomised(name, tuple(shape), seed)) for name, shape in shapes.items()}
 
 
+def perturbed(array: Array, roundoff: float, random: np.random.Generator) -> Array:
+    """Return the array, every element moved by a relative `roundoff`, up or down at random."""
+    bits = np.unpackbits(np.frombuffer(random.bytes(-(-array.size // 8)), np.uint8), count=array.size)
+    return array * np.array([1 - roundoff, 1 + roundoff])[bits].reshape(array.shape)
+
+
 def digest(arrays: Mapping[str, Array]) -> str:
     """Return the SHA-256, in hexadecimal, over names, dtypes, shapes and bytes, whatever the mapping's order."""
     parts: list[Array] = []

@@ -20,6 +20,7 @@ from compare.data import store
 from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session, first_line
 from compare.measure import limit, memory, warmup
 from compare.measure.planted import Planted, occupy
+from compare.recording import Perturbation
 
 Clock = Callable[[], float]
 
@@ -159,8 +160,8 @@ class Worker:
         recording.save(recorded, Path(path))
         return list(recorded)
 
-    def noise(self, spec: dict[str, Any], steps: int, perturbations: list[tuple[float, int]]) -> list[dict[str, float]]:
-        """Return for each perturbation (roundoff, runs) how far it moves every tensor, in the precision of `spec`."""
+    def noise(self, spec: dict[str, Any], steps: int, perturbations: list[Perturbation]) -> list[dict[str, float]]:
+        """Return for each perturbation how far it moves every tensor, in the precision of `spec`."""
         return recording.noise(self._backend, RunSpec(**spec), steps, perturbations)
 
     def trace(self, model: dict[str, Any], batch_size: int, sizes: list[int]) -> dict[str, Any]:

@@ -83,13 +83,21 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
                 raise Incomparable(name, f"is not finite in the {side}")
 
 
-def relative_error(value: Array, reference: Array) -> float:
-    """Return |value - reference| / |reference|, 0 where both are zero, infinity where only the reference is."""
-    wide = np.asarray(reference, np.float64)
-    difference, size = float(np.linalg.norm(np.asarray(value, np.float64) - wide)), float(np.linalg.norm(wide))
+def relative_error(value: Array, reference: Array, size: float | None = None) -> float:
+    """Return |value - reference| / |reference|, 0 where both are zero, infinity where only the reference is.
+
+    `size` is the reference's `norm` where that is known.
+    """
+    difference = norm(np.subtract(value, reference, dtype=np.float64))
     if not difference:
         return 0.0
+    size = norm(reference) if size is None else size
     return difference / size if size else math.inf
+
+
+def norm(array: Array) -> float:
+    """Return the Euclidean norm over all elements, in float64."""
+    return float(np.linalg.norm(np.asarray(array, np.float64)))
 
 
 def scaling_ratios(e32: dict[str, float], e64: dict[str, float], reference: Arrays) -> dict[str, float]:

@@ -29,16 +29,19 @@ def environment(folder: Path, behaviours: Mapping[str, Mapping[str, Any]]) -> di
 
 
 def register(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, behaviours: Mapping[str, Mapping[str, Any]] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    behaviours: Mapping[str, Mapping[str, Any]] | None = None,
+    cores: int = 2,
 ) -> None:
-    """Let this process know the fake backends, scripted by name."""
+    """Let this process know the fake backends, scripted by name, and take the machine for one of so many cores."""
     for name, value in BACKENDS.items():
         monkeypatch.setitem(contenders.BACKENDS, name, value)
         monkeypatch.setitem(knobs.PARALLEL, name, ("ddp",))
     # Scripted time does not mind other programs.
     monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
-    # On every machine as on a small one, because scripts number a backend's processes.
-    monkeypatch.setattr("compare.environment.cores", lambda: 2)
+    # On every machine the same, because scripts number a backend's processes.
+    monkeypatch.setattr("compare.environment.cores", lambda: cores)
     for name, value in environment(folder, behaviours or {}).items():
         monkeypatch.setenv(name, value)
 

@@ -33,6 +33,7 @@ class Behaviour:
         fault: one of `Script._FAULTS`, a fault of the arithmetic (`tests.fakebackend.session`), or `none`.
         at: the session's method, `open` or `start`, at which a fault of the process happens.
         process: the number, from 0, of the process of this backend that has the fault; None for all of them.
+        visit: the number, from 0, of the process's visit to that place at which the fault happens; None for every one.
         most_images: the largest batch that it can train.
         base_bytes: memory that a training step needs, the batch apart; counts under a memory limit only.
         image_bytes: memory that it needs for each image of a batch.
@@ -49,6 +50,7 @@ class Behaviour:
     fault: str = "none"
     at: str = "run"
     process: int | None = None
+    visit: int | None = None
     most_images: int | None = None
     base_bytes: int = 0
     image_bytes: int = 0
@@ -68,6 +70,7 @@ class Script:
         self._launch = np.exp(self._random.normal(0, self.behaviour.launch_noise))
         self._now = 0.0
         self._compiling = self.behaviour.compile_seconds * 0.5**self.process
+        self._visits = -1
 
     def clock(self) -> float:
         return self._now
@@ -94,7 +97,9 @@ class Script:
     def at(self, place: str) -> None:
         """Say in the log that the process came to `place`, and let the fault scripted for it happen."""
         self._log("calls", f"{self.name} {self.process} {os.getpid()} {place}")
-        if place == self.behaviour.at and self.has(self.behaviour.fault) and self.behaviour.fault in self._FAULTS:
+        self._visits += place == self.behaviour.at
+        here = place == self.behaviour.at and self.behaviour.visit in (None, self._visits)
+        if here and self.has(self.behaviour.fault) and self.behaviour.fault in self._FAULTS:
             self._FAULTS[self.behaviour.fault](self)
 
     def hold(self, images: int, limit_bytes: int | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compare import certification, cli, launcher, pairs, plan, trajectories, weights, worker
+from compare import cli, evidence, launcher, pairs, plan, trajectories, weights, worker
 from compare.data import store
 from compare.interface import Arrays, Backend, ContenderFailed
 from compare.pairing.asked import Request
@@ -87,10 +87,11 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
 
 @contextlib.contextmanager
 def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
-    every = certification.adversarial
+    every = evidence.adversarial
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
-        patch.setattr(trajectories, "run", lambda *_: None)
+        patch.setattr(trajectories, "jobs", lambda *_: [])
+        patch.setattr(trajectories, "judge", lambda *_: None)
         patch.setenv("COLUMNS", "400")
-        patch.setattr(certification, "adversarial", lambda plan: (every(plan)[case],))
+        patch.setattr(evidence, "adversarial", lambda plan: (every(plan)[case],))
         yield patch

@@ -54,9 +54,9 @@ class Clean:
         """Return the noise floor of a precision."""
         key = (probe, precision, seed)
         if key not in self._noise:
-            perturbations = [(referee.ULP64, ULP_RUNS)]
+            perturbations = [(referee.ULP64, 0, ULP_RUNS)]
             if precision != "float64":
-                perturbations.append((referee.ROUNDOFF[precision], NOISE_RUNS))
+                perturbations.append((referee.ROUNDOFF[precision], ULP_RUNS, ULP_RUNS + NOISE_RUNS))
             with pytest.MonkeyPatch.context() as patch:
                 spec = Side.clean(probe, patch, seed).spec("torch", "float64", self.folder)
                 self._noise[key] = Noise(*recording.noise(self._backends["torch"], spec, STEPS, perturbations))

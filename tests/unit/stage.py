@@ -28,8 +28,10 @@ class Stage:
         result = judgement.result(plan, outcomes, ["samestep", "compare", *texts])
         return _kept(result, plan.out)
 
-    def agree(self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, **changes: Any) -> Result:
-        plans.register(self._monkeypatch, self.folder, script)
+    def agree(
+        self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, cores: int = 2, **changes: Any
+    ) -> Result:
+        plans.register(self._monkeypatch, self.folder, script, cores)
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), rounds=None, **changes)
         outcomes = runner.agree(plan, seeds, lambda *step: self.progress.append(step))
         assert not plans.remaining(plans.started(self.folder), within=0.5)

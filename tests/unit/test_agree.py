@@ -36,7 +36,8 @@ def test_equal_backends_pass_every_gate_in_every_case(stage: Stage) -> None:
     assert first["name"] == "step1/activation/dense [batch 64]"
     assert 0 < first["e64"] < 1e-14 < first["e32"] < 1e-6
     assert None not in (first["noise"], first["baseline_error"], first["contender_error"])
-    assert stage.progress == [("certify", 0, 2), ("train", 1, 2), ("train", 2, 2)]
+    phases, done, totals = zip(*stage.progress, strict=True)
+    assert (set(phases), set(totals), done[0], sorted(set(done))) == ({"certify and train"}, {19}, 0, list(done))
 
 
 def test_losses_envelopes_and_accuracies_over_seeds_are_kept_and_nothing_is_timed(stage: Stage) -> None:
@@ -128,20 +129,20 @@ def test_a_contender_that_sums_in_another_order_each_time_is_not_deterministic(s
     assert exit_code(result) == 1
 
 
-# Processes of one contender: 0 records, 1 trains.
+# One process of a contender: records six times, a baseline with three times its noise, and then trains.
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    ("process", "at", "fault", "status", "reason"),
+    ("visit", "at", "fault", "status", "reason"),
     [
         (0, "inspect", "exit", "crash", "certificate: record: ended with exit code 7"),
-        (1, "logits", "oom", "oom", "trajectory: train: MemoryError: scripted: 8 GiB wanted"),
-        (1, "open", "hang", "timeout", "trajectory: open took longer than its deadline of 2 s"),
+        (6, "logits", "oom", "oom", "trajectory: train: MemoryError: scripted: 8 GiB wanted"),
+        (6, "open", "hang", "timeout", "trajectory: open took longer than its deadline of 2 s"),
     ],
 )
 def test_a_contender_that_fails_leaves_its_partner_s_figures(
-    stage: Stage, process: int, at: str, fault: str, status: str, reason: str
+    stage: Stage, visit: int, at: str, fault: str, status: str, reason: str
 ) -> None:
-    script = {"other": {"fault": fault, "at": at, "process": process}}
+    script = {"other": {"fault": fault, "at": at, "visit": visit}}
     result = stage.agree(script=script, deadline=2.0)
     good, bad = result["contenders"]
     assert (good["status"], good["reason"], bad["status"]) == ("ok", None, status)
@@ -161,10 +162,17 @@ def test_a_gradient_that_is_zero_in_the_baseline_alone_is_named(stage: Stage) ->
 
 
 def test_of_three_contenders_one_that_fails_in_training_leaves_the_others_certificate(stage: Stage) -> None:
-    script = {"third": {"fault": "exit", "at": "logits", "process": 1}}
+    script = {"third": {"fault": "exit", "at": "logits", "visit": 6}}
     result = stage.agree("fake", "other", "third", script=script)
     assert [each["name"] for each in result["agreement"]["pairs"][0]["gates"]] == GATES
     assert exit_code(result) == 3
+
+
+def test_children_that_share_the_jobs_find_what_one_finds(stage: Stage) -> None:
+    alone, shared = stage.agree(cores=2), stage.agree(cores=8)
+    assert {call[1] for call in stage.calls("inspect") if call[0] == "fake"} >= {"1", "2", "3"}
+    for key in ("pairs", "gates", "accuracies", "trajectory"):
+        assert shared["agreement"][key] == alone["agreement"][key]
 
 
 def test_a_contender_that_leaves_steps_out_fails_the_trajectory(stage: Stage) -> None:
@@ -173,9 +181,9 @@ def test_a_contender_that_leaves_steps_out_fails_the_trajectory(stage: Stage) ->
     assert exit_code(result) == 1
 
 
-@pytest.mark.parametrize("name", ["fake", "other"])
-def test_an_agreement_without_its_trajectory_is_neither_passed_nor_failed(stage: Stage, name: str) -> None:
-    result = stage.agree(script={name: {"fault": "exit", "at": "open", "process": 1}})
+@pytest.mark.parametrize(("name", "visit"), [("fake", 9), ("other", 6)])
+def test_an_agreement_without_its_trajectory_is_neither_passed_nor_failed(stage: Stage, name: str, visit: int) -> None:
+    result = stage.agree(script={name: {"fault": "exit", "at": "open", "visit": visit}})
     assert result["agreement"]["status"] == "skipped"
     assert result["agreement"]["first_mismatch"] is None
     assert exit_code(result) == 3

@@ -1,4 +1,4 @@
-"""Children that work side by side: each at its own pace, on its own part of the cores."""
+"""Children that carry out jobs side by side: each at its own pace, on its own part of the cores."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from compare import certification, contenders, environment, launcher, pair, recorders, variables
-from compare.certification import Case
+from compare import contenders, environment, evidence, jobs, launcher, pair, variables
+from compare.evidence import Case
 from compare.interface import ContenderFailed
+from compare.jobs import Command, Job, Queue
 from compare.launcher import Launcher, Outcome
-from compare.recorders import Command, Recorder
 from tests.fakebackend import plans
 
 
@@ -52,29 +52,55 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
     plans.register(monkeypatch, tmp_path)
     Scripted.said, Scripted.environments = [], []
     monkeypatch.setattr(launcher, "Child", Scripted)
-    monkeypatch.setattr(recorders.time, "sleep", lambda _: None)
+    monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
     return Launcher(plans.make(tmp_path / "out", ("fake", "other")), tmp_path)
 
 
-def recorder(name: str, answers: list[str], *commands: tuple[str, int]) -> Recorder:
-    outcome = Outcome(contenders.parse(["fake", "other"])[["fake", "other"].index(name)])
-    asked = [Command(command, {"looks": looks}, "record", partial(list.append, answers)) for command, looks in commands]
-    return Recorder(outcome, asked)
+def asked(answers: list[str], *commands: tuple[str, int]) -> Job:
+    return Job(
+        "training", [Command(name, {"looks": n}, "record", partial(list.append, answers)) for name, n in commands]
+    )
+
+
+def queue(name: str, *found: Job, children: int = 1) -> Queue:
+    return Queue(Outcome(contenders.parse(["fake", "other"])[["fake", "other"].index(name)]), list(found), children)
+
+
+def carried_out(started: Launcher, *queues: Queue) -> list[tuple[int, int]]:
+    progress: list[tuple[int, int]] = []
+    jobs.carry_out(started, queues, lambda done, total: progress.append((done, total)))
+    return progress
 
 
 def test_none_waits_for_another(started: Launcher) -> None:
     answers: list[str] = []
-    both = [recorder("fake", answers, ("long", 9)), recorder("other", answers, ("one", 1), ("two", 1), ("three", 1))]
-    recorders.side_by_side(started, both, "certificate")
+    long, short = asked(answers, ("long", 9)), asked(answers, ("one", 1), ("two", 1), ("three", 1))
+    carried_out(started, queue("fake", long), queue("other", short))
     assert answers == ["one", "two", "three", "long"]
     assert Scripted.said[:3] == ["fake begins long", "other begins one", "other ends one"]
 
 
+def test_children_take_the_next_job_when_theirs_is_done(started: Launcher) -> None:
+    answers: list[str] = []
+    found = [asked(answers, ("long", 9)), *(asked(answers, (f"{n}a", 0), (f"{n}b", 1)) for n in range(3))]
+    progress = carried_out(started, queue("fake", *found, children=2))
+    assert answers == ["0a", "0b", "1a", "1b", "2a", "2b", "long"]
+    assert len(Scripted.environments) == 2
+    assert (progress[0], progress[-1], progress) == ((0, 4), (3, 4), sorted(set(progress)))
+
+
+def test_no_more_children_are_started_than_there_are_jobs(started: Launcher) -> None:
+    carried_out(started, queue("fake", asked([], ("one", 0)), children=9))
+    assert len(Scripted.environments) == 1
+
+
 def test_a_failure_ends_its_contenders_work_and_no_others(started: Launcher) -> None:
     answers: list[str] = []
-    both = [recorder("fake", answers, ("broken", 0), ("never", 0)), recorder("other", answers, ("one", 3), ("two", 0))]
-    recorders.side_by_side(started, both, "certificate")
-    assert (both[0].outcome.status, both[1].outcome.status, answers) == ("crash", "ok", ["one", "two"])
+    failing = queue("fake", asked(answers, ("broken", 0), ("never", 0)), asked(answers, ("nor this", 2)), children=1)
+    other = queue("other", asked(answers, ("one", 3), ("two", 0)))
+    carried_out(started, failing, other)
+    assert (failing.outcome.status, other.outcome.status, answers) == ("crash", "ok", ["one", "two"])
+    assert failing.outcome.reason == "training: scripted"
     assert Scripted.said[-2:] == ["fake is closed", "other is closed"]
 
 
@@ -84,7 +110,7 @@ def test_children_side_by_side_share_the_cores(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(environment, "cores", lambda: cores)
-    recorders.side_by_side(started, [recorder(name, [], ("one", 0)) for name in ("fake", "other")], "certificate")
+    carried_out(started, *(queue(name, asked([], ("one", 0))) for name in ("fake", "other")))
     assert [each["OMP_NUM_THREADS"] for each in Scripted.environments] == [threads, threads]
     started.started(Outcome(contenders.parse(["fake", "other"])[0]), purpose="training")
     assert "OMP_NUM_THREADS" not in Scripted.environments[-1]  # timed alone, with every core
@@ -110,4 +136,4 @@ def test_a_pair_is_certified_at_the_size_asked_for_and_at_its_neighbour(
     workload = pair("a:b", "c:d", image=(size, size, 3), classes=4)
     made = plans.make(tmp_path / "out", ("fake", "other"), workload=workload, accumulate=2, batch_size=32)
     plan = replace(made, resizable=resizable)
-    assert certification.adversarial(plan) == (certification.native(plan), Case(6, other))
+    assert evidence.adversarial(plan) == (evidence.native(plan), Case(6, other))

@@ -1,0 +1,127 @@
+"""What is recorded for a certificate, and at which batch and image sizes; what of it is there, and what is missing."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compare import data
+from compare.agreement import gates, referee
+from compare.agreement.gates import Gate
+from compare.agreement.referee import Noise
+from compare.data import store
+from compare.interface import Arrays
+from compare.launcher import Launcher
+from compare.plan import Plan
+from compare.recording import Floor, Perturbation
+from compare.workloads import PAIR
+
+# Perturbed runs: five at one ulp of float64, then twenty at the precision's unit roundoff.
+_RUNS_OF_A_PART, _RUNS_OF_ROUNDOFF = 5, (5, 25, 5)
+# Errors do not depend on the batch; the time of float64 does, and the size of what is compared: every activation.
+_LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
+
+
+@dataclass(frozen=True)
+class Case:
+    """One batch and image size that a certificate is made at; `image_size` None is the workload's own."""
+
+    batch_size: int
+    image_size: int | None
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_size}" + ("" if self.image_size is None else f", {self.image_size} pixels")
+
+
+def native(plan: Plan) -> Case:
+    """Return the case of the plan itself, its batch cut to 64 images, fewer if they are large, at least two a part."""
+    parts, (height, width, _) = plan.accumulate * plan.devices, plan.workload.model.image
+    most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // (height * width)) // parts * parts)
+    return Case(min(plan.batch_size, most), None)
+
+
+def adversarial(plan: Plan) -> tuple[Case, ...]:
+    """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
+
+    With micro-batches, or parts of several devices, it is they that are the least and odd. A model that takes one size
+    only keeps it. Of a user's own pair there is one more case, an odd batch at the other size of 2k and 2k + 1, of
+    which its own is one: halved and rounded up they are k and k + 1, so that the layers behind a halving see an odd and
+    an even size as well.
+    """
+    size, parts = plan.workload.model.image[0], plan.accumulate * plan.devices
+    if plan.workload.model.family == PAIR:
+        return native(plan), Case(3 * parts, (size ^ 1 or 2) if plan.resizable else None)
+    if not plan.resizable:
+        return native(plan), Case(2 * parts, None), Case(3 * parts, None)
+    odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)
+    return native(plan), Case(2 * parts, odd), Case((7 if 7 * even**2 <= _MOST_PIXELS else 3) * parts, even)
+
+
+@dataclass
+class Evidence:
+    """What children record of the `cases`, whose datasets those are, at float64, float32 and the timed `precision`.
+
+    `records` are by contender, case and precision, `again` those made twice, `floors` by case and `Perturbation`.
+    """
+
+    cases: Mapping[Case, Path]
+    precision: str
+    records: dict[tuple[str, Case], dict[str, Arrays]] = field(
+        default_factory=lambda: defaultdict[tuple[str, Case], dict[str, Arrays]](dict)
+    )
+    again: dict[str, Arrays] = field(default_factory=dict[str, Arrays])
+    floors: dict[Case, dict[Perturbation, Floor]] = field(
+        default_factory=lambda: defaultdict[Case, dict[Perturbation, Floor]](dict)
+    )
+
+    @classmethod
+    def of(cls, launcher: Launcher, cases: Sequence[Case]) -> "Evidence":
+        """Return what is still empty, the cases' datasets written."""
+        return cls({case: _dataset(launcher, case) for case in cases}, launcher.plan.precision)
+
+    @property
+    def precisions(self) -> Sequence[str]:
+        """The precisions that are recorded."""
+        return tuple(dict.fromkeys(("float64", "float32", self.precision)))
+
+    @property
+    def perturbations(self) -> Sequence[Perturbation]:
+        """The perturbed runs of every case: of an ulp of float64, and of the precision's unit roundoff if that is more.
+
+        They are in small parts, because the noise of a large model takes longer than all that is recorded of it.
+        """
+        found, roundoff = [(referee.ULP64, 0, _RUNS_OF_A_PART)], referee.ROUNDOFF.get(self.precision)
+        if roundoff is not None:
+            found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in range(*_RUNS_OF_ROUNDOFF)]
+        return found
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether all perturbed runs have been made."""
+        return all(len(self.floors[case]) == len(self.perturbations) for case in self.cases)
+
+    def has_records(self, name: str) -> bool:
+        """Whether all has been recorded of a contender."""
+        return all(len(self.records[name, case]) == len(self.precisions) for case in self.cases)
+
+    def noise(self, case: Case) -> Noise:
+        """Return the noise floors of a case: by tensor, the most of any perturbed run."""
+        floors = defaultdict[float, Floor](dict)
+        for (roundoff, *_), floor in self.floors[case].items():
+            known = floors[roundoff]
+            floors[roundoff] = {name: max(value, known.get(name, 0.0)) for name, value in floor.items()}
+        return Noise(floors[referee.ULP64], floors.get(referee.ROUNDOFF.get(self.precision, 0.0)))
+
+    def determinism(self, name: str) -> Gate:
+        """Return the gate of a contender whose first case was recorded twice."""
+        return gates.determinism(self.records[name, next(iter(self.cases))][self.precision], self.again[name])
+
+
+def _dataset(launcher: Launcher, case: Case) -> Path:
+    if case.image_size is None:
+        return launcher.dataset
+    plan = launcher.plan
+    path = launcher.scratch / f"dataset-{case.batch_size}-{case.image_size}.safetensors"
+    made = data.load(plan.workload, folder=None, seed=plan.seed, batch_size=case.batch_size, image_size=case.image_size)
+    store.save(made, path)
+    return path
