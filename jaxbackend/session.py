@@ -13,8 +13,19 @@ import numpy as np
 from compare import descriptions, workloads
 from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, RunSpec, State
 from compare.workloads import PAIR, ModelSpec
-from jaxbackend import layout, memory, models, optim, own, parallel, precision, rematerialisation
-from jaxbackend import resident, stream, tuning
+from jaxbackend import (
+    layout,
+    memory,
+    models,
+    optim,
+    own,
+    parallel,
+    precision,
+    rematerialisation,
+    resident,
+    stream,
+    tuning,
+)
 from jaxbackend.functional import Functional, Twin
 from jaxbackend.step import TrainingStep
 

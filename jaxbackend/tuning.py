@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxbackend.pieces import Pieces
 from jaxbackend.pixels import Images
 
-
 # XLA's compiler for CPUs takes away what keeps a block's second computation apart from its first, and then merges the
 # two (jaxlib 0.10); without that pass of its, it does as its compiler for GPUs does.
 _CPU_KEEPS_APART = {"xla_disable_hlo_passes": "cse_barrier_expander"}

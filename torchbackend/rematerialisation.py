@@ -5,7 +5,6 @@ Training Deep Nets with Sublinear Memory Cost: of a block, its input alone is ke
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ class _Recomputed:
         if not torch.is_grad_enabled():
             return self._forward(*inputs)
         # A compiled program moves the running statistics once, whatever it computes twice; and takes no such contexts.
-        told = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
+        told: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
         # Twins draw nothing at random, so there is no state to preserve (and capturing a graph could not ask for it).
         return checkpoint(self._forward, *inputs, use_reentrant=False, preserve_rng_state=False, **told)
 

@@ -16,8 +16,20 @@ from compare import descriptions, workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
-from torchbackend import activations, layout, memory, models, optim, own, parallel, precision, rematerialisation
-from torchbackend import resident, stream, tuning
+from torchbackend import (
+    activations,
+    layout,
+    memory,
+    models,
+    optim,
+    own,
+    parallel,
+    precision,
+    rematerialisation,
+    resident,
+    stream,
+    tuning,
+)
 from torchbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
