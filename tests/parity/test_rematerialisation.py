@@ -130,7 +130,7 @@ def test_jax_s_program_plans_less_memory_and_settings_tell_why():
 
 
 def kept(session: Any, batch: Batch) -> int:
-    """Return the bytes of all tensors that torch's forward pass keeps for the backward pass, the parameters left out."""
+    """Return the bytes of all tensors that a forward pass of torch keeps for the backward pass, but for parameters."""
     storages: dict[int, int] = {}
     own = {parameter.untyped_storage().data_ptr() for parameter in session._step.model.parameters()}
 
