@@ -112,6 +112,16 @@ _ALL = (
         {"jax": "XLA has no such switch, and products written out were slower (docs/speed-log.md)"},
     ),
     Knob(
+        "rematerialisation",
+        "keep each block's input alone and compute the block again in the backward pass: less memory, more work",
+        False,
+        {
+            "jax": "jax.checkpoint of every block, each by itself",
+            "torch": "torch.utils.checkpoint of every block, each by itself",
+        },
+        {},
+    ),
+    Knob(
         "input",
         "resident: batches wait on the device; stream: on the host, and come over while others train",
         "resident",
@@ -253,6 +263,8 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: {way} excludes pieces, which are for a step on one device")
     if way != NOT_PARALLEL and values["input"] == "stream":
         raise Refused(f"{where}: {way} excludes input=stream; allowed: input=resident")
+    if device == "cpu" and way == "pmap" and values.get("rematerialisation"):
+        raise Refused(f"{where}: pmap excludes rematerialisation on a CPU, where XLA would undo it; allowed: sharded")
     if device == "cpu" and values.get("graph-capture"):
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):
@@ -268,7 +280,11 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: fused-optimizer needs compile in jax")
     if backend == "jax" and values.get("donation") and not values.get("compile"):
         raise Refused(f"{where}: donation needs compile in jax")
+    if backend == "jax" and values.get("rematerialisation") and not values.get("compile"):
+        raise Refused(f"{where}: rematerialisation needs compile in jax: op by op, a step keeps what it computed")
     if values.get("pieces") and not values.get("compile"):
         raise Refused(f"{where}: pieces needs compile")
+    if values.get("pieces") and values.get("rematerialisation"):
+        raise Refused(f"{where}: pieces excludes rematerialisation: a step in pieces keeps every layer's output")
     if values.get("pieces") and (several or values.get("donation")):
         raise Refused(f"{where}: pieces excludes donation and steps-per-dispatch above 1, which are for a whole step")

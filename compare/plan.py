@@ -173,6 +173,7 @@ def make(
         deadline=deadline,
     )
     _check_devices(plan)
+    _check_blocks(plan)
     writable(out)
     return plan
 
@@ -228,6 +229,14 @@ def _check_devices(plan: Plan) -> None:
         raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
     if plan.batch_norm == "local" and count > 1:
         _check_local(ways)
+
+
+def _check_blocks(plan: Plan) -> None:
+    """Check that the model has blocks to recompute where a contender's knobs ask for it."""
+    for contender in plan.contenders:
+        switches = knobs.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
+        if switches["rematerialisation"]:
+            workloads.blocks(plan.workload.model)
 
 
 def _check_local(ways: Mapping[str, Any]) -> None:

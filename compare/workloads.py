@@ -13,6 +13,19 @@ from compare.interface import Refused
 PAIR = "pair"
 """The family of a user's own models (`compare.pairing`)."""
 
+BLOCKS: Mapping[str, tuple[str, ...]] = {
+    "staged": ("blocks",),
+    "resnet": ("blocks",),
+    "convnext": ("blocks",),
+    "vgg": ("stages",),
+    "mobilenet": ("blocks",),
+    "unet": ("down", "up"),
+}
+"""By family, the attributes of both twins that list a model's blocks: each is recomputed by `rematerialisation`.
+
+`simple` has none: with one convolution, all that recomputing it could free is needed again at once.
+"""
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -258,3 +271,17 @@ def get(name: str, more: Iterable[str] = ()) -> Workload:
 def is_built_in(workload: Workload) -> bool:
     """Whether `get` returns this workload."""
     return WORKLOADS.get(workload.name) == workload
+
+
+def blocks(model: ModelSpec) -> tuple[str, ...]:
+    """Return the attributes of a model's twins that list its blocks (`BLOCKS`).
+
+    Raises:
+        Refused: it has none, so the knob `rematerialisation` has nothing to recompute.
+    """
+    if model.family in BLOCKS:
+        return BLOCKS[model.family]
+    why = "which of their layers make a block is not known" if model.family == PAIR else "it is one block as a whole"
+    whose = "models of your own" if model.family == PAIR else f"a model of the family {model.family}"
+    having = (name for name, workload in WORKLOADS.items() if workload.model.family in BLOCKS)
+    raise Refused(f"rematerialisation of {whose}: {why}; allowed: the workloads {', '.join(having)}")

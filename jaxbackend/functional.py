@@ -1,12 +1,13 @@
 """A model as pure functions of its parameters and buffers: what the training step and the session know of it."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
 from flax import nnx
 
 from compare.interface import Refused
-from jaxbackend import activations, layout
+from jaxbackend import activations, layout, rematerialisation
 
 Outputs = dict[str, jax.Array]
 
@@ -43,11 +44,12 @@ class Functional(Protocol):
 
 
 class Twin:
-    """A twin: a flax.nnx model of `jaxbackend.models`, as a `Functional`."""
+    """A twin: a flax.nnx model of `jaxbackend.models`, as a `Functional`; in training, `blocks` are recomputed."""
 
     leaves: layout.Leaves | None = None
 
-    def __init__(self, model: nnx.Module) -> None:
+    def __init__(self, model: nnx.Module, blocks: Sequence[str] = ()) -> None:
+        self._blocks = blocks
         self.signature = layout.signature(model)
         model.eval()
         self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
@@ -57,7 +59,7 @@ class Twin:
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """See `Functional`."""
         model = self._merged(parameters, buffers, training=True)
-        with activations.recorded(model) as outputs:
+        with activations.recorded(model) as outputs, rematerialisation.applied(model, self._blocks, outputs):
             logits = model(images)
         return logits, nnx.state(model, nnx.BatchStat), outputs
 

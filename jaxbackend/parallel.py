@@ -39,7 +39,7 @@ class One:
         (None): a prefix of its tree.
         """
         del outputs, several
-        return tuning.compiled(step, knobs)
+        return tuning.compiled(step, knobs, self.device.platform)
 
     def batch(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
         """Return a batch [N, ...] on the devices, as a step takes it."""

@@ -10,10 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from compare import descriptions
+from compare import descriptions, workloads
 from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, RunSpec, State
 from compare.workloads import PAIR, ModelSpec
-from jaxbackend import layout, memory, models, optim, own, parallel, precision, resident, stream, tuning
+from jaxbackend import (
+    layout,
+    memory,
+    models,
+    optim,
+    own,
+    parallel,
+    precision,
+    rematerialisation,
+    resident,
+    stream,
+    tuning,
+)
 from jaxbackend.functional import Functional, Twin
 from jaxbackend.step import TrainingStep
 
@@ -35,7 +47,10 @@ class JaxSession:
         with self._policy.scope():
             tuning.prepare(spec.knobs, spec.device)
             model = self._model = _model(
-                workload.model.resized(spec.image_size), self._policy, initialised=spec.weights == OWN_WEIGHTS
+                workload.model.resized(spec.image_size),
+                self._policy,
+                initialised=spec.weights == OWN_WEIGHTS,
+                blocks=workloads.blocks(workload.model) if spec.knobs["rematerialisation"] else (),
             )
             self._step = TrainingStep(
                 model,
@@ -138,11 +153,8 @@ class JaxSession:
     def memory(self) -> Memory:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            program = None
-            if self._spec.knobs["compile"] and not self._spec.knobs["pieces"]:
-                # Its type is that of an uncompiled step as well, which has no such methods.
-                program = self._step.program.lower(self._state, *self._input.first()).compile()  # type: ignore[attr-defined]
-            return memory.report(self._device, program)
+            whole = self._spec.knobs["compile"] and not self._spec.knobs["pieces"]
+            return memory.report(self._device, self._lowered().compile() if whole else None)
 
     def settings(self) -> dict[str, Any]:
         """See `compare.interface.Session`."""
@@ -153,6 +165,7 @@ class JaxSession:
             self._step(copied, images, labels)
             outputs = self._step.layer_outputs(self._state, jax.tree.map(self._way.joined, images))
             products = jax.config.values["jax_default_matmul_precision"]
+            recomputed = knobs["rematerialisation"] and rematerialisation.recomputed(self._lowered())
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
             "compute_dtype": str(next(iter(outputs.values())).dtype),
@@ -169,11 +182,16 @@ class JaxSession:
             "pieces": bool(knobs["pieces"]) and self._step.programs > 1,
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
+            "rematerialisation": recomputed > 0,
             "input": self._input.name,
             "input_dtype": str(self._input.dtype),
             "excess_precision": bool(knobs["compile"]) and _excess_precision(policy),
             "deterministic": self._spec.deterministic and _deterministic(self._device),
         }
+
+    def _lowered(self) -> jax.stages.Lowered:
+        # The program's type is that of an uncompiled step as well, which has no such method.
+        return self._step.program.lower(self._state, *self._input.first())  # type: ignore[attr-defined]
 
     def _whole(self, images: Array) -> jax.Array:
         return jax.device_put(np.asarray(images, self._policy.parameter_dtype), self._way.whole)
@@ -183,8 +201,8 @@ class JaxSession:
         return {name: arrays[name] for name in self._model.signature if name in arrays}
 
 
-def _model(spec: ModelSpec, policy: precision.Policy, *, initialised: bool) -> Functional:
-    return own.adopt(spec, policy, initialised) if spec.family == PAIR else Twin(models.build(spec, policy))
+def _model(spec: ModelSpec, policy: precision.Policy, *, initialised: bool, blocks: Sequence[str]) -> Functional:
+    return own.adopt(spec, policy, initialised) if spec.family == PAIR else Twin(models.build(spec, policy), blocks)
 
 
 def _excess_precision(policy: precision.Policy) -> bool:

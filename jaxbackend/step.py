@@ -55,7 +55,7 @@ class TrainingStep:
         scan = tuning.several(self._train, knobs)
         self.several = None if scan is None else way.program(scan, knobs, several=True)
         undonated = {**knobs, "donation": False}
-        self._evaluate = tuning.compiled(self._eval_logits, undonated)
+        self._evaluate = tuning.compiled(self._eval_logits, undonated, way.device.platform)
         self._alone = jax.jit(self._model.alone, static_argnums=(0, 4)) if knobs["compile"] else self._model.alone
 
     def __call__(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:

@@ -9,14 +9,19 @@ import jax.numpy as jnp
 from jaxbackend.pieces import Pieces
 from jaxbackend.pixels import Images
 
+# XLA's compiler for CPUs takes away what keeps a block's second computation apart from its first, and then merges the
+# two (jaxlib 0.10); without that pass of its, it does as its compiler for GPUs does.
+_CPU_KEEPS_APART = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 
-def compiled(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any]:
+
+def compiled(step: Callable[..., Any], knobs: Mapping[str, Any], platform: str) -> Callable[..., Any]:
     """Return `step(state, ...)` as one XLA program, its state donated if the knobs say so, or in pieces."""
     if not knobs["compile"]:
         return step
     if knobs["pieces"]:
         return Pieces(step)
-    return jax.jit(step, donate_argnums=(0,) if knobs["donation"] else ())
+    options = _CPU_KEEPS_APART if knobs["rematerialisation"] and platform == "cpu" else None
+    return jax.jit(step, donate_argnums=(0,) if knobs["donation"] else (), compiler_options=options)
 
 
 def prepare(knobs: Mapping[str, Any], device: str) -> None:

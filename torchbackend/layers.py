@@ -91,8 +91,10 @@ class BatchNorm(nn.BatchNorm2d):
     Normalises by the biased batch variance and keeps the unbiased one; `momentum` is the weight of the new batch
     (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory where they
     are compiled (TorchInductor's own are Welford's, which take twice as long); over all devices where the policy says
-    so.
+    so. While a block is `recomputing`, the running statistics stay: its first pass has moved them.
     """
+
+    recomputing = False
 
     def __init__(self, features: int, *, policy: Policy, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
         super().__init__(features, eps=epsilon, momentum=momentum, dtype=policy.parameter_dtype)
@@ -101,7 +103,7 @@ class BatchNorm(nn.BatchNorm2d):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalise input [N, C, H, W]; in training also move the running statistics."""
         if not (self.training and (self.synchronised or torch.compiler.is_compiling())):
-            return super().forward(input)
+            return self._recomputed(input) if self.recomputing else super().forward(input)
         wide = input.to(self.weight.dtype)
         mean, var = self._batch_statistics(wide)
         factor = self.weight * torch.rsqrt(var + self.eps)
@@ -109,6 +111,8 @@ class BatchNorm(nn.BatchNorm2d):
 
     def _batch_statistics(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, var = parallel.moments(*_moments(wide), synchronised=self.synchronised)
+        if self.recomputing:
+            return mean, var
         count = wide.numel() // wide.shape[1] * (dist.get_world_size() if self.synchronised else 1)
         for running, new in ((self.running_mean, mean), (self.running_var, var * _unbiased(count))):
             assert self.momentum is not None  # both were given
@@ -116,6 +120,14 @@ class BatchNorm(nn.BatchNorm2d):
             with torch.no_grad():
                 running.lerp_(new, self.momentum)
         return mean, var
+
+    def _recomputed(self, input: torch.Tensor) -> torch.Tensor:
+        # The same kernel, which moves copies: it keeps for its gradient what it kept the first time, as many tensors.
+        assert self.running_mean is not None  # both are kept
+        assert self.running_var is not None
+        assert self.momentum is not None
+        copies = self.running_mean.clone(), self.running_var.clone()
+        return functional.batch_norm(input, *copies, self.weight, self.bias, True, self.momentum, self.eps)
 
 
 class LayerNorm(nn.LayerNorm):

@@ -12,11 +12,24 @@ from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch.backends import cudnn
 
-from compare import descriptions
+from compare import descriptions, workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
 from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
-from torchbackend import activations, layout, memory, models, optim, own, parallel, precision, resident, stream, tuning
+from torchbackend import (
+    activations,
+    layout,
+    memory,
+    models,
+    optim,
+    own,
+    parallel,
+    precision,
+    rematerialisation,
+    resident,
+    stream,
+    tuning,
+)
 from torchbackend.step import TrainingStep
 
 _KEPT_LOSSES = 4096
@@ -42,6 +55,8 @@ class TorchSession:
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(table)
         model = model.to(self._device)
+        if knobs["rematerialisation"]:
+            rematerialisation.apply(model, workloads.blocks(workload.model))
         if knobs["channels-last"]:
             # torch's annotations leave out this form, which its documentation has.
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -196,6 +211,7 @@ class TorchSession:
             "input_dtype": _name(self._input.dtype),
             "kernel-search": cudnn.benchmark,
             "pointwise-matmul": inductor.conv_1x1_as_mm,
+            "rematerialisation": rematerialisation.recomputed(self._step.model) > 0,
             "threads": torch.get_num_threads(),
             "excess_precision": counters["frames"]["ok"] > 0 and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),

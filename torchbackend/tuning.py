@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._dynamo import config as dynamo
 from torch._inductor import config as inductor
 from torch._inductor import cpu_vec_isa
 
@@ -20,12 +21,14 @@ def compiled(function: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable
 
 
 def prepare(knobs: Mapping[str, Any], device: str) -> None:
-    """Set TorchInductor's options, and have it find this machine's vector instructions before any program is timed.
+    """Set the compiler's options, and have it find this machine's vector instructions before any program is timed.
 
     For those it compiles and loads small probes. They say nothing of a program, so they are kept where torch keeps its
     programs by default, whatever cache this process has been given, and no compile time contains them.
     """
     inductor.conv_1x1_as_mm = bool(knobs["pointwise-matmul"])
+    # What hooks record in a recomputed block they record in the forward pass alone, as without the compiler.
+    dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = bool(knobs["rematerialisation"])
     if knobs["compile"] and device == "cpu":
         with mock.patch.dict(os.environ):
             os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)

@@ -98,8 +98,11 @@ def distance(a: Arrays, b: Arrays) -> float:
         ("jax", "compiled+sharded+steps-per-dispatch=2", 4),
         ("jax", "compiled+pmap+steps-per-dispatch=2", 2),
         ("jax", "stock+pmap", 4),
+        pytest.param("jax", "stock+sharded+rematerialisation", 2, marks=pytest.mark.thorough),
         ("torch", "stock+ddp", 2),
+        ("torch", "stock+ddp+rematerialisation", 2),
         pytest.param("torch", "compiled+ddp", 2, marks=pytest.mark.thorough),
+        pytest.param("torch", "compiled+ddp+rematerialisation", 2, marks=pytest.mark.thorough),
     ],
 )
 def test_devices_with_synchronised_batch_norm_train_as_one_does(

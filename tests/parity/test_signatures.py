@@ -70,6 +70,7 @@ ONLY_JAX = {
         "Pixels": "a jitted step takes bytes and their levels as one argument; torch looks up before its step",
         "Images": "see Pixels",
     },
+    "rematerialisation.py": {"applied": "jax's model is made for each pass; torch's blocks are changed once, by apply"},
     "resident.py": {"Resident.pending": "torch.cuda.synchronize waits for the copies too"},
     "stream.py": {"Stream.pending": "see Resident.pending"},
     "step.py": {
@@ -125,6 +126,7 @@ ONLY_TORCH = {
         "tf32_switches": "jax has one setting, torch one for products and one for convolutions",
         "loss_scale": "makes torch's GradScaler; LossScale.initial in jax",
     },
+    "rematerialisation.py": {"apply": "see jax's applied"},
     "resident.py": {"Resident.captured": "jax's graphs are XLA's own matter"},
     "stream.py": {"Stream.captured": "see Resident.captured"},
     "step.py": {
@@ -160,6 +162,7 @@ ARGUMENTS = {
     ("parallel.py", "moments"): "jax's devices are known by an axis, torch's are one group",
     ("precision.py", "Policy"): "see parallel.py",
     ("precision.py", "Policy.__init__"): "see parallel.py",
+    ("rematerialisation.py", "recomputed"): "jax's is read from the program, torch's from the model",
     ("resident.py", "Resident.__init__"): "where batches are placed is a way in jax, a device in torch",
     ("resident.py", "Resident"): "see Resident.__init__",
     ("session.py", "Session.__init__"): "a session of torch's is one of several processes'",

@@ -20,6 +20,7 @@ REFUSALS = [
     (["jax:compile=off+pmap", "torch"], "jax:compile=off+pmap: pmap needs compile in jax"),
     (["jax:stock+sharded+input=stream", "torch"], "sharded excludes input=stream; allowed: input=resident"),
     (["jax:compile+pieces+pmap", "torch"], "pmap excludes pieces"),
+    (["jax:compiled+pmap+rematerialisation", "torch"], "pmap excludes rematerialisation on a CPU"),
     (["torch:ddp+steps-per-dispatch=2", "jax"], "ddp excludes graph-capture and steps-per-dispatch above 1"),
     (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
     (["torch:ddp", "jax", "--devices", "65"], "--devices 65 is not allowed: 64 parts of this CPU can be used"),

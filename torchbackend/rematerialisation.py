@@ -1,0 +1,60 @@
+"""Blocks that are computed again in the backward pass, in place of keeping what they computed (Chen et al. 2016).
+
+Training Deep Nets with Sublinear Memory Cost: of a block, its input alone is kept. Models stay free of it.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from torchbackend.layers import BatchNorm
+
+
+def blocks(model: nn.Module, lists: Sequence[str]) -> dict[str, nn.Module]:
+    """Return a model's blocks by path: the modules in those of its attributes that list them."""
+    return {f"{name}.{index}": block for name in lists for index, block in enumerate(getattr(model, name))}
+
+
+def apply(model: nn.Module, lists: Sequence[str]) -> None:
+    """Have each block of a model, which is changed in place, recomputed wherever gradients are asked for."""
+    for block in blocks(model, lists).values():
+        block.forward = _Recomputed(block)
+
+
+def recomputed(model: nn.Module) -> int:
+    """Return how many blocks of a model are recomputed."""
+    return sum(isinstance(module.forward, _Recomputed) for module in model.modules())
+
+
+class _Recomputed:
+    """Stands for the `forward` of a block."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self._forward = block.forward
+        self._norms = [module for module in block.modules() if isinstance(module, BatchNorm)]
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        if not torch.is_grad_enabled():
+            return self._forward(*inputs)
+        # A compiled program moves the running statistics once, whatever it computes twice; and takes no such contexts.
+        told: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
+        # Twins draw nothing at random, so there is no state to preserve (and capturing a graph could not ask for it).
+        return checkpoint(self._forward, *inputs, use_reentrant=False, preserve_rng_state=False, **told)
+
+    def _contexts(self) -> Any:
+        return nullcontext(), _recomputing(self._norms)
+
+
+@contextmanager
+def _recomputing(norms: Sequence[BatchNorm]) -> Generator[None]:
+    for norm in norms:
+        norm.recomputing = True
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.recomputing = False
