@@ -9,7 +9,7 @@ from compare import jobs, recording
 from compare.agreement import allowances, certificate, settings
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
-from compare.evidence import Case, Evidence
+from compare.evidence import Case, Evidence, Record
 from compare.interface import Arrays
 from compare.jobs import Command, Job, Queue
 from compare.launcher import Launcher, Outcome, Outcomes, Progress
@@ -75,7 +75,9 @@ def _comparable(
     launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], case: Case, evidence: Evidence
 ) -> list[dict[str, Arrays]]:
     """Return both sides' records by precision, with the differences that are accepted taken out of them."""
-    records = [evidence.records[side.contender.name, case] for side in sides]
+    records = [
+        {precision: load() for precision, load in evidence.records[side.contender.name, case].items()} for side in sides
+    ]
     found = outcomes.pairing
     if found is None or RUNNING_VARIANCE not in found.allowed:
         return records
@@ -120,13 +122,13 @@ def _keep_floors(evidence: Evidence, case: Case, made: Sequence[Perturbation], f
 
 
 def _record(
-    launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path, keep: Callable[[Arrays], None]
+    launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path, keep: Callable[[Record], None]
 ) -> Command:
     number = next(_NUMBERS)
     path = launcher.scratch / f"record-{number}.safetensors"
     spec = _spec(launcher, outcome, precision, case, dataset)
     arguments = {"spec": spec, "steps": _STEPS, "path": str(path)}
-    return Command("record", arguments, "record", lambda names: keep(recording.load(path, names)))
+    return Command("record", arguments, "record", lambda names: keep(partial(recording.load, path, names)))
 
 
 def _spec(launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """What is recorded for a certificate, and at which batch and image sizes; what of it is there, and what is missing."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,9 @@ from compare.workloads import PAIR
 _RUNS_OF_A_PART, _RUNS_OF_ROUNDOFF = 5, (5, 25, 5)
 # Errors do not depend on the batch; the time of float64 does, and the size of what is compared: every activation.
 _LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
+
+Record = Callable[[], Arrays]
+"""Reads a record from its file: of a large model, those of all cases would not fit into memory together."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,10 @@ class Evidence:
 
     cases: Mapping[Case, Path]
     precision: str
-    records: dict[tuple[str, Case], dict[str, Arrays]] = field(
-        default_factory=lambda: defaultdict[tuple[str, Case], dict[str, Arrays]](dict)
+    records: dict[tuple[str, Case], dict[str, Record]] = field(
+        default_factory=lambda: defaultdict[tuple[str, Case], dict[str, Record]](dict)
     )
-    again: dict[str, Arrays] = field(default_factory=dict[str, Arrays])
+    again: dict[str, Record] = field(default_factory=dict[str, Record])
     floors: dict[Case, dict[Perturbation, Floor]] = field(
         default_factory=lambda: defaultdict[Case, dict[Perturbation, Floor]](dict)
     )
@@ -114,7 +117,7 @@ class Evidence:
 
     def determinism(self, name: str) -> Gate:
         """Return the gate of a contender whose first case was recorded twice."""
-        return gates.determinism(self.records[name, next(iter(self.cases))][self.precision], self.again[name])
+        return gates.determinism(self.records[name, next(iter(self.cases))][self.precision](), self.again[name]())
 
 
 def _dataset(launcher: Launcher, case: Case) -> Path:

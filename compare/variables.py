@@ -68,4 +68,9 @@ def cache_environment(backend: str, folder: Path) -> dict[str, str]:
             "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
-    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"), "TRITON_CACHE_DIR": str(folder / "triton")}
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        # Else a program with a torch.autograd.Function in it, such as the twins' max-pool, is traced anew every time.
+        "TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1",
+    }

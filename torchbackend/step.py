@@ -43,9 +43,9 @@ class TrainingStep:
         # graph would repeat forever.
         self._clock = torch.zeros((), dtype=torch.float64, device=optim.rate_device(update))
         self.scaling = precision.loss_scale(policy, device.type)
-        self._forward = tuning.compiled(self._objective, knobs)
-        self._inspected_forward = tuning.compiled(self._inspected_objective, knobs)
-        self._evaluate = tuning.compiled(self._eval_logits, knobs)
+        self._forward = self._cast(tuning.compiled(self._objective, knobs))
+        self._inspected_forward = self._cast(tuning.compiled(self._inspected_objective, knobs))
+        self._evaluate = self._cast(tuning.compiled(self.model, knobs))
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train one step on images [N, C, H, W], labels [N] or [N, H, W]; return the loss."""
@@ -93,7 +93,7 @@ class TrainingStep:
         self.model.eval()
         try:
             with torch.no_grad(), activations.recorded(self.model, self._layers) as outputs:
-                self._eval_logits(images)
+                self._cast(self.model)(images)
             return outputs
         finally:
             self.model.train()
@@ -146,15 +146,22 @@ class TrainingStep:
         return [buffer for name, buffer in self.model.named_buffers() if name.endswith("num_batches_tracked")]
 
     def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        with self._policy.autocast(self._device.type):
-            logits = self._trained(images).to(self._policy.parameter_dtype)
-            loss = softmax_cross_entropy(logits, labels, self._smoothing)
-            return loss if self._accumulate == 1 else loss / self._accumulate, logits
+        logits = self._trained(images).to(self._policy.parameter_dtype)
+        loss = softmax_cross_entropy(logits, labels, self._smoothing)
+        return loss if self._accumulate == 1 else loss / self._accumulate, logits
 
     def _inspected_objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # A function of its own: torch.compile keeps programs by function, and this one has the recording hooks in it.
         return self._objective(images, labels)
 
-    def _eval_logits(self, images: torch.Tensor) -> torch.Tensor:
-        with self._policy.autocast(self._device.type):
-            return self.model(images)
+    def _cast(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function in the policy's autocast, which is around a compiled one, not in it.
+
+        A program with autocast in it is traced anew by every process (pytorch issue 191106).
+        """
+
+        def cast(*arguments: torch.Tensor) -> Any:
+            with self._policy.autocast(self._device.type):
+                return function(*arguments)
+
+        return cast

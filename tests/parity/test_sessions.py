@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._functorch import config as functorch
 
+import torchbackend.session
 import torchbackend.tuning
-from compare import weights
+from compare import variables, weights
 from compare.interface import Arrays, Refused, Session
 from tests.parity import twins
 
@@ -214,3 +216,18 @@ def test_torch_looks_for_vector_instructions_before_compiling(tmp_path: Path, mo
     assert probes.cache_info().currsize == 1
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
     assert not list(tmp_path.rglob("*.so"))  # the run's own cache is for its programs
+
+
+@pytest.mark.slow
+def test_torch_keeps_a_compiled_program_with_its_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = variables.cache_environment("torch", tmp_path)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", asked["TORCHINDUCTOR_CACHE_DIR"])
+    # torch reads the variable when it is imported.
+    switch = "TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD"
+    assert asked[switch] == "1"
+    assert switch in Path(functorch.__file__).read_text()
+    with functorch.patch(autograd_cache_allow_custom_autograd_functions=True):
+        opened = twins.session("torch", tuning="compiled", precision="bfloat16")
+        twins.trained(opened, twins.batches("digits-cnn", 1), 1)
+    found = torchbackend.session.counters["aot_autograd"]
+    assert (found["autograd_cache_saved"], found["autograd_cache_bypass"]) == (1, 0)
