@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes the evidence under benchmarks/h200 on a machine with several GPUs: one argument a GPU, each a list of steps that
-# are carried out one after the other, side by side with the other GPUs'. PYTHON names the interpreter, ARCHIVE a file to
-# pack all of it into. Steps are the functions step_NAME below.
-#   bash benchmarks/h200.sh selftest,gradient,fit digits,resnet18 mnist,unet cifar
+# are carried out one after the other, side by side with the other GPUs', on so many cores (an equal part without @).
+# PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below.
+#   bash benchmarks/h200.sh selftest,gradient,fit@8 digits,resnet18@24
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -102,41 +102,59 @@ step_beside() {
 
 step_levers() { run levers all_levers; }
 
-precisions() { # NAME ARGUMENTS...: certify at each precision, two at a time: a certificate compiles more than it computes
+precisions() { # NAME ARGUMENTS...: certify at each precision; the first compiles what the others take from its cache
     local name=$1 precision
     shift
-    for precision in float32 bfloat16 tf32 float16; do
+    samestep "agree-$name-float32" agree "$@" --precision float32
+    for precision in bfloat16 tf32 float16; do
         samestep "agree-$name-$precision" agree "$@" --precision "$precision" &
-        if [[ $precision == bfloat16 ]]; then wait; fi
     done
     wait
 }
 
 step_digits() { precisions digits-cnn; }
 
+mnist_images() { # MNIST's own format, so that the loader is the real one
+    "$python" -m benchmarks.synthetic_mnist samestep-out/mnist
+}
+
 step_mnist() {
-    "$python" -m benchmarks.synthetic_mnist samestep-out/mnist # MNIST's own format, so that the loader is the real one
+    mnist_images
     precisions mnist-cnn --workload mnist-cnn --data samestep-out/mnist
+}
+
+step_mnist-float32() {
+    mnist_images
+    samestep agree-mnist-cnn-float32 agree --workload mnist-cnn --data samestep-out/mnist --precision float32
 }
 
 step_cifar() { precisions cifar-cnn --workload cifar-cnn --epochs 12; }
 
 step_resnet18() { precisions cifar-resnet18 torch:stock jax:stock --workload cifar-resnet18 --epochs 12; }
 
-step_unet() { precisions unet torch:stock jax:stock --workload unet --batch-size 8 --seeds 2; }
+large() { precisions "$1" torch:stock jax:stock --workload "$1" --batch-size 8; } # WORKLOAD
 
-step_resnet50() { precisions resnet50 torch:stock jax:stock --workload resnet50 --batch-size 8 --seeds 2; }
+step_unet() { large unet; }
 
-step_convnext() { precisions convnext-tiny torch:stock jax:stock --workload convnext-tiny --batch-size 8 --seeds 2; }
+step_resnet50() { large resnet50; }
 
-gpu=0
-for steps in "$@"; do
+step_convnext() { large convnext-tiny; }
+
+step_mobilenet() { large mobilenet-v2; }
+
+step_vgg() { large vgg16; }
+
+gpu=0 core=0
+for lane in "$@"; do
+    cores=$lane_cores
+    if [[ $lane == *@* ]]; then cores=${lane#*@}; fi
     (
         export CUDA_VISIBLE_DEVICES=$gpu
-        taskset -pc "$((gpu * lane_cores))-$((gpu * lane_cores + lane_cores - 1))" $BASHPID >/dev/null
+        taskset -pc "$core-$((core + cores - 1))" $BASHPID >/dev/null
+        steps=${lane%@*}
         for step in ${steps//,/ }; do "step_$step"; done
     ) &
-    gpu=$((gpu + 1))
+    gpu=$((gpu + 1)) core=$((core + cores))
 done
 wait
 if [[ -n ${ARCHIVE:-} ]]; then tar -czf "$ARCHIVE" "$folder"; fi
