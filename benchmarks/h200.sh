@@ -102,12 +102,12 @@ step_beside() {
 
 step_levers() { run levers all_levers; }
 
-precisions() { # NAME ARGUMENTS...: certify at each precision; the first compiles what the others take from its cache
+precisions() { # NAME ARGUMENTS...: certify at each precision, two at a time: a certificate compiles more than it computes
     local name=$1 precision
     shift
-    samestep "agree-$name-float32" agree "$@" --precision float32
-    for precision in bfloat16 tf32 float16; do
+    for precision in float32 bfloat16 tf32 float16; do
         samestep "agree-$name-$precision" agree "$@" --precision "$precision" &
+        if [[ $precision == bfloat16 ]]; then wait; fi
     done
     wait
 }

@@ -16,6 +16,8 @@ from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.recording import Floor, Perturbation
 
 _STEPS = 3
+# Children of a contender that a GPU's memory holds: a record in float64 of the largest workloads takes 6 GB of an H200's.
+_MOST_ON_A_GPU = 4
 _NUMBERS = itertools.count()
 
 
@@ -30,6 +32,8 @@ def queues(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> list[Q
     """Return what is to be recorded of every contender that is alive, as jobs for its share of the cores."""
     alive, baseline = outcomes.alive, outcomes.contenders[0]
     children = jobs.share(len(alive) * launcher.plan.devices)
+    if launcher.plan.device == "cuda":
+        children = min(children, _MOST_ON_A_GPU)
     return [
         Queue(outcome, list(_jobs(launcher, outcome, outcome is baseline, evidence, children)), children)
         for outcome in alive
