@@ -66,21 +66,63 @@ def adversarial(plan: Plan) -> tuple[Case, ...]:
 
 def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> None:
     """Certify every contender that is alive against the baseline, over all cases."""
-    evidence = _Evidence({case: _dataset(launcher, case) for case in cases})
-    children = [
-        Recorder(outcome, list(_commands(launcher, outcomes, outcome, part, evidence)))
-        for outcome in outcomes.alive
-        for part in _parts(launcher.plan)
-    ]
-    recorders.side_by_side(launcher, children, "certificate")
-    baseline = outcomes.contenders[0]
-    for outcome in outcomes.contenders[1:]:
-        if baseline.status == "ok" and outcome.status == "ok":
-            name, other = baseline.contender.name, outcome.contender.name
-            made = _judged(launcher, outcomes, (baseline, outcome), evidence)
-            both = [evidence.repeated[side] for side in (name, other) if side in evidence.repeated]
-            made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
-            outcomes.certificates[other] = made if outcomes.pairing is None else outcomes.pairing.explained(made)
+    certifying = Certifying(launcher, outcomes, cases)
+    recorders.side_by_side(launcher, certifying.recorders)
+    certifying.conclude()
+
+
+class Certifying:
+    """The certificates of every contender that is alive with the baseline, over all cases.
+
+    `recorders` make the records. A case is judged as soon as both sides' are there, while children work on the next.
+    """
+
+    def __init__(self, launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case]) -> None:
+        self._launcher, self._outcomes = launcher, outcomes
+        self._evidence = evidence = _Evidence({case: _dataset(launcher, case) for case in cases}, self._judge)
+        self._alive, self._parts = outcomes.alive, _parts(launcher.plan)
+        self._judged: dict[str, dict[str, Certificate]] = defaultdict(dict)
+        self.recorders = [
+            Recorder(
+                outcome,
+                list(_commands(launcher, outcomes, outcome, part, evidence)),
+                "certificate",
+                fresh="float64" in part,  # which reports the memory of a process that has done nothing
+            )
+            for part in self._parts
+            for outcome in self._alive
+        ]
+
+    def conclude(self) -> None:
+        """Give every contender that is alive, as the baseline is, its certificate."""
+        baseline, repeated = self._outcomes.contenders[0], self._evidence.repeated
+        for outcome in self._outcomes.contenders[1:]:
+            if baseline.status == "ok" and outcome.status == "ok":
+                name, other = baseline.contender.name, outcome.contender.name
+                found = self._judged[other]
+                made = certificate.combine({str(case): found[str(case)] for case in self._evidence.noise})
+                both = [repeated[side] for side in (name, other) if side in repeated]
+                made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
+                pairing = self._outcomes.pairing
+                self._outcomes.certificates[other] = made if pairing is None else pairing.explained(made)
+
+    def _judge(self, case: Case) -> None:
+        """Judge every contender at a case at which it, the baseline and the noise are recorded."""
+        baseline, evidence, plan = self._outcomes.contenders[0], self._evidence, self._launcher.plan
+        needed = {precision for part in self._parts for precision in part}
+        for outcome in self._outcomes.contenders[1:]:
+            found = self._judged[outcome.contender.name]
+            sides = baseline, outcome
+            records = [evidence.records[side.contender.name, case] for side in sides]
+            if case in evidence.noise and str(case) not in found and all(each.keys() >= needed for each in records):
+                ours, theirs = _comparable(self._launcher, self._outcomes, sides, records)
+                found[str(case)] = certificate.make(
+                    ours,
+                    theirs,
+                    plan.precision,
+                    evidence.noise[case],
+                    normalised=plan.workload.optimizer.name == "adam",
+                )
 
 
 def certify_settings(outcomes: Outcomes) -> None:
@@ -94,23 +136,10 @@ def certify_settings(outcomes: Outcomes) -> None:
             outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)
 
 
-def _judged(
-    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], evidence: "_Evidence"
-) -> Certificate:
-    """Return the certificate of two sides over all cases."""
-    plan, found = launcher.plan, dict[str, Certificate]()
-    normalised = plan.workload.optimizer.name == "adam"
-    for case, noise in evidence.noise.items():
-        baseline, contender = _comparable(launcher, outcomes, sides, case, evidence)
-        found[str(case)] = certificate.make(baseline, contender, plan.precision, noise, normalised=normalised)
-    return certificate.combine(found)
-
-
 def _comparable(
-    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], case: Case, evidence: "_Evidence"
+    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], records: list[dict[str, Arrays]]
 ) -> list[dict[str, Arrays]]:
     """Return both sides' records by precision, with the differences that are accepted taken out of them."""
-    records = [evidence.records[side.contender.name, case] for side in sides]
     found = outcomes.pairing
     if found is None or RUNNING_VARIANCE not in found.allowed:
         return records
@@ -126,14 +155,28 @@ def _comparable(
 
 @dataclass
 class _Evidence:
-    """What the children recorded, by contender and case, of the datasets of `cases`."""
+    """What the children recorded, by contender and case, of the datasets of `cases`; `added` is told of each addition.
+
+    The case at which determinism is shown is recorded first, by the child that repeats it.
+    """
 
     cases: Mapping[Case, Path]
+    added: Callable[[Case], None]
     records: dict[tuple[str, Case], dict[str, Arrays]] = field(
         default_factory=lambda: defaultdict[tuple[str, Case], dict[str, Arrays]](dict)
     )
     noise: dict[Case, Noise] = field(default_factory=dict[Case, Noise])
     repeated: dict[str, Gate] = field(default_factory=dict[str, Gate])
+
+    def keep_noise(self, case: Case, noise: Noise) -> None:
+        """Keep a case's noise floors."""
+        self.noise[case] = noise
+        self.added(case)
+
+    def keep(self, name: str, case: Case, precision: str, record: Arrays) -> None:
+        """Keep a contender's record of a case."""
+        self.records[name, case][precision] = record
+        self.added(case)
 
 
 def _parts(plan: Plan) -> list[tuple[str, ...]]:
@@ -155,9 +198,9 @@ def _commands(
         yield Command("idle_memory", {"device": plan.device}, "memory", partial(setattr, outcome, "idle_bytes"))
     for case, dataset in evidence.cases.items():
         if "float64" in precisions and outcome is outcomes.contenders[0]:
-            yield _noise(launcher, outcome, case, dataset, partial(evidence.noise.__setitem__, case))
+            yield _noise(launcher, outcome, case, dataset, partial(evidence.keep_noise, case))
         for precision in precisions:
-            keep = partial(evidence.records[name, case].__setitem__, precision)
+            keep = partial(evidence.keep, name, case, precision)
             yield _record(launcher, outcome, precision, case, dataset, keep)
     if plan.deterministic and plan.precision in precisions:
         case, dataset = next(iter(evidence.cases.items()))

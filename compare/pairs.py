@@ -44,7 +44,8 @@ def prepare(launcher: Launcher) -> Pairing:
         _named(launcher, matched, {}, resizable=resizable)
         _named(launcher, matched, _flattened(sides, matched), resizable=resizable)
         different = _alone(sides, matched)
-        files = sides.write("own_weights", "weights")
+        # Of the side that training does not start from, nobody reads them, and flax would compile a program for them.
+        files = sides.write("own_weights", "weights", only=request.weights_from)
     launcher.plan = replace(launcher.plan, weights=str(files[request.weights_from]))
     allowed = tuple(model.arguments["allow"])
     return Pairing(traces, matched, different, tuple(resized), request.weights_from, allowed)
@@ -60,26 +61,31 @@ class _Sides:
         """Return both answers by backend."""
         return self._each(command, dict.fromkeys(self._children, arguments))
 
-    def write(self, command: str, name: str, **arguments: Any) -> dict[str, Path]:
-        """Have both write a file of arrays, in float64 at the least batch; return the paths by backend."""
-        paths = {backend: self._launcher.scratch / f"{name}-{backend}.safetensors" for backend in self._children}
+    def write(self, command: str, name: str, only: str | None = None, **arguments: Any) -> dict[str, Path]:
+        """Have both, or one only, write a file of arrays, in float64 at the least batch; return paths by backend."""
+        sides = [only] if only else list(self._children)
+        paths = {backend: self._launcher.scratch / f"{name}-{backend}.safetensors" for backend in sides}
         changes: dict[str, Any] = {"precision": "float64", "batch_size": _BATCH, "accumulate": 1}
         self._each(
             command,
             {
-                backend: {"spec": self._launcher.spec(outcome, **changes), "path": str(paths[backend]), **arguments}
-                for backend, outcome in self._outcomes.items()
+                backend: {
+                    "spec": self._launcher.spec(self._outcomes[backend], **changes),
+                    "path": str(path),
+                    **arguments,
+                }
+                for backend, path in paths.items()
             },
         )
         return paths
 
     def _each(self, command: str, arguments: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         deadline = self._launcher.plan.deadlines["record"]
-        for backend, child in self._children.items():
-            self._attempt(backend, partial(child.send, command, **arguments[backend]))
+        for backend, given in arguments.items():
+            self._attempt(backend, partial(self._children[backend].send, command, **given))
         return {
-            backend: self._attempt(backend, partial(child.reply, command, deadline))
-            for backend, child in self._children.items()
+            backend: self._attempt(backend, partial(self._children[backend].reply, command, deadline))
+            for backend in arguments
         }
 
     def _attempt(self, backend: str, action: Callable[[], Any]) -> Any:

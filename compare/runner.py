@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from compare import certification, pairs, trajectories
+from compare import certification, pairs, recorders, trajectories
 from compare.certification import certify
 from compare.child import Child
 from compare.data import store
@@ -52,12 +52,8 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
         launcher = Launcher(plan, Path(scratch))
         store.save(plan.dataset, launcher.dataset)
         _prepare(launcher, outcomes, progress)
-        progress("certify", 0, 2)
-        certify(launcher, outcomes, certification.adversarial(launcher.plan))
-        progress("train", 1, 2)
-        trajectories.run(launcher, outcomes, seeds)
+        _certify_and_train(launcher, outcomes, seeds, progress)
         certification.certify_settings(outcomes)
-        progress("train", 2, 2)
         _advise(launcher.plan, outcomes, progress)
     return outcomes
 
@@ -79,6 +75,23 @@ def opened(plan: Plan) -> dict[str, Any]:
         with launcher.child(outcome, purpose="model") as child:
             outcome.opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome))
     return outcome.opened
+
+
+def _certify_and_train(launcher: Launcher, outcomes: Outcomes, seeds: int, progress: Progress) -> None:
+    certifying = certification.Certifying(launcher, outcomes, certification.adversarial(launcher.plan))
+    training = trajectories.Training(launcher, outcomes, seeds)
+    phases = {"certify": certifying.recorders, "train": training.recorders}
+    if launcher.plan.device == "cpu":  # a GPU's memory may be too small for both at once
+        records = sorted(certifying.recorders, key=lambda each: not each.fresh)
+        fresh = sum(each.fresh for each in records)
+        # The shortest last, to fill the gaps: float32's records, where they are a child's of their own.
+        phases = {"certify and train": [*records[:fresh], *training.recorders, *records[fresh:]]}
+    for index, (phase, children) in enumerate(phases.items()):
+        progress(phase, index, len(phases))
+        recorders.side_by_side(launcher, children)
+    progress([*phases][-1], len(phases), len(phases))
+    certifying.conclude()
+    training.conclude()
 
 
 def _prepare(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:

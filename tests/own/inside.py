@@ -16,6 +16,7 @@ from compare import certification, cli, launcher, pairs, plan, trajectories, wei
 from compare.data import store
 from compare.interface import Arrays, Backend, ContenderFailed
 from compare.pairing.asked import Request
+from compare.recorders import Recorder
 from compare.worker import Worker
 from compare.workloads import Workload
 from tests.fakebackend.plans import ROOT
@@ -59,6 +60,16 @@ class Inside:
         pass
 
 
+class Untrained:
+    """Stands for `compare.trajectories.Training`: nothing is trained."""
+
+    def __init__(self, *_: object) -> None:
+        self.recorders: list[Recorder] = []
+
+    def conclude(self) -> None:
+        pass
+
+
 def run(*arguments: str, case: int = 0) -> CompletedProcess[str]:
     """Run `samestep` in the repository's root without training runs, at one case: 0 is the asked one, 1 the other."""
     out, error = io.StringIO(), io.StringIO()
@@ -90,7 +101,7 @@ def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
     every = certification.adversarial
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
-        patch.setattr(trajectories, "run", lambda *_: None)
+        patch.setattr(trajectories, "Training", Untrained)
         patch.setenv("COLUMNS", "400")
         patch.setattr(certification, "adversarial", lambda plan: (every(plan)[case],))
         yield patch

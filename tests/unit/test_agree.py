@@ -36,7 +36,7 @@ def test_equal_backends_pass_every_gate_in_every_case(stage: Stage) -> None:
     assert first["name"] == "step1/activation/dense [batch 64]"
     assert 0 < first["e64"] < 1e-14 < first["e32"] < 1e-6
     assert None not in (first["noise"], first["baseline_error"], first["contender_error"])
-    assert stage.progress == [("certify", 0, 2), ("train", 1, 2), ("train", 2, 2)]
+    assert stage.progress == [("certify and train", 0, 1), ("certify and train", 1, 1)]
 
 
 def test_losses_envelopes_and_accuracies_over_seeds_are_kept_and_nothing_is_timed(stage: Stage) -> None:
