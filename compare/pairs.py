@@ -29,13 +29,15 @@ def prepare(launcher: Launcher) -> Pairing:
     """Trace and match the models of the launcher's plan, and give the plan the names and weights found.
 
     Raises:
-        Refused: a factory or model that cannot be used, models that cannot be matched, weights that are not finite.
+        Refused: a factory or model that cannot be used, a source other than asked for, models that cannot be matched,
+            weights that are not finite.
     """
     plan, model, request = launcher.plan, launcher.plan.workload.model, launcher.plan.request
     with _children(launcher) as sides:
         sizes = sorted({case.image_size for case in certification.adversarial(plan) if case.image_size is not None})
         traced = sides.ask("trace", model=descriptions.to_json(plan.workload)["model"], batch_size=_BATCH, sizes=sizes)
         traces = {backend: trace.from_json(each["own"]) for backend, each in traced.items()}
+        _check_sources(plan, traces)
         _check_outputs(plan, traces)
         matched = matching.match(traces["torch"], traces["jax"], request.weights_map)
         others = [_resized(traced, traces, index) for index in range(len(sizes))]
@@ -111,6 +113,16 @@ def _children(launcher: Launcher) -> Generator[_Sides]:
     finally:
         for child in children.values():
             child.close()
+
+
+def _check_sources(plan: Plan, traces: Mapping[str, Trace]) -> None:
+    for backend, wanted in (plan.request.sources or {}).items():
+        found = traces[backend].source_sha256
+        if found != wanted:
+            raise Refused(
+                f"the {backend} model's source has changed: {plan.workload.model.arguments[backend]} has SHA-256 "
+                f"{found}, stored is {wanted}; allowed: the source that made the result, or --changed-code"
+            )
 
 
 def _check_outputs(plan: Plan, traces: Mapping[str, Trace]) -> None:
