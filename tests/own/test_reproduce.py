@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from compare import pair
+from compare.pairing.asked import Request
 from tests.fakebackend.plans import ROOT
 from tests.own import inside
 
@@ -82,6 +84,13 @@ def test_a_source_that_has_changed_is_refused_by_name_unless_that_is_accepted(ma
         f"pair.sides.{side}.source_sha256" for side in stored["spec"]["pair"]["sides"]
     ]
     assert "another source is accepted" in text
+
+
+def test_a_factory_gives_the_same_initial_weights_again(tmp_path: Path) -> None:
+    made = pair("tests/own/bad.py:good_linen", "tests/own/bad.py:good_torch", image="16x16x3", classes=10)
+    first, again = (inside.own_weights(made, Request(), tmp_path) for _ in range(2))
+    assert first.keys() == again.keys()
+    assert all((again[name] == array).all() for name, array in first.items())
 
 
 @pytest.mark.parametrize(
