@@ -1,7 +1,8 @@
 """Making certificates: children record each contender's steps, the pure gates judge the records."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -16,41 +17,84 @@ from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.recording import Floor, Perturbation
 
 _STEPS = 3
-# Children of a contender that a GPU's memory holds: a record in float64 of the largest workloads takes 6 GB of an H200's.
+# Children of a contender that a GPU's memory holds: a float64 record of a large workload takes 6 GB of an H200's.
 _MOST_ON_A_GPU = 4
 _NUMBERS = itertools.count()
 
 
 def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case], progress: Progress) -> None:
     """Certify every contender that is alive against the baseline, over all cases."""
-    evidence = Evidence.of(launcher, cases)
-    jobs.carry_out(launcher, queues(launcher, outcomes, evidence), partial(progress, "certify"))
-    judge(launcher, outcomes, evidence)
+    carry_out(launcher, outcomes, Evidence.of(launcher, cases), partial(progress, "certify"))
 
 
-def queues(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> list[Queue]:
-    """Return what is to be recorded of every contender that is alive, as jobs for its share of the cores."""
+def carry_out(
+    launcher: Launcher,
+    outcomes: Outcomes,
+    evidence: Evidence,
+    progress: Callable[[int, int], None],
+    more: Mapping[str, Sequence[Job]] | None = None,
+) -> None:
+    """Have all evidence recorded and judged, and `more` jobs done beside it, by contender.
+
+    A case is judged as soon as it is recorded, in a thread, while the children go on.
+    """
+    queues = _queues(launcher, outcomes, evidence)
+    for queue in queues:
+        # The longest jobs early, but after the first, whose child is to have done nothing before.
+        queue.jobs[1:1] = (more or {}).get(queue.outcome.contender.name, ())
+    with ThreadPoolExecutor(1) as thread:
+        judging = _Judging(launcher, outcomes, evidence, thread)
+
+        def look(done: int, total: int) -> None:
+            judging.look()
+            progress(done, total)
+
+        jobs.carry_out(launcher, queues, look)
+        judging.conclude()
+
+
+def _queues(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> list[Queue]:
+    """Return what is to be recorded of every contender that is alive."""
     alive, baseline = outcomes.alive, outcomes.contenders[0]
     children = jobs.share(len(alive) * launcher.plan.devices)
-    if launcher.plan.device == "cuda":
-        children = min(children, _MOST_ON_A_GPU)
+    most = _MOST_ON_A_GPU if launcher.plan.device == "cuda" else None
     return [
-        Queue(outcome, list(_jobs(launcher, outcome, outcome is baseline, evidence, children)), children)
+        Queue(outcome, list(_jobs(launcher, outcome, outcome is baseline, evidence, children > 1)), most)
         for outcome in alive
     ]
 
 
-def judge(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> None:
-    """Judge every contender against the baseline, where all has been recorded of both."""
-    baseline = outcomes.contenders[0]
-    for outcome in outcomes.contenders[1:]:
-        sides = baseline, outcome
-        name, other = (side.contender.name for side in sides)
-        if evidence.has_noise and evidence.has_records(name) and evidence.has_records(other):
-            made = _judged(launcher, outcomes, sides, evidence)
-            both = [evidence.determinism(side) for side in (name, other) if side in evidence.again]
+class _Judging:
+    """Judges every contender against the baseline, case by case, in another thread."""
+
+    def __init__(self, launcher: Launcher, outcomes: Outcomes, evidence: Evidence, thread: Executor) -> None:
+        self._launcher, self._outcomes, self._evidence, self._thread = launcher, outcomes, evidence, thread
+        self._found: dict[tuple[str, Case], Future[Certificate]] = {}
+
+    def look(self) -> None:
+        """Begin to judge what has been recorded since the last time."""
+        baseline, evidence = self._outcomes.contenders[0], self._evidence
+        for case, outcome in itertools.product(evidence.cases, self._outcomes.contenders[1:]):
+            names = tuple(side.contender.name for side in (baseline, outcome))
+            if (names[1], case) not in self._found and evidence.is_whole(case, names):
+                judged = self._thread.submit(
+                    _judged, self._launcher, self._outcomes, (baseline, outcome), case, evidence
+                )
+                self._found[names[1], case] = judged
+
+    def conclude(self) -> None:
+        """Give its certificate to every contender of which, as of the baseline, all has been recorded."""
+        evidence, baseline = self._evidence, self._outcomes.contenders[0].contender.name
+        for outcome in self._outcomes.contenders[1:]:
+            name = outcome.contender.name
+            found = {str(case): self._found.get((name, case)) for case in evidence.cases}
+            if any(judged is None for judged in found.values()):
+                continue
+            made = certificate.combine({case: judged.result() for case, judged in found.items() if judged is not None})
+            both = [evidence.determinism(side) for side in (baseline, name) if side in evidence.again]
             made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
-            outcomes.certificates[other] = made if outcomes.pairing is None else outcomes.pairing.explained(made)
+            pairing = self._outcomes.pairing
+            self._outcomes.certificates[name] = made if pairing is None else pairing.explained(made)
 
 
 def certify_settings(outcomes: Outcomes) -> None:
@@ -64,15 +108,14 @@ def certify_settings(outcomes: Outcomes) -> None:
             outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)
 
 
-def _judged(launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], evidence: Evidence) -> Certificate:
-    """Return the certificate of two sides over all cases."""
-    plan, found = launcher.plan, dict[str, Certificate]()
+def _judged(
+    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], case: Case, evidence: Evidence
+) -> Certificate:
+    """Return the certificate of two sides over one case."""
+    plan = launcher.plan
+    baseline, contender = _comparable(launcher, outcomes, sides, case, evidence)
     normalised = plan.workload.optimizer.name == "adam"
-    for case in evidence.cases:
-        baseline, contender = _comparable(launcher, outcomes, sides, case, evidence)
-        noise = evidence.noise(case)
-        found[str(case)] = certificate.make(baseline, contender, plan.precision, noise, normalised=normalised)
-    return certificate.combine(found)
+    return certificate.make(baseline, contender, plan.precision, evidence.noise(case), normalised=normalised)
 
 
 def _comparable(
@@ -95,13 +138,13 @@ def _comparable(
     ]
 
 
-def _jobs(launcher: Launcher, outcome: Outcome, noisy: bool, evidence: Evidence, children: int) -> Iterator[Job]:
-    """Yield what a contender is asked; several children share the perturbed runs, one makes all of a case in one go."""
+def _jobs(launcher: Launcher, outcome: Outcome, noisy: bool, evidence: Evidence, parted: bool) -> Iterator[Job]:
+    """Yield what a contender is asked, the perturbed runs of a case in one job or `parted`."""
     name = outcome.contender.name
     # Before its first command, a child has imported its framework and nothing else.
     idle = {"device": launcher.plan.device}
     yield _job(Command("idle_memory", idle, "memory", partial(setattr, outcome, "idle_bytes")))
-    parts = [[each] for each in evidence.perturbations] if children > 1 else [evidence.perturbations]
+    parts = [[each] for each in evidence.perturbations] if parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
         for perturbations in parts if noisy else ():
             spec = _spec(launcher, outcome, "float64", case, dataset)

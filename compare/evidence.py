@@ -98,14 +98,10 @@ class Evidence:
             found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in range(*_RUNS_OF_ROUNDOFF)]
         return found
 
-    @property
-    def has_noise(self) -> bool:
-        """Whether all perturbed runs have been made."""
-        return all(len(self.floors[case]) == len(self.perturbations) for case in self.cases)
-
-    def has_records(self, name: str) -> bool:
-        """Whether all has been recorded of a contender."""
-        return all(len(self.records[name, case]) == len(self.precisions) for case in self.cases)
+    def is_whole(self, case: Case, names: Sequence[str]) -> bool:
+        """Whether all has been recorded of a case, of a baseline and another contender by name."""
+        noise = len(self.floors[case]) == len(self.perturbations)
+        return noise and all(len(self.records[name, case]) == len(self.precisions) for name in names)
 
     def noise(self, case: Case) -> Noise:
         """Return the noise floors of a case: by tensor, the most of any perturbed run."""

@@ -7,7 +7,7 @@ parameters and buffers are the dotted attribute path of the layer in the model f
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -120,7 +120,7 @@ class RunSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types; `RunSpec(**spec.to_json())` is the inverse."""
-        return asdict(self)
+        return dict(vars(self))  # whose values are of such types
 
 
 @dataclass(frozen=True)

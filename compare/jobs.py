@@ -1,14 +1,14 @@
 """Children that carry out jobs side by side, where nothing is timed: each takes its contender's next when done."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from compare import environment
 from compare.child import Child
-from compare.launcher import Launcher, Outcome, attempt
+from compare.interface import ContenderFailed
+from compare.launcher import Launcher, Outcome
 
 _POLL_SECONDS = 0.02
 
@@ -25,19 +25,30 @@ class Command:
 
 @dataclass
 class Job:
-    """Commands that one child carries out one after the other, and what they are for, said where one fails."""
+    """Commands that one child carries out one after the other.
+
+    `purpose` is said where one fails. That marks the contender at once and ends all its work, unless the job `spares`
+    it: then only such jobs of it end, and it is marked when all others are done.
+    """
 
     purpose: str
     commands: list[Command]
+    spares: bool = False
 
 
 @dataclass
 class Queue:
-    """A contender's jobs, which so many children take from the front."""
+    """A contender's jobs, which children take from the front, `most` of them at a time (None: any number)."""
 
     outcome: Outcome
     jobs: list[Job]
-    children: int = 1
+    most: int | None = None
+    spared: tuple[str, str] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a job to take, for a contender that has not failed."""
+        return bool(self.jobs) and self.outcome.status == "ok"
 
 
 def share(parties: int) -> int:
@@ -46,78 +57,102 @@ def share(parties: int) -> int:
 
 
 def carry_out(launcher: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None]) -> None:
-    """Have each queue's children carry out its jobs, all at the same time; `progress(done, total)` counts jobs.
+    """Have children carry out all jobs at the same time; `progress(done, total)` counts jobs.
 
-    A failure marks its contender's outcome and ends its children's work.
+    There is one child more than there are cores, so that no core waits while one of them waits for its next command.
+    Where a contender has no more jobs, the next child is another's.
     """
     total, told = sum(len(queue.jobs) for queue in queues), -1
-    workers = [_Worker(queue) for queue in queues for _ in range(min(queue.children, len(queue.jobs)))]
-
-    def each(action: Callable[[_Worker], object]) -> None:
-        for worker in workers:
-            if worker.at_work:
-                attempt(worker.queue.outcome, worker.job.purpose, partial(action, worker))
-
+    most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
+    children = min(most, max(len(queues), environment.cores() + 1))
+    workers = list[_Worker]()
     try:
-        each(lambda worker: worker.start(launcher, beside=len(workers) - 1))
-        each(lambda worker: worker.greet(launcher.plan.deadlines))
-        while working := sum(worker.at_work for worker in workers):
-            if told != (told := total - working - sum(len(queue.jobs) for queue in queues)):
+        while True:
+            workers = [worker for worker in workers if worker.goes_on()]
+            while len(workers) < children and (queue := _neediest(queues, workers)) is not None:
+                workers.append(_Worker(launcher, queue, beside=children - 1))
+            if told != (told := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
                 progress(told, total)
+            if not workers:
+                break
             time.sleep(_POLL_SECONDS)
-            each(lambda worker: worker.go_on(launcher.plan.deadlines))
     finally:
         for worker in workers:
             worker.close()
+    for queue in queues:
+        if queue.spared is not None and queue.outcome.status == "ok":
+            queue.outcome.status, queue.outcome.reason = queue.spared
+
+
+def _neediest(queues: Sequence[Queue], workers: "Sequence[_Worker]") -> Queue | None:
+    """Return the queue that the next child is to work on: that with the fewest children, then with the most jobs."""
+    counts = [sum(worker.queue is queue for worker in workers) for queue in queues]
+    waiting = [
+        (count, -len(queue.jobs), index)
+        for index, (queue, count) in enumerate(zip(queues, counts, strict=True))
+        if queue.waits and (queue.most is None or count < queue.most)
+    ]
+    return queues[min(waiting)[2]] if waiting else None
 
 
 class _Worker:
     """A child of a queue, and what is left of the job that it is at."""
 
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-        self._started: Child | None = None
+    def __init__(self, launcher: Launcher, queue: Queue, beside: int) -> None:
+        self.queue, self._deadlines = queue, launcher.plan.deadlines
+        self._child: Child | None = None
+        self._greeted = False
         self._take()
+        try:
+            self._child = launcher.started(queue.outcome, purpose="certificate", beside=beside)
+        except ContenderFailed as failure:
+            self._fail(failure)
 
-    @property
-    def _child(self) -> Child:
-        assert self._started is not None  # nothing is asked of a contender whose child could not be started
-        return self._started
-
-    @property
-    def at_work(self) -> bool:
-        """Whether a command is to be sent or answered, for a contender that has not failed."""
-        return bool(self._commands) and self.queue.outcome.status == "ok"
-
-    def start(self, launcher: Launcher, beside: int) -> None:
-        """Start the child, which shares the cores with so many others."""
-        self._started = launcher.started(self.queue.outcome, purpose="certificate", beside=beside)
-
-    def greet(self, deadlines: Mapping[str, float]) -> None:
-        """Wait until the child has come up, and send its first command."""
-        self.queue.outcome.versions = self._child.greet(deadlines["start"])["versions"]
-        self._send()
-
-    def go_on(self, deadlines: Mapping[str, float]) -> None:
-        """Send the next command if the last has been answered."""
-        command = self._commands[0]
-        if self._child.has_replied(deadlines[command.deadline]):
-            command.keep(self._child.reply(command.name, deadlines[command.deadline]))
-            del self._commands[0]
-            if not self._commands:
-                self._take()
-            if self.at_work:
-                self._send()
+    def goes_on(self) -> bool:
+        """Take what the child has answered and ask what comes next; end the child where there is nothing."""
+        if self._commands and self.queue.outcome.status == "ok" and self._child is not None:
+            try:
+                self._look(self._child)
+            except ContenderFailed as failure:
+                self._fail(failure)
+        if self._commands and self.queue.outcome.status == "ok":
+            return True
+        self.close()
+        return False
 
     def close(self) -> None:
         """End the child, if it was started."""
-        if self._started is not None:
-            self._started.close()
+        if self._child is not None:
+            self._child.close()
+
+    def _look(self, child: Child) -> None:
+        if not self._greeted:
+            if child.has_replied(self._deadlines["start"]):
+                self.queue.outcome.versions = child.greet(self._deadlines["start"])["versions"]
+                self._greeted = True
+                self._send(child)
+            return
+        command = self._commands[0]
+        if child.has_replied(self._deadlines[command.deadline]):
+            command.keep(child.reply(command.name, self._deadlines[command.deadline]))
+            del self._commands[0]
+            if not self._commands and self.queue.waits:
+                self._take()
+            if self._commands:
+                self._send(child)
 
     def _take(self) -> None:
-        if self.queue.jobs:
-            self.job = self.queue.jobs.pop(0)
-            self._commands = list(self.job.commands)
+        self._job = self.queue.jobs.pop(0)
+        self._commands = list(self._job.commands)
 
-    def _send(self) -> None:
-        self._child.send(self._commands[0].name, **self._commands[0].arguments)
+    def _send(self, child: Child) -> None:
+        child.send(self._commands[0].name, **self._commands[0].arguments)
+
+    def _fail(self, failure: ContenderFailed) -> None:
+        status, reason = failure.status, f"{self._job.purpose}: {failure.reason}"
+        self._commands = []
+        if self._job.spares:
+            self.queue.spared = self.queue.spared or (status, reason)
+            self.queue.jobs[:] = [job for job in self.queue.jobs if not job.spares]
+        elif self.queue.outcome.status == "ok":
+            self.queue.outcome.status, self.queue.outcome.reason = status, reason

@@ -29,13 +29,15 @@ def prepare(launcher: Launcher) -> Pairing:
     """Trace and match the models of the launcher's plan, and give the plan the names and weights found.
 
     Raises:
-        Refused: a factory or model that cannot be used, models that cannot be matched, weights that are not finite.
+        Refused: a factory or model that cannot be used, a source other than asked for, models that cannot be matched,
+            weights that are not finite.
     """
     plan, model, request = launcher.plan, launcher.plan.workload.model, launcher.plan.request
     with _children(launcher) as sides:
         sizes = sorted({case.image_size for case in evidence.adversarial(plan) if case.image_size is not None})
         traced = sides.ask("trace", model=descriptions.to_json(plan.workload)["model"], batch_size=_BATCH, sizes=sizes)
         traces = {backend: trace.from_json(each["own"]) for backend, each in traced.items()}
+        _check_sources(plan, traces)
         _check_outputs(plan, traces)
         matched = matching.match(traces["torch"], traces["jax"], request.weights_map)
         others = [_resized(traced, traces, index) for index in range(len(sizes))]
@@ -44,7 +46,8 @@ def prepare(launcher: Launcher) -> Pairing:
         _named(launcher, matched, {}, resizable=resizable)
         _named(launcher, matched, _flattened(sides, matched), resizable=resizable)
         different = _alone(sides, matched)
-        files = sides.write("own_weights", "weights")
+        # Of the side that training does not start from, nobody reads them, and flax would compile a program for them.
+        files = sides.write("own_weights", "weights", only=request.weights_from)
     launcher.plan = replace(launcher.plan, weights=str(files[request.weights_from]))
     allowed = tuple(model.arguments["allow"])
     return Pairing(traces, matched, different, tuple(resized), request.weights_from, allowed)
@@ -60,26 +63,31 @@ class _Sides:
         """Return both answers by backend."""
         return self._each(command, dict.fromkeys(self._children, arguments))
 
-    def write(self, command: str, name: str, **arguments: Any) -> dict[str, Path]:
-        """Have both write a file of arrays, in float64 at the least batch; return the paths by backend."""
-        paths = {backend: self._launcher.scratch / f"{name}-{backend}.safetensors" for backend in self._children}
+    def write(self, command: str, name: str, only: str | None = None, **arguments: Any) -> dict[str, Path]:
+        """Have both, or one only, write a file of arrays, in float64 at the least batch; return paths by backend."""
+        sides = [only] if only else list(self._children)
+        paths = {backend: self._launcher.scratch / f"{name}-{backend}.safetensors" for backend in sides}
         changes: dict[str, Any] = {"precision": "float64", "batch_size": _BATCH, "accumulate": 1}
         self._each(
             command,
             {
-                backend: {"spec": self._launcher.spec(outcome, **changes), "path": str(paths[backend]), **arguments}
-                for backend, outcome in self._outcomes.items()
+                backend: {
+                    "spec": self._launcher.spec(self._outcomes[backend], **changes),
+                    "path": str(path),
+                    **arguments,
+                }
+                for backend, path in paths.items()
             },
         )
         return paths
 
     def _each(self, command: str, arguments: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         deadline = self._launcher.plan.deadlines["record"]
-        for backend, child in self._children.items():
-            self._attempt(backend, partial(child.send, command, **arguments[backend]))
+        for backend, given in arguments.items():
+            self._attempt(backend, partial(self._children[backend].send, command, **given))
         return {
-            backend: self._attempt(backend, partial(child.reply, command, deadline))
-            for backend, child in self._children.items()
+            backend: self._attempt(backend, partial(self._children[backend].reply, command, deadline))
+            for backend in arguments
         }
 
     def _attempt(self, backend: str, action: Callable[[], Any]) -> Any:
@@ -105,6 +113,16 @@ def _children(launcher: Launcher) -> Generator[_Sides]:
     finally:
         for child in children.values():
             child.close()
+
+
+def _check_sources(plan: Plan, traces: Mapping[str, Trace]) -> None:
+    for backend, wanted in (plan.request.sources or {}).items():
+        found = traces[backend].source_sha256
+        if found != wanted:
+            raise Refused(
+                f"the {backend} model's source has changed: {plan.workload.model.arguments[backend]} has SHA-256 "
+                f"{found}, stored is {wanted}; allowed: the source that made the result, or --changed-code"
+            )
 
 
 def _check_outputs(plan: Plan, traces: Mapping[str, Trace]) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ class Plan:
         """Seconds that each phase of a child may take."""
         return DEADLINES if self.deadline is None else dict.fromkeys(DEADLINES, self.deadline)
 
+    @cached_property
+    def _described(self) -> dict[str, Any]:
+        return descriptions.to_json(self.workload)
+
     def devices_of(self, values: Mapping[str, Any]) -> int:
         """Return how many devices a contender with these knobs trains on: one, unless it says how it splits batches."""
         return 1 if values["parallel"] == knobs.NOT_PARALLEL else self.devices
@@ -92,7 +97,7 @@ class Plan:
             "devices": self.devices_of(switches),
             "batch_norm": self.batch_norm,
             "deterministic": self.deterministic,
-            "described": None if workloads.is_built_in(self.workload) else descriptions.to_json(self.workload),
+            "described": None if workloads.is_built_in(self.workload) else self._described,
             "weights": self.weights,
         }
         return RunSpec(**(values | changes))

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare import certification, evidence, jobs, pairs, trajectories
+from compare import certification, evidence, pairs, trajectories
 from compare.certification import certify
 from compare.child import Child
 from compare.data import store
@@ -55,13 +55,8 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
         _prepare(launcher, outcomes, progress)
         found = Evidence.of(launcher, evidence.adversarial(launcher.plan))
         runs = trajectories.Runs.of(launcher, outcomes, seeds)
-        queues = certification.queues(launcher, outcomes, found)
-        for queue in queues:
-            training = trajectories.jobs(launcher, queue.outcome, runs, queue.children)
-            place = len(queue.jobs) if queue.children == 1 else 1  # the longest early, where children share the jobs
-            queue.jobs[place:place] = training
-        jobs.carry_out(launcher, queues, partial(progress, "certify and train"))
-        certification.judge(launcher, outcomes, found)
+        training = trajectories.jobs(launcher, outcomes, runs)
+        certification.carry_out(launcher, outcomes, found, partial(progress, "certify and train"), training)
         trajectories.judge(outcomes, runs)
         certification.certify_settings(outcomes)
         _advise(launcher.plan, outcomes, progress)

@@ -14,7 +14,7 @@ from compare import data
 from compare.agreement import referee, trajectory
 from compare.agreement.trajectory import Curves
 from compare.data import store
-from compare.jobs import Command, Job
+from compare.jobs import Command, Job, share
 from compare.launcher import Launcher, Outcome, Outcomes
 
 TWINS = 5
@@ -51,8 +51,14 @@ class Runs:
         return Curves.of(losses[0], losses[1:])
 
 
-def jobs(launcher: Launcher, outcome: Outcome, runs: Runs, children: int) -> list[Job]:
-    """Return the training runs of a contender: one job, or one each where children share them and memory holds them."""
+def jobs(launcher: Launcher, outcomes: Outcomes, runs: Runs) -> dict[str, list[Job]]:
+    """Return the training runs by contender: one job, or one each where children share them and memory holds them."""
+    values = launcher.plan.batch_size * math.prod(launcher.plan.workload.model.image)
+    apart = share(len(outcomes.alive) * launcher.plan.devices) > 1 and values <= _MOST_VALUES
+    return {outcome.contender.name: _jobs(launcher, outcome, runs, apart) for outcome in outcomes.alive}
+
+
+def _jobs(launcher: Launcher, outcome: Outcome, runs: Runs, apart: bool) -> list[Job]:
     plan, name = launcher.plan, outcome.contender.name
     ulp = 2 * referee.ROUNDOFF.get(plan.precision, 2.0**-53)
 
@@ -77,11 +83,10 @@ def jobs(launcher: Launcher, outcome: Outcome, runs: Runs, children: int) -> lis
     settings = Command("settings", {}, "open", partial(setattr, outcome, "settings"))
     own, *twins = ([losses(twin)] for twin in range(TWINS + 1))
     of_seeds = [[opened(seed), trained(seed)] for seed in runs.seeds]
-    image_values = math.prod(plan.workload.model.image)
-    if children > 1 and plan.batch_size * image_values <= _MOST_VALUES:
-        first = [[opened(plan.seed), *own, settings], *([opened(plan.seed), *twin] for twin in twins)]
-        return [Job("trajectory", commands) for commands in first + of_seeds]
-    return [Job("trajectory", [opened(plan.seed), *own, settings, *itertools.chain(*twins, *of_seeds)])]
+    parts = [[opened(plan.seed), *own, settings], *([opened(plan.seed), *twin] for twin in twins), *of_seeds]
+    if not apart:
+        parts = [[opened(plan.seed), *own, settings, *itertools.chain(*twins, *of_seeds)]]
+    return [Job("trajectory", commands, spares=True) for commands in parts]
 
 
 def judge(outcomes: Outcomes, runs: Runs) -> None:

@@ -1,6 +1,7 @@
 """Differences between two models that are real but leave training the same, and may be accepted by name (`--allow`)."""
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -52,11 +53,11 @@ def with_biased_variance(record: Arrays, momenta: Mapping[str, float], *, accumu
     steps = 0
     while f"step{steps + 1}/loss" in record:
         steps += 1
-    changed = dict(record)
+    changed, calls = dict(record), _calls(record)
     for layer, momentum in momenta.items():
         name = f"{layer}.var" if layer else "var"
         start = record[f"initial/{name}"].astype(np.float64)
-        counted = [_count(record, step, layer, accumulate) for step in range(1, steps + 1)]
+        counted = [_count(calls[step, layer], accumulate) for step in range(1, steps + 1)]
         if not counted or len(set(counted)) > 1 or counted[0] is None:
             continue
         updates, size = counted[0]
@@ -75,9 +76,18 @@ def with_biased_variance(record: Arrays, momenta: Mapping[str, float], *, accumu
     return changed
 
 
-def _count(record: Arrays, step: int, layer: str, accumulate: int) -> tuple[int, int] | None:
+def _calls(record: Arrays) -> Mapping[tuple[int, str], list[Array]]:
+    """Return by step and layer what each call of the layer returned."""
+    found: dict[tuple[int, str], list[Array]] = defaultdict(list)
+    for name, array in record.items():
+        stage, _, rest = name.partition("/")
+        kind, _, call = rest.partition("/")
+        if kind == "activation":
+            found[int(stage.removeprefix("step")), call.partition("#")[0]].append(array)
+    return found
+
+
+def _count(calls: Sequence[Array], accumulate: int) -> tuple[int, int] | None:
     """Return the updates of a step and each one's elements a channel, None where these differ or are less than 2."""
-    key = f"step{step}/activation/{layer}"
-    calls = [array for name, array in record.items() if name == key or name.startswith(f"{key}#")]
     sizes = {array.size // array.shape[-1] // accumulate for array in calls}
     return (len(calls) * accumulate, *sizes) if len(sizes) == 1 and min(sizes) > 1 else None

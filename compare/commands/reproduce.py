@@ -14,7 +14,7 @@ from compare.commands import endings, options
 from compare.data import store
 from compare.interface import Refused
 from compare.report import reproduction as report
-from compare.reproduction import claims, differences, repetition, training
+from compare.reproduction import claims, code, differences, repetition, training
 
 FILE_NAME = "reproduction.json"
 
@@ -26,21 +26,33 @@ def reproduce(
     ] = None,
     data: options.Data = None,
     deadline: options.Deadline = None,
+    trust_code: Annotated[
+        bool, typer.Option(code.TRUST, help="The result is of a user's own models: import the code that FILE names.")
+    ] = False,
+    changed_code: Annotated[
+        bool, typer.Option(code.CHANGED, help="Accept that this code is not the one that made the result.")
+    ] = False,
     out: options.Out = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a stored result's exact specification again, and say which of its claims come again."""
     stored = results.load(file)
+    code.check_trust(stored, trusted=trust_code, changed=changed_code)
     seeds = None if repetition.timed(stored) else repetition.seeds(stored)
     folder = out or endings.default_out()
     if (folder / results.FILE_NAME).resolve() == file.resolve():
         raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
-    plan = repetition.plan_of(stored, out=folder, rounds=rounds, data_folder=data, deadline=deadline)
-    console = Console(quiet=as_json)
-    before = differences.before_run(
-        stored, environment.describe(), store.sha256(plan.dataset), runner.opened(plan).get("weights_sha256")
+    plan = repetition.plan_of(
+        stored, out=folder, rounds=rounds, data_folder=data, deadline=deadline, changed_code=changed_code
     )
+    console = Console(quiet=as_json)
+    hashes: dict[str, str | None] = {"data_sha256": store.sha256(plan.dataset)}
+    if not code.is_named(stored):  # whose weights are known when its models have been matched
+        hashes["weights_sha256"] = runner.opened(plan).get("weights_sha256")
+    before = differences.before_run(stored, environment.describe(), hashes)
     report.render_start(stored, before, console)
+    if code.is_named(stored):
+        report.render_code(code.lines(stored), changed_code, console)
     result, path = conduct.carried_out(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
     after = differences.after_run(stored, result)
     found = [*claims.judge(stored, result), *training.judge(stored, result)]

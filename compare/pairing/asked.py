@@ -33,10 +33,12 @@ class Request:
     Attributes:
         weights_map: torch's name of each parameter and buffer to flax's, where they are not to be matched alone.
         weights_from: the backend whose factory's initial weights training starts from.
+        sources: the SHA-256 that each side's source must have, by backend; None: any will do.
     """
 
     weights_map: Mapping[str, str] | None = None
     weights_from: str = "torch"
+    sources: Mapping[str, str] | None = None
 
 
 def workload(

@@ -35,7 +35,17 @@ def render_start(stored: Mapping[str, Any], differences: Sequence[Difference], c
     """Print which run is repeated, and what differs before it begins."""
     console.print(Text(printable(f"repeats the run {stored['id']} of {stored['created']}: {heading(stored)}")))
     console.print()
-    render_differences(differences, console, "environment, data and initial weights are as they were")
+    same = "environment and data" if "pair" in stored["spec"] else "environment, data and initial weights"
+    render_differences(differences, console, f"{same} are as they were")
+
+
+def render_code(lines: Sequence[str], changed: bool, console: Console) -> None:
+    """Print which code is imported, and whether another source than the stored one is accepted."""
+    console.print(Text("\nimports the code that the file names:"))
+    for line in lines:
+        console.print(Text(printable(f"  {line}"), overflow="fold"))
+    said = "is accepted; what is really imported stands below" if changed else "is refused before anything is trained"
+    console.print(Text(f"another source {said}"))
 
 
 def render_claims(

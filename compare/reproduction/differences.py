@@ -11,6 +11,9 @@ MOMENTARY = frozenset({"load_average", "sm_clock_mhz", "memory_clock_mhz"})
 """Keys of an environment that describe the moment, not the machine."""
 
 
+_OF_A_PAIR = ("pair", "weights_sha256")
+
+
 @dataclass(frozen=True)
 class Difference:
     """A place, for example `packages.torch`, what was stored of it and what is here; None where there is nothing."""
@@ -42,24 +45,28 @@ def differing(stored: Any, here: Any, place: str = "") -> Iterator[Difference]:
         yield Difference(place, stored, here)
 
 
-def before_run(stored: Object, environment: Object, data_sha256: str, weights_sha256: str | None) -> list[Difference]:
+def before_run(stored: Object, environment: Object, hashes: Mapping[str, str | None]) -> list[Difference]:
     """Return what differs before a stored run is repeated: environment, data and initial weights.
 
     Args:
         stored: the stored result.
         environment: `compare.environment.describe()` here.
-        data_sha256: digest of the data here.
-        weights_sha256: digest of the initial weights here; None where they could not be made.
+        hashes: `data_sha256` and, where they can be made before a run, `weights_sha256` of the initial weights here;
+            None where they could not be made.
     """
-    hashes = {"data_sha256": data_sha256, "weights_sha256": weights_sha256}
     before = {name: stored["spec"][name] for name in hashes}
     return [*differing(stored["environment"], environment), *differing(before, hashes)]
 
 
 def after_run(stored: Object, result: Object) -> list[Difference]:
-    """Return in what the contenders of two results differ: versions, and the settings that they really ran with."""
+    """Return in what the contenders of two results differ: versions, and the settings that they really ran with.
+
+    Of a user's own pair, also in what its models were made of, how they were matched and what training started from.
+    """
+    sides = [{key: spec.get(key) for key in _OF_A_PAIR} for spec in (stored["spec"], result["spec"]) if "pair" in spec]
+    pair = list(differing(sides[0], sides[1])) if len(sides) == 2 else []
     now = {each["name"]: each for each in result["contenders"]}
-    return [
+    return pair + [
         difference
         for each in stored["contenders"]
         for key in ("versions", "settings")

@@ -6,9 +6,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from compare import contenders, descriptions, installed, plan, workloads
+from compare import contenders, descriptions, installed, plan
 from compare.interface import Refused
 from compare.plan import Plan
+from compare.reproduction import code
 from compare.reproduction.differences import differing
 from compare.workloads import OptimizerSpec
 
@@ -24,6 +25,7 @@ def plan_of(
     rounds: int | None = None,
     data_folder: str | None = None,
     deadline: float | None = None,
+    changed_code: bool = False,
 ) -> Plan:
     """Return the plan of a stored result's run; without timed rounds it is that of `samestep agree`.
 
@@ -33,6 +35,7 @@ def plan_of(
         rounds: in place of the stored number.
         data_folder: where the data lie here, in place of the stored folder.
         deadline: seconds, in place of the stored deadline.
+        changed_code: of a user's own pair, whether another source than the stored one is accepted.
 
     Raises:
         Refused: where the run cannot be repeated: no such device or data here, a workload that is another one by now,
@@ -48,11 +51,14 @@ def plan_of(
     for here, each in zip(contenders.parse(texts), stored["contenders"], strict=True):
         if (here.name, here.backend, here.tuning) != (each["name"], each["backend"], each["tuning"]):
             raise Refused(f"contender {each['name']} is stored as {each['backend']} with tuning {each['tuning']}")
-    _check_workload(spec)
+    named = code.is_named(stored)
+    if not named:
+        _check_workload(spec)
     made = plan.make(
         texts,
         out=out,
-        workload=spec["workload"],
+        workload=code.workload(stored) if named else spec["workload"],
+        request=code.request(stored, changed=changed_code) if named else None,
         batch_size=spec["batch_size"],
         precision=spec["precision"],
         accumulate=spec.get("accumulate", 1),
@@ -104,9 +110,6 @@ def _data_folder(stored: Object) -> str | None:
 
 
 def _check_workload(spec: Object) -> None:
-    if spec.get("model", {}).get("family") == workloads.PAIR:
-        # The file names code, which anybody may have written into it.
-        raise Refused("the result is of a user's own models; allowed: its command, given again by hand")
     chosen = installed.get(spec["workload"])
     unset = json.loads(json.dumps(asdict(OptimizerSpec("", 0.0))))  # what a key means that the stored spec has not
     before = {

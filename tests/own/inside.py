@@ -90,7 +90,7 @@ def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
     every = evidence.adversarial
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
-        patch.setattr(trajectories, "jobs", lambda *_: [])
+        patch.setattr(trajectories, "jobs", lambda *_: {})
         patch.setattr(trajectories, "judge", lambda *_: None)
         patch.setenv("COLUMNS", "400")
         patch.setattr(evidence, "adversarial", lambda plan: (every(plan)[case],))

@@ -27,7 +27,6 @@ REFUSALS = {
     "the other side's model, jax": (TORCH, TORCH, ("Sequential", "flax")),
     "logits of another shape": (LINEN, f"{BAD}:seven_classes", ("7", "10")),
     "NaN among the weights, torch": (LINEN, f"{BAD}:nan_weights", ("NaN", "4.bias")),
-    "NaN among the weights, jax": (f"{BAD}:nan_linen", TORCH, ("NaN", "layers_0/bias")),
     "a forward pass that fails": (LINEN, f"{BAD}:wrong_channels", ("wrong_channels", "RuntimeError")),
     "two outputs": (LINEN, f"{BAD}:two_outputs", ("tuple",)),
 }
@@ -48,6 +47,11 @@ OPTIONS = {
 def test_a_pair_that_cannot_be_compared_is_refused(tmp_path: Path, name: str) -> None:
     jax, torch, said = REFUSALS[name]
     _refused(asked.agree(jax, torch, tmp_path), said)
+
+
+def test_nan_is_refused_among_the_weights_that_training_starts_from(tmp_path: Path) -> None:
+    answer = asked.agree(f"{BAD}:nan_linen", TORCH, tmp_path, "--weights-from", "jax")
+    _refused(answer, ("NaN", "layers_0/bias"))
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -29,7 +29,7 @@ class Stage:
         return _kept(result, plan.out)
 
     def agree(
-        self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, cores: int = 2, **changes: Any
+        self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, cores: int = 1, **changes: Any
     ) -> Result:
         plans.register(self._monkeypatch, self.folder, script, cores)
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), rounds=None, **changes)

@@ -129,20 +129,20 @@ def test_a_contender_that_sums_in_another_order_each_time_is_not_deterministic(s
     assert exit_code(result) == 1
 
 
-# One process of a contender: records six times, a baseline with three times its noise, and then trains.
+# One process of a contender trains, then records, and a baseline makes its noise.
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("visit", "at", "fault", "status", "reason"),
     [
         (0, "inspect", "exit", "crash", "certificate: record: ended with exit code 7"),
-        (6, "logits", "oom", "oom", "trajectory: train: MemoryError: scripted: 8 GiB wanted"),
-        (6, "open", "hang", "timeout", "trajectory: open took longer than its deadline of 2 s"),
+        (0, "logits", "oom", "oom", "trajectory: train: MemoryError: scripted: 8 GiB wanted"),
+        (0, "open", "hang", "timeout", "trajectory: open took longer than its deadline of 2 s"),
     ],
 )
 def test_a_contender_that_fails_leaves_its_partner_s_figures(
     stage: Stage, visit: int, at: str, fault: str, status: str, reason: str
 ) -> None:
-    script = {"other": {"fault": fault, "at": at, "visit": visit}}
+    script = {"other": {"fault": fault, "at": at, "visit": visit, "process": 0}}
     result = stage.agree(script=script, deadline=2.0)
     good, bad = result["contenders"]
     assert (good["status"], good["reason"], bad["status"]) == ("ok", None, status)
@@ -150,7 +150,7 @@ def test_a_contender_that_fails_leaves_its_partner_s_figures(
     assert good["training"]["test_accuracy"] > 0.5
     assert len(result["agreement"]["trajectory"]["fake"]["loss"]) == STEPS
     assert len(result["agreement"]["accuracies"]["fake"]) == 2
-    assert "other" not in result["agreement"]["accuracies"]
+    assert ("other" in result["agreement"]["accuracies"]) == (at == "inspect")  # trained before
     assert exit_code(result) == 3
 
 
@@ -162,14 +162,14 @@ def test_a_gradient_that_is_zero_in_the_baseline_alone_is_named(stage: Stage) ->
 
 
 def test_of_three_contenders_one_that_fails_in_training_leaves_the_others_certificate(stage: Stage) -> None:
-    script = {"third": {"fault": "exit", "at": "logits", "visit": 6}}
+    script = {"third": {"fault": "exit", "at": "logits", "visit": 0, "process": 0}}
     result = stage.agree("fake", "other", "third", script=script)
     assert [each["name"] for each in result["agreement"]["pairs"][0]["gates"]] == GATES
     assert exit_code(result) == 3
 
 
 def test_children_that_share_the_jobs_find_what_one_finds(stage: Stage) -> None:
-    alone, shared = stage.agree(cores=2), stage.agree(cores=8)
+    alone, shared = stage.agree(cores=1), stage.agree(cores=6)
     assert {call[1] for call in stage.calls("inspect") if call[0] == "fake"} >= {"1", "2", "3"}
     for key in ("pairs", "gates", "accuracies", "trajectory"):
         assert shared["agreement"][key] == alone["agreement"][key]
@@ -181,9 +181,9 @@ def test_a_contender_that_leaves_steps_out_fails_the_trajectory(stage: Stage) ->
     assert exit_code(result) == 1
 
 
-@pytest.mark.parametrize(("name", "visit"), [("fake", 9), ("other", 6)])
-def test_an_agreement_without_its_trajectory_is_neither_passed_nor_failed(stage: Stage, name: str, visit: int) -> None:
-    result = stage.agree(script={name: {"fault": "exit", "at": "open", "visit": visit}})
+@pytest.mark.parametrize("name", ["fake", "other"])
+def test_an_agreement_without_its_trajectory_is_neither_passed_nor_failed(stage: Stage, name: str) -> None:
+    result = stage.agree(script={name: {"fault": "exit", "at": "open", "visit": 0, "process": 0}})
     assert result["agreement"]["status"] == "skipped"
     assert result["agreement"]["first_mismatch"] is None
     assert exit_code(result) == 3

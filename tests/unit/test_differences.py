@@ -36,7 +36,9 @@ def test_the_load_and_the_clock_of_the_moment_are_no_differences() -> None:
 @pytest.mark.parametrize("weights", ["f" * 64, None])
 def test_data_and_weights_are_compared_by_their_digests(weights: str | None) -> None:
     stored = make_result()
-    found = differences.before_run(stored, stored["environment"] | {"python": "3.12"}, "1" * 64, weights)
+    found = differences.before_run(
+        stored, stored["environment"] | {"python": "3.12"}, {"data_sha256": "1" * 64, "weights_sha256": weights}
+    )
     expected = [Difference("python", "3.11", "3.12"), Difference("data_sha256", "0" * 64, "1" * 64)]
     assert found[:2] == expected
     assert found[2:] == ([] if weights else [Difference("weights_sha256", "f" * 64, None)])

@@ -29,6 +29,8 @@ class Scripted:
     def greet(self, deadline: float) -> dict[str, Any]:
         return {"versions": {}}
 
+    _looks = 0
+
     def send(self, command: str, looks: int) -> None:
         self.said.append(f"{self._name} begins {command}")
         self._looks = looks
@@ -49,7 +51,7 @@ class Scripted:
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
-    plans.register(monkeypatch, tmp_path)
+    plans.register(monkeypatch, tmp_path, cores=1)
     Scripted.said, Scripted.environments = [], []
     monkeypatch.setattr(launcher, "Child", Scripted)
     monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
@@ -62,8 +64,8 @@ def asked(answers: list[str], *commands: tuple[str, int]) -> Job:
     )
 
 
-def queue(name: str, *found: Job, children: int = 1) -> Queue:
-    return Queue(Outcome(contenders.parse(["fake", "other"])[["fake", "other"].index(name)]), list(found), children)
+def queue(name: str, *found: Job) -> Queue:
+    return Queue(Outcome(contenders.parse(["fake", "other"])[["fake", "other"].index(name)]), list(found))
 
 
 def carried_out(started: Launcher, *queues: Queue) -> list[tuple[int, int]]:
@@ -83,25 +85,47 @@ def test_none_waits_for_another(started: Launcher) -> None:
 def test_children_take_the_next_job_when_theirs_is_done(started: Launcher) -> None:
     answers: list[str] = []
     found = [asked(answers, ("long", 9)), *(asked(answers, (f"{n}a", 0), (f"{n}b", 1)) for n in range(3))]
-    progress = carried_out(started, queue("fake", *found, children=2))
+    progress = carried_out(started, queue("fake", *found))
     assert answers == ["0a", "0b", "1a", "1b", "2a", "2b", "long"]
     assert len(Scripted.environments) == 2
-    assert (progress[0], progress[-1], progress) == ((0, 4), (3, 4), sorted(set(progress)))
+    assert (progress[0], progress[-1], progress) == ((0, 4), (4, 4), sorted(set(progress)))
 
 
-def test_no_more_children_are_started_than_there_are_jobs(started: Launcher) -> None:
-    carried_out(started, queue("fake", asked([], ("one", 0)), children=9))
-    assert len(Scripted.environments) == 1
+@pytest.mark.parametrize(("jobs", "most", "children"), [(9, None, 2), (9, 1, 1), (1, None, 1)])
+def test_one_child_more_than_cores_no_more_than_jobs_nor_than_memory_holds(
+    started: Launcher, jobs: int, most: int | None, children: int
+) -> None:
+    answers: list[str] = []
+    carried_out(started, replace(queue("fake", *(asked(answers, ("one", 1)) for _ in range(jobs))), most=most))
+    assert (len(answers), len(Scripted.environments)) == (jobs, children)
+
+
+def test_a_child_that_ends_makes_room_for_another_contenders(started: Launcher) -> None:
+    answers: list[str] = []
+    many = queue("fake", *(asked(answers, (f"fake {n}", 9)) for n in range(3)))
+    carried_out(started, many, queue("other", asked(answers, ("other", 1))))
+    assert answers == ["other", "fake 0", "fake 1", "fake 2"]
+    assert Scripted.said.index("other is closed") < Scripted.said.index("fake begins fake 1")
+    assert len(Scripted.environments) == 3
 
 
 def test_a_failure_ends_its_contenders_work_and_no_others(started: Launcher) -> None:
     answers: list[str] = []
-    failing = queue("fake", asked(answers, ("broken", 0), ("never", 0)), asked(answers, ("nor this", 2)), children=1)
+    failing = queue("fake", asked(answers, ("broken", 0), ("never", 0)), asked(answers, ("nor this", 2)))
     other = queue("other", asked(answers, ("one", 3), ("two", 0)))
     carried_out(started, failing, other)
     assert (failing.outcome.status, other.outcome.status, answers) == ("crash", "ok", ["one", "two"])
     assert failing.outcome.reason == "training: scripted"
-    assert Scripted.said[-2:] == ["fake is closed", "other is closed"]
+    assert Scripted.said[-1] == "other is closed"
+    assert "fake is closed" in Scripted.said
+
+
+def test_a_job_that_spares_its_contender_marks_it_when_all_others_are_done(started: Launcher) -> None:
+    answers: list[str] = []
+    broken, never = (replace(asked(answers, (name, 0)), spares=True) for name in ("broken", "never"))
+    failing = queue("fake", broken, asked(answers, ("one", 3)), never)
+    carried_out(started, failing)
+    assert (answers, failing.outcome.status, failing.outcome.reason) == (["one"], "crash", "training: scripted")
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "1"), (8, "4")])

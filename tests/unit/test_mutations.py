@@ -85,7 +85,9 @@ def test_claims_of_a_mutated_result_are_judged(mutated: dict[str, Any]) -> None:
         return  # `repetition.plan_of` refuses other contenders
     found = [*claims.judge(result, UNTOUCHED), *training.judge(result, UNTOUCHED)]
     assert {claim.outcome for claim in found} <= {claims.REPRODUCED, claims.NOT_REPRODUCED, claims.INCONCLUSIVE}
-    differing = differences.before_run(result, UNTOUCHED["environment"], "0" * 64, None)
+    differing = differences.before_run(
+        result, UNTOUCHED["environment"], {"data_sha256": "0" * 64, "weights_sha256": None}
+    )
     shown(lambda console: reproduction_report.render_start(result, differing, console))
     shown(lambda console: reproduction_report.render_claims(found, result, UNTOUCHED, console))
 
