@@ -17,6 +17,7 @@ from compare.agreement.gates import (
     changes,
     coarseness,
     in_execution_order,
+    norm,
     relative_error,
 )
 from compare.interface import Array, Arrays
@@ -32,6 +33,8 @@ ROUNDOFF: Mapping[str, float] = {
 ULP64 = 2.0**-52
 """The least relative perturbation that moves every float64 number."""
 
+# Precisions that products are stored in.
+_STORED = ("bfloat16", "float16")
 # A side whose median error is this much smaller than the other's computes in a higher precision than was asked for.
 _UNASKED = 30.0
 # An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
@@ -124,10 +127,12 @@ def judge(
     the inputs once; every layer rounds its output once more, and independent errors add in quadrature (Higham 2002,
     section 2.8). A kernel may add up n terms one after the other, whatever the precision of its inputs: in float32 the
     rounded partial sums are off by the square root of n / 2 units of roundoff together (Higham and Mary 2019). Where a
-    tensor cancels, the noise is taken from float64's own rounding, scaled to the precision. An update may besides be
-    off in the elements whose gradient is lost in noise, by a full step each if the optimizer divides by the gradient's
-    size (`normalised`: Adam, AdamW). The state after the whole run (`delta/`) is left out: its noise
-    is that of the last step.
+    tensor cancels, the noise is taken from float64's own rounding, scaled to the precision. Gradients of a layer that
+    computes in bfloat16 or float16 are rounded to that when they are stored, as torch.autocast casts its parameters,
+    whatever the noise: a loss that is all but certain has none. An update may besides be off in the elements whose
+    gradient is lost in noise, by a full step each if the optimizer divides by the gradient's size (`normalised`: Adam,
+    AdamW); all later steps start from parameters that are off by as much. The state after the whole run (`delta/`) is
+    left out: its noise is that of the last step.
 
     Raises:
         ValueError: `noise` has none for this precision.
@@ -151,12 +156,33 @@ def judge(
         )
         for name in names
     }
-    for name in names:
-        if "/update/" in name:
-            gradient = name.replace("/update/", "/gradient/")
+    if precision in _STORED:
+        for name in names:
+            if f"initial/{_layer(name)}.kernel" in record:
+                floor[name] = max(floor[name], ROUNDOFF[precision])
+    _add_undecided(floor, record, normalised)
+    return Referee(sides[0], sides[1], floor)
+
+
+def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) -> None:
+    """Add to the floors what updates may be off by, and, in later steps, what the parameters then are.
+
+    A parameter is off by that part of its own norm, and what is computed from it by about as much.
+    """
+    drift, depth = 0.0, _depth(floor)
+    stages = dict.fromkeys(name.partition("/")[0] for name in in_execution_order(list(floor)))
+    for names in ([name for name in floor if name.startswith(f"{stage}/")] for stage in stages):
+        for name in names:
+            floor[name] += depth * drift / PRECISION_LIMIT
+        moved = 0.0
+        for name in (name for name in names if "/update/" in name):
+            gradient, parameter = name.replace("/update/", "/gradient/"), name.partition("/update/")[2]
             undecided = _undecided(record[name], record[gradient], floor[gradient], normalised)
             floor[name] += undecided / PRECISION_LIMIT
-    return Referee(sides[0], sides[1], floor)
+            whole = norm(record[f"initial/{parameter}"])
+            if normalised and whole:
+                moved = max(moved, undecided * norm(record[name]) / whole)
+        drift += moved
 
 
 def _undecided(update: Array, gradient: Array, floor: float, normalised: bool) -> float:

@@ -256,6 +256,44 @@ def test_a_gradient_of_exactly_zero_leaves_a_full_step_open_only_to_a_rule_that_
     assert found.failing == ([] if normalised else [name])
 
 
+@pytest.mark.parametrize(("normalised", "step", "passes"), [(True, 2, True), (False, 2, False), (True, 1, False)])
+def test_steps_after_an_undecided_update_start_from_parameters_that_are_off_by_it(
+    normalised: bool, step: int, passes: bool
+):
+    exact, name = sign_like(EXACT, 0.0), f"step{step}/activation/dense"
+    low = made_up.rounded(exact, 2.0**-24, dtype="float32")
+    moved = {**low, name: low[name] * np.float32(1 + 1e-3)}
+    found = referee.judge(
+        {"float64": exact, "float32": low},
+        {"float64": exact, "float32": moved},
+        "float32",
+        noise("float32"),
+        normalised=normalised,
+    )
+    assert found.failing == ([] if passes else [name])
+
+
+@pytest.mark.parametrize(
+    ("precision", "tensor", "passes"),
+    [
+        ("bfloat16", "step2/gradient/dense.kernel", True),
+        ("float16", "step2/gradient/dense.kernel", True),
+        ("tf32", "step2/gradient/dense.kernel", False),
+        ("bfloat16", "step2/gradient/norm.scale", False),
+        ("bfloat16", "step2/loss", False),
+    ],
+)
+def test_a_gradient_without_noise_is_still_rounded_where_it_is_stored(precision: str, tensor: str, passes: bool):
+    still = noise(precision)
+    assert still.roundoff is not None
+    still = Noise(still.ulp, {name: 0.0 if name == tensor else value for name, value in still.roundoff.items()})
+    still = Noise({name: 0.0 if name == tensor else value for name, value in still.ulp.items()}, still.roundoff)
+    low = made_up.rounded(EXACT, 2.0**-24, dtype="float32")
+    stored = {**low, tensor: low[tensor] * np.float32(1 + ROUNDOFF[precision])}
+    found = referee.judge({"float64": EXACT, precision: stored}, {"float64": EXACT, precision: low}, precision, still)
+    assert found.failing == ([] if passes else [tensor])
+
+
 def summed(images: Array, kernel: Array) -> Array:
     """Return images @ kernel in float32, one product added after the other."""
     products = images.astype(np.float32)[:, :, None] * kernel.astype(np.float32)
