@@ -1,5 +1,6 @@
 """The command line. Exit codes: 0 done, 1 a claim failed, 2 refused input, 3 a contender failed."""
 
+import os
 import signal
 import sys
 from typing import Annotated
@@ -23,6 +24,7 @@ from compare.commands import (
     verify,
 )
 from compare.interface import Refused
+from compare.machines import launched
 from compare.report.sentences import printable
 
 app = typer.Typer(
@@ -43,11 +45,21 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
     ] = False,
 ) -> None:
     del version
+    command = str(context.invoked_subcommand)
+    if command not in OVER_MACHINES and (here := launched.here(os.environ)):
+        raise Refused(
+            f"{here.launcher} started samestep {command} on {here.count} machines; allowed on several: "
+            f"{', '.join(OVER_MACHINES)}"
+        )
+
+
+OVER_MACHINES = ("compare", "agree")
 
 
 COMMANDS = (

@@ -14,6 +14,7 @@ Value = bool | int | str
 NOT_PARALLEL = "none"
 PARALLEL: Mapping[str, Sequence[str]] = {"jax": ("pmap", "sharded"), "torch": ("ddp",)}
 """The ways of each backend to train on several devices."""
+_A_PROCESS_EACH = ("ddp",)
 
 
 @dataclass(frozen=True)
@@ -272,3 +273,8 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: pieces needs compile")
     if values.get("pieces") and (several or values.get("donation")):
         raise Refused(f"{where}: pieces excludes donation and steps-per-dispatch above 1, which are for a whole step")
+
+
+def processes(way: Value, devices: int) -> int:
+    """Return how many processes of one machine train on its `devices` in a way of `PARALLEL`."""
+    return devices if way in _A_PROCESS_EACH else 1

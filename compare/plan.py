@@ -10,6 +10,7 @@ from compare import contenders, data, descriptions, environment, installed, knob
 from compare.contenders import Contender
 from compare.data import Dataset
 from compare.interface import BATCH_NORMS, DEVICES, PRECISIONS, Refused, RunSpec
+from compare.machines.fleet import Fleet
 from compare.pairing.asked import Request
 from compare.workloads import Workload
 
@@ -39,7 +40,8 @@ class Plan:
     """One comparison, all choices made. Build it with `make`, which refuses what cannot be done.
 
     `request` says how a user's own pair is brought together; `weights` is that of `RunSpec`; a workload that is not
-    `resizable` takes images of its own size only.
+    `resizable` takes images of its own size only. `fleet` are the machines, over which contenders split
+    batches that say how.
     """
 
     contenders: tuple[Contender, ...]
@@ -66,6 +68,7 @@ class Plan:
     energy: bool = True
     confidence: float = 0.95
     deadline: float | None = None
+    fleet: Fleet = field(default_factory=Fleet, compare=False)
 
     @property
     def deadlines(self) -> Mapping[str, float]:
@@ -122,6 +125,7 @@ def make(
     dataset: Dataset | None = None,
     request: Request | None = None,
     least_contenders: int = 2,
+    fleet: Fleet | None = None,
 ) -> Plan:
     """Return the plan of a comparison.
 
@@ -129,7 +133,7 @@ def make(
     that say how they split batches, all others train on one; `design` is one of `DESIGNS`; `energy` asks for
     joules per step, where a GPU tells; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01
     is 1 %); `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded)
-    is what is trained on; `request` how a user's own pair is brought together.
+    is what is trained on; `request` how a user's own pair is brought together; `fleet` the machines of the run.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -171,6 +175,7 @@ def make(
         design=design,
         energy=energy,
         deadline=deadline,
+        fleet=fleet or Fleet(),
     )
     _check_devices(plan)
     writable(out)
@@ -214,12 +219,14 @@ def _check_devices(plan: Plan) -> None:
             f"--devices {count}: no contender says how it uses several; allowed: --parallel WAY, or +WAY in a "
             f"contender's tuning, with WAY {', '.join(knobs.PARALLEL['jax'])} for jax, ddp for torch"
         )
+    if plan.fleet.count > 1 and (not several or count % plan.fleet.count):
+        raise Refused(
+            f"--devices {count} on {plan.fleet.count} machines is not allowed; allowed: equally many on each, and a "
+            f"contender that uses them (+ddp, +sharded or +pmap in its tuning), such as --devices {plan.fleet.count}"
+        )
     if not several:
         return
-    there = environment.visible_gpus() if plan.device == "cuda" else MOST_CPU_DEVICES
-    if count > there:
-        kind = "GPUs are visible" if plan.device == "cuda" else "parts of this CPU can be used"
-        raise Refused(f"--devices {count} is not allowed: {there} {kind}")
+    _check_visible(plan)
     if plan.batch_size % count:
         raise Refused(f"--batch-size {plan.batch_size} with --devices {count} is not allowed; allowed: equal parts")
     if plan.accumulate > 1:
@@ -228,6 +235,17 @@ def _check_devices(plan: Plan) -> None:
         raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
     if plan.batch_norm == "local" and count > 1:
         _check_local(ways)
+
+
+def _check_visible(plan: Plan) -> None:
+    """Check that every machine has its part of the devices."""
+    machines, cuda = plan.fleet.count, plan.device == "cuda"
+    each, kind = plan.devices // machines, "GPUs are visible" if cuda else "parts of this CPU can be used"
+    where = f", {each} on each of {machines} machines" if machines > 1 else ""
+    there = {"": environment.visible_gpus()} | {f" on {other}": other.gpus for other in plan.fleet.others}
+    for place, gpus in there.items():
+        if each > (most := gpus if cuda else MOST_CPU_DEVICES):
+            raise Refused(f"--devices {plan.devices}{where} is not allowed: {most} {kind}{place}")
 
 
 def _check_local(ways: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Environment variables of a child process: what a framework reads before it starts."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ def child_environment(
         if flags:
             added["XLA_FLAGS"] = " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip()
     return added
+
+
+def user_cache() -> Path:
+    """Return the folder for compiled programs that are kept from run to run."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"
 
 
 def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, str]:
