@@ -8,7 +8,8 @@ from typing import Protocol
 
 import psutil
 
-from compare.interface import RunSpec, Session
+from compare.interface import Refused, RunSpec, Session, first_line
+from compare.protocol import Message
 
 MEETING = "SAMESTEP_MEETING"
 """The variable that tells a contender's first process where the others, on several machines, will find it."""
@@ -91,3 +92,11 @@ def interface_of(address: str) -> str | None:
         if any(entry.address.partition("%")[0] == plain for entry in entries):
             return name
     return None
+
+
+def last_words(crew: Crew, error: Exception) -> Message:
+    """Return what a process says of an error that ends it: a contender's status and a reason."""
+    if isinstance(error, Refused):
+        return {"status": "refused", "reason": first_line(error)}
+    status = "oom" if isinstance(error, MemoryError) or crew.out_of_memory(error) else "crash"
+    return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}

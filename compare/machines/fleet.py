@@ -55,10 +55,9 @@ class Peer:
         try:
             self._wire.send(message)
             answer = self._answers.get(timeout=_ANSWER_SECONDS)
-        except (OSError, queue.Empty):
-            self._gone = True
-            self._wire.close()  # whatever it still does, it ends when it notices
-            raise ContenderFailed("crash", f"{self.machine} does not answer") from None
+        except (OSError, queue.Empty) as error:
+            self._ended(error)
+            raise ContenderFailed("crash", f"{self.machine} does not answer") from error
         if "error" in answer:
             raise ContenderFailed("crash", f"{self.machine}: {answer['error']}")
 
@@ -81,8 +80,9 @@ class Peer:
         else:
             self._answers.put(message)
 
-    def _ended(self) -> None:
+    def _ended(self, _: Exception) -> None:
         self._gone = True
+        self._wire.close()  # it ends when it notices
 
 
 class Share:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from compare import family
-from compare.interface import Arrays, Memory, Refused, Session, first_line
+from compare.interface import Arrays, Memory, Session
 from compare.machines import wire
-from compare.machines.crew import Crew, Place, interface_of
+from compare.machines.crew import Crew, Place, interface_of, last_words
 from compare.machines.launched import TOKEN
 from compare.machines.wire import Wire
 from compare.protocol import Message
@@ -22,7 +22,7 @@ COMING_SECONDS = 600.0
 _ANSWERED = ("losses", "inspect", "memory", "settings")  # of what other calls return, the first process's is enough
 
 
-def serve(crew: Crew) -> None:
+def serve(kind: Crew) -> None:
     """Be one of a contender's further processes: connect to the first, and do what it says until it hangs up."""
     sys.stdout = sys.stderr
     family.end_with_parent(os.getppid())
@@ -32,34 +32,37 @@ def serve(crew: Crew) -> None:
     first = wire.connected(place.host, port, token, COMING_SECONDS)
     if place.machines > 1:
         place = replace(place, interface=interface_of(first.address))
-    first.send({"rank": place.rank, "versions": crew.versions(), "host": socket.gethostname()})
+    first.send({"rank": place.rank, "versions": kind.versions(), "host": socket.gethostname()})
     calls: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
-    first.read(lambda message, arrays: calls.put((message, arrays)), lambda: os._exit(1))
+    first.read(lambda message, arrays: calls.put((message, arrays)), lambda error: _end(kind, first, error))
     session: Session | None = None
     try:
         message, _ = calls.get()
-        crew.join(place, message["device"], message["join"])
+        kind.join(place, message["device"], message["join"])
         while True:
             message, arrays = calls.get()
             name, arguments = message["call"], wire.unpacked(message["arguments"], arrays)
             if name == "open":
                 session, value = None, None
-                session = crew.open(arguments[0], place)
+                session = kind.open(arguments[0], place)
             else:
                 value = getattr(session, name)(*arguments)
             _answer(first, value if name in _ANSWERED else None)
     except Exception as error:
-        traceback.print_exc()
-        refused, oom = isinstance(error, Refused), isinstance(error, MemoryError) or crew.out_of_memory(error)
-        status = "refused" if refused else "oom" if oom else "crash"
-        reason = first_line(error) if refused else f"{type(error).__name__}: {first_line(error)}"
-        with contextlib.suppress(OSError):
-            first.send({"status": status, "reason": reason})
-        sys.stderr.flush()
-        os._exit(1)  # the others wait for it in an exchange
+        _end(kind, first, error)
 
 
 def _answer(first: Wire, value: Any) -> None:
     arrays: Arrays = {}
     plain = wire.packed(vars(value) if isinstance(value, Memory) else value, arrays)
     first.send({"value": plain}, arrays)
+
+
+def _end(kind: Crew, first: Wire, error: Exception) -> None:
+    """End this process, whatever its other threads do: the others wait for it in an exchange."""
+    if not isinstance(error, EOFError):
+        traceback.print_exception(error)
+        with contextlib.suppress(OSError):
+            first.send(last_words(kind, error))
+        sys.stderr.flush()
+    os._exit(1)

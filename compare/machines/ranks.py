@@ -25,6 +25,8 @@ from compare.machines.launched import TOKEN
 from compare.machines.wire import Wire
 from compare.protocol import Message
 
+Ended = Callable[[Exception], None]
+
 _WORDS_LAST_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 
@@ -147,9 +149,9 @@ class Ranks:
             threading.Thread(target=self._watch, args=(process, self._ended(rank)), daemon=True).start()
 
     @staticmethod
-    def _watch(process: "subprocess.Popen[bytes]", ended: Callable[[], None]) -> None:
+    def _watch(process: "subprocess.Popen[bytes]", ended: Ended) -> None:
         process.wait()
-        ended()
+        ended(EOFError())
 
     def _received(self, rank: int) -> wire.Received:
         def put(message: Message, arrays: Arrays) -> None:
@@ -159,10 +161,11 @@ class Ranks:
 
         return put
 
-    def _ended(self, rank: int) -> Callable[[], None]:
-        def end() -> None:
+    def _ended(self, rank: int) -> Ended:
+        def end(error: Exception) -> None:
             """End this process, which may be waiting for that one in an exchange, once there was time to say why."""
-            self._answers.put((rank, {"ended": True}, {}))
+            told = {"ended": True} if isinstance(error, EOFError) else crew.last_words(self._crew, error)
+            self._answers.put((rank, told, {}))
             time.sleep(2 * _WORDS_LAST_SECONDS)
             words = f": {self._words[rank]}" if rank in self._words else ""
             sys.stderr.write(f"rank {rank} of {self.count} ended{words}\n")

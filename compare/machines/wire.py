@@ -83,14 +83,15 @@ class Wire:
             raise ProtocolError("not an object")
         return cast(Message, message), arrays
 
-    def read(self, received: Received, ended: Callable[[], None]) -> None:
-        """Have a thread receive from now on: each message goes to `received`; `ended` is called once, at the end."""
+    def read(self, received: Received, ended: Callable[[Exception], None]) -> None:
+        """Have a thread receive from now on: each message goes to `received`, and what ended it, once, to `ended`."""
 
         def work() -> None:
-            with contextlib.suppress(EOFError, ProtocolError):
+            try:
                 while True:
                     received(*self.receive())
-            ended()
+            except Exception as error:
+                ended(error)
 
         threading.Thread(target=work, daemon=True).start()
 
