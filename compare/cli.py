@@ -15,6 +15,7 @@ from compare.commands import (
     diff,
     endings,
     fit,
+    launch,
     lists,
     map,
     report,
@@ -24,7 +25,7 @@ from compare.commands import (
     verify,
 )
 from compare.interface import Refused
-from compare.machines import launched
+from compare.machines import launched, slurm
 from compare.report.sentences import printable
 
 app = typer.Typer(
@@ -52,14 +53,11 @@ def _root(
 ) -> None:
     del version
     command = str(context.invoked_subcommand)
-    if command not in OVER_MACHINES and (here := launched.here(os.environ)):
+    if command not in slurm.OVER_MACHINES and (here := launched.here(os.environ)):
         raise Refused(
             f"{here.launcher} started samestep {command} on {here.count} machines; allowed on several: "
-            f"{', '.join(OVER_MACHINES)}"
+            f"{', '.join(slurm.OVER_MACHINES)}"
         )
-
-
-OVER_MACHINES = ("compare", "agree")
 
 
 COMMANDS = (
@@ -70,6 +68,7 @@ COMMANDS = (
     selftest.selftest,
     fit.fit,
     scale.scale,
+    launch.launch,
     reproduce.reproduce,
     diff.diff,
     bundle.bundle,
