@@ -46,6 +46,7 @@ def follow(here: Here, seconds: float, said: Message) -> int:
             return GONE
         finally:
             shares.end_all()
+            first.close()
 
 
 class Shares:

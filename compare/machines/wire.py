@@ -171,9 +171,9 @@ def connected(address: str, port: int, token: str, seconds: float) -> Wire:
 def packed(value: Any, arrays: Arrays) -> Any:
     """Return a value as JSON; its arrays go into `arrays`. Values: JSON's, arrays, and `Batch` and `RunSpec`."""
     match value:
-        case np.ndarray():
+        case np.ndarray() | np.generic():
             name = str(len(arrays))
-            arrays[name] = cast(Array, value)
+            arrays[name] = np.asarray(cast(Array, value))
             return {"array": name}
         case Batch():
             return {"batch": [packed(part, arrays) for part in (value.images, value.labels, value.levels)]}
