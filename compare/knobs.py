@@ -128,7 +128,7 @@ _ALL = (
         "split each batch over --devices: data-parallel training; written by its value alone, as in jax:tuned+sharded",
         NOT_PARALLEL,
         {
-            "jax": "pmap: jax.pmap over one process's devices; sharded: jax.jit with jax.sharding.NamedSharding",
+            "jax": "pmap: jax.pmap, a process a machine; sharded: jax.jit with jax.sharding.NamedSharding, likewise",
             "torch": "ddp: torch.nn.parallel.DistributedDataParallel, a process a device",
         },
         {},

@@ -133,6 +133,7 @@ class Launcher:
             os.environ,
             self.memory_fraction,
             devices=here,
+            machines=1 if share is None else self.plan.fleet.count,
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # report no compile time, and keep their programs from run to run.
@@ -142,18 +143,18 @@ class Launcher:
             added |= variables.matching_environment(contender.backend)
         if beside:
             added |= variables.thread_environment(max(1, environment.cores() // (beside + 1)), os.environ)
-        if share is not None:
-            try:
+        cache = variables.user_cache() if kept else self.scratch / named
+        own = added | variables.cache_environment(contender.backend, cache)
+        try:
+            if share is not None:
                 processes = knobs.processes(values["parallel"], here)
                 share.start(contender.backend, contender.package, added, None if kept else named, processes)
-            except ContenderFailed:
+                own |= share.environment
+            child = Child(contender.name, contender.package, own, self.scratch, share)
+        except ContenderFailed:
+            if share is not None:
                 share.end()
-                raise
-            added |= share.environment
-        added |= variables.cache_environment(
-            contender.backend, variables.user_cache() if kept else self.scratch / named
-        )
-        child = Child(contender.name, contender.package, added, self.scratch, share)
+            raise
         self.family.add(child.pid)
         return child
 

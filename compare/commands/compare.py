@@ -48,7 +48,7 @@ def compare(
     as_json: options.Json = False,
     request: Request | None = None,
 ) -> None:
-    """Train, certify and time contenders on the same machine; write DIR/result.json."""
+    """Train, certify and time contenders on the same machine, or machines; write DIR/result.json."""
     with fleet.joined(os.environ) as machines:
         chosen = plan.make(
             spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel),
