@@ -1,6 +1,7 @@
 """How the machines of a run come together, and what is refused: two samesteps in one process, over the loopback."""
 
 import contextlib
+import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from compare.interface import Batch, ContenderFailed, Refused, RunSpec
 from compare.machines import fleet, follower, wire
+from compare.machines.crew import Crew, last_words
 from compare.machines.fleet import Fleet, Machine
 from compare.machines.launched import Here
 from tests.fakebackend import plans
@@ -192,6 +194,34 @@ def test_what_cannot_be_started_there_says_why(first: Here):
     assert (status, second.end()) == ("crash", 0)
     assert "machine 1 (far): a process ended with exit code 1; last output: " in reason
     assert "No module named tests.fakebackend.absent" in reason
+
+
+def test_whoever_comes_without_the_token_is_not_let_in():
+    with wire.listening() as listener:
+        port, found = listener.getsockname()[1], list[wire.Wire | None]()
+        thread = threading.Thread(target=lambda: found.append(wire.accepted(listener, TOKEN, 5)))
+        thread.start()
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(bytes(32))  # it does not mind what the other end proves
+            assert len(stranger.recv(64, socket.MSG_WAITALL)) == 64
+            stranger.sendall(bytes(32))
+            thread.join()
+            assert stranger.recv(1) == b""
+    assert found == [None]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), {"status": "oom", "reason": "MemoryError: no message"}),
+        (ArithmeticError("full"), {"status": "oom", "reason": "ArithmeticError: full"}),
+        (Refused("no such device\nat all"), {"status": "refused", "reason": "no such device"}),
+        (ValueError("broken"), {"status": "crash", "reason": "ValueError: broken"}),
+    ],
+)
+def test_last_words_have_the_status_of_what_ended_a_process(error: Exception, words: dict[str, str]):
+    kind = Crew("x", dict, lambda *_: None, lambda *_: pytest.fail("opened"), lambda e: isinstance(e, ArithmeticError))
+    assert last_words(kind, error) == words
 
 
 def test_values_cross_as_they_are():
