@@ -3,29 +3,17 @@
 import contextlib
 import math
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from compare import protocol
+from compare import family, protocol
 from compare.interface import ContenderFailed
+from compare.machines.fleet import Share
 
-_GRACE_SECONDS = 2.0
 _LIVENESS_SECONDS = 1.0
-_LOG_TAIL = 1 << 14
-
-
-def _kernel_kills() -> int:
-    """Return how often this machine's kernel has killed a process for memory, 0 where it does not say (Linux only)."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+_WORDS_SECONDS = 15.0
 
 
 class Child:
@@ -36,28 +24,23 @@ class Child:
         package: the backend package, run as `python -m PACKAGE`.
         environment: variables added to this process's own.
         folder: where the child's log is written.
+        share: those of its processes that run on other machines, started already.
 
     Raises:
         ContenderFailed: when the machine cannot start another process.
     """
 
-    def __init__(self, name: str, package: str, environment: Mapping[str, str], folder: Path) -> None:
-        self.name = name
-        self._log = folder / f"{len(list(folder.glob('*.log'))):03d}-{name.replace(':', '_').replace('#', '_')}.log"
-        self._kills_before = _kernel_kills()
+    def __init__(
+        self, name: str, package: str, environment: Mapping[str, str], folder: Path, share: Share | None = None
+    ) -> None:
+        self.name, self._share = name, share
+        log = folder / f"{len(list(folder.glob('*.log'))):03d}-{name.replace(':', '_').replace('#', '_')}.log"
         child_read, parent_write = os.pipe()
         parent_read, child_write = os.pipe()
+        pipe = child_read, child_write
+        inherited = pipe if share is None else (*pipe, share.descriptor)
         try:
-            with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", package, str(child_read), str(child_write)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=dict(os.environ) | dict(environment),
-                    pass_fds=(child_read, child_write),
-                    start_new_session=True,
-                )
+            self._process = family.Started(["-m", package, *map(str, pipe)], environment, log, inherited)
         except BaseException as error:
             os.close(parent_read)
             os.close(parent_write)
@@ -67,6 +50,8 @@ class Child:
         finally:
             os.close(child_read)
             os.close(child_write)
+            if share is not None:
+                share.inherited()
         self._channel = protocol.Channel(parent_read, parent_write)
         self._sent = time.monotonic()
         self._closed = False
@@ -99,8 +84,7 @@ class Child:
 
     def has_replied(self, deadline: float) -> bool:
         """Tell whether `reply` would not wait: the answer is there, or none will come within `deadline`."""
-        gone = self._process.poll() is not None
-        return gone or self._channel.has_received() or time.monotonic() > self._sent + deadline
+        return self._process.has_ended() or self._channel.has_received() or time.monotonic() > self._sent + deadline
 
     def reply(self, command: str, deadline: float) -> Any:
         """Return the value of the command that `send` started, which has `deadline` seconds from then.
@@ -128,46 +112,40 @@ class Child:
             return
         self._closed = True
         self._channel.close()
-        self._kill()  # at once: a worker holds nothing that an orderly exit would save, and frameworks take seconds
-        self._process.wait()
+        self._process.end()  # at once: an orderly exit would save nothing, and frameworks take seconds
+        if self._share is not None:
+            self._share.end()
 
     def _receive(self, doing: str, deadline: float) -> protocol.Message:
-        remaining = math.inf
+        remaining, lost_at = math.inf, None
         try:
             while remaining > 0:
                 remaining = self._sent + deadline - time.monotonic()
                 with contextlib.suppress(TimeoutError):
                     return self._channel.receive(max(0.0, min(remaining, _LIVENESS_SECONDS)))
                 # A process that the child forked holds the pipe open after the child's death: no end of file comes.
-                if self._process.poll() is not None:
+                if self._process.has_ended():
                     raise EOFError
+                if self._share is not None and self._share.lost() is not None:
+                    lost_at = lost_at or time.monotonic()
+                    if time.monotonic() > lost_at + _WORDS_SECONDS:  # the child itself has not said why, nor ended
+                        self._fail("crash", doing)
             self._fail("timeout", f"{doing} took longer than its deadline of {deadline:g} s")
         except EOFError:
             self._died(doing)
         except protocol.ProtocolError as error:
             self._fail("crash", f"{doing}: broken message: {error}")
 
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
     def _died(self, doing: str) -> NoReturn:
-        try:
-            code = self._process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._fail("crash", f"{doing}: the process closed its pipe without ending")
-        if code == -signal.SIGKILL and _kernel_kills() > self._kills_before:
-            self._fail("oom", f"{doing}: killed by the kernel because memory ran out")
-        if code < 0:
-            self._fail("crash", f"{doing}: killed by signal {-code} ({signal.Signals(-code).name})")
-        self._fail("crash", f"{doing}: ended with exit code {code}; last output: {self._last_line()}")
+        match self._process.death():
+            case None:
+                self._fail("crash", f"{doing}: the process closed its pipe without ending")
+            case status, reason:
+                self._fail(status, f"{doing}: {reason}")
 
     def _fail(self, status: str, reason: str) -> NoReturn:
+        lost = None if self._share is None or status != "crash" else self._share.lost()
+        if lost is not None:
+            status, reason = lost[0], f"{reason}; {lost[1]}"
         self.close()
         raise ContenderFailed(status, reason)
-
-    def _last_line(self) -> str:
-        with self._log.open("rb") as log:
-            log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
-            lines = log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else "nothing"

@@ -1,5 +1,6 @@
 """The command line. Exit codes: 0 done, 1 a claim failed, 2 refused input, 3 a contender failed."""
 
+import os
 import signal
 import sys
 from typing import Annotated
@@ -14,6 +15,7 @@ from compare.commands import (
     diff,
     endings,
     fit,
+    launch,
     lists,
     map,
     report,
@@ -23,6 +25,7 @@ from compare.commands import (
     verify,
 )
 from compare.interface import Refused
+from compare.machines import launched, slurm
 from compare.report.sentences import printable
 
 app = typer.Typer(
@@ -43,11 +46,18 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
     ] = False,
 ) -> None:
     del version
+    command = str(context.invoked_subcommand)
+    if command not in slurm.OVER_MACHINES and (here := launched.here(os.environ)):
+        raise Refused(
+            f"{here.launcher} started samestep {command} on {here.count} machines; allowed on several: "
+            f"{', '.join(slurm.OVER_MACHINES)}"
+        )
 
 
 COMMANDS = (
@@ -58,6 +68,7 @@ COMMANDS = (
     selftest.selftest,
     fit.fit,
     scale.scale,
+    launch.launch,
     reproduce.reproduce,
     diff.diff,
     bundle.bundle,

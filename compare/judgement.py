@@ -19,7 +19,7 @@ def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, 
     raw: dict[str, Any] = {
         **results.head(results.SCHEMA_VERSION, command),
         "spec": _spec(plan, outcomes),
-        "environment": environment.describe(),
+        "environment": environment.describe() | _others(plan),
         "contenders": [_contender(outcome) for outcome in outcomes.contenders],
         "comparisons": [],
         "agreement": _agreement(plan, outcomes),
@@ -45,6 +45,12 @@ def contender_failed(result: dict[str, Any]) -> bool:
     return any(contender["status"] != "ok" for contender in result["contenders"])
 
 
+def _others(plan: Plan) -> dict[str, Any]:
+    """Return what the other machines of a run say of themselves, where there are any."""
+    found = [{"host": other.host, **other.environment} for other in plan.fleet.others]
+    return {"other_machines": found} if found else {}
+
+
 def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
     opened: dict[str, Any] = {}
     for outcome in outcomes.contenders:
@@ -56,6 +62,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "batch_size": plan.batch_size,
         "accumulate": plan.accumulate,
         "devices": plan.devices,
+        "machines": plan.fleet.count,
         "batch_norm": plan.batch_norm,
         "precision": plan.precision,
         "device": plan.device,

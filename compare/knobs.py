@@ -14,6 +14,7 @@ Value = bool | int | str
 NOT_PARALLEL = "none"
 PARALLEL: Mapping[str, Sequence[str]] = {"jax": ("pmap", "sharded"), "torch": ("ddp",)}
 """The ways of each backend to train on several devices."""
+_A_PROCESS_EACH = ("ddp",)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ _ALL = (
         "split each batch over --devices: data-parallel training; written by its value alone, as in jax:tuned+sharded",
         NOT_PARALLEL,
         {
-            "jax": "pmap: jax.pmap over one process's devices; sharded: jax.jit with jax.sharding.NamedSharding",
+            "jax": "pmap: jax.pmap, a process a machine; sharded: jax.jit with jax.sharding.NamedSharding, likewise",
             "torch": "ddp: torch.nn.parallel.DistributedDataParallel, a process a device",
         },
         {},
@@ -288,3 +289,8 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: pieces excludes rematerialisation: a step in pieces keeps every layer's output")
     if values.get("pieces") and (several or values.get("donation")):
         raise Refused(f"{where}: pieces excludes donation and steps-per-dispatch above 1, which are for a whole step")
+
+
+def processes(way: Value, devices: int) -> int:
+    """Return how many processes of one machine train on its `devices` in a way of `PARALLEL`."""
+    return devices if way in _A_PROCESS_EACH else 1

@@ -123,6 +123,8 @@ class Launcher:
         """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does."""
         contender = outcome.contender
         values = knobs.resolve(contender.backend, contender.tuning, self.plan.device, self.plan.workload.name)
+        share = self.plan.fleet.share() if values["parallel"] != knobs.NOT_PARALLEL else None
+        here = self.plan.devices_of(values) // (1 if share is None else self.plan.fleet.count)
         added = variables.child_environment(
             contender.backend,
             values,
@@ -130,18 +132,29 @@ class Launcher:
             self.plan.deterministic,
             os.environ,
             self.memory_fraction,
-            devices=self.plan.devices_of(values),
+            devices=here,
+            machines=1 if share is None else self.plan.fleet.count,
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # report no compile time, and keep their programs from run to run.
         kept = purpose in ("matching", "certificate", "trajectory")
-        cache = _user_cache() if kept else self.scratch / f"cache-{contender.name}"
-        added |= variables.cache_environment(contender.backend, cache)
+        named = f"cache-{contender.name}"
         if purpose == "matching":
             added |= variables.matching_environment(contender.backend)
         if beside:
             added |= variables.thread_environment(max(1, environment.cores() // (beside + 1)), os.environ)
-        child = Child(contender.name, contender.package, added, self.scratch)
+        cache = variables.user_cache() if kept else self.scratch / named
+        own = added | variables.cache_environment(contender.backend, cache)
+        try:
+            if share is not None:
+                processes = knobs.processes(values["parallel"], here)
+                share.start(contender.backend, contender.package, added, None if kept else named, processes)
+                own |= share.environment
+            child = Child(contender.name, contender.package, own, self.scratch, share)
+        except ContenderFailed:
+            if share is not None:
+                share.end()
+            raise
         self.family.add(child.pid)
         return child
 
@@ -162,7 +175,3 @@ class _NeverStarted:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise self._failure
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"

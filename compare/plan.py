@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare import contenders, data, descriptions, environment, installed, knobs, workloads
+from compare import contenders, data, descriptions, environment, installed, knobs, splitting, workloads
 from compare.contenders import Contender
 from compare.data import Dataset
-from compare.interface import BATCH_NORMS, DEVICES, PRECISIONS, Refused, RunSpec
+from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
+from compare.machines.fleet import Fleet
 from compare.pairing.asked import Request
 from compare.workloads import Workload
 
@@ -32,7 +33,6 @@ DESIGNS: Mapping[str, str] = {
 }
 
 LARGEST = 2**31 - 1
-MOST_CPU_DEVICES = 64
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Plan:
     """One comparison, all choices made. Build it with `make`, which refuses what cannot be done.
 
     `request` says how a user's own pair is brought together; `weights` is that of `RunSpec`; a workload that is not
-    `resizable` takes images of its own size only.
+    `resizable` takes images of its own size only. `fleet` are the machines, over which contenders split
+    batches that say how.
     """
 
     contenders: tuple[Contender, ...]
@@ -67,6 +68,7 @@ class Plan:
     energy: bool = True
     confidence: float = 0.95
     deadline: float | None = None
+    fleet: Fleet = field(default_factory=Fleet, compare=False)
 
     @property
     def deadlines(self) -> Mapping[str, float]:
@@ -127,6 +129,7 @@ def make(
     dataset: Dataset | None = None,
     request: Request | None = None,
     least_contenders: int = 2,
+    fleet: Fleet | None = None,
 ) -> Plan:
     """Return the plan of a comparison.
 
@@ -134,7 +137,7 @@ def make(
     that say how they split batches, all others train on one; `design` is one of `DESIGNS`; `energy` asks for
     joules per step, where a GPU tells; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01
     is 1 %); `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded)
-    is what is trained on; `request` how a user's own pair is brought together.
+    is what is trained on; `request` how a user's own pair is brought together; `fleet` the machines of the run.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -176,8 +179,10 @@ def make(
         design=design,
         energy=energy,
         deadline=deadline,
+        fleet=fleet or Fleet(),
     )
-    _check_devices(plan)
+    whole("--devices", plan.devices, 1)
+    splitting.check(plan)
     _check_blocks(plan)
     writable(out)
     return plan
@@ -205,54 +210,12 @@ def check(
     return chosen, resolved
 
 
-def _check_devices(plan: Plan) -> None:
-    """Check every contender's knobs, and that what is split over devices can be and is compared with its like."""
-    ways = {
-        contender.name: knobs.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)["parallel"]
-        for contender in plan.contenders
-    }
-    several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
-    whole("--devices", count, 1)
-    if plan.batch_norm not in BATCH_NORMS:
-        raise Refused(f"--batch-norm {plan.batch_norm} is not allowed; allowed: {', '.join(BATCH_NORMS)}")
-    if count > 1 and not several:
-        raise Refused(
-            f"--devices {count}: no contender says how it uses several; allowed: --parallel WAY, or +WAY in a "
-            f"contender's tuning, with WAY {', '.join(knobs.PARALLEL['jax'])} for jax, ddp for torch"
-        )
-    if not several:
-        return
-    there = environment.visible_gpus() if plan.device == "cuda" else MOST_CPU_DEVICES
-    if count > there:
-        kind = "GPUs are visible" if plan.device == "cuda" else "parts of this CPU can be used"
-        raise Refused(f"--devices {count} is not allowed: {there} {kind}")
-    if plan.batch_size % count:
-        raise Refused(f"--batch-size {plan.batch_size} with --devices {count} is not allowed; allowed: equal parts")
-    if plan.accumulate > 1:
-        raise Refused(f"--accumulate {plan.accumulate} with {several[0]} is not allowed; allowed: 1")
-    if plan.workload.model.family == workloads.PAIR:
-        raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
-    if plan.batch_norm == "local" and count > 1:
-        _check_local(ways)
-
-
 def _check_blocks(plan: Plan) -> None:
     """Check that the model has blocks to recompute where a contender's knobs ask for it."""
     for contender in plan.contenders:
         switches = knobs.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
         if switches["rematerialisation"]:
             workloads.blocks(plan.workload.model)
-
-
-def _check_local(ways: Mapping[str, Any]) -> None:
-    """Refuse contenders whose batch norm is not local: they compute something else than those whose is."""
-    for name, way in ways.items():
-        if way in (knobs.NOT_PARALLEL, "sharded"):
-            whole = "a program over the whole batch" if way == "sharded" else "one device"
-            raise Refused(
-                f"--batch-norm local: {name} is {whole}, whose batch norm is that of the whole batch: a different "
-                "computation; allowed: --batch-norm sync, or only contenders with pmap or ddp"
-            )
 
 
 def check_seeds(seeds: int) -> None:

@@ -1,5 +1,6 @@
 """Environment variables of a child process: what a framework reads before it starts."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ def child_environment(
     inherited: Mapping[str, str],
     memory_fraction: float | None = None,
     devices: int = 1,
+    machines: int = 1,
 ) -> dict[str, str]:
     """Return the variables to add for one child process, merged with what the user has set.
 
     No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
     (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
     the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU, JAX sees as many `devices` as asked,
-    and has a thread for every exchange between them that may be waited for at once: with fewer, all wait forever.
+    and has a thread for every exchange between them that may be waited for at once: with fewer, all wait forever. On
+    several `machines`, with so many devices each, XLA's processes do not share out the search for kernels: one that
+    finds its program in its cache would leave the others waiting for its part.
     """
     added: dict[str, str] = {}
     flags: list[str] = []
@@ -38,6 +42,8 @@ def child_environment(
         if device == "cpu" and devices > 1:
             flags.append(f"--xla_force_host_platform_device_count={devices}")
             added["PJRT_NPROC"] = inherited.get("PJRT_NPROC", str(_THREADS_PER_VIRTUAL_DEVICE * devices))
+        if device == "cuda" and machines > 1:
+            flags.append("--xla_gpu_shard_autotuning=false")
         if knobs.get("graph-capture"):
             flags.append("--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE")
         if deterministic and device == "cuda":
@@ -45,6 +51,11 @@ def child_environment(
         if flags:
             added["XLA_FLAGS"] = " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip()
     return added
+
+
+def user_cache() -> Path:
+    """Return the folder for compiled programs that are kept from run to run."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"
 
 
 def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -15,16 +13,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import descriptions, protocol, recording, training, weights
+from compare import descriptions, family, protocol, recording, training, weights
 from compare.data import store
 from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session, first_line
+from compare.machines import rank
+from compare.machines.crew import Crew
 from compare.measure import limit, memory, warmup
 from compare.measure.planted import Planted, occupy
 from compare.recording import Perturbation
 
 Clock = Callable[[], float]
 
-_PARENT_POLL_SECONDS = 0.5
 _FIRST_LOSSES = 3
 
 
@@ -228,10 +227,15 @@ COMMANDS = (
 )
 
 
-def serve(backend: Backend, clock: Clock = time.perf_counter) -> None:
-    """Serve `backend` on the pipe descriptors given as the two command-line arguments until the runner hangs up."""
+def serve(backend: Backend, clock: Clock = time.perf_counter, *, crew: Crew | None = None) -> None:
+    """Serve `backend` on the pipe descriptors given as the two command-line arguments until the runner hangs up.
+
+    With the argument `--rank`, be one of a contender's further processes instead, of that `crew`.
+    """
+    if sys.argv[1] == "--rank" and crew is not None:
+        rank.serve(crew)
     sys.stdout = sys.stderr
-    _end_with_parent(os.getppid())
+    family.end_with_parent(os.getppid())
     channel = protocol.Channel(int(sys.argv[1]), int(sys.argv[2]))
     channel.send({"protocol": protocol.VERSION, "backend": backend.name, "versions": backend.versions()})
     worker = Worker(backend, clock)
@@ -240,7 +244,7 @@ def serve(backend: Backend, clock: Clock = time.perf_counter) -> None:
             message = channel.receive()
             channel.send(_answer(backend, worker, message))
         except (EOFError, BrokenPipeError):
-            _end_family()
+            family.end()
 
 
 def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> protocol.Message:
@@ -255,21 +259,6 @@ def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> prot
         traceback.print_exc()
         status = "oom" if isinstance(error, MemoryError) or backend.out_of_memory(error) else "crash"
         return {"error": {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}}
-
-
-def _end_with_parent(parent: int) -> None:
-    """Kill this process group once the runner is gone, however it went, so that no child is left behind."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_PARENT_POLL_SECONDS)
-        _end_family()
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _end_family() -> None:
-    os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def _is_buffer(name: str) -> bool:

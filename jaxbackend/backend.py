@@ -4,9 +4,14 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from compare.interface import RunSpec
+from compare.interface import RunSpec, Session
+from compare.knobs import NOT_PARALLEL
+from compare.machines import crew
+from compare.machines.crew import Crew
+from compare.machines.ranks import Ranks
+from compare.machines.replicas import Replicas
 from compare.workloads import ModelSpec
-from jaxbackend import memory, proofs
+from jaxbackend import memory, parallel, proofs
 from jaxbackend.own import tracing
 from jaxbackend.session import JaxSession
 
@@ -15,14 +20,19 @@ class JaxBackend:
     """`compare.interface.Backend` of JAX."""
 
     name = "jax"
+    _ranks: Ranks | None = None
 
     def versions(self) -> dict[str, str]:
         """See `compare.interface.Backend`."""
-        return {package: version(package) for package in ("jax", "jaxlib", "flax", "optax")}
+        return _versions()
 
-    def open(self, spec: RunSpec) -> JaxSession:
+    def open(self, spec: RunSpec) -> Session:
         """See `compare.interface.Backend`."""
-        return JaxSession(spec)
+        if spec.knobs["parallel"] == NOT_PARALLEL or crew.machines() == 1:
+            return JaxSession(spec)
+        if self._ranks is None:
+            self._ranks = Ranks(CREW, 1, spec.device)
+        return Replicas(spec, self._ranks, lockstep=True)  # each process holds a program of all of them
 
     def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """See `compare.interface.Backend`."""
@@ -41,4 +51,10 @@ class JaxBackend:
         return proofs.ballast(size, device)
 
 
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in ("jax", "jaxlib", "flax", "optax")}
+
+
 BACKEND = JaxBackend()
+CREW = Crew("jaxbackend", _versions, parallel.join, JaxSession, memory.out_of_memory)
+"""What each of several processes does, a process on each machine."""

@@ -1,15 +1,17 @@
 """How a batch is split over devices and a step becomes one program for all of them: the knob `parallel`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from compare.interface import Array, Refused
+from compare.machines.crew import Place
 from jaxbackend import tuning
 
 AXIS = "devices"
@@ -19,16 +21,21 @@ class One:
     """Everything on one device.
 
     Attributes:
-        device: the first device.
+        devices: all of them, those of other processes too.
+        device: the first of this process's.
         axis: the name under which a step finds the other devices, None where it need not know of them.
-        whole: where arrays go that every device has as a whole (a device or sharding of `jax.device_put`).
     """
 
     axis: str | None = None
 
     def __init__(self, devices: list[Any], batch_norm: str) -> None:
         self.devices, self.batch_norm = devices, batch_norm
-        self.device, self.whole = devices[0], devices[0]
+        self.local = [each for each in devices if each.process_index == jax.process_index()]
+        self.device = self.local[0]
+
+    def everywhere(self, tree: Any) -> Any:
+        """Return arrays as every device has them as a whole."""
+        return jax.device_put(tree, self.device)
 
     def program(
         self, step: Callable[..., Any], knobs: Mapping[str, Any], outputs: Any = None, *, several: bool = False
@@ -53,6 +60,10 @@ class One:
         """Return what a program gave for each device as for the whole batch."""
         return array
 
+    def part(self, array: Any) -> Any:
+        """Return of an array [N, ...] over the whole batch what belongs to this process's part of it."""
+        return array
+
     def spread(self, buffers: Any) -> Any:
         """Return buffers as a step takes them."""
         return buffers
@@ -65,34 +76,54 @@ class One:
 class Sharded(One):
     """`jax.jit` of the step on one whole batch, which `jax.sharding.NamedSharding` lays over a mesh of devices.
 
-    XLA splits the program. What it computes stays that of the whole batch: batch norm's statistics, too.
+    XLA splits the program. What it computes stays that of the whole batch: batch norm's statistics, too. The devices
+    may be those of several processes, all of which run the same program; each is then fed its part of the batch.
     """
 
     def __init__(self, devices: list[Any], batch_norm: str) -> None:
         super().__init__(devices, batch_norm)
         self._mesh = Mesh(np.array(devices), (AXIS,))
-        self.whole = NamedSharding(self._mesh, PartitionSpec())
+
+    def everywhere(self, tree: Any) -> Any:
+        """See `One`."""
+        return self._put(tree, PartitionSpec())
 
     def batch(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
         """See `One`."""
-        return jax.device_put((images, labels), NamedSharding(self._mesh, PartitionSpec(AXIS)))
+        return self._put((images, labels), PartitionSpec(AXIS))
 
     def batches(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
         """See `One`."""
-        return jax.device_put((images, labels), NamedSharding(self._mesh, PartitionSpec(None, AXIS)))
+        return self._put((images, labels), PartitionSpec(None, AXIS))
+
+    def part(self, array: Any) -> Any:
+        """See `One`."""
+        if self._mesh.is_multi_process:
+            whole = multihost_utils.process_allgather(array, tiled=True)  # XLA may have laid it out as it likes
+            size = len(whole) // jax.process_count()
+            return whole[jax.process_index() * size :][:size]
+        return array
+
+    def _put(self, tree: Any, spec: PartitionSpec) -> Any:
+        sharding = NamedSharding(self._mesh, spec)
+        if self._mesh.is_multi_process:
+            return jax.tree.map(lambda a: jax.make_array_from_process_local_data(sharding, np.asarray(a)), tree)
+        return jax.device_put(tree, sharding)
 
 
 class Mapped(Sharded):
     """`jax.pmap` of the step over a batch [devices, N, ...], its state the same on every device.
 
     The state goes in and comes out as one (`in_axes`, `out_axes` None), so that nothing is copied between steps; but
-    batch norm's local statistics are each device's own, [devices, ...].
+    batch norm's local statistics are each device's own, [devices, ...]. Of several processes each gives and gets what
+    its own devices have (jax.readthedocs.io, jax.pmap), so that arrays lie on those alone.
     """
 
     axis = AXIS
 
     def __init__(self, devices: list[Any], batch_norm: str) -> None:
         super().__init__(devices, batch_norm)
+        self._mesh = Mesh(np.array(self.local), (AXIS,))
         self._own = 0 if batch_norm == "local" else None
 
     def program(
@@ -100,20 +131,25 @@ class Mapped(Sharded):
     ) -> Callable[..., Any]:
         """See `One`."""
 
+        # A dict of axes is taken in one process only (jax 0.10: over several, pmap looks its axes up in a cache).
+        names = None if outputs is None else tuple(outputs)
+        axes = None if outputs is None else tuple(outputs.values())
+
         def split(state: Any, buffers: Any, *arguments: Any) -> Any:
             new, found = step(state._replace(buffers=buffers), *arguments)
-            return new._replace(buffers=None), new.buffers, found
+            listed = found if names is None else tuple(found[name] for name in names)
+            return new._replace(buffers=None), new.buffers, listed
 
         # The buffers go apart from the state: an axis of None in a tree of axes stands for an empty tree.
         mapped = jax.pmap(
             split,
             AXIS,
             in_axes=(None, self._own, *((1, 1, None) if several else (0, 0))),
-            out_axes=(None, self._own, outputs),
+            out_axes=(None, self._own, axes),
             devices=self.devices,
             donate_argnums=(0, 1) if knobs["donation"] else (),
         )
-        return _Rejoined(mapped)
+        return _Rejoined(mapped, names)
 
     def batch(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
         """See `One`."""
@@ -132,27 +168,28 @@ class Mapped(Sharded):
         if self._own is None:
             return buffers
         over = NamedSharding(self._mesh, PartitionSpec(AXIS))
-        return jax.tree.map(lambda a: jax.device_put(jnp.broadcast_to(a, (len(self.devices), *a.shape)), over), buffers)
+        return jax.tree.map(lambda a: jax.device_put(jnp.broadcast_to(a, (len(self.local), *a.shape)), over), buffers)
 
     def one(self, buffers: Any) -> Any:
         """See `One`."""
-        return buffers if self._own is None else jax.tree.map(lambda a: jax.device_put(a[0], self.whole), buffers)
+        return buffers if self._own is None else self.everywhere(jax.tree.map(lambda a: a[0], buffers))
 
     def _parts(self, array: Array, axis: int) -> Array:
-        parts = len(self.devices)
+        parts = len(self.local)
         return array.reshape(*array.shape[:axis], parts, array.shape[axis] // parts, *array.shape[axis + 1 :])
 
 
 class _Rejoined:
     """A mapped program, called and lowered with a state as a whole."""
 
-    def __init__(self, mapped: Any) -> None:
-        self._mapped, self._called = mapped, False
+    def __init__(self, mapped: Any, names: Sequence[str] | None) -> None:
+        self._mapped, self._names, self._called = mapped, names, False
 
     def __call__(self, state: Any, *arguments: Any) -> Any:
         self._called = True
         new, buffers, found = self._mapped(*self._apart(state), *arguments)
-        return new._replace(buffers=buffers), found
+        named = found if self._names is None else dict(zip(self._names, found, strict=True))
+        return new._replace(buffers=buffers), named
 
     def lower(self, state: Any, *arguments: Any) -> Any:
         """Return the program, lowered (`jax.stages.Lowered`)."""
@@ -169,8 +206,10 @@ class _Rejoined:
 _WAYS: Mapping[str, type[One]] = {"none": One, "sharded": Sharded, "pmap": Mapped}
 
 
-def way(name: str, count: int, batch_norm: str, device: str) -> One:
+def way(name: str, count: int, batch_norm: str, device: str, place: Place | None) -> One:
     """Return the way of the knob `parallel` to train on the first `count` devices of a kind.
+
+    Of several processes, whose place this is, each gives equally many.
 
     Raises:
         Refused: there are not so many devices.
@@ -179,9 +218,27 @@ def way(name: str, count: int, batch_norm: str, device: str) -> One:
         devices = jax.devices(device)
     except RuntimeError as error:
         raise Refused(f"jax sees no {device} device: {error}") from error
-    if count > len(devices):
-        raise Refused(f"{count} {device} devices are not there; jax sees {len(devices)}")
-    return _WAYS[name](devices[:count], batch_norm)
+    if place is None:
+        if count > len(devices):
+            raise Refused(f"{count} {device} devices are not there; jax sees {len(devices)}")
+        return _WAYS[name](devices[:count], batch_norm)
+    each, chosen = count // place.count, list[Any]()
+    for process in range(place.count):
+        own = [found for found in devices if found.process_index == process]
+        if each > len(own):
+            raise Refused(f"{each} {device} devices are not there on machine {process}; jax sees {len(own)}")
+        chosen += own[:each]
+    return _WAYS[name](chosen, batch_norm)
+
+
+def join(place: Place, name: str, port: int) -> None:
+    """Meet the other processes: `jax.distributed` with the first as coordinator, at a `port` of its machine.
+
+    NCCL between GPUs, gloo on a CPU. Detection of clusters is off: JAX would give each process of Slurm's one device.
+    """
+    if name == "cpu":
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"{place.host}:{port}", place.count, place.rank, cluster_detection_method="deactivate")
 
 
 def mean(tree: Any, axis: str | None) -> Any:

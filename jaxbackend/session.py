@@ -12,6 +12,7 @@ import numpy as np
 
 from compare import descriptions, workloads
 from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, RunSpec, State
+from compare.machines.crew import Place
 from compare.workloads import PAIR, ModelSpec
 from jaxbackend import (
     layout,
@@ -35,11 +36,11 @@ _KEPT_LOSSES = 4096
 class JaxSession:
     """`compare.interface.Session` in JAX."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, place: Place | None = None) -> None:
         workload = descriptions.of(spec)
         self._spec = spec
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
-        self._way = way = parallel.way(spec.knobs["parallel"], spec.devices, spec.batch_norm, spec.device)
+        self._way = way = parallel.way(spec.knobs["parallel"], spec.devices, spec.batch_norm, spec.device, place)
         self._device = way.device
         if way.axis is not None and spec.batch_norm == "sync":
             self._policy = replace(self._policy, batch_norm_axis=way.axis)
@@ -82,10 +83,9 @@ class JaxSession:
         """See `compare.interface.Session`."""
         dtype, old, leaves = self._policy.parameter_dtype, self._state, self._model.leaves
         with self._policy.scope():
-            whole = self._way.whole
-            parameters = layout.assign(old.parameters, arrays, dtype, whole, leaves)
-            buffers = layout.assign(self._way.one(old.buffers), arrays, dtype, whole, leaves)
-            state = jax.device_put(self._step.initial(parameters, buffers), whole)
+            parameters = layout.assign(old.parameters, arrays, dtype, self._device, leaves)
+            buffers = layout.assign(self._way.one(old.buffers), arrays, dtype, self._device, leaves)
+            state = self._way.everywhere(self._step.initial(parameters, buffers))
             self._state = state._replace(buffers=self._way.spread(state.buffers))
 
     def feed(self, batches: Sequence[Batch]) -> None:
@@ -123,8 +123,9 @@ class JaxSession:
             before = {name: jnp.copy(array) for name, array in self._named(self._state.parameters).items()}
             self._state, internals = self._step.inspected(self._state, *self._input.placed(batch))
             dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
-            found = {f"activation/{name}": array.astype(dtype) for name, array in outputs.items()}
-            found |= {name: internals[name] for name in ("logits", "loss")}
+            part = self._way.part
+            found = {f"activation/{name}": part(array.astype(dtype)) for name, array in outputs.items()}
+            found |= {"logits": part(internals["logits"]), "loss": internals["loss"]}
             after = self._named(self._state.parameters)
             kinds = {
                 "gradient": self._named(gradients),
@@ -172,7 +173,7 @@ class JaxSession:
             "layer_dtypes": {name: str(output.dtype) for name, output in outputs.items()},
             "tf32": None if policy.tf32 is None else products == "tensorfloat32",
             "loss_scaling": self._state.scaling is not None,
-            "batch_size": len(self._way.joined(labels)),
+            "batch_size": len(self._way.part(self._way.joined(labels))),
             "accumulate": self._spec.accumulate,
             "device": self._device.device_kind,
             "parallel": knobs["parallel"],
@@ -194,7 +195,7 @@ class JaxSession:
         return self._step.program.lower(self._state, *self._input.first())  # type: ignore[attr-defined]
 
     def _whole(self, images: Array) -> jax.Array:
-        return jax.device_put(np.asarray(images, self._policy.parameter_dtype), self._way.whole)
+        return self._way.everywhere(np.asarray(images, self._policy.parameter_dtype))
 
     def _named(self, state: Any) -> dict[str, jax.Array]:
         arrays = layout.export(state, self._model.leaves)

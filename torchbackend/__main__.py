@@ -1,6 +1,6 @@
 """Serve this backend to samestep's runner."""
 
 from compare.worker import serve
-from torchbackend.backend import BACKEND
+from torchbackend.backend import BACKEND, CREW
 
-serve(BACKEND)
+serve(BACKEND, crew=CREW)

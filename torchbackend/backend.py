@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from compare.interface import Refused, RunSpec, Session
 from compare.knobs import NOT_PARALLEL
+from compare.machines import crew
+from compare.machines.crew import Crew, Place
+from compare.machines.ranks import Ranks
+from compare.machines.replicas import Replicas
 from compare.workloads import ModelSpec
-from torchbackend import memory, proofs
+from torchbackend import memory, parallel, proofs
 from torchbackend.own import tracing
-from torchbackend.replicas import Ranks, Replicas
 from torchbackend.session import TorchSession
 
 
@@ -22,17 +24,19 @@ class TorchBackend:
 
     def versions(self) -> dict[str, str]:
         """See `compare.interface.Backend`."""
-        return {"torch": version("torch")}
+        return _versions()
 
     def open(self, spec: RunSpec) -> Session:
         """See `compare.interface.Backend`."""
         if spec.knobs["parallel"] == NOT_PARALLEL:
             return TorchSession(spec)
         if self._ranks is None:
-            self._ranks = Ranks(spec.devices, spec.device, Path(spec.data).parent)
+            here = spec.devices // crew.machines()
+            parallel.device(spec.device, Place(0, spec.devices, here))  # refused before other processes are started
+            self._ranks = Ranks(CREW, here, spec.device)
         if self._ranks.count != spec.devices:
             raise Refused(f"this process trains on {self._ranks.count} devices; {spec.devices} need one of their own")
-        return Replicas(spec, self._ranks)
+        return Replicas(spec, self._ranks, lockstep=False)
 
     def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """See `compare.interface.Backend`."""
@@ -51,4 +55,10 @@ class TorchBackend:
         return proofs.ballast(size, device)
 
 
+def _versions() -> dict[str, str]:
+    return {"torch": version("torch")}
+
+
 BACKEND = TorchBackend()
+CREW = Crew("torchbackend", _versions, parallel.join, TorchSession, memory.out_of_memory)
+"""What each of several processes does, a process on each device."""

@@ -1,8 +1,7 @@
 """How a batch is split over devices, a process on each: the knob `parallel`."""
 
 import inspect
-from dataclasses import dataclass
-from pathlib import Path
+import os
 from typing import Any
 
 import torch
@@ -11,70 +10,64 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from compare.interface import Refused
+from compare.machines.crew import Place
 
 
-@dataclass(frozen=True)
-class Place:
-    """Which of a contender's processes this is, and whether it shares its work with others.
+def device(name: str, place: Place | None) -> torch.device:
+    """Return this process's device of a kind.
 
-    Attributes:
-        rank: its number, from 0.
-        count: how many there are.
-        shared: whether gradients are averaged over them by DistributedDataParallel, even where there is one only.
+    Raises:
+        Refused: there are not so many.
     """
+    if name == "cpu":
+        return torch.device("cpu")
+    there = torch.cuda.device_count()
+    if not there:
+        raise Refused("torch sees no cuda device")
+    if place is not None and place.here > there:
+        raise Refused(f"{place.here} cuda devices are not there; torch sees {there}")
+    found = torch.device("cuda", 0 if place is None else place.local)
+    torch.cuda.set_device(found)
+    return found
 
-    rank: int = 0
-    count: int = 1
-    shared: bool = False
 
-    def device(self, name: str) -> torch.device:
-        """Return this process's device of a kind.
+def wrapped(model: nn.Module, device: torch.device, place: Place | None) -> nn.Module:
+    """Return what trains the model: the model itself, or DistributedDataParallel around it.
 
-        Raises:
-            Refused: there are not so many.
-        """
-        if name == "cpu":
-            return torch.device("cpu")
-        there = torch.cuda.device_count()
-        if not there:
-            raise Refused("torch sees no cuda device")
-        if self.count > there:
-            raise Refused(f"{self.count} cuda devices are not there; torch sees {there}")
-        device = torch.device("cuda", self.rank)
-        torch.cuda.set_device(device)
-        return device
-
-    def wrapped(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """Return what trains the model: the model itself, or DistributedDataParallel around it.
-
-        Buffers are left to each process, as local batch norm has them; synchronised ones are equal everywhere.
-        """
-        if not self.shared:
-            return model
-        return DistributedDataParallel(
-            model,
-            device_ids=[device] if device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            **_LEFT,
-        )
+    Buffers are left to each process, as local batch norm has them; synchronised ones are equal everywhere.
+    """
+    if place is None:
+        return model
+    return DistributedDataParallel(
+        model,
+        device_ids=[device] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        **_LEFT,
+    )
 
 
 # torch 2.13 calls it otherwise, and warns of the old name.
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
 _LEFT: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
 
-ALONE = Place()
 
+def join(place: Place, name: str, port: int) -> None:
+    """Meet the other processes: NCCL between GPUs, gloo on a CPU, whose cores those of one machine share.
 
-def join(place: Place, device: str, meeting: Path) -> None:
-    """Meet the other processes: NCCL between GPUs, gloo on a CPU, whose cores the processes share.
+    They find each other at a `port` of the first one's machine. Between machines gloo takes the network that leads
+    there, unless GLOO_SOCKET_IFNAME names another; NCCL chooses itself, or as NCCL_SOCKET_IFNAME says.
 
-    `meeting` is a file by which they find each other.
+    Raises:
+        Refused: there are not so many devices.
     """
-    if device == "cpu":
-        torch.set_num_threads(max(1, torch.get_num_threads() // place.count))
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=place.rank, world_size=place.count)
+    device(name, place)
+    if name == "cpu":
+        torch.set_num_threads(max(1, torch.get_num_threads() // place.here))
+        if place.interface is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", place.interface)
+    # Not init_method="tcp://", which would take torchrun's own store where torchrun has started samestep.
+    store = dist.TCPStore(place.host, port, place.count, is_master=place.rank == 0)  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("nccl" if name == "cuda" else "gloo", store=store, rank=place.rank, world_size=place.count)
 
 
 def moments(mean: torch.Tensor, var: torch.Tensor, *, synchronised: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,6 +14,7 @@ from torch.backends import cudnn
 
 from compare import descriptions, workloads
 from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
+from compare.machines.crew import Place
 from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
 from torchbackend import (
@@ -38,13 +39,13 @@ _KEPT_LOSSES = 4096
 class TorchSession:
     """`compare.interface.Session` in PyTorch."""
 
-    def __init__(self, spec: RunSpec, place: parallel.Place = parallel.ALONE) -> None:
+    def __init__(self, spec: RunSpec, place: Place | None = None) -> None:
         workload, knobs = descriptions.of(spec), spec.knobs
         self._spec, self._place = spec, place
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
-        if place.shared and spec.batch_norm == "sync":
+        if place is not None and spec.batch_norm == "sync":
             self._policy = replace(self._policy, batch_norm_synchronised=True)
-        self._device = place.device(spec.device)
+        self._device = parallel.device(spec.device, place)
         memory.limit(self._device, spec.memory_limit_bytes)
         torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
         counters.clear()
@@ -198,8 +199,8 @@ class TorchSession:
             "loss_scaling": self._step.scaling.is_enabled(),
             "batch_size": len(labels),
             "accumulate": self._spec.accumulate,
-            "parallel": "ddp" if self._place.shared else "none",
-            "devices": self._place.count,
+            "parallel": "none" if self._place is None else "ddp",
+            "devices": 1 if self._place is None else self._place.count,
             "batch_norm": self._spec.batch_norm,
             "compile": counters["frames"]["ok"] > 0,
             "graph-breaks": sum(counters["graph_break"].values()),

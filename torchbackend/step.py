@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from compare.machines.crew import Place
 from compare.workloads import OptimizerSpec
 from torchbackend import activations, optim, parallel, precision, tuning
 from torchbackend.losses import softmax_cross_entropy
@@ -27,7 +28,7 @@ class TrainingStep:
         policy: precision.Policy,
         device: torch.device,
         knobs: Mapping[str, Any],
-        place: parallel.Place,
+        place: Place | None,
         *,
         layers: Mapping[str, str],
         inputs: bool = False,
@@ -37,7 +38,7 @@ class TrainingStep:
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
         self._layers, self._inputs = layers, inputs
-        self._trained = place.wrapped(model, device)
+        self._trained = parallel.wrapped(model, device, place)
         self._rule, self._smoothing, self._accumulate = rule, smoothing, accumulate
         # The steps taken, counted where the optimizer reads its learning rate: what a captured step asks of Python, its
         # graph would repeat forever.

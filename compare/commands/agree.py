@@ -1,6 +1,7 @@
 """`samestep agree`."""
 
 import json
+import os
 import sys
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from compare import conduct, files, plan
 from compare.commands import endings, options, pairs
 from compare.contenders import of_certificate, spread, tuned
+from compare.machines import fleet
 from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report import certificate, figures
@@ -46,30 +48,32 @@ def agree(
     plan.check_seeds(seeds)
     certified, _ = plan.check(workload, precision, device)
     unnamed = DEFAULT_CONTENDERS if tuning or knobs else of_certificate(certified)
-    chosen = plan.make(
-        spread(tuned(contenders or unnamed, tuning, knobs), parallel),
-        out=out or endings.default_out(),
-        workload=certified,
-        batch_size=batch_size,
-        accumulate=accumulate,
-        devices=devices,
-        batch_norm=batch_norm,
-        precision=precision,
-        device=device,
-        rounds=None,
-        seed=seed,
-        epochs=epochs,
-        data_folder=data,
-        deterministic=deterministic,
-        deadline=deadline,
-        request=request,
-    )
-    result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]], seeds=seeds)
-    if result["agreement"]["trajectory"] and isinstance(curves := losses.picture(result), Picture):
-        files.write({chosen.out / "trajectory.svg": figures.vector(curves, "svg")})
-    if as_json:
-        typer.echo(json.dumps(result, indent=2, allow_nan=False))
-    else:
-        certificate.render(result, Console(), verbose=verbose)
-        typer.echo(f"result file: {path}")
-    raise typer.Exit(endings.exit_code(result))
+    with fleet.joined(os.environ) as machines:
+        chosen = plan.make(
+            spread(tuned(contenders or unnamed, tuning, knobs), parallel),
+            out=out or endings.default_out(),
+            workload=certified,
+            batch_size=batch_size,
+            accumulate=accumulate,
+            devices=devices,
+            batch_norm=batch_norm,
+            precision=precision,
+            device=device,
+            rounds=None,
+            seed=seed,
+            epochs=epochs,
+            data_folder=data,
+            deterministic=deterministic,
+            deadline=deadline,
+            request=request,
+            fleet=machines,
+        )
+        result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]], seeds=seeds)
+        if result["agreement"]["trajectory"] and isinstance(curves := losses.picture(result), Picture):
+            files.write({chosen.out / "trajectory.svg": figures.vector(curves, "svg")})
+        if as_json:
+            typer.echo(json.dumps(result, indent=2, allow_nan=False))
+        else:
+            certificate.render(result, Console(), verbose=verbose)
+            typer.echo(f"result file: {path}")
+        raise typer.Exit(endings.exit_code(result))

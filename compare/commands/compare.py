@@ -1,6 +1,7 @@
 """`samestep compare`."""
 
 import json
+import os
 import sys
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from compare import conduct, plan
 from compare.commands import endings, options, pairs
 from compare.contenders import spread, tuned
+from compare.machines import fleet
 from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report import terminal
@@ -46,33 +48,35 @@ def compare(
     as_json: options.Json = False,
     request: Request | None = None,
 ) -> None:
-    """Train, certify and time contenders on the same machine; write DIR/result.json."""
-    chosen = plan.make(
-        spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel),
-        out=out or endings.default_out(),
-        workload=workload,
-        batch_size=batch_size,
-        accumulate=accumulate,
-        devices=devices,
-        batch_norm=batch_norm,
-        precision=precision,
-        device=device,
-        rounds=options.rounds_asked(rounds, quick, paper),
-        seed=seed,
-        epochs=epochs,
-        margin=margin,
-        data_folder=data,
-        agreement=not skip_agreement,
-        deterministic=deterministic,
-        design=design,
-        energy=not quick,
-        deadline=deadline,
-        request=request,
-    )
-    result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]])
-    if as_json:
-        typer.echo(json.dumps(result, indent=2, allow_nan=False))
-    else:
-        terminal.render(result, Console())
-        typer.echo(f"\nresult file: {path}")
-    raise typer.Exit(endings.exit_code(result))
+    """Train, certify and time contenders on the same machine, or machines; write DIR/result.json."""
+    with fleet.joined(os.environ) as machines:
+        chosen = plan.make(
+            spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel),
+            out=out or endings.default_out(),
+            workload=workload,
+            batch_size=batch_size,
+            accumulate=accumulate,
+            devices=devices,
+            batch_norm=batch_norm,
+            precision=precision,
+            device=device,
+            rounds=options.rounds_asked(rounds, quick, paper),
+            seed=seed,
+            epochs=epochs,
+            margin=margin,
+            data_folder=data,
+            agreement=not skip_agreement,
+            deterministic=deterministic,
+            design=design,
+            energy=not quick,
+            deadline=deadline,
+            request=request,
+            fleet=machines,
+        )
+        result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]])
+        if as_json:
+            typer.echo(json.dumps(result, indent=2, allow_nan=False))
+        else:
+            terminal.render(result, Console())
+            typer.echo(f"\nresult file: {path}")
+        raise typer.Exit(endings.exit_code(result))

@@ -42,6 +42,8 @@ def plan_of(
             contenders that are not what they are called.
     """
     spec = stored["spec"]
+    if spec.get("machines", 1) > 1:
+        raise Refused(f"the result is of {spec['machines']} machines; allowed: results of one")
     names = [each["name"] for each in stored["contenders"]]
     if names != spec["contenders"]:
         raise Refused(f"spec.contenders are {', '.join(spec['contenders'])}, contenders are {', '.join(names)}")

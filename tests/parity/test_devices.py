@@ -1,94 +1,14 @@
 """Several devices train as one does: virtual ones of JAX's, processes of torch's, each backend in its worker."""
 
-import os
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import psutil
 import pytest
 
-from compare import descriptions, knobs, recording, variables, workloads
-from compare.child import Child
-from compare.data import Dataset, store, synthetic
-from compare.interface import Arrays, ContenderFailed
-from tests.parity import twins
+from compare.interface import ContenderFailed
+from tests.parity.devices import BATCH, LIMIT, Recorder, distance
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
 
-STEPS, BATCH, PIXELS, MOST = 2, 8, 7, 4
-LIMIT = 1e-10
 WAYS = {"jax": ("sharded", "pmap"), "torch": ("ddp",)}
-WORKLOAD = replace(
-    workloads.get("cifar-cnn"),
-    name="narrow",
-    model=replace(twins.narrowed(workloads.get("cifar-cnn").model), image=(PIXELS, PIXELS, 3)),
-)
-
-
-class Recorder:
-    """A child of each backend, and what it recorded in float64."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._children = folder, dict[str, Child]()
-        self._made: dict[tuple[str, str, int, str], Arrays] = {}
-        train, test = synthetic.make(WORKLOAD.model.image, classes=10, seed=1, train=STEPS * BATCH, test=BATCH)
-        store.save(Dataset(train, test, "synthetic"), folder / "data.safetensors")
-
-    def child(self, backend: str) -> Child:
-        if backend not in self._children:
-            self._children[backend] = self.started(backend)
-        return self._children[backend]
-
-    def started(self, backend: str) -> Child:
-        added = variables.child_environment(backend, {}, "cpu", False, os.environ, devices=MOST)
-        added["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # compiling would take most of the time
-        child = Child(backend, f"{backend}backend", added, self._folder)
-        child.greet(120)
-        return child
-
-    def spec(self, backend: str, tuning: str, devices: int, batch_norm: str) -> dict[str, Any]:
-        return {
-            "workload": WORKLOAD.name,
-            "precision": "float64",
-            "device": "cpu",
-            "batch_size": BATCH,
-            "seed": 3,
-            "knobs": knobs.resolve(backend, tuning, "cpu", WORKLOAD.name),
-            "epochs": 1,
-            "data": str(self._folder / "data.safetensors"),
-            "described": descriptions.to_json(WORKLOAD),
-            "devices": devices,
-            "batch_norm": batch_norm,
-        }
-
-    def record(self, backend: str, tuning: str, devices: int = 1, batch_norm: str = "sync") -> Arrays:
-        key = backend, tuning, devices, batch_norm
-        if key not in self._made:
-            path = self._folder / "record.safetensors"
-            names = self.child(backend).call("record", 300, spec=self.spec(*key), steps=STEPS, path=str(path))
-            self._made[key] = recording.load(path, names)
-        return self._made[key]
-
-    def close(self) -> None:
-        for child in self._children.values():
-            child.close()
-
-
-@pytest.fixture(scope="module")
-def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
-    made = Recorder(tmp_path_factory.mktemp("devices"))
-    yield made
-    made.close()
-
-
-def distance(a: Arrays, b: Arrays) -> float:
-    """Return the largest relative distance of two records, all of whose names and shapes are the same."""
-    assert a.keys() == b.keys()
-    assert all(a[name].shape == b[name].shape for name in a)
-    return max(float(np.linalg.norm(a[name] - b[name]) / max(np.linalg.norm(b[name]), 1e-30)) for name in a)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ ONLY_JAX_FILES = {
     "own/linenmodel.py": TWO_KINDS,
     "own/nnxmodel.py": TWO_KINDS,
 }
-ONLY_TORCH_FILES = {"replicas.py": "torch trains on several devices with a process on each, jax with one for all"}
+ONLY_TORCH_FILES: dict[str, str] = {}
 # Names that one backend has alone, by file, and why; a class stands for its methods too.
 INHERITED = "torch's own forward is inherited"
 ONLY_JAX = {
@@ -60,7 +60,7 @@ ONLY_JAX = {
     },
     "parallel.py": {
         "AXIS": "torch's processes are one group without a name",
-        "One": "of its ways, jax has three in one process; torch one, and a Place for each process",
+        "One": "jax has three ways, each over all devices of a process; torch one, with a process for each device",
         "Sharded": "see One",
         "Mapped": "see One",
         "way": "see One",
@@ -120,7 +120,7 @@ ONLY_TORCH = {
         "schedule": "jax's rule takes the step's number and schedules itself",
         "rate_device": "see schedule",
     },
-    "parallel.py": dict.fromkeys(("Place", "Place.device", "Place.wrapped", "ALONE", "join"), "see jax's One"),
+    "parallel.py": dict.fromkeys(("device", "wrapped"), "see jax's One"),
     "precision.py": {
         "Policy.autocast": "jax layers are told their compute dtype when they are made",
         "tf32_switches": "jax has one setting, torch one for products and one for convolutions",
@@ -165,8 +165,6 @@ ARGUMENTS = {
     ("rematerialisation.py", "recomputed"): "jax's is read from the program, torch's from the model",
     ("resident.py", "Resident.__init__"): "where batches are placed is a way in jax, a device in torch",
     ("resident.py", "Resident"): "see Resident.__init__",
-    ("session.py", "Session.__init__"): "a session of torch's is one of several processes'",
-    ("session.py", "Session"): "see Session.__init__",
     ("step.py", "TrainingStep"): "see TrainingStep.__init__",
     ("pixels.py", "values"): "bytes and levels are one in jax; torch has two memory orders",
     ("resident.py", "Resident.dispatch"): HOLDS_STATE,

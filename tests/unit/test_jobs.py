@@ -22,7 +22,7 @@ class Scripted:
     said: list[str]
     environments: list[dict[str, str]]
 
-    def __init__(self, name: str, package: str, environment: dict[str, str], folder: Path) -> None:
+    def __init__(self, name: str, package: str, environment: dict[str, str], folder: Path, share: None) -> None:
         self._name = name
         self.environments.append(environment)
 

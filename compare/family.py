@@ -1,0 +1,106 @@
+"""Processes that end together: one that is started with its whole family, how it ended, and what it does alone."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_PARENT_POLL_SECONDS = 0.5
+_GRACE_SECONDS = 2.0
+_LOG_TAIL = 1 << 14
+
+
+class Started:
+    """A Python process in a process group of its own, so that its whole family ends with it.
+
+    Args:
+        arguments: of Python.
+        environment: variables added to this process's own.
+        log: the file that its output goes to.
+        descriptors: those that it inherits.
+
+    Raises:
+        OSError: when the machine cannot start another process.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, descriptors: Sequence[int] = ()
+    ) -> None:
+        self._log, self._kills_before = log, _kernel_kills()
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(os.environ) | dict(environment),
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process's id, which is also its group's."""
+        return self._process.pid
+
+    def has_ended(self) -> bool:
+        """Tell whether the process itself has ended."""
+        return self._process.poll() is not None
+
+    def wait(self) -> None:
+        """Wait until the process itself has ended."""
+        self._process.wait()
+
+    def end(self) -> None:
+        """End the process and every one that it started, at once; safe to call twice."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def death(self) -> tuple[str, str] | None:
+        """Return how the process ended, as a contender's status and a reason; None where it does not end."""
+        try:
+            code = self._process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+        if code == -signal.SIGKILL and _kernel_kills() > self._kills_before:
+            return "oom", "killed by the kernel because memory ran out"
+        if code < 0:
+            return "crash", f"killed by signal {-code} ({signal.Signals(-code).name})"
+        return "crash", f"ended with exit code {code}; last output: {self._last_line()}"
+
+    def _last_line(self) -> str:
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "nothing"
+
+
+def end_with_parent(parent: int) -> None:
+    """Kill this process group once its parent is gone, however it went, so that no process is left behind."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_SECONDS)
+        end()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end() -> None:
+    """Kill this process group."""
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _kernel_kills() -> int:
+    """Return how often this machine's kernel has killed a process for memory, 0 where it does not say (Linux only)."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

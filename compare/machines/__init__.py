@@ -1,0 +1,1 @@
+"""One run over several machines, and one contender in several processes, on one machine or on several."""

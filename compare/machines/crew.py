@@ -1,0 +1,102 @@
+"""What one contender's several processes know of each other before they talk, and what a backend does in each."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import psutil
+
+from compare.interface import Refused, RunSpec, Session, first_line
+from compare.protocol import Message
+
+MEETING = "SAMESTEP_MEETING"
+"""The variable that tells a contender's first process where the others, on several machines, will find it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of a contender's processes this is.
+
+    Attributes:
+        rank: its number, from 0, those of one machine after those of the machine before.
+        count: how many there are.
+        here: how many there are on each machine.
+        host: the first process's machine, as this one's calls it.
+        interface: the network interface that leads there; None where all are on one machine.
+    """
+
+    rank: int
+    count: int
+    here: int
+    host: str = "127.0.0.1"
+    interface: str | None = None
+
+    @property
+    def local(self) -> int:
+        """Its number among those of its machine."""
+        return self.rank % self.here
+
+    @property
+    def machines(self) -> int:
+        """How many machines there are."""
+        return self.count // self.here
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.count}"
+
+
+class Opener(Protocol):
+    """Opens the session of one process."""
+
+    def __call__(self, spec: RunSpec, place: Place | None, /) -> Session:
+        """Return it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Crew:
+    """What a backend does in each of several processes.
+
+    Attributes:
+        package: of the backend.
+        versions: those of the packages, which must be the same everywhere.
+        join: given the place, `cpu` or `cuda`, and a free port of the first process's machine, waits for the others by
+            the framework's own rendezvous.
+        open: opens this process's session; each batch that it is fed is this process's part of the whole.
+        out_of_memory: that of `compare.interface.Backend`.
+    """
+
+    package: str
+    versions: Callable[[], dict[str, str]]
+    join: Callable[[Place, str, int], None]
+    open: Opener
+    out_of_memory: Callable[[BaseException], bool]
+
+
+def machines() -> int:
+    """Return over how many machines this contender is spread."""
+    return json.loads(os.environ[MEETING])["machines"] if MEETING in os.environ else 1
+
+
+def start_arguments(package: str, place: Place, port: int) -> list[str]:
+    """Return Python's arguments for one more process of a contender."""
+    return ["-m", package, "--rank", json.dumps(asdict(place) | {"port": port})]
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface that has an address of this machine's (None where none has)."""
+    plain = address.removeprefix("::ffff:").partition("%")[0]
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == plain for entry in entries):
+            return name
+    return None
+
+
+def last_words(crew: Crew, error: Exception) -> Message:
+    """Return what a process says of an error that ends it: a contender's status and a reason."""
+    if isinstance(error, Refused):
+        return {"status": "refused", "reason": first_line(error)}
+    status = "oom" if isinstance(error, MemoryError) or crew.out_of_memory(error) else "crash"
+    return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}

@@ -1,0 +1,68 @@
+"""One of a contender's further processes: `python -m BACKEND --rank PLACE`, which does what the first tells it."""
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import sys
+import traceback
+from dataclasses import replace
+from typing import Any
+
+from compare import family
+from compare.interface import Arrays, Memory, Session
+from compare.machines import wire
+from compare.machines.crew import Crew, Place, interface_of, last_words
+from compare.machines.launched import TOKEN
+from compare.machines.wire import Wire
+from compare.protocol import Message
+
+COMING_SECONDS = 600.0
+_ANSWERED = ("losses", "inspect", "memory", "settings")  # of what other calls return, the first process's is enough
+
+
+def serve(kind: Crew) -> None:
+    """Be one of a contender's further processes: connect to the first, and do what it says until it hangs up."""
+    sys.stdout = sys.stderr
+    family.end_with_parent(os.getppid())
+    told = json.loads(sys.argv[2])
+    port, token = told.pop("port"), os.environ.pop(TOKEN)
+    place = Place(**told)
+    first = wire.connected(place.host, port, token, COMING_SECONDS)
+    if place.machines > 1:
+        place = replace(place, interface=interface_of(first.address))
+    first.send({"rank": place.rank, "versions": kind.versions(), "host": socket.gethostname()})
+    calls: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
+    first.read(lambda message, arrays: calls.put((message, arrays)), lambda error: _end(kind, first, error))
+    session: Session | None = None
+    try:
+        message, _ = calls.get()
+        kind.join(place, message["device"], message["join"])
+        while True:
+            message, arrays = calls.get()
+            name, arguments = message["call"], wire.unpacked(message["arguments"], arrays)
+            if name == "open":
+                session, value = None, None
+                session = kind.open(arguments[0], place)
+            else:
+                value = getattr(session, name)(*arguments)
+            _answer(first, value if name in _ANSWERED else None)
+    except Exception as error:
+        _end(kind, first, error)
+
+
+def _answer(first: Wire, value: Any) -> None:
+    arrays: Arrays = {}
+    plain = wire.packed(vars(value) if isinstance(value, Memory) else value, arrays)
+    first.send({"value": plain}, arrays)
+
+
+def _end(kind: Crew, first: Wire, error: Exception) -> None:
+    """End this process, whatever its other threads do: the others wait for it in an exchange."""
+    if not isinstance(error, EOFError):
+        traceback.print_exception(error)
+        with contextlib.suppress(OSError):
+            first.send(last_words(kind, error))
+        sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,201 @@
+"""The processes of one contender that trains in several: how the first finds, calls and watches the others.
+
+The contender's worker is the first. It starts those of its own machine; those of other machines are started there by
+the samestep that follows this run's. All connect to the first, meet by their framework's own means (`Crew.join`) and
+then carry out what the first tells them (`compare.machines.rank`).
+"""
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from compare.interface import Arrays, Refused, RunSpec, Session
+from compare.machines import crew, wire
+from compare.machines.crew import MEETING, Crew, Place
+from compare.machines.launched import TOKEN
+from compare.machines.wire import Wire
+from compare.protocol import Message
+
+Ended = Callable[[Exception], None]
+
+_WORDS_LAST_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+
+
+class Ranks:
+    """The processes of one contender, which live from session to session, seen from the first.
+
+    Args:
+        kind: what the backend does in each.
+        here: how many there are on each machine, this one included.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        Refused: there are not so many devices, or other versions elsewhere.
+        RuntimeError, MemoryError: another process did not come up.
+    """
+
+    def __init__(self, kind: Crew, here: int, device: str) -> None:
+        self._crew, self.count = kind, crew.machines() * here
+        self._session: Session | None = None
+        self._wires: dict[int, Wire] = {}
+        self._answers: queue.SimpleQueue[tuple[int, Message, Arrays]] = queue.SimpleQueue()
+        self._words: dict[int, str] = {}
+        listener, token = _meeting()
+        self._locals = self._started(here, listener.getsockname()[1], token)
+        self._gather(listener, token)
+        place = Place(0, self.count, here, interface=_interface(self._wires, here))
+        port = _free_port()
+        for each in self._wires.values():
+            _sent(each, {"join": port, "device": device})
+        kind.join(place, device, port)
+        self._place = place
+
+    def opened(self, spec: RunSpec) -> Session:
+        """Open a session in every process, and return this one's."""
+
+        def open_here() -> Any:
+            self._session = None  # its memory is given back before another is opened
+            self._session = self._crew.open(spec, self._place)
+
+        self._together("open", [(spec,)] * (self.count - 1), open_here)
+        assert self._session is not None
+        return self._session
+
+    def all(self, name: str, *arguments: Any) -> list[Any]:
+        """Call a method of the session in every process; return what each gave, in order."""
+        return self._together(name, [arguments] * (self.count - 1), lambda: getattr(self._session, name)(*arguments))
+
+    def each(self, name: str, arguments: Sequence[Any]) -> list[Any]:
+        """Call a method in every process, each with its own argument; return what each gave, in order."""
+        others = [(argument,) for argument in arguments[1:]]
+        return self._together(name, others, lambda: getattr(self._session, name)(arguments[0]))
+
+    def _together(self, name: str, arguments: Sequence[tuple[Any, ...]], here: Callable[[], Any]) -> list[Any]:
+        for rank, given in enumerate(arguments, start=1):
+            arrays: Arrays = {}
+            _sent(self._wires[rank], {"call": name, "arguments": wire.packed(given, arrays)}, arrays)
+        try:
+            own = here()
+        except Exception:
+            self._replies(_WORDS_LAST_SECONDS)  # one that failed first is the reason for what failed here
+            raise
+        return [own, *self._replies(None)]
+
+    def _replies(self, seconds: float | None) -> list[Any]:
+        """Return what the others answer; without `seconds`, wait for all.
+
+        Raises:
+            MemoryError, RuntimeError, Refused: as one says that it has failed.
+        """
+        end, found = None if seconds is None else time.monotonic() + seconds, dict[int, Any]()
+        while len(found) < self.count - 1:
+            try:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                rank, message, arrays = self._answers.get(timeout=left)
+            except queue.Empty:
+                break
+            found[rank] = self._value(rank, message, arrays)
+        return [found.get(rank) for rank in range(1, self.count)]
+
+    def _value(self, rank: int, message: Message, arrays: Arrays) -> Any:
+        who = f"rank {rank} of {self.count}"
+        if "value" in message:
+            return wire.unpacked(message["value"], arrays)
+        if "ended" in message:
+            time.sleep(_WORDS_LAST_SECONDS)  # what watches it from outside may know more
+            raise RuntimeError(f"{who} has ended")
+        error = {"oom": MemoryError, "refused": Refused}.get(str(message.get("status")), RuntimeError)
+        raise error(f"{who}: {message.get('reason')}")
+
+    def _started(self, here: int, port: int, token: str) -> dict[int, "subprocess.Popen[bytes]"]:
+        return {
+            rank: subprocess.Popen(
+                [sys.executable, *crew.start_arguments(self._crew.package, Place(rank, self.count, here), port)],
+                env=dict(os.environ) | {TOKEN: token},
+            )
+            for rank in range(1, here)
+        }
+
+    def _gather(self, listener: socket.socket, token: str) -> None:
+        """Wait until every process has come. The runner's deadline ends the waiting for one that does not."""
+        own = self._crew.versions()
+        while len(self._wires) < self.count - 1:
+            for rank, process in self._locals.items():
+                if rank not in self._wires and process.poll() is not None:
+                    raise RuntimeError(f"rank {rank} of {self.count} ended with exit code {process.returncode}")
+            came = wire.accepted(listener, token, _POLL_SECONDS)
+            if came is not None:
+                hello, _ = came.receive()
+                if hello["versions"] != own:
+                    raise Refused(
+                        f"rank {hello['rank']} of {self.count}, on {hello['host']}, has {_listed(hello['versions'])}; "
+                        f"allowed: {_listed(own)}, as on the first machine"
+                    )
+                self._wires[hello["rank"]] = came
+        listener.close()
+        for rank, each in self._wires.items():
+            each.read(self._received(rank), self._ended(rank))
+        for rank, process in self._locals.items():
+            threading.Thread(target=self._watch, args=(process, self._ended(rank)), daemon=True).start()
+
+    @staticmethod
+    def _watch(process: "subprocess.Popen[bytes]", ended: Ended) -> None:
+        process.wait()
+        ended(EOFError())
+
+    def _received(self, rank: int) -> wire.Received:
+        def put(message: Message, arrays: Arrays) -> None:
+            if "reason" in message:
+                self._words[rank] = str(message["reason"])
+            self._answers.put((rank, message, arrays))
+
+        return put
+
+    def _ended(self, rank: int) -> Ended:
+        def end(error: Exception) -> None:
+            """End this process, which may be waiting for that one in an exchange, once there was time to say why."""
+            told = {"ended": True} if isinstance(error, EOFError) else crew.last_words(self._crew, error)
+            self._answers.put((rank, told, {}))
+            time.sleep(2 * _WORDS_LAST_SECONDS)
+            words = f": {self._words[rank]}" if rank in self._words else ""
+            sys.stderr.write(f"rank {rank} of {self.count} ended{words}\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+        return end
+
+
+def _interface(wires: Mapping[int, Wire], here: int) -> str | None:
+    """Return the interface over which the first process of another machine came."""
+    return crew.interface_of(wires[here].address) if here in wires else None
+
+
+def _meeting() -> tuple[socket.socket, str]:
+    """Return where the others find this process: as its runner has arranged, or, on one machine, as it likes."""
+    if MEETING not in os.environ:
+        return socket.create_server(("127.0.0.1", 0)), secrets.token_hex(32)
+    return socket.socket(fileno=json.loads(os.environ[MEETING])["descriptor"]), os.environ[TOKEN]
+
+
+def _free_port() -> int:
+    with wire.listening() as probe:
+        return probe.getsockname()[1]
+
+
+def _sent(end: Wire, message: Message, arrays: Arrays | None = None) -> None:
+    with contextlib.suppress(OSError):  # it has ended, and its last words are still to be read
+        end.send(message, arrays)
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -1,0 +1,70 @@
+"""Whether a plan's batches can be split over its devices and machines as its contenders say."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from compare import environment, knobs, workloads
+from compare.interface import BATCH_NORMS, Refused
+
+if TYPE_CHECKING:
+    from compare.plan import Plan
+
+MOST_CPU_DEVICES = 64
+
+
+def check(plan: "Plan") -> None:
+    """Check every contender's knobs, and that what is split over devices can be and is compared with its like.
+
+    Raises:
+        Refused: naming what was asked for and what is allowed.
+    """
+    ways = {
+        contender.name: knobs.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)["parallel"]
+        for contender in plan.contenders
+    }
+    several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
+    if plan.batch_norm not in BATCH_NORMS:
+        raise Refused(f"--batch-norm {plan.batch_norm} is not allowed; allowed: {', '.join(BATCH_NORMS)}")
+    if count > 1 and not several:
+        raise Refused(
+            f"--devices {count}: no contender says how it uses several; allowed: --parallel WAY, or +WAY in a "
+            f"contender's tuning, with WAY {', '.join(knobs.PARALLEL['jax'])} for jax, ddp for torch"
+        )
+    if plan.fleet.count > 1 and (not several or count % plan.fleet.count):
+        raise Refused(
+            f"--devices {count} on {plan.fleet.count} machines is not allowed; allowed: equally many on each, and a "
+            f"contender that uses them (+ddp, +sharded or +pmap in its tuning), such as --devices {plan.fleet.count}"
+        )
+    if not several:
+        return
+    _check_visible(plan)
+    if plan.batch_size % count:
+        raise Refused(f"--batch-size {plan.batch_size} with --devices {count} is not allowed; allowed: equal parts")
+    if plan.accumulate > 1:
+        raise Refused(f"--accumulate {plan.accumulate} with {several[0]} is not allowed; allowed: 1")
+    if plan.workload.model.family == workloads.PAIR:
+        raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
+    if plan.batch_norm == "local" and count > 1:
+        _check_local(ways)
+
+
+def _check_visible(plan: "Plan") -> None:
+    """Check that every machine has its part of the devices."""
+    machines, cuda = plan.fleet.count, plan.device == "cuda"
+    each, kind = plan.devices // machines, "GPUs are visible" if cuda else "parts of this CPU can be used"
+    where = f", {each} on each of {machines} machines" if machines > 1 else ""
+    there = {"": environment.visible_gpus()} | {f" on {other}": other.gpus for other in plan.fleet.others}
+    for place, gpus in there.items():
+        if each > (most := gpus if cuda else MOST_CPU_DEVICES):
+            raise Refused(f"--devices {plan.devices}{where} is not allowed: {most} {kind}{place}")
+
+
+def _check_local(ways: Mapping[str, Any]) -> None:
+    """Refuse contenders whose batch norm is not local: they compute something else than those whose is."""
+    for name, way in ways.items():
+        if way in (knobs.NOT_PARALLEL, "sharded"):
+            whole = "a program over the whole batch" if way == "sharded" else "one device"
+            raise Refused(
+                f"--batch-norm local: {name} is {whole}, whose batch norm is that of the whole batch: a different "
+                "computation; allowed: --batch-norm sync, or only contenders with pmap or ddp"
+            )

@@ -1,0 +1,84 @@
+"""What the tests of several devices and of several machines share: a narrow model's record in float64."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compare import descriptions, knobs, recording, variables, workloads
+from compare.child import Child
+from compare.data import Dataset, store, synthetic
+from compare.interface import Arrays
+from tests.parity import twins
+
+STEPS, BATCH, PIXELS, MOST = 2, 8, 7, 4
+LIMIT = 1e-10
+WORKLOAD = replace(
+    workloads.get("cifar-cnn"),
+    name="narrow",
+    model=replace(twins.narrowed(workloads.get("cifar-cnn").model), image=(PIXELS, PIXELS, 3)),
+)
+QUICK: Mapping[str, str] = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling would take most of the time
+
+
+class Recorder:
+    """A child of each backend, and what it recorded in float64."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._children = folder, dict[str, Child]()
+        self._made: dict[tuple[str, str, int, str], Arrays] = {}
+        train, test = synthetic.make(WORKLOAD.model.image, classes=10, seed=1, train=STEPS * BATCH, test=BATCH)
+        self.dataset = Dataset(train, test, "synthetic")
+        store.save(self.dataset, folder / "data.safetensors")
+
+    def child(self, backend: str) -> Child:
+        if backend not in self._children:
+            self._children[backend] = self.started(backend)
+        return self._children[backend]
+
+    def started(self, backend: str) -> Child:
+        added = variables.child_environment(backend, {}, "cpu", False, os.environ, devices=MOST)
+        child = Child(backend, f"{backend}backend", {**added, **QUICK}, self.folder)
+        child.greet(120)
+        return child
+
+    def spec(self, backend: str, tuning: str, devices: int, batch_norm: str) -> dict[str, Any]:
+        return {
+            "workload": WORKLOAD.name,
+            "precision": "float64",
+            "device": "cpu",
+            "batch_size": BATCH,
+            "seed": 3,
+            "knobs": knobs.resolve(backend, tuning, "cpu", WORKLOAD.name),
+            "epochs": 1,
+            "data": str(self.folder / "data.safetensors"),
+            "described": descriptions.to_json(WORKLOAD),
+            "devices": devices,
+            "batch_norm": batch_norm,
+        }
+
+    def record(self, backend: str, tuning: str, devices: int = 1, batch_norm: str = "sync") -> Arrays:
+        key = backend, tuning, devices, batch_norm
+        if key not in self._made:
+            self._made[key] = recorded(self.child(backend), self.spec(*key), self.folder)
+        return self._made[key]
+
+    def close(self) -> None:
+        for child in self._children.values():
+            child.close()
+
+
+def recorded(child: Child, spec: Mapping[str, Any], folder: Path) -> Arrays:
+    """Return what a child records of two steps, by name."""
+    path = folder / "record.safetensors"
+    return recording.load(path, child.call("record", 300, spec=spec, steps=STEPS, path=str(path)))
+
+
+def distance(a: Arrays, b: Arrays) -> float:
+    """Return the largest relative distance of two records, all of whose names and shapes are the same."""
+    assert a.keys() == b.keys()
+    assert all(a[name].shape == b[name].shape for name in a)
+    return max(float(np.linalg.norm(a[name] - b[name]) / max(np.linalg.norm(b[name]), 1e-30)) for name in a)
