@@ -130,9 +130,9 @@ step_mnist-float32() {
 
 step_cifar() { precisions cifar-cnn --workload cifar-cnn --epochs 12; }
 
-step_resnet18() { precisions cifar-resnet18 torch:stock jax:stock --workload cifar-resnet18 --epochs 12; }
+step_resnet18() { precisions cifar-resnet18 torch:stock jax:stock --workload cifar-resnet18 --epochs 30; }
 
-large() { precisions "$1" torch:stock jax:stock --workload "$1" --batch-size 8; } # WORKLOAD
+large() { precisions "$1" torch:stock jax:stock --workload "$1"; } # WORKLOAD
 
 step_unet() { large unet; }
 

@@ -19,6 +19,8 @@ from compare.recording import Floor, Perturbation
 _STEPS = 3
 # Children of a contender that a GPU's memory holds: a float64 record of a large workload takes 6 GB of an H200's.
 _MOST_ON_A_GPU = 4
+# Cases are judged at the same time where there are so many cores for each: a large model's arrays take much memory.
+_CORES_OF_A_CASE = 5
 _NUMBERS = itertools.count()
 
 
@@ -36,14 +38,14 @@ def carry_out(
 ) -> None:
     """Have all evidence recorded and judged, and `more` jobs done beside it, by contender.
 
-    A case is judged as soon as it is recorded, in a thread, while the children go on.
+    A case is judged as soon as it is recorded, by threads, while the children go on.
     """
     queues = _queues(launcher, outcomes, evidence)
     for queue in queues:
         # The longest jobs early, but after the first, whose child is to have done nothing before.
         queue.jobs[1:1] = (more or {}).get(queue.outcome.contender.name, ())
-    with ThreadPoolExecutor(1) as thread:
-        judging = _Judging(launcher, outcomes, evidence, thread)
+    with ThreadPoolExecutor(jobs.share(_CORES_OF_A_CASE)) as threads:
+        judging = _Judging(launcher, outcomes, evidence, threads)
 
         def look(done: int, total: int) -> None:
             judging.look()
@@ -65,10 +67,10 @@ def _queues(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> list[
 
 
 class _Judging:
-    """Judges every contender against the baseline, case by case, in another thread."""
+    """Judges every contender against the baseline, case by case, in other threads."""
 
-    def __init__(self, launcher: Launcher, outcomes: Outcomes, evidence: Evidence, thread: Executor) -> None:
-        self._launcher, self._outcomes, self._evidence, self._thread = launcher, outcomes, evidence, thread
+    def __init__(self, launcher: Launcher, outcomes: Outcomes, evidence: Evidence, threads: Executor) -> None:
+        self._launcher, self._outcomes, self._evidence, self._threads = launcher, outcomes, evidence, threads
         self._found: dict[tuple[str, Case], Future[Certificate]] = {}
 
     def look(self) -> None:
@@ -77,7 +79,7 @@ class _Judging:
         for case, outcome in itertools.product(evidence.cases, self._outcomes.contenders[1:]):
             names = tuple(side.contender.name for side in (baseline, outcome))
             if (names[1], case) not in self._found and evidence.is_whole(case, names):
-                judged = self._thread.submit(
+                judged = self._threads.submit(
                     _judged, self._launcher, self._outcomes, (baseline, outcome), case, evidence
                 )
                 self._found[names[1], case] = judged

@@ -134,6 +134,7 @@ def _agreement(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "gates": [],
         "first_mismatch": None,
         "accuracies": outcomes.accuracies,
+        "twin_accuracies": outcomes.twin_accuracies,
         "trajectory": {
             name: {"loss": _finite(curves.own), "envelope": _finite(curves.envelope)}
             for name, curves in outcomes.curves.items()

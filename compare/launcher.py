@@ -59,6 +59,7 @@ class Outcomes:
     curves: dict[str, Curves] = field(default_factory=dict[str, Curves])
     pairing: Pairing | None = None
     accuracies: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    twin_accuracies: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     design: str = "alternating"
     design_reason: str | None = None
     rounds: list[Round] = field(default_factory=list[Round])

@@ -15,13 +15,15 @@ def initial(session: Session, spec: RunSpec) -> Arrays:
     return weights.initial(session.signature(), spec.seed) if spec.weights is None else weights.loaded(spec.weights)
 
 
-def train(session: Session, spec: RunSpec, train: Batch, test: Batch) -> dict[str, Any]:
-    """Train from the initial weights for the spec's epochs.
+def train(
+    session: Session, spec: RunSpec, train: Batch, test: Batch, roundoff: float, generation: int
+) -> dict[str, Any]:
+    """Train from the initial weights, moved as `losses` moves them, for the spec's epochs.
 
     Returns `loss`, the mean of each epoch (None where not finite), `train_accuracy` and `test_accuracy` at the end: the
     part of all labels, one an image or one a pixel, that were met.
     """
-    session.assign(initial(session, spec))
+    session.assign(_moved(session, spec, roundoff, generation))
     return {
         "loss": [finite(found.mean()) for found in _epochs(session, spec, train)],
         "train_accuracy": _accuracy(session, train, spec.batch_size),
@@ -35,11 +37,7 @@ def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, gener
     Every initial weight is moved by a relative `roundoff`, up or down at random; `generation` fixes the signs, and 0
     moves nothing.
     """
-    start = initial(session, spec)
-    if generation:
-        random = np.random.default_rng((spec.seed, generation))
-        start = {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
-    session.assign(start)
+    session.assign(_moved(session, spec, roundoff, generation))
     return [finite(loss) for found in _epochs(session, spec, train) for loss in found]
 
 
@@ -51,6 +49,14 @@ def epoch(spec: RunSpec, train: Batch, number: int) -> list[Batch]:
 def finite(value: float | Array) -> float | None:
     """Return a number that JSON can carry: None for NaN and infinity."""
     return float(value) if np.isfinite(value) else None
+
+
+def _moved(session: Session, spec: RunSpec, roundoff: float, generation: int) -> Arrays:
+    start = initial(session, spec)
+    if not generation:
+        return start
+    random = np.random.default_rng((spec.seed, generation))
+    return {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
 
 
 def _epochs(session: Session, spec: RunSpec, train: Batch) -> Iterator[Array]:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import setitem
 from typing import Any
@@ -16,6 +16,7 @@ from compare.agreement.trajectory import Curves
 from compare.data import store
 from compare.jobs import Command, Job, share
 from compare.launcher import Launcher, Outcome, Outcomes
+from compare.plan import Plan
 
 TWINS = 5
 # Values of a batch of images with which a GPU has memory for several training runs at once: 682 CIFAR images.
@@ -24,11 +25,15 @@ _MOST_VALUES = 2**21
 
 @dataclass
 class Runs:
-    """What the training runs of each contender found: losses by twin, 0 its own run, and test accuracy by seed."""
+    """What the training runs of each contender found: losses by twin, 0 its own run, and test accuracy by seed.
+
+    `twins` are the accuracies of one one-ulp twin a seed, for the contenders of which they were asked.
+    """
 
     seeds: Sequence[int]
     losses: dict[str, dict[int, list[float | None]]]
     accuracies: dict[str, dict[int, float]]
+    twins: dict[str, dict[int, float]] = field(default_factory=dict[str, dict[int, float]])
 
     @classmethod
     def of(cls, launcher: Launcher, outcomes: Outcomes, seeds: int) -> "Runs":
@@ -45,6 +50,11 @@ class Runs:
         """Whether all runs of a contender have ended."""
         return len(self.losses[name]) == TWINS + 1 and len(self.accuracies[name]) == len(self.seeds)
 
+    def over_seeds(self, accuracies: dict[str, dict[int, float]]) -> dict[str, list[float]]:
+        """Return the accuracies of contenders that have one of every seed, in the order of seeds."""
+        every = {name: found for name, found in accuracies.items() if len(found) == len(self.seeds)}
+        return {name: [found[seed] for seed in self.seeds] for name, found in every.items()}
+
     def curves(self, name: str) -> Curves:
         """Return a contender's losses beside its perturbed twins'."""
         losses = np.array([self.losses[name][twin] for twin in range(TWINS + 1)], np.float64)  # None becomes NaN
@@ -58,25 +68,66 @@ def jobs(launcher: Launcher, outcomes: Outcomes, runs: Runs) -> dict[str, list[J
     return {outcome.contender.name: _jobs(launcher, outcome, runs, apart) for outcome in outcomes.alive}
 
 
+def twin_jobs(launcher: Launcher, outcomes: Outcomes, runs: Runs) -> dict[str, list[Job]]:
+    """Return one more training run a seed, from one ulp beside, where accuracies are not equivalent without.
+
+    It is needed of both sides. Later runs of the same children, so one job a contender.
+    """
+    found, baseline = runs.over_seeds(runs.accuracies), outcomes.contenders[0].contender.name
+    unlike = [
+        name
+        for name in found
+        if baseline in found and not trajectory.accuracy_gate(found[baseline], found[name]).passed
+    ]
+    asked = [each for each in outcomes.alive if unlike and each.contender.name in (baseline, *unlike)]
+    made: dict[str, list[Job]] = {}
+    for outcome in asked:
+        kept = runs.twins[outcome.contender.name] = {}
+        commands = [
+            command
+            for seed in runs.seeds
+            for command in (
+                _opened(launcher, outcome, seed),
+                Command(
+                    "train",
+                    {"roundoff": _ulp(launcher.plan), "generation": 1},
+                    "train",
+                    partial(_keep_accuracy, kept, seed),
+                ),
+            )
+        ]
+        made[outcome.contender.name] = [Job("trajectory", commands, spares=True)]
+    return made
+
+
+def _keep_accuracy(kept: dict[int, float], seed: int, found: dict[str, Any]) -> None:
+    kept[seed] = found["test_accuracy"]
+
+
+def _ulp(plan: Plan) -> float:
+    return 2 * referee.ROUNDOFF.get(plan.precision, 2.0**-53)
+
+
+def _opened(launcher: Launcher, outcome: Outcome, seed: int) -> Command:
+    if seed == launcher.plan.seed:
+        return Command("open", {"spec": launcher.spec(outcome)}, "open", partial(setattr, outcome, "opened"))
+    spec = launcher.spec(outcome, seed=seed, data=str(launcher.seeded(seed)))
+    return Command("open", {"spec": spec}, "open", lambda _: None)
+
+
 def _jobs(launcher: Launcher, outcome: Outcome, runs: Runs, apart: bool) -> list[Job]:
     plan, name = launcher.plan, outcome.contender.name
-    ulp = 2 * referee.ROUNDOFF.get(plan.precision, 2.0**-53)
-
-    def opened(seed: int) -> Command:
-        if seed == plan.seed:
-            return Command("open", {"spec": launcher.spec(outcome)}, "open", partial(setattr, outcome, "opened"))
-        spec = launcher.spec(outcome, seed=seed, data=str(launcher.seeded(seed)))
-        return Command("open", {"spec": spec}, "open", lambda _: None)
+    opened = partial(_opened, launcher, outcome)
 
     def losses(twin: int) -> Command:
         keep = partial(setitem, runs.losses[name], twin)
-        return Command("losses", {"roundoff": ulp, "generation": twin}, "train", keep)
+        return Command("losses", {"roundoff": _ulp(plan), "generation": twin}, "train", keep)
 
     def trained(seed: int) -> Command:
         def keep(found: dict[str, Any]) -> None:
             if seed == plan.seed:
                 outcome.training = found
-            runs.accuracies[name][seed] = found["test_accuracy"]
+            _keep_accuracy(runs.accuracies[name], seed, found)
 
         return Command("train", {}, "train", keep)
 
@@ -91,14 +142,14 @@ def _jobs(launcher: Launcher, outcome: Outcome, runs: Runs, apart: bool) -> list
 
 def judge(outcomes: Outcomes, runs: Runs) -> None:
     """Add the trajectory and accuracy gates to every contender's certificate."""
-    whole = [name for name in runs.losses if runs.is_whole(name)]
-    curves = {name: runs.curves(name) for name in whole}
-    accuracies = {name: [runs.accuracies[name][seed] for seed in runs.seeds] for name in whole}
+    curves = {name: runs.curves(name) for name in runs.losses if runs.is_whole(name)}
+    accuracies, twins = runs.over_seeds(runs.accuracies), runs.over_seeds(runs.twins)
     a = outcomes.contenders[0].contender.name
     for b, made in outcomes.certificates.items():
         if a in curves and b in curves:
-            gates = trajectory.gate(curves[a], curves[b]), trajectory.accuracy_gate(accuracies[a], accuracies[b])
-            outcomes.certificates[b] = made.extended(gates)
+            beside = [(accuracies[name], twins[name]) for name in (a, b) if name in twins]
+            accuracy = trajectory.accuracy_gate(accuracies[a], accuracies[b], beside)
+            outcomes.certificates[b] = made.extended((trajectory.gate(curves[a], curves[b]), accuracy))
         else:
             outcomes.certificates[b] = replace(made, complete=False)
-    outcomes.curves, outcomes.accuracies = curves, accuracies
+    outcomes.curves, outcomes.accuracies, outcomes.twin_accuracies = curves, accuracies, twins

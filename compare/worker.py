@@ -145,12 +145,12 @@ class Worker:
         memory.reset_peak()
         self._ballast = self._backend.ballast(size, device)
 
-    def train(self) -> dict[str, Any]:
-        """Train from the initial weights for the spec's epochs; return losses by epoch and accuracies."""
-        return training.train(self._open_session, self._spec, self._train, self._test)
+    def train(self, roundoff: float = 0.0, generation: int = 0) -> dict[str, Any]:
+        """Train for the spec's epochs, from weights moved as by `losses`; return losses by epoch and accuracies."""
+        return training.train(self._open_session, self._spec, self._train, self._test, roundoff, generation)
 
     def losses(self, roundoff: float, generation: int) -> list[float | None]:
-        """Train as `train` does, but from weights moved by a relative `roundoff`, and return the loss of every step."""
+        """Train from weights moved by a relative `roundoff`, if at all, and return the loss of every step."""
         return training.losses(self._open_session, self._spec, self._train, roundoff, generation)
 
     def record(self, spec: dict[str, Any], steps: int, path: str) -> list[str]:

@@ -98,16 +98,21 @@ def _of_sides(result: Object, pair: Object) -> dict[str, Gate]:
         found["settings"] = settings.gate(*(known[name] for name in names))
     accuracies, curves = result["agreement"].get("accuracies", {}), result["agreement"].get("trajectory", {})
     if all(name in accuracies for name in names):
-        found["accuracy"] = _accuracy(*(accuracies[name] for name in names))
+        twins = result["agreement"].get("twin_accuracies", {})
+        beside = [(accuracies[name], twins[name]) for name in names if name in twins]
+        found["accuracy"] = _accuracy(accuracies[names[0]], accuracies[names[1]], beside)
     if all(name in curves for name in names):
         found["trajectory"] = _trajectory(*(curves[name] for name in names))
     return found
 
 
-def _accuracy(baseline: Sequence[float], contender: Sequence[float]) -> Gate:
-    if len(baseline) != len(contender) or len(baseline) < verdicts.LEAST_ROUNDS:
+def _accuracy(
+    baseline: Sequence[float], contender: Sequence[float], twins: Sequence[tuple[Sequence[float], Sequence[float]]]
+) -> Gate:
+    lengths = {len(each) for each in (baseline, contender, *(twin for _, twin in twins))}
+    if len(lengths) > 1 or len(baseline) < verdicts.LEAST_ROUNDS:
         return Gate("accuracy", None, trajectory.ACCURACY_MARGIN, False, None)
-    return trajectory.accuracy_gate(baseline, contender)
+    return trajectory.accuracy_gate(baseline, contender, twins)
 
 
 def _trajectory(*sides: Object) -> Gate:

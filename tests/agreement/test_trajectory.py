@@ -112,6 +112,18 @@ def test_the_far_end_of_the_interval_counts(sign: int):
     assert not found.passed
 
 
+@pytest.mark.parametrize(
+    ("twin", "limit", "passes"),
+    [(0.0, 0.01, False), (0.003, 0.01, False), (0.02, 0.06, False), (0.04, 0.12, True)],
+)
+def test_accuracies_may_differ_by_as_much_as_an_ulp_of_the_weights_makes(twin: float, limit: float, passes: bool):
+    baseline, contender = [0.5, 0.625, 0.75], [0.6, 0.725, 0.85]
+    steady, unsteady = (baseline, baseline), (contender, [accuracy + twin for accuracy in contender])
+    found = trajectory.accuracy_gate(baseline, contender, [steady, unsteady])
+    assert (found.limit, found.passed) == (pytest.approx(limit), passes)
+    assert found.worst_tensor == "test accuracy, 3 seeds" + (", by one-ulp twins" if limit > 0.01 else "")
+
+
 def test_accuracies_are_paired_by_seed():
     baseline = [0.5, 0.7, 0.9]
     assert trajectory.accuracy_gate(baseline, baseline).value == 0

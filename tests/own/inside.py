@@ -26,7 +26,9 @@ class Inside:
 
     pid = 0
 
-    def __init__(self, name: str, package: str, environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, name: str, package: str, environment: Mapping[str, str], folder: Path, share: None = None
+    ) -> None:
         del name, environment, folder
         self._backend: Backend = importlib.import_module(f"{package}.backend").BACKEND
         self._worker = Worker(self._backend, time.perf_counter)

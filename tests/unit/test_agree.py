@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from compare import recording
+from compare.agreement import trajectory
 from tests.unit.stage import Result, Stage, exit_code
 
 GATES = ["semantic", "scaling", "precision", "trajectory", "accuracy", "settings"]
@@ -173,6 +174,18 @@ def test_children_that_share_the_jobs_find_what_one_finds(stage: Stage) -> None:
     assert {call[1] for call in stage.calls("inspect") if call[0] == "fake"} >= {"1", "2", "3"}
     for key in ("pairs", "gates", "accuracies", "trajectory"):
         assert shared["agreement"][key] == alone["agreement"][key]
+
+
+def test_accuracies_that_are_not_equivalent_are_held_against_one_ulp_twins(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stage.agree()["agreement"]["twin_accuracies"] == {}
+    monkeypatch.setattr(trajectory, "ACCURACY_MARGIN", -1.0)
+    result = stage.agree("fake", "other")
+    found = result["agreement"]["twin_accuracies"]
+    assert {name: len(accuracies) for name, accuracies in found.items()} == {"fake": 2, "other": 2}
+    assert gate(result, "accuracy")["worst_tensor"] == "test accuracy, 2 seeds, by one-ulp twins"
+    assert gate(result, "accuracy")["passed"]
 
 
 def test_a_contender_that_leaves_steps_out_fails_the_trajectory(stage: Stage) -> None:
