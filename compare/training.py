@@ -16,7 +16,7 @@ def initial(session: Session, spec: RunSpec) -> Arrays:
 
 
 def train(
-    session: Session, spec: RunSpec, train: Batch, test: Batch, roundoff: float, generation: int
+    session: Session, spec: RunSpec, train: Batch, test: Batch, roundoff: float = 0.0, generation: int = 0
 ) -> dict[str, Any]:
     """Train from the initial weights, moved as `losses` moves them, for the spec's epochs.
 
