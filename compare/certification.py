@@ -17,8 +17,8 @@ from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.recording import Floor, Perturbation
 
 _STEPS = 3
-# Children of a contender that a GPU's memory holds: a float64 record of a large workload takes 6 GB of an H200's.
-_MOST_ON_A_GPU = 4
+# Children of a contender at a time: a GPU's memory holds four, a float64 record of a large workload takes 6 GB of it.
+MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 4}
 # Cases are judged at the same time where there are so many cores for each: a large model's arrays take much memory.
 _CORES_OF_A_CASE = 5
 _NUMBERS = itertools.count()
@@ -59,9 +59,12 @@ def _queues(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> list[
     """Return what is to be recorded of every contender that is alive."""
     alive, baseline = outcomes.alive, outcomes.contenders[0]
     children = jobs.share(len(alive) * launcher.plan.devices)
-    most = _MOST_ON_A_GPU if launcher.plan.device == "cuda" else None
     return [
-        Queue(outcome, list(_jobs(launcher, outcome, outcome is baseline, evidence, children > 1)), most)
+        Queue(
+            outcome,
+            list(_jobs(launcher, outcome, outcome is baseline, evidence, children > 1)),
+            MOST_CHILDREN[launcher.plan.device],
+        )
         for outcome in alive
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from compare import contenders, knobs, plan
+from compare import certification, contenders, knobs, plan
 from compare.measure import voiding
 from compare.plan import Plan
 from tests.fakebackend import BACKENDS
@@ -32,16 +32,17 @@ def register(
     monkeypatch: pytest.MonkeyPatch,
     folder: Path,
     behaviours: Mapping[str, Mapping[str, Any]] | None = None,
-    cores: int = 2,
+    children: int = 1,
 ) -> None:
-    """Let this process know the fake backends, scripted by name, and take the machine for one of so many cores."""
+    """Let this process know the fake backends, scripted by name; so many children of each make a certificate."""
     for name, value in BACKENDS.items():
         monkeypatch.setitem(contenders.BACKENDS, name, value)
         monkeypatch.setitem(knobs.PARALLEL, name, ("ddp",))
     # Scripted time does not mind other programs.
     monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
     # On every machine the same, because scripts number a backend's processes.
-    monkeypatch.setattr("compare.environment.cores", lambda: cores)
+    monkeypatch.setattr("compare.environment.cores", lambda: 2 * children)
+    monkeypatch.setitem(certification.MOST_CHILDREN, "cpu", children)
     for name, value in environment(folder, behaviours or {}).items():
         monkeypatch.setenv(name, value)
 

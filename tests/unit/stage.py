@@ -29,9 +29,9 @@ class Stage:
         return _kept(result, plan.out)
 
     def agree(
-        self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, cores: int = 1, **changes: Any
+        self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, children: int = 1, **changes: Any
     ) -> Result:
-        plans.register(self._monkeypatch, self.folder, script, cores)
+        plans.register(self._monkeypatch, self.folder, script, children)
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), rounds=None, **changes)
         outcomes = runner.agree(plan, seeds, lambda *step: self.progress.append(step))
         assert not plans.remaining(plans.started(self.folder), within=0.5)

@@ -170,7 +170,7 @@ def test_of_three_contenders_one_that_fails_in_training_leaves_the_others_certif
 
 
 def test_children_that_share_the_jobs_find_what_one_finds(stage: Stage) -> None:
-    alone, shared = stage.agree(cores=1), stage.agree(cores=6)
+    alone, shared = stage.agree(), stage.agree(children=3)
     assert {call[1] for call in stage.calls("inspect") if call[0] == "fake"} >= {"1", "2", "3"}
     for key in ("pairs", "gates", "accuracies", "trajectory"):
         assert shared["agreement"][key] == alone["agreement"][key]

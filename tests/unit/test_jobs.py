@@ -51,7 +51,8 @@ class Scripted:
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
-    plans.register(monkeypatch, tmp_path, cores=1)
+    plans.register(monkeypatch, tmp_path)
+    monkeypatch.setattr(environment, "cores", lambda: 1)
     Scripted.said, Scripted.environments = [], []
     monkeypatch.setattr(launcher, "Child", Scripted)
     monkeypatch.setattr(jobs.time, "sleep", lambda _: None)

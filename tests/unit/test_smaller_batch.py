@@ -35,7 +35,7 @@ def test_the_batch_that_trains_is_one_of_equal_parts_on_every_device(stage: Stag
 def test_only_batches_down_to_the_one_that_trains_are_tried(stage: Stage) -> None:
     stage.agree(script={"other": {"most_images": 20}})
     processes = {process for name, process, *_ in stage.calls("open") if name == "other"}
-    assert processes == {"0", "1", "2"}  # the certificate's, then 32 and 16 images
+    assert processes == {"0", "1", "2", "3"}  # of training and certificate, then 32 and 16 images
     assert [phase for phase, *_ in stage.progress if "smaller" in phase] == ["smaller batches for other"]
 
 
