@@ -136,7 +136,7 @@ BUGS = (
         "torch",
         "unet",
         plants.clip_before_unscaling,
-        "step1/update/down.1.last.norm.scale: the contender's",
+        "step1/update/up.0.convs.last.norm.scale: the contender's",
         "more than rounding",
         precision="float16",
     ),
