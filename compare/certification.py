@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from compare import jobs, recording
+from compare import environment, jobs, recording
 from compare.agreement import allowances, certificate, settings
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
@@ -44,7 +44,7 @@ def carry_out(
     for queue in queues:
         # The longest jobs early, but after the first, whose child is to have done nothing before.
         queue.jobs[1:1] = (more or {}).get(queue.outcome.contender.name, ())
-    with ThreadPoolExecutor(jobs.share(_CORES_OF_A_CASE)) as threads:
+    with ThreadPoolExecutor(max(1, environment.cores() // _CORES_OF_A_CASE)) as threads:
         judging = _Judging(launcher, outcomes, evidence, threads)
 
         def look(done: int, total: int) -> None:
@@ -57,15 +57,11 @@ def carry_out(
 
 def _queues(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> list[Queue]:
     """Return what is to be recorded of every contender that is alive."""
-    alive, baseline = outcomes.alive, outcomes.contenders[0]
-    children = jobs.share(len(alive) * launcher.plan.devices)
+    baseline = outcomes.contenders[0]
+    parted, most = jobs.may_be_shared(launcher, outcomes), MOST_CHILDREN[launcher.plan.device]
     return [
-        Queue(
-            outcome,
-            list(_jobs(launcher, outcome, outcome is baseline, evidence, children > 1)),
-            MOST_CHILDREN[launcher.plan.device],
-        )
-        for outcome in alive
+        Queue(outcome, list(_jobs(launcher, outcome, outcome is baseline, evidence, parted)), most)
+        for outcome in outcomes.alive
     ]
 
 

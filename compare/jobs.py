@@ -8,7 +8,7 @@ from typing import Any
 from compare import environment
 from compare.child import Child
 from compare.interface import ContenderFailed
-from compare.launcher import Launcher, Outcome
+from compare.launcher import Launcher, Outcome, Outcomes
 
 _POLL_SECONDS = 0.02
 
@@ -51,9 +51,9 @@ class Queue:
         return bool(self.jobs) and self.outcome.status == "ok"
 
 
-def share(parties: int) -> int:
-    """Return how many of the cores each of so many parties has, at least one."""
-    return max(1, environment.cores() // max(1, parties))
+def may_be_shared(launcher: Launcher, outcomes: Outcomes) -> bool:
+    """Whether there are cores for several children of every contender, with a process on each device."""
+    return environment.cores() >= 2 * len(outcomes.alive) * launcher.plan.devices
 
 
 def carry_out(launcher: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None]) -> None:

@@ -138,7 +138,7 @@ class Launcher:
         )
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # report no compile time, and keep their programs from run to run.
-        kept = purpose in ("matching", "certificate", "trajectory")
+        kept = purpose in ("matching", "certificate")
         named = f"cache-{contender.name}"
         if purpose == "matching":
             added |= variables.matching_environment(contender.backend)

@@ -15,7 +15,6 @@ from compare.child import Child
 from compare.data import store
 from compare.evidence import Evidence
 from compare.fitting import smaller
-from compare.jobs import Queue
 from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.measure import energy, telemetry, voiding
 from compare.pairing.found import Pairing
@@ -58,10 +57,8 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
         runs = trajectories.Runs.of(launcher, outcomes, seeds)
         training = trajectories.jobs(launcher, outcomes, runs)
         certification.carry_out(launcher, outcomes, found, partial(progress, "certify and train"), training)
-        twins = trajectories.twin_jobs(launcher, outcomes, runs)
-        queues = [Queue(each, twins[each.contender.name]) for each in outcomes.alive if each.contender.name in twins]
-        if queues:
-            jobs.carry_out(launcher, queues, partial(progress, "train one-ulp twins"))
+        if twins := trajectories.twins(launcher, outcomes, runs):
+            jobs.carry_out(launcher, twins, partial(progress, "train one-ulp twins"))
         trajectories.judge(outcomes, runs)
         certification.certify_settings(outcomes)
         _advise(launcher.plan, outcomes, progress)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import setitem
@@ -14,7 +14,7 @@ from compare import data
 from compare.agreement import referee, trajectory
 from compare.agreement.trajectory import Curves
 from compare.data import store
-from compare.jobs import Command, Job, share
+from compare.jobs import Command, Job, Queue, may_be_shared
 from compare.launcher import Launcher, Outcome, Outcomes
 from compare.plan import Plan
 
@@ -64,48 +64,45 @@ class Runs:
 def jobs(launcher: Launcher, outcomes: Outcomes, runs: Runs) -> dict[str, list[Job]]:
     """Return the training runs by contender: one job, or one each where children share them and memory holds them."""
     values = launcher.plan.batch_size * math.prod(launcher.plan.workload.model.image)
-    apart = share(len(outcomes.alive) * launcher.plan.devices) > 1 and values <= _MOST_VALUES
+    apart = may_be_shared(launcher, outcomes) and values <= _MOST_VALUES
     return {outcome.contender.name: _jobs(launcher, outcome, runs, apart) for outcome in outcomes.alive}
 
 
-def twin_jobs(launcher: Launcher, outcomes: Outcomes, runs: Runs) -> dict[str, list[Job]]:
-    """Return one more training run a seed, from one ulp beside, where accuracies are not equivalent without.
-
-    It is needed of both sides. Later runs of the same children, so one job a contender.
-    """
+def twins(launcher: Launcher, outcomes: Outcomes, runs: Runs) -> list[Queue]:
+    """Return one more training run a seed, from one ulp beside, of both sides whose accuracies are not equivalent."""
     found, baseline = runs.over_seeds(runs.accuracies), outcomes.contenders[0].contender.name
-    unlike = [
-        name
-        for name in found
-        if baseline in found and not trajectory.accuracy_gate(found[baseline], found[name]).passed
-    ]
-    asked = [each for each in outcomes.alive if unlike and each.contender.name in (baseline, *unlike)]
-    made: dict[str, list[Job]] = {}
-    for outcome in asked:
-        kept = runs.twins[outcome.contender.name] = {}
-        commands = [
-            command
-            for seed in runs.seeds
-            for command in (
-                _opened(launcher, outcome, seed),
-                Command(
-                    "train",
-                    {"roundoff": _ulp(launcher.plan), "generation": 1},
-                    "train",
-                    partial(_keep_accuracy, kept, seed),
-                ),
-            )
-        ]
-        made[outcome.contender.name] = [Job("trajectory", commands, spares=True)]
-    return made
+    own = found.get(baseline)
+    unlike = {name for name, each in found.items() if own and not trajectory.accuracy_gate(own, each).passed}
+    moved, queues = _moved(launcher.plan, 1), list[Queue]()
+    for outcome in outcomes.alive:
+        if unlike and outcome.contender.name in {baseline, *unlike}:
+            kept = runs.twins[outcome.contender.name] = {}
+            commands = list[Command]()
+            for seed in runs.seeds:
+                commands += _trained(launcher, outcome, seed, partial(_keep_accuracy, kept, seed), moved)
+            queues.append(Queue(outcome, [Job("trajectory", commands, spares=True)]))
+    return queues
 
 
-def _keep_accuracy(kept: dict[int, float], seed: int, found: dict[str, Any]) -> None:
-    kept[seed] = found["test_accuracy"]
+def _jobs(launcher: Launcher, outcome: Outcome, runs: Runs, apart: bool) -> list[Job]:
+    plan, name = launcher.plan, outcome.contender.name
 
+    def losses(twin: int) -> Command:
+        return Command("losses", _moved(plan, twin), "train", partial(setitem, runs.losses[name], twin))
 
-def _ulp(plan: Plan) -> float:
-    return 2 * referee.ROUNDOFF.get(plan.precision, 2.0**-53)
+    def keep(seed: int, found: dict[str, Any]) -> None:
+        if seed == plan.seed:
+            outcome.training = found
+        _keep_accuracy(runs.accuracies[name], seed, found)
+
+    opened = _opened(launcher, outcome, plan.seed)
+    own = [opened, losses(0), Command("settings", {}, "open", partial(setattr, outcome, "settings"))]
+    of_twins = [[opened, losses(twin)] for twin in range(1, TWINS + 1)]
+    of_seeds = [_trained(launcher, outcome, seed, partial(keep, seed), {}) for seed in runs.seeds]
+    parts = [own, *of_twins, *of_seeds]
+    if not apart:  # one after the other, in the session that is open
+        parts = [[*own, *(command for _, command in of_twins), *itertools.chain(*of_seeds)]]
+    return [Job("trajectory", commands, spares=True) for commands in parts]
 
 
 def _opened(launcher: Launcher, outcome: Outcome, seed: int) -> Command:
@@ -115,41 +112,31 @@ def _opened(launcher: Launcher, outcome: Outcome, seed: int) -> Command:
     return Command("open", {"spec": spec}, "open", lambda _: None)
 
 
-def _jobs(launcher: Launcher, outcome: Outcome, runs: Runs, apart: bool) -> list[Job]:
-    plan, name = launcher.plan, outcome.contender.name
-    opened = partial(_opened, launcher, outcome)
+def _trained(
+    launcher: Launcher, outcome: Outcome, seed: int, keep: Callable[[Any], None], moved: dict[str, Any]
+) -> list[Command]:
+    return [_opened(launcher, outcome, seed), Command("train", moved, "train", keep)]
 
-    def losses(twin: int) -> Command:
-        keep = partial(setitem, runs.losses[name], twin)
-        return Command("losses", {"roundoff": _ulp(plan), "generation": twin}, "train", keep)
 
-    def trained(seed: int) -> Command:
-        def keep(found: dict[str, Any]) -> None:
-            if seed == plan.seed:
-                outcome.training = found
-            _keep_accuracy(runs.accuracies[name], seed, found)
+def _moved(plan: Plan, twin: int) -> dict[str, Any]:
+    """Return the arguments of a run from weights that one ulp of the precision has moved; twin 0 is not moved."""
+    return {"roundoff": 2 * referee.ROUNDOFF.get(plan.precision, 2.0**-53), "generation": twin}
 
-        return Command("train", {}, "train", keep)
 
-    settings = Command("settings", {}, "open", partial(setattr, outcome, "settings"))
-    own, *twins = ([losses(twin)] for twin in range(TWINS + 1))
-    of_seeds = [[opened(seed), trained(seed)] for seed in runs.seeds]
-    parts = [[opened(plan.seed), *own, settings], *([opened(plan.seed), *twin] for twin in twins), *of_seeds]
-    if not apart:
-        parts = [[opened(plan.seed), *own, settings, *itertools.chain(*twins, *of_seeds)]]
-    return [Job("trajectory", commands, spares=True) for commands in parts]
+def _keep_accuracy(kept: dict[int, float], seed: int, found: dict[str, Any]) -> None:
+    kept[seed] = found["test_accuracy"]
 
 
 def judge(outcomes: Outcomes, runs: Runs) -> None:
     """Add the trajectory and accuracy gates to every contender's certificate."""
     curves = {name: runs.curves(name) for name in runs.losses if runs.is_whole(name)}
-    accuracies, twins = runs.over_seeds(runs.accuracies), runs.over_seeds(runs.twins)
+    accuracies, of_twins = runs.over_seeds(runs.accuracies), runs.over_seeds(runs.twins)
     a = outcomes.contenders[0].contender.name
     for b, made in outcomes.certificates.items():
         if a in curves and b in curves:
-            beside = [(accuracies[name], twins[name]) for name in (a, b) if name in twins]
+            beside = [(accuracies[name], of_twins[name]) for name in (a, b) if name in of_twins]
             accuracy = trajectory.accuracy_gate(accuracies[a], accuracies[b], beside)
             outcomes.certificates[b] = made.extended((trajectory.gate(curves[a], curves[b]), accuracy))
         else:
             outcomes.certificates[b] = replace(made, complete=False)
-    outcomes.curves, outcomes.accuracies, outcomes.twin_accuracies = curves, accuracies, twins
+    outcomes.curves, outcomes.accuracies, outcomes.twin_accuracies = curves, accuracies, of_twins

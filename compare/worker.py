@@ -15,9 +15,9 @@ import numpy as np
 
 from compare import descriptions, family, protocol, recording, training, weights
 from compare.data import store
-from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session, first_line
+from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session
 from compare.machines import rank
-from compare.machines.crew import Crew
+from compare.machines.crew import Crew, last_words
 from compare.measure import limit, memory, warmup
 from compare.measure.planted import Planted, occupy
 from compare.recording import Perturbation
@@ -254,11 +254,10 @@ def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> prot
             raise ValueError(f"unknown command {command!r}")
         return {"value": getattr(worker, command)(**message)}
     except Refused as error:
-        return {"error": {"status": "refused", "reason": str(error)}}
+        return {"error": {"status": "refused", "reason": str(error)}}  # with all its lines
     except Exception as error:
         traceback.print_exc()
-        status = "oom" if isinstance(error, MemoryError) or backend.out_of_memory(error) else "crash"
-        return {"error": {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}}
+        return {"error": last_words(backend.out_of_memory, error)}
 
 
 def _is_buffer(name: str) -> bool:

@@ -120,8 +120,8 @@ def coarseness(name: str, record: Arrays) -> float:
     if initial is None or "/gradient/" in name:
         return 1.0
     change = record[name] - initial if "/buffer/" in name else record[name]
-    size = float(np.linalg.norm(change))
-    return max(1.0, float(np.linalg.norm(initial)) / size) if size else 1.0
+    size = norm(change)
+    return max(1.0, norm(initial) / size) if size else 1.0
 
 
 def in_execution_order(names: Sequence[str]) -> list[str]:

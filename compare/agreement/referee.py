@@ -195,12 +195,12 @@ def _undecided(update: Array, gradient: Array, floor: float, normalised: bool) -
     Lost is what is less than four standard deviations of the error that the gradient may have, taken as equal in all
     elements; parts are of the Euclidean norm.
     """
-    whole, moved = float(np.linalg.norm(gradient)), float(np.linalg.norm(update))
+    whole, moved = norm(gradient), norm(update)
     if not whole or not moved:
         return 0.0
     lost = np.abs(gradient) < _LOST * PRECISION_LIMIT * floor * whole / math.sqrt(gradient.size)
     steps = np.full_like(update, np.abs(update).max()) if normalised else update
-    excess = float(np.linalg.norm(steps[lost])) / moved - float(np.linalg.norm(gradient[lost])) / whole
+    excess = norm(steps[lost]) / moved - norm(gradient[lost]) / whole
     return max(0.0, 2 * excess)
 
 

@@ -94,9 +94,12 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def last_words(crew: Crew, error: Exception) -> Message:
-    """Return what a process says of an error that ends it: a contender's status and a reason."""
+def last_words(out_of_memory: Callable[[BaseException], bool], error: Exception) -> Message:
+    """Return what a process says of its error: a contender's status and a reason.
+
+    `out_of_memory` is that of `compare.interface.Backend`.
+    """
     if isinstance(error, Refused):
         return {"status": "refused", "reason": first_line(error)}
-    status = "oom" if isinstance(error, MemoryError) or crew.out_of_memory(error) else "crash"
+    status = "oom" if isinstance(error, MemoryError) or out_of_memory(error) else "crash"
     return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}

@@ -63,6 +63,6 @@ def _end(kind: Crew, first: Wire, error: Exception) -> None:
     if not isinstance(error, EOFError):
         traceback.print_exception(error)
         with contextlib.suppress(OSError):
-            first.send(last_words(kind, error))
+            first.send(last_words(kind.out_of_memory, error))
         sys.stderr.flush()
     os._exit(1)

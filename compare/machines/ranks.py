@@ -164,7 +164,7 @@ class Ranks:
     def _ended(self, rank: int) -> Ended:
         def end(error: Exception) -> None:
             """End this process, which may be waiting for that one in an exchange, once there was time to say why."""
-            told = {"ended": True} if isinstance(error, EOFError) else crew.last_words(self._crew, error)
+            told = {"ended": True} if isinstance(error, EOFError) else crew.last_words(self._crew.out_of_memory, error)
             self._answers.put((rank, told, {}))
             time.sleep(2 * _WORDS_LAST_SECONDS)
             words = f": {self._words[rank]}" if rank in self._words else ""
