@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from compare import environment, jobs, recording
+from compare import environment, jobs
 from compare.agreement import allowances, certificate, settings
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
@@ -82,6 +82,7 @@ class _Judging:
                     _judged, self._launcher, self._outcomes, (baseline, outcome), case, evidence
                 )
                 self._found[names[1], case] = judged
+        self._forget()
 
     def conclude(self) -> None:
         """Give its certificate to every contender of which, as of the baseline, all has been recorded."""
@@ -96,6 +97,15 @@ class _Judging:
             made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
             pairing = self._outcomes.pairing
             self._outcomes.certificates[name] = made if pairing is None else pairing.explained(made)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Delete what is judged. A first case that was recorded twice stays: it is compared with itself in the end."""
+        first = 1 if self._launcher.plan.deterministic else 0
+        for case in list(self._evidence.cases)[first:]:
+            found = [self._found.get((outcome.contender.name, case)) for outcome in self._outcomes.contenders[1:]]
+            if all(each is not None and each.done() for each in found):
+                self._evidence.forget(case)
 
 
 def certify_settings(outcomes: Outcomes) -> None:
@@ -124,7 +134,8 @@ def _comparable(
 ) -> list[dict[str, Arrays]]:
     """Return both sides' records by precision, with the differences that are accepted taken out of them."""
     records = [
-        {precision: load() for precision, load in evidence.records[side.contender.name, case].items()} for side in sides
+        {precision: record.load() for precision, record in evidence.records[side.contender.name, case].items()}
+        for side in sides
     ]
     found = outcomes.pairing
     if found is None or RUNNING_VARIANCE not in found.allowed:
@@ -176,7 +187,7 @@ def _record(
     path = launcher.scratch / f"record-{number}.safetensors"
     spec = _spec(launcher, outcome, precision, case, dataset)
     arguments = {"spec": spec, "steps": _STEPS, "path": str(path)}
-    return Command("record", arguments, "record", lambda names: keep(partial(recording.load, path, names)))
+    return Command("record", arguments, "record", lambda names: keep(Record(path, names)))
 
 
 def _spec(launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path) -> dict[str, object]:

@@ -1,11 +1,11 @@
 """What is recorded for a certificate, and at which batch and image sizes; what of it is there, and what is missing."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compare import data
+from compare import data, recording
 from compare.agreement import gates, referee
 from compare.agreement.gates import Gate
 from compare.agreement.referee import Noise
@@ -21,8 +21,17 @@ _RUNS_OF_A_PART, _RUNS_OF_ROUNDOFF = 5, (5, 25, 5)
 # Errors do not depend on the batch; the time of float64 does, and the size of what is compared: every activation.
 _LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
 
-Record = Callable[[], Arrays]
-"""Reads a record from its file: of a large model, those of all cases would not fit into memory together."""
+
+@dataclass(frozen=True)
+class Record:
+    """A record in its file: of a large model, those of all cases would not fit into memory together."""
+
+    path: Path
+    names: list[str]
+
+    def load(self) -> Arrays:
+        """Read its arrays, in execution order."""
+        return recording.load(self.path, self.names)
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,14 @@ class Evidence:
 
     def determinism(self, name: str) -> Gate:
         """Return the gate of a contender whose first case was recorded twice."""
-        return gates.determinism(self.records[name, next(iter(self.cases))][self.precision](), self.again[name]())
+        once = self.records[name, next(iter(self.cases))][self.precision]
+        return gates.determinism(once.load(), self.again[name].load())
+
+    def forget(self, case: Case) -> None:
+        """Delete a case's files: a large model's cases together would fill a disk."""
+        for key in [key for key in self.records if key[1] == case]:
+            for record in self.records.pop(key).values():
+                record.path.unlink(missing_ok=True)
 
 
 def _dataset(launcher: Launcher, case: Case) -> Path:

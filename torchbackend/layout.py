@@ -81,11 +81,14 @@ def export(tensors: Mapping[str, torch.Tensor], leaves: Sequence[Leaf]) -> dict[
 
 
 def fetched(arrays: Mapping[str, torch.Tensor]) -> Arrays:
-    """Return arrays copied to the host, all copies under way at once."""
-    copies = {name: array.detach().to("cpu", non_blocking=True) for name, array in arrays.items()}
+    """Return arrays copied to the host, all copies under way at once; the device brings their axes into order."""
+    copies = {
+        name: torch.empty(array.shape, dtype=array.dtype).copy_(array.detach(), non_blocking=True)
+        for name, array in arrays.items()
+    }
     if any(array.is_cuda for array in arrays.values()):
         torch.cuda.synchronize()
-    return {name: np.array(copy.numpy(), order="C") for name, copy in copies.items()}
+    return {name: copy.numpy() for name, copy in copies.items()}
 
 
 def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -110,6 +110,18 @@ def test_a_child_that_ends_makes_room_for_another_contenders(started: Launcher) 
     assert len(Scripted.environments) == 3
 
 
+def test_what_memory_does_not_hold_is_not_started_where_others_leave_room(
+    started: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "cores", lambda: 8)
+    answers: list[str] = []
+    large = replace(queue("fake", *(asked(answers, (f"fake {n}", 1)) for n in range(3))), most=1)
+    carried_out(started, large, queue("other", *(asked(answers, ("other", 1)) for _ in range(3))))
+    begun = [line for line in Scripted.said if line.startswith("fake")]
+    assert begun[:2] == ["fake begins fake 0", "fake ends fake 0"]
+    assert len(Scripted.environments) == 4
+
+
 def test_a_failure_ends_its_contenders_work_and_no_others(started: Launcher) -> None:
     answers: list[str] = []
     failing = queue("fake", asked(answers, ("broken", 0), ("never", 0)), asked(answers, ("nor this", 2)))
