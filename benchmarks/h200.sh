@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Makes the evidence under benchmarks/h200 on a machine with several GPUs: one argument a GPU, each a list of steps that
-# are carried out one after the other, side by side with the other GPUs', on so many cores (an equal part without @).
-# PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below.
-#   bash benchmarks/h200.sh selftest,gradient,fit@8 digits,resnet18@24
+# Makes the evidence under benchmarks/h200. One argument a lane, GPU:STEPS@CORES: steps that are carried out one after the
+# other on that GPU and so many cores (an equal part without @), side by side with the other lanes'. What is timed has a
+# GPU to itself; certificates may share one. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are
+# the functions step_NAME below, and WORKLOAD/PRECISION, one certificate.
+#   bash benchmarks/h200.sh 0:selftest,equal-torch,fit@8 1:resnet50/tf32,unet/bfloat16@12 1:cifar-resnet18@12
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 folder=benchmarks/h200
-: "${*:?name steps, one list a GPU}"
+: "${*:?name steps, one list a lane}"
 lane_cores=$(($(nproc) / $#))
 
 run() { # NAME COMMAND...: run it, keep what it prints
@@ -102,59 +103,61 @@ step_beside() {
 
 step_levers() { run levers all_levers; }
 
-precisions() { # NAME ARGUMENTS...: certify at each precision, two at a time: a certificate compiles more than it computes
-    local name=$1 precision
-    shift
-    for precision in float32 bfloat16 tf32 float16; do
-        samestep "agree-$name-$precision" agree "$@" --precision "$precision" &
-        if [[ $precision == bfloat16 ]]; then wait; fi
-    done
-    wait
+photographs="--batch-size 64" # several certificates share a GPU's memory, and so do their training runs
+declare -A certified=(
+    [digits-cnn]=""
+    [mnist-cnn]="--data samestep-out/mnist"
+    [cifar-cnn]="--epochs 12"
+    [cifar-resnet18]="--epochs 30"
+    [unet]=""
+    [resnet50]=$photographs [convnext-tiny]=$photographs [mobilenet-v2]=$photographs [vgg16]=$photographs
+)
+
+certificate() { # WORKLOAD PRECISION
+    local arguments
+    read -ra arguments <<<"${certified[$1]}"
+    # MNIST's own format, so that the loader is the real one.
+    if [[ $1 == mnist-cnn ]]; then "$python" -m benchmarks.synthetic_mnist samestep-out/mnist; fi
+    samestep "agree-$1-$2" agree torch:stock jax:stock --workload "$1" "${arguments[@]}" --precision "$2"
 }
 
-step_digits() { precisions digits-cnn; }
-
-mnist_images() { # MNIST's own format, so that the loader is the real one
-    "$python" -m benchmarks.synthetic_mnist samestep-out/mnist
+pair() { # NAME FACTORY: somebody else's ResNet-50 against ours, as a user's own pair
+    samestep "agree-pair-$1" agree --jax examples/pairs/resnet50_nnx.py:model --torch "$2" --input 64x64x3 \
+        --classes 10 --model-args jax.classes=10 --model-args torch.num_classes=10
 }
 
-step_mnist() {
-    mnist_images
-    precisions mnist-cnn --workload mnist-cnn --data samestep-out/mnist
+step_pairs() {
+    pair torchvision torchvision.models:resnet50
+    pair timm timm.models.resnet:resnet50
 }
 
-step_mnist-float32() {
-    mnist_images
-    samestep agree-mnist-cnn-float32 agree --workload mnist-cnn --data samestep-out/mnist --precision float32
+step_rematerialisation() { # memory and step time with and without, in one run
+    samestep "rematerialisation-resnet50" compare torch:compiled torch:compiled+rematerialisation \
+        jax:compiled jax:compiled+rematerialisation --workload resnet50 --precision bfloat16 --quick
 }
 
-step_cifar() { precisions cifar-cnn --workload cifar-cnn --epochs 12; }
+carried_out() { # STEP, a WORKLOAD or WORKLOAD/PRECISION
+    local precision
+    if [[ $1 == */* ]]; then
+        certificate "${1%/*}" "${1#*/}"
+    elif [[ -v certified[$1] ]]; then
+        for precision in float32 tf32 bfloat16 float16; do certificate "$1" "$precision"; done
+    else
+        "step_$1"
+    fi
+}
 
-step_resnet18() { precisions cifar-resnet18 torch:stock jax:stock --workload cifar-resnet18 --epochs 30; }
-
-large() { precisions "$1" torch:stock jax:stock --workload "$1"; } # WORKLOAD
-
-step_unet() { large unet; }
-
-step_resnet50() { large resnet50; }
-
-step_convnext() { large convnext-tiny; }
-
-step_mobilenet() { large mobilenet-v2; }
-
-step_vgg() { large vgg16; }
-
-gpu=0 core=0
+core=0
 for lane in "$@"; do
-    cores=$lane_cores
+    gpu=${lane%%:*} steps=${lane#*:} cores=$lane_cores
     if [[ $lane == *@* ]]; then cores=${lane#*@}; fi
     (
         export CUDA_VISIBLE_DEVICES=$gpu
         taskset -pc "$core-$((core + cores - 1))" $BASHPID >/dev/null
-        steps=${lane%@*}
-        for step in ${steps//,/ }; do "step_$step"; done
+        steps=${steps%@*}
+        for step in ${steps//,/ }; do carried_out "$step"; done
     ) &
-    gpu=$((gpu + 1)) core=$((core + cores))
+    core=$((core + cores))
 done
 wait
 if [[ -n ${ARCHIVE:-} ]]; then tar -czf "$ARCHIVE" "$folder"; fi
