@@ -121,14 +121,14 @@ certificate() { # WORKLOAD PRECISION
     samestep "agree-$1-$2" agree torch:stock jax:stock --workload "$1" "${arguments[@]}" --precision "$2"
 }
 
-pair() { # NAME FACTORY: somebody else's ResNet-50 against ours, as a user's own pair
+pair() { # NAME FACTORY SIDE: somebody else's ResNet-50 against ours, as a user's own pair (SIDE gives the weights)
     samestep "agree-pair-$1" agree --jax examples/pairs/resnet50_nnx.py:model --torch "$2" --input 64x64x3 \
-        --classes 10 --model-args jax.classes=10 --model-args torch.num_classes=10
+        --classes 10 --model-args jax.classes=10 --model-args torch.num_classes=10 --weights-from "$3"
 }
 
 step_pairs() {
-    pair torchvision torchvision.models:resnet50
-    pair timm timm.models.resnet:resnet50
+    pair torchvision torchvision.models:resnet50 torch
+    pair timm timm.models.resnet:resnet50 jax
 }
 
 step_rematerialisation() { # memory and step time with and without, in one run
