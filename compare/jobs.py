@@ -60,7 +60,8 @@ def carry_out(launcher: Launcher, queues: Sequence[Queue], progress: Callable[[i
     """Have children carry out all jobs at the same time; `progress(done, total)` counts jobs.
 
     There is one child more than there are cores, so that no core waits while one of them waits for its next command.
-    Where a contender has no more jobs, the next child is another's.
+    Where a contender has no more jobs, the next child is another's. A job for which memory runs out while others are at
+    work is done again when at most half as many are, in the end alone: only then has its contender failed.
     """
     total, told = sum(len(queue.jobs) for queue in queues), -1
     most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
@@ -68,7 +69,10 @@ def carry_out(launcher: Launcher, queues: Sequence[Queue], progress: Callable[[i
     workers = list[_Worker]()
     try:
         while True:
-            workers = [worker for worker in workers if worker.goes_on()]
+            going = [worker for worker in workers if worker.goes_on(alone=len(workers) == 1)]
+            if any(worker.is_crowded for worker in workers):
+                children = max(1, len(workers) // 2)
+            workers = going
             while len(workers) < children and (queue := _neediest(queues, workers)) is not None:
                 workers.append(_Worker(launcher, queue, beside=children - 1))
             if told != (told := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
@@ -102,19 +106,24 @@ class _Worker:
         self.queue, self._deadlines = queue, launcher.plan.deadlines
         self._child: Child | None = None
         self._greeted = False
+        self.is_crowded = False
+        """Whether memory ran out while others were at work; the job is then back in its queue."""
         self._take()
         try:
             self._child = launcher.started(queue.outcome, purpose="certificate", beside=beside)
         except ContenderFailed as failure:
             self._fail(failure)
 
-    def goes_on(self) -> bool:
+    def goes_on(self, *, alone: bool) -> bool:
         """Take what the child has answered and ask what comes next; end the child where there is nothing."""
         if self._commands and self.queue.outcome.status == "ok" and self._child is not None:
             try:
                 self._look(self._child)
             except ContenderFailed as failure:
-                self._fail(failure)
+                if failure.status == "oom" and not alone:
+                    self._give_back()
+                else:
+                    self._fail(failure)
         if self._commands and self.queue.outcome.status == "ok":
             return True
         self.close()
@@ -144,6 +153,10 @@ class _Worker:
     def _take(self) -> None:
         self._job = self.queue.jobs.pop(0)
         self._commands = list(self._job.commands)
+
+    def _give_back(self) -> None:
+        self.is_crowded, self._commands = True, []
+        self.queue.jobs.insert(0, self._job)
 
     def _send(self, child: Child) -> None:
         child.send(self._commands[0].name, **self._commands[0].arguments)

@@ -33,7 +33,9 @@ def out_of_memory(error: BaseException) -> bool:
     """Tell whether an error of torch means that memory ran out, also where torch.compile has wrapped that error."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
-    if isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error):
+    # The second is the driver's own refusal, which comes before torch's allocator has been asked.
+    said = ("DefaultCPUAllocator: can't allocate memory", "CUDA error: out of memory")
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in said):
         return True
     inner = error.__cause__ or error.__context__
     return inner is not None and out_of_memory(inner)

@@ -68,6 +68,7 @@ def test_torch_is_given_its_limit_as_a_fraction_of_what_it_sees(
     ("backend", "error"),
     [
         (torchbackend, torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
+        (torchbackend, RuntimeError("CUDA error: out of memory")),
         (torchbackend, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")),
         (jaxbackend, jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")),
         (jaxbackend, jax.errors.JaxRuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 8")),

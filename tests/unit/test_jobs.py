@@ -19,12 +19,14 @@ class Scripted:
     """Stands for a child: an answer takes as many looks as its command says."""
 
     pid = 0
+    open = 0
     said: list[str]
     environments: list[dict[str, str]]
 
     def __init__(self, name: str, package: str, environment: dict[str, str], folder: Path, share: None) -> None:
         self._name = name
         self.environments.append(environment)
+        Scripted.open += 1
 
     def greet(self, deadline: float) -> dict[str, Any]:
         return {"versions": {}}
@@ -42,10 +44,13 @@ class Scripted:
     def reply(self, command: str, deadline: float) -> str:
         if command == "broken":
             raise ContenderFailed("crash", "scripted")
+        if command == "endless" or (command == "large" and Scripted.open > 1):
+            raise ContenderFailed("oom", "scripted")
         self.said.append(f"{self._name} ends {command}")
         return command
 
     def close(self) -> None:
+        Scripted.open -= 1
         self.said.append(f"{self._name} is closed")
 
 
@@ -53,7 +58,7 @@ class Scripted:
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
     plans.register(monkeypatch, tmp_path)
     monkeypatch.setattr(environment, "cores", lambda: 1)
-    Scripted.said, Scripted.environments = [], []
+    Scripted.said, Scripted.environments, Scripted.open = [], [], 0
     monkeypatch.setattr(launcher, "Child", Scripted)
     monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
     return Launcher(plans.make(tmp_path / "out", ("fake", "other")), tmp_path)
@@ -131,6 +136,32 @@ def test_a_failure_ends_its_contenders_work_and_no_others(started: Launcher) -> 
     assert failing.outcome.reason == "training: scripted"
     assert Scripted.said[-1] == "other is closed"
     assert "fake is closed" in Scripted.said
+
+
+def test_a_job_that_lacks_memory_is_done_again_by_fewer_children_in_the_end_by_one(
+    started: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "cores", lambda: 4)
+    answers: list[str] = []
+    large = asked(answers, ("before", 0), ("large", 1), ("after", 0))
+    most = queue("fake", large, *(asked(answers, (f"fake {n}", 2)) for n in range(4)))
+    progress = carried_out(started, most, queue("other", *(asked(answers, (f"other {n}", 3)) for n in range(4))))
+    assert sorted({*answers}) == sorted(
+        ["before", "large", "after", *(f"{name} {n}" for name in ("fake", "other") for n in range(4))]
+    )
+    assert most.outcome.status == "ok"
+    begun = Scripted.said.count("fake begins large")
+    assert 3 <= begun <= 4  # beside four others, beside one or two, and alone
+    assert progress == sorted(progress)
+
+
+def test_a_job_that_lacks_memory_alone_ends_its_contender_and_no_other(started: Launcher) -> None:
+    answers: list[str] = []
+    failing = queue("fake", asked(answers, ("endless", 0)), asked(answers, ("never", 0)))
+    other = queue("other", asked(answers, ("one", 2)), asked(answers, ("two", 0)))
+    carried_out(started, failing, other)
+    assert (failing.outcome.status, failing.outcome.reason) == ("oom", "training: scripted")
+    assert (other.outcome.status, answers) == ("ok", ["one", "two"])
 
 
 def test_a_job_that_spares_its_contender_marks_it_when_all_others_are_done(started: Launcher) -> None:
