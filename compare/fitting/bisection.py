@@ -28,19 +28,23 @@ class Bracket:
         return self.fits is not None and self.fails == self.fits + 1
 
 
-def largest(fits: Callable[[int], bool], *, least: int, most: int) -> Bracket:
+def largest(fits: Callable[[int], bool], *, least: int, most: int, first: int) -> Bracket:
     """Return the bracket of the largest whole number from `least` to `most` that fits.
 
-    Doubles from `least` until a number does not fit or `most` does, then halves the bracket until its ends are
-    neighbours (`exact`) or less than 1 % of the lower end apart: at most about log2(most / least) + 8 questions.
+    Asks `first`, which lies between the two, then doubles until a number does not fit or `most` does, or halves until
+    one fits or `least` does not. Then it halves the bracket until its ends are neighbours (`exact`) or less than 1 % of
+    the lower end apart: at most about |log2(answer / first)| + 8 questions.
     """
-    low, high = None, least
+    low, high = None, first
     while fits(high):
         if high == most:
             return Bracket(high, None)
         low, high = high, min(2 * high, most)
-    if low is None:
-        return Bracket(None, high)
+    while low is None:
+        if high == least:
+            return Bracket(None, high)
+        below = max(high // 2, least)
+        low, high = (below, high) if fits(below) else (None, below)
     while high - low > 1 and high - low >= RESOLUTION * low:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -113,7 +113,7 @@ def _search(task: Task, fitted: Fitted, fits: Callable[[int, int | None], bool])
     if task.plan.device == "cpu" and not fits(SMALLEST_BATCH, None):
         raise ContenderFailed("oom", f"batch {SMALLEST_BATCH}, without a limit: {fitted.tester.tries[-1].reason}")
     fitted.batch = bisection.largest(
-        lambda images: fits(images, task.limit_bytes), least=SMALLEST_BATCH, most=task.most_images
+        lambda images: fits(images, task.limit_bytes), least=SMALLEST_BATCH, most=task.most_images, first=size
     )
     fitted.memory = bisection.smallest(
         lambda limit: fits(size, limit), least=MEBIBYTE, most=task.most_bytes, step=MEBIBYTE

@@ -20,11 +20,15 @@ class Asked:
         return self._fits(value)
 
 
-@pytest.mark.parametrize("most", [2, 3, 4, 5, 63, 64, 65, 1000, 4096, 4097])
-def test_the_largest_is_found_for_every_capacity(most: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "most"),
+    [(2, most) for most in (2, 3, 4, 5, 63, 64, 65, 1000, 4096, 4097)]
+    + [(3, 3), (3, 4), (33, 64), (64, 64), (50, 1000), (512, 4096), (4097, 4097)],
+)
+def test_the_largest_is_found_for_every_capacity(first: int, most: int) -> None:
     for capacity in range(1, most + 2):
         question = Asked(lambda value, capacity=capacity: value <= capacity)
-        found = largest(question, least=2, most=most)
+        found = largest(question, least=2, most=most, first=first)
         if capacity < 2:
             assert found == Bracket(None, 2)
         elif capacity >= most:
@@ -34,7 +38,7 @@ def test_the_largest_is_found_for_every_capacity(most: int) -> None:
             _check_bracket(found, capacity)
         assert len(set(question.values)) == len(question.values), "asked twice"
         assert all(2 <= value <= most for value in question.values)
-        assert len(question.values) <= ceil(log2(most)) + 8
+        assert len(question.values) <= ceil(abs(log2(max(capacity, 2) / first))) + 9
 
 
 def _check_bracket(found: Bracket, capacity: int) -> None:
@@ -47,16 +51,24 @@ def _check_bracket(found: Bracket, capacity: int) -> None:
         assert (found.fits, found.exact) == (capacity, True)
 
 
-def test_the_largest_doubles_from_the_least_and_then_halves() -> None:
+@pytest.mark.parametrize(
+    ("first", "values"),
+    [
+        (2, [2, 4, 8, 16, 32, 24, 20, 22, 21]),
+        (12, [12, 24, 18, 21, 22]),
+        (100, [100, 50, 25, 12, 18, 21, 23, 22]),
+    ],
+)
+def test_the_largest_doubles_or_halves_from_the_first_and_then_bisects(first: int, values: list[int]) -> None:
     question = Asked(lambda value: value <= 21)
-    assert largest(question, least=2, most=10**6) == Bracket(21, 22)
-    assert question.values == [2, 4, 8, 16, 32, 24, 20, 22, 21]
+    assert largest(question, least=2, most=10**6, first=first) == Bracket(21, 22)
+    assert question.values == values
 
 
 @pytest.mark.parametrize("capacity", [2**20, 33_554_431, 10**9 + 7, 2**31 - 2])
 def test_the_largest_of_many_takes_few_questions(capacity: int) -> None:
     question = Asked(lambda value: value <= capacity)
-    found = largest(question, least=2, most=2**31 - 1)
+    found = largest(question, least=2, most=2**31 - 1, first=2)
     _check_bracket(found, capacity)
     assert len(question.values) <= log2(capacity) + 8
 
@@ -95,7 +107,7 @@ def test_where_more_fits_better_both_end_at_a_yes_beside_a_no() -> None:
         return value <= 40 or value in (48, 60)
 
     question = Asked(fits)
-    found = largest(question, least=2, most=1000)
+    found = largest(question, least=2, most=1000, first=2)
     assert found.exact
     assert found.fits is not None
     assert fits(found.fits)
@@ -113,6 +125,6 @@ def test_a_failure_passes_through() -> None:
         raise ValueError("scripted")
 
     with pytest.raises(ValueError, match="scripted"):
-        largest(fails, least=2, most=8)
+        largest(fails, least=2, most=8, first=4)
     with pytest.raises(ValueError, match="scripted"):
         smallest(fails, least=2, most=8, step=1)
