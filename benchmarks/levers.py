@@ -8,16 +8,14 @@ A lever is a change that samestep does not make (yet). One process each; environ
 import argparse
 import json
 import re
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from benchmarks import in_process
-from compare.interface import DEVICES, PRECISIONS
+from compare.interface import DEVICES, PRECISIONS, Kernel
 from compare.worker import timed
 from compare.workloads import WORKLOADS
 
@@ -33,8 +31,6 @@ KINDS: Mapping[str, str] = {
     "optimizer": r"multi_tensor|adam|sgd",
     "batch norm and elementwise": r"triton|fusion|reduce|elementwise|norm|pool|vectorized|select|add|convert",
 }
-
-Kernels = Iterator[tuple[str, float]]
 
 
 def pointwise_as_matmul_jax() -> None:
@@ -127,42 +123,17 @@ LEVERS: Mapping[str, Callable[[], None]] = {
 }
 
 
-def torch_kernels(session: Any, steps: int) -> Kernels:
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        session.run(steps)
-        session.wait()
-    for event in found.key_averages():
-        yield event.key, event.self_device_time_total * 1e-6
-
-
-def jax_kernels(session: Any, steps: int) -> Kernels:
-    import jax
-
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            session.run(steps)
-            session.wait()
-        (path,) = Path(folder).rglob("*.xplane.pb")
-        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
-            if not plane.name.startswith("/device:GPU"):
-                continue
-            for line in plane.lines:
-                if line.name.startswith("Stream"):
-                    yield from ((event.name, event.duration_ns * 1e-9) for event in line.events)
-
-
 def kind(kernel: str) -> str:
     return next((name for name, pattern in KINDS.items() if re.search(pattern, kernel.lower())), "other")
 
 
-def table(kernels: Kernels, steps: int, step_seconds: float) -> str:
+def table(kernels: Iterable[Kernel], steps: int, step_seconds: float) -> str:
     by_kind: defaultdict[str, float] = defaultdict(float)
     by_name: defaultdict[str, float] = defaultdict(float)
-    for name, seconds in kernels:
-        by_kind[kind(name)] += seconds / steps
-        by_name[name] += seconds / steps
+    for kernel in kernels:
+        seconds = (kernel.end - kernel.begin) / steps
+        by_kind[kind(kernel.name)] += seconds
+        by_name[kernel.name] += seconds
     by_kind["no kernel runs"] = max(0.0, step_seconds - sum(by_kind.values()))
     lines = [f"  {1e3 * seconds:9.4f} ms  {name}" for name, seconds in longest(by_kind)]
     lines += [f"    {1e3 * seconds:9.4f} ms  {kind(name)[:20]:20}  {name[:140]}" for name, seconds in longest(by_name)]
@@ -210,8 +181,7 @@ def main() -> None:
     print(json.dumps(figures), flush=True)
     if wanted.kernels:
         profiled = max(PROFILED_STEPS, session.steps_per_dispatch)
-        kernels = {"jax": jax_kernels, "torch": torch_kernels}[wanted.backend]
-        print(table(kernels(session, profiled), profiled, median(blocks)), flush=True)
+        print(table(session.kernels(profiled), profiled, median(blocks)), flush=True)
 
 
 if __name__ == "__main__":

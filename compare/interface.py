@@ -8,7 +8,7 @@ parameters and buffers are the dotted attribute path of the layer in the model f
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,6 +152,18 @@ class Memory:
     absent: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+class Kernel(NamedTuple):
+    """One kernel or copy that a device carried out, as the framework's own profiler saw it.
+
+    `begin` and `end` are seconds of a clock that all kernels of a device share; `device` tells devices apart.
+    """
+
+    device: str
+    name: str
+    begin: float
+    end: float
+
+
 class Session(Protocol):
     """One model in training on one device. Calls are made from one thread, in any order after `assign` and `feed`."""
 
@@ -212,6 +224,13 @@ class Session(Protocol):
 
     def memory(self) -> Memory:
         """Return the figures that the framework itself can report."""
+        ...
+
+    def kernels(self, steps: int) -> list[Kernel]:
+        """Train that many steps under the framework's profiler; return what devices carried out for them; waits.
+
+        Empty where the profiler shows no devices' kernels, as on a CPU.
+        """
         ...
 
     def settings(self) -> dict[str, Any]:

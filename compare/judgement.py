@@ -110,6 +110,7 @@ def _contender(outcome: Outcome) -> dict[str, Any]:
         "images_per_second": None,
         "memory": outcome.memory,
         "energy": outcome.energy,
+        "communication": outcome.communication,
         "training": outcome.training,
     }
 

@@ -38,6 +38,7 @@ class Outcome:
     idle_bytes: int | None = None
     memory: dict[str, Any] | None = None
     energy: dict[str, Any] | None = None
+    communication: dict[str, Any] | None = None
     steps_per_block: int | None = None
     samples: list[list[float]] = field(default_factory=list[list[float]])
     windows: list[list[Window]] = field(default_factory=list[list[Window]])

@@ -66,6 +66,7 @@ class Plan:
     deterministic: bool = False
     design: str = "alternating"
     energy: bool = True
+    communication: bool = False
     confidence: float = 0.95
     deadline: float | None = None
     fleet: Fleet = field(default_factory=Fleet, compare=False)
@@ -125,6 +126,7 @@ def make(
     deterministic: bool = False,
     design: str = "alternating",
     energy: bool = True,
+    communication: bool = False,
     deadline: float | None = None,
     dataset: Dataset | None = None,
     request: Request | None = None,
@@ -135,9 +137,10 @@ def make(
 
     `rounds` None times nothing; `accumulate` and `batch_norm` are those of `RunSpec`; `devices` is for the contenders
     that say how they split batches, all others train on one; `design` is one of `DESIGNS`; `energy` asks for
-    joules per step, where a GPU tells; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01
-    is 1 %); `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded)
-    is what is trained on; `request` how a user's own pair is brought together; `fleet` the machines of the run.
+    joules per step, where a GPU tells, `communication` for what of it several GPUs do not hide; `batch_size` and
+    `epochs` default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline
+    of every phase; `dataset` (default: the workload's own, loaded) is what is trained on; `request` how a user's own
+    pair is brought together; `fleet` the machines of the run.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -178,6 +181,7 @@ def make(
         deterministic=deterministic,
         design=design,
         energy=energy,
+        communication=communication,
         deadline=deadline,
         fleet=fleet or Fleet(),
     )

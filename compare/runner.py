@@ -16,7 +16,7 @@ from compare.data import store
 from compare.evidence import Evidence
 from compare.fitting import smaller
 from compare.launcher import Launcher, Outcome, Outcomes, Progress
-from compare.measure import energy, telemetry, voiding
+from compare.measure import energy, exposure, telemetry, voiding
 from compare.pairing.found import Pairing
 from compare.plan import Plan
 from compare.rounds import BLOCK_SECONDS, time_rounds
@@ -131,6 +131,7 @@ def _measure_memory(launcher: Launcher, outcome: Outcome) -> None:
         measured = child.call("memory", plan.deadlines["memory"], steps=_MEMORY_STEPS)
         outcome.memory = _memory_figures(measured, outcome.idle_bytes)
         outcome.energy = _energy(launcher, child, outcome)
+        outcome.communication = _communication(launcher, child, outcome)
 
 
 def _energy(launcher: Launcher, child: Child, outcome: Outcome) -> dict[str, Any]:
@@ -148,11 +149,22 @@ def _energy(launcher: Launcher, child: Child, outcome: Outcome) -> dict[str, Any
     return energy.measure(lambda: child.call("spin", deadline, seconds=energy.WINDOW_SECONDS, steps=steps))
 
 
+def _communication(launcher: Launcher, child: Child, outcome: Outcome) -> dict[str, Any] | None:
+    plan = launcher.plan
+    if not plan.communication:
+        return None
+    if plan.device != "cuda":
+        return exposure.absent("the run trains on the CPU")
+    if launcher.spec(outcome)["devices"] == 1:
+        return exposure.absent("one device has none to communicate with")
+    return child.call("communication", plan.deadlines["memory"], steps=exposure.STEPS)
+
+
 def _memory_figures(measured: dict[str, Any], idle: int | None) -> dict[str, Any]:
     figures: dict[str, Any] = dict(measured["framework"])
     absent = dict(figures["absent"])
     if measured["process"] is None:
-        absent["process_bytes"] = "NVML does not list this process"
+        absent["process_bytes"] = "NVML is not there or does not list this process"
     else:
         # A process that has only imported its framework holds no device memory, and NVML does not list it.
         figures["process_bytes"] = measured["process"] - (idle or 0)

@@ -15,10 +15,10 @@ import numpy as np
 
 from compare import descriptions, family, protocol, recording, training, weights
 from compare.data import store
-from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session
+from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session, first_line
 from compare.machines import rank
 from compare.machines.crew import Crew, last_words
-from compare.measure import limit, memory, warmup
+from compare.measure import exposure, limit, memory, warmup
 from compare.measure.planted import Planted, occupy
 from compare.recording import Perturbation
 
@@ -193,6 +193,21 @@ class Worker:
         session.wait()
         return {"framework": vars(session.memory()), "process": memory.process_bytes(self._spec.device)}
 
+    def communication(self, steps: int) -> dict[str, Any]:
+        """Return how much communication computation did not hide in a few steps (`compare.measure.exposure`).
+
+        A profiler that cannot do its work is a reason for there being no figure, not a failure.
+        """
+        session = self._open_session
+        taken = session.steps_per_dispatch * -(-steps // session.steps_per_dispatch)
+        session.run(taken)  # nothing is compiled under the profiler
+        session.wait()
+        try:
+            return exposure.figures(session.kernels(taken), taken)
+        except Exception as error:
+            traceback.print_exc()
+            return exposure.absent(f"the framework's profiler failed: {first_line(error)}")
+
     def idle_memory(self, device: str) -> int | None:
         """Return the bytes of this process when nothing but the framework's import has happened."""
         return memory.process_bytes(device)
@@ -222,6 +237,7 @@ COMMANDS = (
     "own_weights",
     "alone",
     "memory",
+    "communication",
     "idle_memory",
     "settings",
 )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from compare import descriptions, workloads
-from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Memory, RunSpec, State
+from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Kernel, Memory, RunSpec, State
 from compare.machines.crew import Place
 from compare.workloads import PAIR, ModelSpec
 from jaxbackend import (
@@ -22,6 +22,7 @@ from jaxbackend import (
     own,
     parallel,
     precision,
+    profile,
     rematerialisation,
     resident,
     stream,
@@ -156,6 +157,15 @@ class JaxSession:
         with self._policy.scope():
             whole = self._spec.knobs["compile"] and not self._spec.knobs["pieces"]
             return memory.report(self._device, self._lowered().compile() if whole else None)
+
+    def kernels(self, steps: int) -> list[Kernel]:
+        """See `compare.interface.Session`."""
+
+        def work() -> None:
+            self.run(steps)
+            self.wait()
+
+        return profile.kernels(work)
 
     def settings(self) -> dict[str, Any]:
         """See `compare.interface.Session`."""

@@ -13,7 +13,7 @@ from torch._inductor import config as inductor
 from torch.backends import cudnn
 
 from compare import descriptions, workloads
-from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
+from compare.interface import Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
 from compare.machines.crew import Place
 from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
@@ -26,6 +26,7 @@ from torchbackend import (
     own,
     parallel,
     precision,
+    profile,
     rematerialisation,
     resident,
     stream,
@@ -183,6 +184,15 @@ class TorchSession:
     def memory(self) -> Memory:
         """See `compare.interface.Session`."""
         return memory.report(self._device)
+
+    def kernels(self, steps: int) -> list[Kernel]:
+        """See `compare.interface.Session`."""
+
+        def work() -> None:
+            self.run(steps)
+            self.wait()
+
+        return profile.kernels(work)
 
     def settings(self) -> dict[str, Any]:
         """See `compare.interface.Session`."""

@@ -19,7 +19,8 @@ from compare.machines.wire import Wire
 from compare.protocol import Message
 
 COMING_SECONDS = 600.0
-_ANSWERED = ("losses", "inspect", "memory", "settings")  # of what other calls return, the first process's is enough
+# Of what other calls return, the first process's is enough.
+_ANSWERED = ("losses", "inspect", "memory", "kernels", "settings")
 
 
 def serve(kind: Crew) -> None:

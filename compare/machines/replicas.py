@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.interface import Array, Arrays, Batch, Memory, RunSpec, State
+from compare.interface import Array, Arrays, Batch, Kernel, Memory, RunSpec, State
 from compare.machines.ranks import Ranks
 
 _OVER_DEVICES = ("activation/", "logits")
@@ -84,6 +84,11 @@ class Replicas:
             if field.name != "absent"
         }
         return Memory(**most, absent=own.absent)
+
+    def kernels(self, steps: int) -> list[Kernel]:
+        """See `compare.interface.Session`."""
+        found = self._ranks.all("kernels", steps)
+        return [Kernel(f"{rank}/{device}", *rest) for rank, own in enumerate(found) for device, *rest in own]
 
     def settings(self) -> dict[str, Any]:
         """See `compare.interface.Session`."""

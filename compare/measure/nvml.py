@@ -59,12 +59,15 @@ def describe() -> dict[str, Any]:
 
 
 def process_bytes(pid: int) -> int | None:
-    """Return the device memory of a process over all GPUs' lists; None where NVML does not list it.
+    """Return the device memory of a process over all GPUs' lists; None where NVML is not there or does not list it.
 
     A container or virtual machine may hide process ids.
     """
     nvml = load()
-    nvml.nvmlInit()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
     try:
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)

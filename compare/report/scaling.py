@@ -8,12 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compare.measure import exposure
 from compare.measure.memory import DEFINITIONS
 from compare.report.measured import mebibytes
 from compare.report.sentences import DASH, counted, device, percent, plain, ratio_figures, sentence
 
 _MOST_LETTERS = 24
-_FIGURES = {"communication_seconds": "communication time", "memory_per_device_bytes": "memory per device"}
+_FIGURES = {"communication_seconds": "exposed communication", "memory_per_device_bytes": "memory per device"}
 
 
 def render(result: Mapping[str, Any], console: Console) -> None:
@@ -57,35 +58,37 @@ def definition(result: Mapping[str, Any]) -> str:
 
 
 def _table(result: Mapping[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="")
     longest = max(len(plain(name)) for name in result["spec"]["contenders"])
     table.add_column("devices", overflow="fold", min_width=min(longest, _MOST_LETTERS))
-    for title in ("images/s", "efficiency", "interval", "MiB/device", "agreement"):
+    for title in ("images/s", "efficiency", "MiB", "exposed", "agrees"):  # all of it within 80 letters
         table.add_column(title, justify="right")
     for each in result["scaling"]:
         if each["devices"] == result["spec"]["devices"][0]:
             table.add_row(Text(plain(each["contender"])))
         speed, memory = each["images_per_second"], each["memory_per_device_bytes"]
+        exposed = each["communication_seconds"]
         cells = (
             f"  {each['devices']}",
             DASH if speed is None else f"{speed:,.0f}",
-            *_efficiency(each),
+            _efficiency(each),
             DASH if memory is None else mebibytes(memory),
+            DASH if exposed is None else f"{1e3 * exposed:.3f}",
             each["agreement"],
         )
         table.add_row(*(Text(cell) for cell in cells))
     return table
 
 
-def _efficiency(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the efficiency of one contender on one number of devices, and its interval, in figures or a dash."""
+def _efficiency(entry: Mapping[str, Any]) -> str:
+    """Return the efficiency of one contender on one number of devices, with its interval, in figures or a dash."""
     found = entry["efficiency"]
     if found is None:
-        return DASH, DASH
+        return DASH
     if found["low"] == found["high"] == 1:
-        return "1", ""  # on the fewest devices, by definition
+        return "1"  # on the fewest devices, by definition
     estimate, low, high = ratio_figures(found)
-    return estimate, f"{low}{DASH}{high}"
+    return f"{estimate} ({low}{DASH}{high})"
 
 
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
@@ -131,5 +134,6 @@ def _definitions(result: Mapping[str, Any]) -> Iterator[str]:
         f"efficiency: {definition(result)}; {percent(result['spec']['confidence'], 6)} interval, Welch's t over the "
         "rounds of both numbers of devices"
     )
-    yield f"MiB/device: {DEFINITIONS['live_peak_bytes']}, on one device, the batches that lie there included"
-    yield "agreement: the certificate of the contenders with each other, on that number of devices"
+    yield f"MiB: {DEFINITIONS['live_peak_bytes']}, on one device, the batches that lie there included"
+    yield f"exposed: milliseconds of communication, {exposure.DEFINITION}"
+    yield "agrees: the certificate of the contenders with each other, on that number of devices"

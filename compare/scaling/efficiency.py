@@ -16,7 +16,6 @@ from compare.statistics import Ratio, independent_ratio
 Object = Mapping[str, Any]
 
 MODES = ("weak", "strong")
-COMMUNICATION = "what of it computation does not hide is not measured yet"
 _TOLERANCE = 1e-9  # relative; another machine's logarithms may differ in the last digits
 
 
@@ -80,7 +79,10 @@ def faults(result: Object) -> Iterator[str]:
 def _entry(run: Object, index: int, way: str, mode: str) -> dict[str, Any]:
     contender, spec = run["contenders"][index], run["spec"]
     memory: Object = contender["memory"] or {"live_peak_bytes": None, "absent": {}}
-    absent = {"communication_seconds": COMMUNICATION}
+    communication: Object = contender.get("communication") or {"exposed_seconds": None, "reason": "not measured"}
+    absent = {}
+    if communication["exposed_seconds"] is None:
+        absent["communication_seconds"] = communication["reason"]
     if memory["live_peak_bytes"] is None:
         absent["memory_per_device_bytes"] = memory["absent"].get("live_peak_bytes", "memory was not measured")
     return {
@@ -97,7 +99,7 @@ def _entry(run: Object, index: int, way: str, mode: str) -> dict[str, Any]:
         "efficiency": None,
         "step_seconds": contender["step_seconds"],
         "memory_per_device_bytes": memory["live_peak_bytes"],
-        "communication_seconds": None,
+        "communication_seconds": communication["exposed_seconds"],
         "absent": absent,
     }
 

@@ -95,6 +95,7 @@ def make(
             batch_size=size if strong else size * count,
             dataset=plans[0].dataset if shared else None,
             energy=False,
+            communication=True,
             **options,
         )
         plans.insert(0, made)

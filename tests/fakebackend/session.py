@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from compare import descriptions, protocol, worker
-from compare.interface import Array, Arrays, Batch, Memory, Refused, RunSpec, State
+from compare.interface import Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
 from compare.workloads import ModelSpec
 from tests.fakebackend.script import Script
 
@@ -99,6 +99,18 @@ class FakeSession:
     def memory(self) -> Memory:
         self._script.at("memory")
         return Memory(live_peak_bytes=1 << 20, absent=dict.fromkeys(("pool_peak_bytes", "static_bytes"), "fake"))
+
+    def kernels(self, steps: int) -> list[Kernel]:
+        self._script.at("kernels")
+        self.run(steps)
+        self.wait()
+        # Of every step, 3 ms of computation and 2 ms of an exchange, half of it beside the computation.
+        return [
+            Kernel(str(device), name, 0.01 * step + begin, 0.01 * step + end)
+            for device in range(self._spec.devices)
+            for step in range(steps)
+            for name, begin, end in (("gemm", 0.0, 0.003), ("ncclDevKernel_AllReduce_Sum_f32", 0.002, 0.004))
+        ]
 
     def settings(self) -> dict[str, Any]:
         self._script.at("settings")

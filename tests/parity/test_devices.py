@@ -4,6 +4,7 @@ import psutil
 import pytest
 
 from compare.interface import ContenderFailed
+from compare.measure import exposure
 from tests.parity.devices import BATCH, LIMIT, Recorder, distance
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
@@ -54,6 +55,8 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     assert told == {"parallel": way, "devices": 2, "batch_norm": "sync", "batch_size": BATCH}
     proof = child.call("proof", 120, steps=2)
     assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
+    absent = child.call("communication", 120, steps=2)  # every process is asked for its kernels
+    assert absent == exposure.absent("the framework's profiler showed no kernels of a device")
 
 
 @pytest.mark.parametrize("way", WAYS["jax"])

@@ -141,6 +141,13 @@ def test_reading_settings_and_memory_changes_nothing(backend: str, reading: str,
 
 
 @BOTH
+def test_steps_under_the_profiler_are_steps_and_a_cpu_shows_no_kernels(backend: str, ten_steps: dict[str, Session]):
+    session = twins.trained(twins.session(backend), twins.batches("digits-cnn", 4), 4)
+    assert session.kernels(6) == []
+    equal(state(session), state(ten_steps[backend]), 1e-13)
+
+
+@BOTH
 def test_feeding_forgets_losses_and_position(backend: str):
     session, pool = twins.session(backend), twins.batches("digits-cnn", 2)
     twins.trained(session, pool, 3)

@@ -33,10 +33,15 @@ def test_the_batch_that_trains_is_one_of_equal_parts_on_every_device(stage: Stag
 
 
 def test_only_batches_down_to_the_one_that_trains_are_tried(stage: Stage) -> None:
-    stage.agree(script={"other": {"most_images": 20}})
+    stage.run(script={"other": {"most_images": 20}}, agreement=False)
     processes = {process for name, process, *_ in stage.calls("open") if name == "other"}
-    assert processes == {"0", "1", "2", "3"}  # of training and certificate, then 32 and 16 images
+    assert processes == {"0", "1", "2"}  # of training, then 32 and 16 images
     assert [phase for phase, *_ in stage.progress if "smaller" in phase] == ["smaller batches for other"]
+
+
+def test_a_certificate_that_lacks_memory_has_the_advice_too(stage: Stage) -> None:
+    bad = stage.agree(script={"other": {"most_images": 20}})["contenders"][1]
+    assert bad["reason"].endswith("; batch 16 trains")
 
 
 def test_nothing_is_advised_where_a_try_fails_for_anything_else(stage: Stage) -> None:

@@ -1,0 +1,23 @@
+"""Kernels of a GPU, from torch's own profiler."""
+
+from collections.abc import Callable
+
+import torch
+from torch._C._autograd import DeviceType  # torch.autograd has it, and does not export it
+from torch.profiler import ProfilerActivity, profile
+
+from compare.interface import Kernel
+
+
+def kernels(work: Callable[[], None]) -> list[Kernel]:
+    """Return what this process's GPU carries out while `work` runs, which waits for it (torch.profiler.profile)."""
+    if not torch.cuda.is_available():
+        work()  # there is nothing that the profiler could watch
+        return []
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        work()
+    return [
+        Kernel(f"cuda:{event.device_index}", event.name, 1e-6 * event.time_range.start, 1e-6 * event.time_range.end)
+        for event in found.events() or ()
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation  # those span kernels and gaps
+    ]
