@@ -10,11 +10,12 @@ from compare import environment, jobs
 from compare.agreement import allowances, certificate, settings
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
-from compare.evidence import Case, Evidence, Record
+from compare.evidence import Case, Evidence
 from compare.interface import Arrays
 from compare.jobs import Command, Job, Queue
 from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.recording import Floor, Perturbation
+from compare.records import Record
 
 _STEPS = 3
 # Children of a contender at a time: a GPU's memory holds four, a float64 record of a large workload takes 6 GB of it.
@@ -183,11 +184,10 @@ def _keep_floors(evidence: Evidence, case: Case, made: Sequence[Perturbation], f
 def _record(
     launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path, keep: Callable[[Record], None]
 ) -> Command:
-    number = next(_NUMBERS)
-    path = launcher.scratch / f"record-{number}.safetensors"
+    folder = launcher.scratch / f"record-{next(_NUMBERS)}"
     spec = _spec(launcher, outcome, precision, case, dataset)
-    arguments = {"spec": spec, "steps": _STEPS, "path": str(path)}
-    return Command("record", arguments, "record", lambda names: keep(Record(path, names)))
+    arguments = {"spec": spec, "steps": _STEPS, "folder": str(folder)}
+    return Command("record", arguments, "record", lambda names: keep(Record(folder, names)))
 
 
 def _spec(launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path) -> dict[str, object]:

@@ -5,33 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compare import data, recording
+from compare import data
 from compare.agreement import gates, referee
 from compare.agreement.gates import Gate
 from compare.agreement.referee import Noise
 from compare.data import store
-from compare.interface import Arrays
 from compare.launcher import Launcher
 from compare.plan import Plan
 from compare.recording import Floor, Perturbation
+from compare.records import Record
 from compare.workloads import PAIR
 
 # Perturbed runs: five at one ulp of float64, then twenty at the precision's unit roundoff.
 _RUNS_OF_A_PART, _RUNS_OF_ROUNDOFF = 5, (5, 25, 5)
 # Errors do not depend on the batch; the time of float64 does, and the size of what is compared: every activation.
 _LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record in its file: of a large model, those of all cases would not fit into memory together."""
-
-    path: Path
-    names: list[str]
-
-    def load(self) -> Arrays:
-        """Read its arrays, in execution order."""
-        return recording.load(self.path, self.names)
 
 
 @dataclass(frozen=True)
@@ -129,7 +117,7 @@ class Evidence:
         """Delete a case's files: a large model's cases together would fill a disk."""
         for key in [key for key in self.records if key[1] == case]:
             for record in self.records.pop(key).values():
-                record.path.unlink(missing_ok=True)
+                record.delete()
 
 
 def _dataset(launcher: Launcher, case: Case) -> Path:

@@ -5,16 +5,14 @@ Names, in execution order: `initial/NAME`; for each step s from 1 `step{s}/KEY` 
 minus the initial state.
 """
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-# safetensors' annotations leave the path's type parameter open.
-from safetensors.numpy import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
-
-from compare import descriptions, weights
+from compare import descriptions, records, weights
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.gates import changes, norm, relative_error
 from compare.data import store
@@ -26,37 +24,44 @@ Floor = dict[str, float]
 Perturbation = tuple[float, int, int]
 """A relative roundoff, and the numbers of the runs that it is applied in: from the first up to the last, exclusive."""
 
+Keep = Callable[[str, Arrays], None]
+"""Takes a part of what is recorded, by name; a part given again takes the place of the first."""
+
 _LOWER_LOSS_SCALES = (2.0**11, 2.0**6, 2.0)
 
 
-def record(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
-    """Return the certificate's arrays of one contender, batch-norm scales, biases and statistics randomised.
+def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep) -> list[str]:
+    """Record the certificate's arrays of one contender, batch-norm scales, biases and statistics randomised.
 
-    In float16, a step whose gradients overflow is skipped and could not be compared; the first loss scale is then taken
-    lower.
+    `keep` is given them part by part, so that they need not fit into memory together. In float16, a step whose
+    gradients overflow is skipped and could not be compared; the first loss scale is then taken lower, and `keep` is
+    given every part anew. Returns the names of all arrays, in execution order.
     """
-    arrays = _recorded(backend, spec, steps)
+    names, finite = _recorded(backend, spec, steps, keep)
     for scale in _LOWER_LOSS_SCALES:
-        if spec.precision != "float16" or _gradients_are_finite(arrays):
+        if spec.precision != "float16" or finite:
             break
-        arrays = _recorded(backend, replace(spec, loss_scale=scale), steps)
-    return arrays
+        names, finite = _recorded(backend, replace(spec, loss_scale=scale), steps, keep)
+    return names
 
 
-def _recorded(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
+def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep) -> tuple[list[str], bool]:
+    """Record them once; return their names, and whether all gradients are finite."""
     session, start, batches, test = _begin(backend, spec)
-    arrays = _taken(session, start, batches, steps)
-    arrays["evaluation/logits"] = _evaluated(session, spec, start, test)
+    names, finite = list[str](), True
+    for part, arrays in _taken(session, start, batches, steps):
+        names += arrays
+        finite = finite and all(np.isfinite(array).all() for name, array in arrays.items() if "/gradient/" in name)
+        keep(part, arrays)
+    evaluated = {"evaluation/logits": _evaluated(session, spec, start, test)}
+    keep("evaluation", evaluated)
     session.assign(start)
+    before = _state(session)
     session.feed(batches)
     session.run(steps)
-    for name, array in _state(session).items():
-        arrays[f"delta/{name}"] = array - arrays[f"initial/{name}"]
-    return arrays
-
-
-def _gradients_are_finite(arrays: Arrays) -> bool:
-    return all(np.isfinite(array).all() for name, array in arrays.items() if "/gradient/" in name)
+    moved = {f"delta/{name}": array - before[name] for name, array in _state(session).items()}
+    keep("delta", moved)
+    return [*names, *evaluated, *moved], finite
 
 
 def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[Perturbation]) -> list[Floor]:
@@ -65,27 +70,35 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
     Each run starts from weights and images whose every element is moved by a relative `roundoff`, up or down at
     random as the run's number fixes, and is computed in the precision of `spec` (float64). The floor is the largest of
     |moved - unmoved| / |unmoved| over the runs (Euclidean norms; buffers and parameters as changes from the start).
+    The unmoved run is kept in files beside the dataset until this returns.
     """
     session, start, batches, test = _begin(backend, spec)
 
-    def ran(start: Arrays, batches: list[Batch]) -> Arrays:
-        arrays = _taken(session, start, batches, steps)
-        deltas = {f"delta/{name}": array - arrays[f"initial/{name}"] for name, array in _state(session).items()}
-        arrays["evaluation/logits"] = _evaluated(session, spec, start, test)
-        return changes(arrays) | deltas
+    def ran(start: Arrays, batches: list[Batch]) -> Iterator[tuple[str, Arrays]]:
+        taken = _taken(session, start, batches, steps)
+        _, before = next(taken)
+        for part, arrays in taken:
+            yield part, changes({**before, **arrays})
+        yield "delta", {f"delta/{name}": array - before[f"initial/{name}"] for name, array in _state(session).items()}
+        yield "evaluation", {"evaluation/logits": _evaluated(session, spec, start, test)}
 
-    still = ran(start, batches)
-    sizes = {name: norm(array) for name, array in still.items()}
-    found = list[Floor]()
-    for roundoff, first, end in perturbations:
-        floor = dict.fromkeys(still, 0.0)
-        for run in range(first, end):
-            random = np.random.default_rng((spec.seed, run))
-            shifted = {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
-            images = [Batch(weights.perturbed(batch.values(), roundoff, random), batch.labels) for batch in batches]
-            for name, value in ran(shifted, images).items():
-                floor[name] = max(floor[name], relative_error(value, still[name], sizes[name]))
-        found.append(floor)
+    with tempfile.TemporaryDirectory(dir=Path(spec.data).parent) as folder:
+        still, sizes = Arrays(), dict[str, float]()
+        for part, arrays in ran(start, batches):
+            sizes |= {name: norm(array) for name, array in arrays.items()}
+            records.save(arrays, Path(folder, part))
+            still |= records.load(Path(folder, part))
+        found = list[Floor]()
+        for roundoff, first, end in perturbations:
+            floor = dict.fromkeys(still, 0.0)
+            for run in range(first, end):
+                random = np.random.default_rng((spec.seed, run))
+                shifted = {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
+                images = [Batch(weights.perturbed(batch.values(), roundoff, random), batch.labels) for batch in batches]
+                for _, arrays in ran(shifted, images):
+                    for name, value in arrays.items():
+                        floor[name] = max(floor[name], relative_error(value, still[name], sizes[name]))
+            found.append(floor)
     return found
 
 
@@ -112,13 +125,13 @@ def _begin(backend: Backend, spec: RunSpec) -> tuple[Session, Arrays, list[Batch
     return session, weights.randomised(session.signature(), spec.seed), batches, shown
 
 
-def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) -> Arrays:
+def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) -> Iterator[tuple[str, Arrays]]:
+    """Yield the initial state, then every step's internals as it is taken, each with the name of that part."""
     session.assign(start)
-    arrays: Arrays = {f"initial/{name}": array for name, array in _state(session).items()}
+    yield "initial", {f"initial/{name}": array for name, array in _state(session).items()}
     for step in range(steps):
-        internals = session.inspect(batches[step % len(batches)])
-        arrays |= {f"step{step + 1}/{key}": array for key, array in internals.items()}
-    return arrays
+        part = f"step{step + 1}"
+        yield part, {f"{part}/{key}": array for key, array in session.inspect(batches[step % len(batches)]).items()}
 
 
 def _evaluated(session: Session, spec: RunSpec, start: Arrays, test: Array) -> Array:
@@ -126,17 +139,6 @@ def _evaluated(session: Session, spec: RunSpec, start: Arrays, test: Array) -> A
     if RUNNING_VARIANCE in descriptions.of(spec).model.arguments.get("allow", ()):
         session.assign(start)
     return session.logits(test)
-
-
-def save(arrays: Arrays, path: Path) -> None:
-    """Write arrays to a safetensors file."""
-    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
-
-
-def load(path: Path, names: list[str]) -> Arrays:
-    """Read arrays back in the order of `names`."""
-    arrays = load_file(path)
-    return {name: arrays[name] for name in names}
 
 
 def _state(session: Session) -> Arrays:

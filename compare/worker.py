@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import descriptions, family, protocol, recording, training, weights
+from compare import descriptions, family, protocol, recording, records, training, weights
 from compare.data import store
-from compare.interface import OWN_WEIGHTS, Backend, Refused, RunSpec, Session, first_line
+from compare.interface import OWN_WEIGHTS, Arrays, Backend, Refused, RunSpec, Session, first_line
 from compare.machines import rank
 from compare.machines.crew import Crew, last_words
 from compare.measure import exposure, limit, memory, warmup
@@ -153,11 +153,13 @@ class Worker:
         """Train from weights moved by a relative `roundoff`, if at all, and return the loss of every step."""
         return training.losses(self._open_session, self._spec, self._train, roundoff, generation)
 
-    def record(self, spec: dict[str, Any], steps: int, path: str) -> list[str]:
-        """Record the certificate's arrays of `spec` into a safetensors file; return their names in execution order."""
-        recorded = recording.record(self._backend, RunSpec(**spec), steps)
-        recording.save(recorded, Path(path))
-        return list(recorded)
+    def record(self, spec: dict[str, Any], steps: int, folder: str) -> list[str]:
+        """Record the certificate's arrays of `spec` into files of a folder; return their names in execution order."""
+
+        def keep(part: str, arrays: Arrays) -> None:
+            records.save(arrays, Path(folder, part))
+
+        return recording.record(self._backend, RunSpec(**spec), steps, keep)
 
     def noise(self, spec: dict[str, Any], steps: int, perturbations: list[Perturbation]) -> list[dict[str, float]]:
         """Return for each perturbation how far it moves every tensor, in the precision of `spec`."""
@@ -180,11 +182,11 @@ class Worker:
     def own_weights(self, spec: dict[str, Any], path: str) -> None:
         """Write the weights that a user's factory gave its model to a safetensors file, under neutral names."""
         state = self._backend.open(replace(RunSpec(**spec), weights=OWN_WEIGHTS)).export()
-        recording.save({**state.parameters, **state.buffers}, Path(path))
+        records.save({**state.parameters, **state.buffers}, Path(path))
 
     def alone(self, spec: dict[str, Any], inputs: dict[str, list[int]], path: str) -> None:
         """Write what each layer makes of random inputs of the given shape, by itself (`compare.recording.alone`)."""
-        recording.save(recording.alone(self._backend, RunSpec(**spec), inputs), Path(path))
+        records.save(recording.alone(self._backend, RunSpec(**spec), inputs), Path(path))
 
     def memory(self, steps: int) -> dict[str, Any]:
         """Train a few steps and return the framework's own memory figures and this process's peak resident bytes."""
@@ -252,6 +254,7 @@ def serve(backend: Backend, clock: Clock = time.perf_counter, *, crew: Crew | No
         rank.serve(crew)
     sys.stdout = sys.stderr
     family.end_with_parent(os.getppid())
+    family.be_killed_first()
     channel = protocol.Channel(int(sys.argv[1]), int(sys.argv[2]))
     channel.send({"protocol": protocol.VERSION, "backend": backend.name, "versions": backend.versions()})
     worker = Worker(backend, clock)

@@ -27,6 +27,7 @@ def serve(kind: Crew) -> None:
     """Be one of a contender's further processes: connect to the first, and do what it says until it hangs up."""
     sys.stdout = sys.stderr
     family.end_with_parent(os.getppid())
+    family.be_killed_first()
     told = json.loads(sys.argv[2])
     port, token = told.pop("port"), os.environ.pop(TOKEN)
     place = Place(**told)

@@ -8,7 +8,7 @@ import pytest
 
 import jaxbackend.layers
 import torchbackend.layers
-from compare import recording, workloads
+from compare import workloads
 from compare.agreement import certificate
 from compare.agreement.referee import Noise
 from compare.data import Dataset, store, synthetic
@@ -31,7 +31,7 @@ def recorded(folder: Path, backend: str, workload: str, precisions: tuple[str, .
     found: Records = {}
     for precision in precisions:
         spec = twins.spec(backend, workload, precision=precision, batch_size=size, data=str(file))
-        found[precision] = recording.record(twins.BACKENDS[backend], spec, 3)
+        found[precision] = twins.recorded(twins.BACKENDS[backend], spec, 3)
     return found
 
 

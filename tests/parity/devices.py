@@ -1,6 +1,7 @@
 """What the tests of several devices and of several machines share: a narrow model's record in float64."""
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from compare import descriptions, knobs, recording, variables, workloads
+from compare import descriptions, knobs, variables, workloads
 from compare.child import Child
 from compare.data import Dataset, store, synthetic
 from compare.interface import Arrays
+from compare.records import Record
 from tests.parity import twins
 
 STEPS, BATCH, PIXELS, MOST = 2, 8, 7, 4
@@ -73,8 +75,8 @@ class Recorder:
 
 def recorded(child: Child, spec: Mapping[str, Any], folder: Path) -> Arrays:
     """Return what a child records of two steps, by name."""
-    path = folder / "record.safetensors"
-    return recording.load(path, child.call("record", 300, spec=spec, steps=STEPS, path=str(path)))
+    made = Path(tempfile.mkdtemp(dir=folder))
+    return Record(made, child.call("record", 300, spec=spec, steps=STEPS, folder=str(made))).load()
 
 
 def distance(a: Arrays, b: Arrays) -> float:

@@ -7,9 +7,9 @@ import pytest
 
 import jaxbackend.backend
 import torchbackend.backend
-from compare import knobs, weights, workloads
+from compare import knobs, recording, weights, workloads
 from compare.data import synthetic
-from compare.interface import Backend, Batch, RunSpec, Session
+from compare.interface import Arrays, Backend, Batch, RunSpec, Session
 from compare.workloads import ModelSpec
 
 BACKENDS: dict[str, Backend] = {"jax": jaxbackend.backend.BACKEND, "torch": torchbackend.backend.BACKEND}
@@ -53,6 +53,13 @@ def batches(workload: str, count: int, *, size: int = 8) -> list[Batch]:
     drawn, _ = synthetic.make(model.image, classes=model.classes, seed=1, train=count * size, test=1)
     parts = [slice(start, start + size) for start in range(0, count * size, size)]
     return [Batch(drawn.images[part], drawn.labels[part]) for part in parts]
+
+
+def recorded(backend: Backend, spec: RunSpec, steps: int) -> Arrays:
+    """Return what the certificate compares, all in one."""
+    found: Arrays = {}
+    names = recording.record(backend, spec, steps, lambda _, arrays: found.update(arrays))
+    return {name: found[name] for name in names}
 
 
 def session(backend: str, workload: str = "digits-cnn", tuning: str = "stock", **changes: Any) -> Session:

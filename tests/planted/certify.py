@@ -47,7 +47,7 @@ class Clean:
         if key not in self._made:
             with pytest.MonkeyPatch.context() as patch:
                 spec = Side.clean(probe, patch, seed).spec(backend, precision, self.folder)
-                self._made[key] = recording.record(self._backends[backend], spec, STEPS)
+                self._made[key] = twins.recorded(self._backends[backend], spec, STEPS)
         return self._made[key]
 
     def noise(self, probe: str, precision: str, seed: int = 3) -> Noise:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import data, recording, workloads
+from compare import data, workloads
 from compare.data import Dataset, store
 from compare.interface import Array, Arrays, Batch, RunSpec
 from compare.workloads import OptimizerSpec, Schedule, Workload
@@ -104,4 +104,4 @@ class Side:
 
     def record(self, backend: str, precision: str, folder: Path) -> Arrays:
         """Return the record of this side."""
-        return recording.record(twins.BACKENDS[backend], self.spec(backend, precision, folder), STEPS)
+        return twins.recorded(twins.BACKENDS[backend], self.spec(backend, precision, folder), STEPS)

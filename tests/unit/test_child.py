@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -125,6 +126,14 @@ def test_the_kernels_memory_killer_is_told_from_other_kills(nursery: Nursery, mo
     failure = nursery.failure("settings", fault="kill", at="start")
     assert failure.status == "oom"
     assert "memory ran out" in failure.reason
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a file")
+def test_the_kernel_kills_a_child_before_its_parent(nursery: Nursery) -> None:
+    child = nursery.child()
+    child.greet(20)
+    own, its = (int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ("self", child.pid))
+    assert its > own
 
 
 def test_what_a_child_prints_does_not_reach_the_pipe_or_us(nursery: Nursery, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,20 @@
-"""The files that a certificate is judged from."""
+"""The files that a certificate is judged from: what is in them, how they are read, and when they are deleted."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from compare import certification
+# safetensors' annotations leave the path's type parameter open.
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
+
+from compare import certification, records
 from compare.data import store
 from compare.evidence import Case
+from compare.interface import Arrays
 from compare.launcher import Launcher, Outcome, Outcomes
+from compare.records import Record
 from tests.fakebackend import plans
 
 CASES = (Case(8, None), Case(4, None))
@@ -25,3 +32,60 @@ def test_records_are_deleted_when_they_are_judged_but_those_that_were_made_twice
     certification.certify(launcher, outcomes, CASES, lambda *_: None)
     assert outcomes.certificates["other"].passed
     assert len(list(tmp_path.glob("record-*"))) == left
+
+
+def drawn(seed: int) -> Arrays:
+    random = np.random.default_rng(seed)
+    return {
+        "c": random.normal(size=(3, 5)),
+        "a": random.normal(size=7).astype(np.float32),
+        "half": random.normal(size=(2, 1, 3)).astype(np.float16),
+        "scalar": np.asarray(random.normal()),
+        "none": np.zeros((0, 4)),
+        "labels": random.integers(0, 10, 9, np.int32),
+        "bytes": random.integers(0, 255, 3, np.uint8),
+        "turned": random.normal(size=(4, 3)).T,
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_arrays_come_back_bit_for_bit_and_as_the_library_reads_them(tmp_path: Path, seed: int) -> None:
+    made, path = drawn(seed), tmp_path / "folder" / "part"
+    records.save(made, path)
+    library: dict[str, NDArray[np.generic]] = load_file(path)
+    found = records.load(path)
+    assert found.keys() == library.keys() == made.keys()
+    for name, array in made.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(found[name], library[name])
+
+
+def test_arrays_of_no_bytes_are_read_too(tmp_path: Path) -> None:
+    records.save({}, tmp_path / "nothing")
+    assert records.load(tmp_path / "nothing") == {}
+    records.save({"none": np.zeros((0, 2))}, tmp_path / "empty")
+    assert records.load(tmp_path / "empty")["none"].shape == (0, 2)
+
+
+def test_a_record_is_mapped_in_order_and_outlives_its_files(tmp_path: Path) -> None:
+    made = drawn(1)
+    names = ["scalar", "c", "turned", "a"]
+    for name in reversed(names):
+        records.save({name: made[name]}, tmp_path / "record" / name)
+    record = Record(tmp_path / "record", names)
+    found = record.load()
+    assert list(found) == names
+    assert not found["c"].flags.owndata
+    with pytest.raises(ValueError, match="read-only"):
+        found["c"][0] = 0
+    record.delete()
+    assert not record.folder.exists()
+    np.testing.assert_array_equal(found["c"], made["c"])
+    record.delete()  # deleted is deleted
+
+
+def test_a_part_that_is_written_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        records.save({"loss": np.asarray(value)}, tmp_path / "record" / "step1")
+    assert Record(tmp_path / "record", ["loss"]).load()["loss"] == 2.0

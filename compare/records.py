@@ -1,0 +1,62 @@
+"""Named arrays in files, which a reader maps into memory: those of a large model's record would not fit there at once.
+
+The files are safetensors (https://huggingface.co/docs/safetensors): eight bytes, the length of a JSON header, which
+says where each tensor's bytes are.
+"""
+
+import json
+import shutil
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# safetensors' annotations leave the path's type parameter open.
+from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
+
+from compare.interface import Array, Arrays
+
+_LENGTH = struct.Struct("<Q")
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a child recorded: a folder with a file for each part, and the names of all arrays in execution order."""
+
+    folder: Path
+    names: Sequence[str]
+
+    def load(self) -> Arrays:
+        """Map its arrays, in execution order; they may be read after `delete`, too."""
+        found: Arrays = {}
+        for path in self.folder.iterdir():
+            found |= load(path)
+        return {name: found[name] for name in self.names}
+
+    def delete(self) -> None:
+        """Delete its files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def save(arrays: Arrays, path: Path) -> None:
+    """Write arrays to a file, in the place of one that was there; folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
+
+
+def load(path: Path) -> Arrays:
+    """Map the arrays of a file that `save` wrote, read-only; what is never looked at is never read."""
+    mapped = np.asarray(np.memmap(path, np.uint8, "r"))
+    (length,) = _LENGTH.unpack(mapped[: _LENGTH.size].tobytes())
+    start = _LENGTH.size + length
+    header: dict[str, dict[str, Any]] = json.loads(mapped[_LENGTH.size : start].tobytes())
+    return {name: _array(mapped[start:], **told) for name, told in header.items() if name != "__metadata__"}
+
+
+def _array(mapped: Array, dtype: str, shape: Sequence[int], data_offsets: Sequence[int]) -> Array:
+    begin, end = data_offsets
+    return mapped[begin:end].view(_DTYPES[dtype]).reshape(shape)
