@@ -186,7 +186,7 @@ def _record(
 ) -> Command:
     folder = launcher.scratch / f"record-{next(_NUMBERS)}"
     spec = _spec(launcher, outcome, precision, case, dataset)
-    arguments = {"spec": spec, "steps": _STEPS, "folder": str(folder)}
+    arguments = {"spec": spec, "steps": _STEPS, "path": str(folder)}
     return Command("record", arguments, "record", lambda names: keep(Record(folder, names)))
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare import contenders, descriptions, evidence, weights
+from compare import contenders, descriptions, evidence, records
 from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
 from compare.child import Child
 from compare.interface import Arrays, ContenderFailed, Refused
@@ -64,9 +64,9 @@ class _Sides:
         return self._each(command, dict.fromkeys(self._children, arguments))
 
     def write(self, command: str, name: str, only: str | None = None, **arguments: Any) -> dict[str, Path]:
-        """Have both, or one only, write a file of arrays, in float64 at the least batch; return paths by backend."""
+        """Have both, or one only, write arrays to files, in float64 at the least batch; return paths by backend."""
         sides = [only] if only else list(self._children)
-        paths = {backend: self._launcher.scratch / f"{name}-{backend}.safetensors" for backend in sides}
+        paths = {backend: self._launcher.scratch / f"{name}-{backend}" for backend in sides}
         changes: dict[str, Any] = {"precision": "float64", "batch_size": _BATCH, "accumulate": 1}
         self._each(
             command,
@@ -170,7 +170,7 @@ def _flattened(sides: _Sides, matched: Matching) -> dict[str, int]:
     if not layers:
         return {}
     files = sides.write("record", "inputs", steps=1)
-    inputs = {backend: weights.loaded(str(path)) for backend, path in files.items()}
+    inputs = {backend: records.load(path / "step1") for backend, path in files.items()}
     found: dict[str, int] = {}
     for layer in layers:
         key = f"step1/activation/{layer.path}.input"
@@ -201,7 +201,7 @@ def _alone(sides: _Sides, matched: Matching) -> dict[str, float | None]:
             inputs[pair[0].path] = list(pair[0].input)
     tried = {path: inputs[path] for path, *_ in kinds.values()}
     files = sides.write("alone", "alone", inputs=tried)
-    arrays: dict[str, Arrays] = {backend: weights.loaded(str(path)) for backend, path in files.items()}
+    arrays: dict[str, Arrays] = {backend: records.load(path) for backend, path in files.items()}
     found: dict[str, float | None] = {}
     for paths in kinds.values():
         modes = [f"{mode}/{paths[0]}" for mode in ("training", "evaluation")]

@@ -90,7 +90,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
             still |= records.load(Path(folder, part))
         found = list[Floor]()
         for roundoff, first, end in perturbations:
-            floor = dict.fromkeys(still, 0.0)
+            floor = dict.fromkeys(sizes, 0.0)  # in execution order; files are in their own
             for run in range(first, end):
                 random = np.random.default_rng((spec.seed, run))
                 shifted = {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}

