@@ -1,0 +1,62 @@
+"""What the certificate records: part by part, in execution order, and nothing is left behind."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compare import recording
+from compare.agreement import gates, referee
+from compare.data import Dataset, store
+from compare.interface import Arrays, RunSpec
+from tests.parity import twins
+
+STEPS = 2
+PERTURBATIONS = [(referee.ULP64, 0, 2), (referee.ROUNDOFF["float32"], 2, 3)]
+
+
+@pytest.fixture(params=twins.BOTH)
+def spec(request: pytest.FixtureRequest, tmp_path: Path) -> RunSpec:
+    """Return what a backend, the parameter, is told to record: two batches of digits."""
+    whole, test = twins.batches("digits-cnn", 1, size=16)[0], twins.batches("digits-cnn", 1)[0]
+    store.save(Dataset(whole, test, ""), tmp_path / "data.safetensors")
+    return twins.spec(request.param, data=str(tmp_path / "data.safetensors"))
+
+
+def test_a_record_is_handed_over_part_by_part_in_execution_order(request: pytest.FixtureRequest, spec: RunSpec):
+    given: list[tuple[str, Arrays]] = []
+    backend = twins.BACKENDS[request.node.callspec.params["spec"]]
+    names = recording.record(backend, spec, STEPS, lambda part, arrays: given.append((part, arrays)))
+    assert [part for part, _ in given] == ["initial", "step1", "step2", "evaluation", "delta"]
+    assert [name for _, arrays in given for name in arrays] == names
+    for part, arrays in given:
+        assert {name.partition("/")[0] for name in arrays} == {part}
+
+
+def test_in_float16_a_lower_loss_scale_hands_every_part_over_anew(request: pytest.FixtureRequest, spec: RunSpec):
+    given: list[str] = []
+    kept: Arrays = {}
+    backend = twins.BACKENDS[request.node.callspec.params["spec"]]
+
+    def keep(part: str, arrays: Arrays) -> None:
+        given.append(part)
+        kept.update(arrays)
+
+    names = recording.record(backend, replace(spec, precision="float16", loss_scale=2.0**60), STEPS, keep)
+    assert given == ["initial", "step1", "step2", "evaluation", "delta"] * 2  # 2^60 overflows, 2^11 does not
+    assert kept.keys() == set(names)
+    assert all(np.isfinite(array).all() for array in kept.values())
+    assert any(kept["step1/update/dense.kernel"].ravel())
+
+
+def test_a_noise_floor_has_all_that_is_compared_and_leaves_no_file(request: pytest.FixtureRequest, spec: RunSpec):
+    backend = twins.BACKENDS[request.node.callspec.params["spec"]]
+    record = twins.recorded(backend, spec, STEPS)
+    ulp, roundoff = recording.noise(backend, spec, STEPS, PERTURBATIONS)
+    assert ulp.keys() == roundoff.keys() == gates.changes(record).keys()
+    # Files have an order of their own; the first tensor that differs is named by this one.
+    assert gates.in_execution_order(list(ulp)) == gates.in_execution_order(list(gates.changes(record)))
+    worst = "step1/gradient/dense.kernel"
+    assert 0 < ulp[worst] < 1e-12 < roundoff[worst] < 1e-4
+    assert [path.name for path in Path(spec.data).parent.iterdir()] == ["data.safetensors"]
