@@ -2,8 +2,9 @@
 # Makes the evidence under benchmarks/h200. One argument a lane, GPU:STEPS@CORES: steps that are carried out one after the
 # other on that GPU and so many cores (an equal part without @), side by side with the other lanes'. What is timed has a
 # GPU to itself; certificates may share one. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are
-# the functions step_NAME below, and WORKLOAD/PRECISION, one certificate.
+# the functions step_NAME below, and WORKLOAD/PRECISION, one certificate. GPU may be several, for a step that scales.
 #   bash benchmarks/h200.sh 0:selftest,equal-torch,fit@8 1:resnet50/tf32,unet/bfloat16@12 1:cifar-resnet18@12
+#   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -130,6 +131,19 @@ step_pairs() {
     pair torchvision torchvision.models:resnet50 torch
     pair timm timm.models.resnet:resnet50 jax
 }
+
+scale() { # WORKLOAD BATCH: each way to split a batch, on one GPU, two, and so on up to all of the lane's
+    local count=1 all=1
+    local -a gpus
+    IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
+    while ((2 * count <= ${#gpus[@]})); do all+=,$((count *= 2)); done
+    samestep "scale-$1" scale torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap --devices "$all" --workload "$1" \
+        --batch-size "$2" --precision bfloat16 --quick
+}
+
+step_scale-cifar-cnn() { scale cifar-cnn 512; }
+
+step_scale-resnet50() { scale resnet50 256; }
 
 step_rematerialisation() { # memory and step time with and without, in one run
     samestep "rematerialisation-resnet50" compare torch:compiled torch:compiled+rematerialisation \
