@@ -53,6 +53,7 @@ def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep) -> tuple[
         names += arrays
         finite = finite and all(np.isfinite(array).all() for name, array in arrays.items() if "/gradient/" in name)
         keep(part, arrays)
+        del arrays  # they are gone before the next step's are there
     evaluated = {"evaluation/logits": _evaluated(session, spec, start, test)}
     keep("evaluation", evaluated)
     session.assign(start)
@@ -78,7 +79,9 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
         taken = _taken(session, start, batches, steps)
         _, before = next(taken)
         for part, arrays in taken:
-            yield part, changes({**before, **arrays})
+            arrays = changes({**before, **arrays})
+            yield part, arrays
+            del arrays
         yield "delta", {f"delta/{name}": array - before[f"initial/{name}"] for name, array in _state(session).items()}
         yield "evaluation", {"evaluation/logits": _evaluated(session, spec, start, test)}
 
@@ -88,6 +91,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
             sizes |= {name: norm(array) for name, array in arrays.items()}
             records.save(arrays, Path(folder, part))
             still |= records.load(Path(folder, part))
+            del arrays
         found = list[Floor]()
         for roundoff, first, end in perturbations:
             floor = dict.fromkeys(sizes, 0.0)  # in execution order; files are in their own
@@ -96,8 +100,11 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
                 shifted = {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
                 images = [Batch(weights.perturbed(batch.values(), roundoff, random), batch.labels) for batch in batches]
                 for _, arrays in ran(shifted, images):
-                    for name, value in arrays.items():
-                        floor[name] = max(floor[name], relative_error(value, still[name], sizes[name]))
+                    floor |= {
+                        name: max(floor[name], relative_error(array, still[name], sizes[name]))
+                        for name, array in arrays.items()
+                    }
+                    del arrays
             found.append(floor)
     return found
 

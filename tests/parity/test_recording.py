@@ -1,5 +1,6 @@
 """What the certificate records: part by part, in execution order, and nothing is left behind."""
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from compare import recording
 from compare.agreement import gates, referee
 from compare.data import Dataset, store
-from compare.interface import Arrays, RunSpec
+from compare.interface import Array, Arrays, Batch, RunSpec, Session
 from tests.parity import twins
 
 STEPS = 2
@@ -60,3 +61,24 @@ def test_a_noise_floor_has_all_that_is_compared_and_leaves_no_file(request: pyte
     worst = "step1/gradient/dense.kernel"
     assert 0 < ulp[worst] < 1e-12 < roundoff[worst] < 1e-4
     assert [path.name for path in Path(spec.data).parent.iterdir()] == ["data.safetensors"]
+
+
+def test_the_arrays_of_one_step_alone_are_held(
+    request: pytest.FixtureRequest, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+):
+    backend = twins.BACKENDS[request.node.callspec.params["spec"]]
+    kind = type(backend.open(spec))
+    inspect, held = kind.inspect, list[weakref.ref[Array]]()
+    alive: list[int] = []
+
+    def inspected(self: Session, batch: Batch) -> Arrays:
+        alive.append(sum(each() is not None for each in held))
+        found = inspect(self, batch)
+        held[:] = [weakref.ref(array) for name, array in found.items() if "buffer/" not in name]
+        return found
+
+    monkeypatch.setattr(kind, "inspect", inspected)
+    recording.record(backend, spec, STEPS, lambda part, arrays: None)
+    assert alive == [0] * STEPS
+    recording.noise(backend, spec, STEPS, PERTURBATIONS)
+    assert alive == [0] * STEPS * (1 + 1 + 3)  # the record, the unmoved run, three moved ones
