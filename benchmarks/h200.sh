@@ -3,7 +3,7 @@
 # other on that GPU and so many cores (an equal part without @), side by side with the other lanes'. What is timed has a
 # GPU to itself; certificates may share one. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are
 # the functions step_NAME below, and WORKLOAD/PRECISION, one certificate. GPU may be several, for a step that scales.
-#   bash benchmarks/h200.sh 0:selftest,equal-torch,fit@8 1:resnet50/tf32,unet/bfloat16@12 1:cifar-resnet18@12
+#   bash benchmarks/h200.sh 0:selftest,equal-torch,fit-jax@8 1:resnet50/tf32,unet/bfloat16@12 1:cifar-resnet18@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -64,7 +64,13 @@ step_equal-small() {
 
 step_selftest() { run selftest "$python" -m compare selftest --device cuda; }
 
-step_fit() { samestep fit-cifar-cnn fit --workload cifar-cnn --precision bfloat16 --memory 8192; }
+fit() { # BACKEND: some 25 tries, each of which compiles afresh
+    samestep "fit-$1" fit "$1" --workload cifar-cnn --precision bfloat16 --memory 8192
+}
+
+step_fit-torch() { fit torch; }
+
+step_fit-jax() { fit jax; }
 
 step_bare() {
     bare torch
