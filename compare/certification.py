@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from compare import environment, jobs
-from compare.agreement import allowances, certificate, settings
+from compare.agreement import allowances, certificate, settings, shapes
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
 from compare.evidence import Case, Evidence
@@ -139,7 +139,14 @@ def _comparable(
         for side in sides
     ]
     found = outcomes.pairing
-    if found is None or RUNNING_VARIANCE not in found.allowed:
+    if found is None:
+        return records
+    if found.unlike:
+        records = [
+            {name: shapes.without_single_pixels(record, found.unlike) for name, record in by_precision.items()}
+            for by_precision in records
+        ]
+    if RUNNING_VARIANCE not in found.allowed:
         return records
     momenta, parts = allowances.momenta(found.matching.layers), launcher.plan.accumulate
     return [

@@ -93,5 +93,6 @@ def main() -> None:
     try:
         app()
     except Refused as error:
-        typer.echo(f"samestep: {printable(str(error))}", err=True)  # it may quote a file that somebody else wrote
+        lines = [printable(line) for line in str(error).splitlines()]  # it may quote a file that somebody else wrote
+        typer.echo("samestep: " + "\n".join(lines), err=True)
         sys.exit(endings.REFUSED)

@@ -3,6 +3,7 @@
 User code runs here and nowhere else: never in the parent.
 """
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -142,8 +143,13 @@ def _guarded(action: Callable[[], _T], what: str) -> _T:
 
 
 def _source_sha256(factory: Callable[..., Any]) -> str:
+    """Return the digest of the file that defines a factory; of its name, where that is no file, as of C's functions."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    factory = inspect.unwrap(factory)
     try:
-        path = inspect.getsourcefile(inspect.unwrap(factory))
+        path = inspect.getsourcefile(factory if hasattr(factory, "__qualname__") else type(factory))
     except TypeError:
         path = None
-    return hashlib.sha256(Path(path).read_bytes() if path else repr(factory).encode()).hexdigest()
+    name = f"{getattr(factory, '__module__', None)}.{getattr(factory, '__qualname__', type(factory).__qualname__)}"
+    return hashlib.sha256(Path(path).read_bytes() if path else name.encode()).hexdigest()

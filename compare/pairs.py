@@ -50,7 +50,9 @@ def prepare(launcher: Launcher) -> Pairing:
         files = sides.write("own_weights", "weights", only=request.weights_from)
     launcher.plan = replace(launcher.plan, weights=str(files[request.weights_from]))
     allowed = tuple(model.arguments["allow"])
-    return Pairing(traces, matched, different, tuple(resized), request.weights_from, allowed)
+    return Pairing(
+        traces, matched, different, tuple(resized), request.weights_from, allowed, len(request.weights_map or {})
+    )
 
 
 class _Sides:

@@ -94,7 +94,12 @@ def _strided_layer(a: Arrays, names: Sequence[str]) -> str | None:
     index = layers.index(first)
     output, before = a[first], a[layers[index - 1]] if index else None
     layer = first.removeprefix("step1/activation/")
-    if before is not None and output.ndim == before.ndim == 4 and output.shape[1] <= (before.shape[1] + 1) // 2:
+    halves = before is not None and output.ndim == before.ndim == 4 and output.shape[1] <= (before.shape[1] + 1) // 2
+    if layer.endswith(".input"):  # of a user's own model
+        between = f"what is computed between the layers before {layer.removesuffix('.input')} and it"
+        pooling = "the padding of its pooling, or " if halves else ""
+        return f"{between} is the first to differ: {pooling}a function, its arguments, or what is added or multiplied"
+    if halves:
         return f"{layer} halves the image and is the first to differ: padding (SAME pads 3x3 stride 2 by 0 and 1)"
     return f"{layer} is the first layer to differ: its arithmetic, epsilon, padding or parameters"
 

@@ -40,8 +40,10 @@ _UNASKED = 30.0
 # An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
 _ROUNDING = 10.0
 _LOST = 4.0
-# The precision gate allows ten floors; of what a sum in sequence loses it is to allow twice as much.
+# The precision gate allows ten floors; of what a sum in sequence loses it is to allow twice as much,
 _OF_A_SUM = 2.0 / PRECISION_LIMIT
+# and of one whose addends are alike, all that it loses where every sum is rounded the same way, by half a unit.
+_OF_ALIKE = 0.25 / PRECISION_LIMIT
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,10 @@ def judge(
     what float32 storage resolves of it, or what a float32 sum loses, whichever is larger. The noise comes from rounding
     the inputs once; every layer rounds its output once more, and independent errors add in quadrature (Higham 2002,
     section 2.8). A kernel may add up n terms one after the other, whatever the precision of its inputs: in float32 the
-    rounded partial sums are off by the square root of n / 2 units of roundoff together (Higham and Mary 2019). Where a
+    rounded partial sums are off by the square root of n / 2 units of roundoff together (Higham and Mary 2019). A bias's
+    gradient is a sum over pixels that may be all alike, behind a mean over them for instance, and is then rounded the
+    same way n times: its error is proportional to n and to the sum of absolute values (Higham 2002, section 4.2), which
+    is at most the square root of n times what the noise is of. torch's convolutions on a CPU lose that much. Where a
     tensor cancels, the noise is taken from float64's own rounding, scaled to the precision. Gradients of a layer that
     computes in bfloat16 or float16 are rounded to that when they are stored, as torch.autocast casts its parameters,
     whatever the noise: a loss that is all but certain has none. An update may besides be off in the elements whose
@@ -156,6 +161,10 @@ def judge(
         )
         for name in names
     }
+    for name in names:
+        if _layer(name) and name.endswith(".bias"):
+            added = terms.get(_layer(name), 1) ** 1.5 * ROUNDOFF32 / ROUNDOFF[precision]
+            floor[name] = max(floor[name], _OF_ALIKE * added * noise.roundoff[name])
     if precision in _STORED:
         for name in names:
             if f"initial/{_layer(name)}.kernel" in record:

@@ -23,6 +23,7 @@ class Pairing:
         resized: the match of the same models traced at the other image sizes that a certificate is made at.
         weights_from: the backend whose factory's initial weights training starts from.
         allowed: names of the accepted differences.
+        given: how many variables are matched because a user's map says so.
     """
 
     traces: Mapping[str, Trace]
@@ -31,6 +32,12 @@ class Pairing:
     resized: tuple[Matching, ...] = ()
     weights_from: str = "torch"
     allowed: tuple[str, ...] = ()
+    given: int = 0
+
+    @property
+    def unlike(self) -> frozenset[str]:
+        """Torch's paths of matched layers that are of two kinds: a dense layer and a 1x1 convolution."""
+        return frozenset(torch.path for torch, jax in self.matching.layers if torch.role != jax.role)
 
     def explained(self, certificate: Certificate) -> Certificate:
         """Return a certificate with notes: the settings of the layer that failed first, and what would make it equal.
@@ -43,6 +50,8 @@ class Pairing:
             notes += [line for each in at or before[-1:] for line in _told(each)]
             if at:
                 cause = at[0].advice[0].cause
+            if self.given:
+                notes.append(f"{self.given} variables are matched as the weights map says: it may be what is wrong")
         return replace(certificate, cause=cause, notes=(*notes, *certificate.notes))
 
     def _differing(self, tensor: str | None) -> tuple[list[Difference], list[Difference]]:

@@ -43,6 +43,7 @@ def check(given: Mapping[str, str], torch: Trace, jax: Trace) -> None:
         problem = _unfit(known[0][name], known[1][other])
         if problem:
             raise Refused(f"the weights map gives {other!r} to {name!r}, which does not fit: {problem}")
+    _check_whole(given, *known)
 
 
 def fixed_layers(given: Mapping[str, str], torch: Trace, jax: Trace) -> dict[str, str]:
@@ -54,6 +55,20 @@ def fixed_layers(given: Mapping[str, str], torch: Trace, jax: Trace) -> dict[str
         ahead[first].add(second)
         back[second].add(first)
     return {path: other for path, (other, *more) in ahead.items() if not more and len(back[other]) == 1}
+
+
+def _check_whole(given: Mapping[str, str], torch: Mapping[str, Owned], jax: Mapping[str, Owned]) -> None:
+    """Check that no layer's variables go to several layers of which each has all of them."""
+    partners: dict[str, Owned] = {}
+    for name, other in given.items():
+        layer, partner = torch[name].layer, jax[other]
+        first = partners.setdefault(layer.path, partner).layer
+        wanted, there = ({each.role for each in side.variables} for side in (layer, partner.layer))
+        if first is not partner.layer and len(wanted) > 1 and wanted <= there & {each.role for each in first.variables}:
+            raise Refused(
+                f"the weights map gives variables of torch's {layer.path!r} to two layers of flax, {first.path!r} and "
+                f"{partner.layer.path!r}; allowed: all of them to one"
+            )
 
 
 def _unknown(name: str, side: str, trace: Trace, names: list[str]) -> str:

@@ -56,9 +56,10 @@ def _ambiguous(group: Group, torch: Trace, jax: Trace) -> tuple[str, str, list[R
         [each for each in side.layers if each.path in paths] for side, paths in zip((torch, jax), group, strict=True)
     )
     if len(first) == len(second):
-        unclear = "nothing tells which is which"
+        unclear = "neither shapes nor the layers behind tell which is which"
     else:
-        unclear = f"{len(first)} in torch, {len(second)} in flax, and nothing tells which is missing"
+        counts = f"{len(first)} in torch, {len(second)} in flax"
+        unclear = f"{counts}, and neither shapes nor the layers behind tell which is missing"
     what = (
         f"ambiguous: torch's {', '.join(group[0])} and flax's {', '.join(group[1])} are of the same kind and come "
         f"after the same layers: {unclear}"

@@ -61,7 +61,7 @@ def word(equation: Any) -> str | None:
     Some are called as in both frameworks already; `spoken` has the words for all.
     """
     name, told = equation.primitive.name, equation.params
-    if name in _SILENT:
+    if name in _SILENT or not equation.invars:  # what is made of nothing, as a range is, is no function of the images
         return None
     shapes = [_longer(each.aval.shape) for each in (equation.invars[0], equation.outvars[0])]
     if name in ("reshape", "slice", "dynamic_slice", "gather") and shapes[0] == shapes[1]:

@@ -269,3 +269,35 @@ class Measured(nn.Module):
 
 def measured():
     return Measured()
+
+
+class Plain(nn.Module):
+    ranged: bool
+
+    @nn.compact
+    def __call__(self, x):
+        for features in (8, 16, 16):
+            x = nn.relu(nn.Conv(features, (3, 3))(x))
+        x = x.mean((1, 2))
+        if self.ranged:
+            x = x + 0 * jnp.arange(16)
+        return nn.Dense(10)(x)
+
+
+class SqueezeExcite(nn.Module):
+    """As flax's users write it, with dense layers."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.Conv(8, (3, 3), padding=1)(x))
+        squeezed = nn.Dense(8)(nn.relu(nn.Dense(1)(x.mean((1, 2)))))
+        x = x * nn.sigmoid(squeezed)[:, None, None]
+        return nn.Dense(10)(x.mean((1, 2)))
+
+
+def plain(ranged=False):
+    return Plain(ranged)
+
+
+def squeezed():
+    return SqueezeExcite()

@@ -1,5 +1,7 @@
 """Models as people write them, and factories of them."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -175,3 +177,55 @@ def mixed():
 
 def recurring():
     return Recurring()
+
+
+class Plain(nn.Module):
+    """Biased convolutions behind which a mean gives every pixel the same gradient."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3, padding=1)
+        self.b = nn.Conv2d(8, 16, 3, padding=1)
+        self.c = nn.Conv2d(16, 16, 3, padding=1)
+        self.head = nn.Linear(16, 10)
+        self.scale = scale
+
+    def forward(self, x):
+        x = F.relu(self.c(F.relu(self.b(F.relu(self.a(x))))))
+        return self.head(self.scale * F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class SqueezeExcite(nn.Module):
+    """As torch's users write it, with 1x1 convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.fc1, self.fc2 = nn.Conv2d(8, 1, 1), nn.Conv2d(1, 8, 1)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = F.relu(self.conv(x))
+        squeezed = F.adaptive_avg_pool2d(x, 1)
+        x = x * torch.sigmoid(self.fc2(F.relu(self.fc1(squeezed))))
+        return self.head(x.mean((2, 3)))
+
+
+class Exits(Plain):
+    def forward(self, x):
+        raise SystemExit(5)
+
+
+def plain(scale=1.0):
+    return Plain(scale)
+
+
+def squeezed():
+    return SqueezeExcite()
+
+
+def exits():
+    return Exits(1.0)
+
+
+plain_of_a_half = partial(plain, 0.5)

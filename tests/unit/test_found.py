@@ -65,3 +65,9 @@ def test_layers_behind_the_first_mismatch_are_no_reason() -> None:
 def test_a_certificate_that_passed_stays_as_it_is() -> None:
     passed = Certificate((), None)
     assert Pairing({}, _matching("one")).explained(passed) == passed
+
+
+def test_a_map_of_the_user_s_is_named_where_something_differs() -> None:
+    made = Pairing({}, _matching(), given=2).explained(replace(FAILED, tensor="step1/logits"))
+    assert "2 variables are matched as the weights map says: it may be what is wrong" in made.notes
+    assert not any("weights map" in note for note in Pairing({}, _matching()).explained(FAILED).notes)

@@ -81,7 +81,9 @@ def test_another_role_is_named() -> None:
 def test_one_of_several_alike_that_is_missing_is_ambiguous() -> None:
     layers = attention()
     fewer = [*layers[:3], dense("fc", (4, 10), ["query", "key"])]
-    assert "3 in torch, 2 in flax, and nothing tells which is missing" in refused(torch(*layers), jax(*fewer))
+    assert "3 in torch, 2 in flax, and neither shapes nor the layers behind tell which is missing" in refused(
+        torch(*layers), jax(*fewer)
+    )
 
 
 @pytest.mark.parametrize(

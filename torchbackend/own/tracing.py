@@ -32,7 +32,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
             logits = model(images)
     except Refused:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Refused(
             f"{reference}: training on images [{batch_size}, {height}, {width}, {channels}] raised "
             f"{type(error).__name__} in {watch.place}: {first_line(error)}"
