@@ -125,6 +125,7 @@ def make(
     if first is None and not gate.passed:
         first = next(iter(judge.failing), None)
         mismatch = "; ".join(part for part in (first and judge.owner(first), judge.mismatch) if part)
+        notes = (f"in float64 both are the same function: what failed is how one side computes in {precision}", *notes)
     evidence = tuple(
         Evidence(
             name, e64[name], e32[name], ratios[name], judge.floor[name], judge.baseline[name], judge.contender[name]
