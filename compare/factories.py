@@ -10,6 +10,8 @@ import importlib.util
 import inspect
 import io
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from compare.interface import Refused, first_line
 from compare.pairing.asked import FORMS
 
 _T = TypeVar("_T")
+_ROOT, _LIBRARY = Path(__file__).resolve().parent.parent, Path(sysconfig.get_path("stdlib"))
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,21 @@ def _guarded(action: Callable[[], _T], what: str) -> _T:
     except Refused:
         raise
     except Exception as error:
-        raise Refused(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
+        raise Refused(f"{what} raised {type(error).__name__}: {first_line(error)}{raised_at(error)}") from error
+
+
+def raised_at(error: BaseException) -> str:
+    """Return where the user's own code was when it raised, as ` (model.py, line 12)`; empty where none of it ran."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_own(each.filename)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is the user's: neither installed, nor Python's, nor samestep's."""
+    path = Path(file)
+    packages = [_ROOT / name for name in ("compare", "jaxbackend", "torchbackend")]
+    theirs = {"site-packages", "dist-packages"} & set(path.parts) or file.startswith("<")
+    return not theirs and not any(path.is_relative_to(each) for each in (*packages, _LIBRARY))
 
 
 def _source_sha256(factory: Callable[..., Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from flax import errors, nnx
 
+from compare import factories
 from compare.interface import Refused, first_line
 from jaxbackend.activations import Around
 
@@ -87,6 +88,7 @@ def guarded(action: Callable[[], _T], reference: str) -> _T:
     except (Exception, SystemExit) as error:
         raise Refused(
             f"{reference}: the model's forward pass raised {type(error).__name__}: {first_line(error)}"
+            f"{factories.raised_at(error)}"
         ) from error
 
 

@@ -301,3 +301,17 @@ def plain(ranged=False):
 
 def squeezed():
     return SqueezeExcite()
+
+
+class Misspelt(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(10)(x.mean((1, 22)))
+
+
+def misspelt():
+    return Misspelt()
+
+
+def finds_nothing():
+    return {}["model"]

@@ -56,6 +56,22 @@ def test_a_model_that_exits_is_refused_by_its_factory_s_name(tmp_path: Path) -> 
     assert "SystemExit" in found.error
 
 
+@pytest.mark.parametrize(
+    ("flax", "torch", "file", "text"),
+    [
+        ("plain", "misspelt", "torch_models.py", "haed.weight"),
+        ("misspelt", "plain", "flax_models.py", "x.mean((1, 22))"),
+        ("finds_nothing", "plain", "flax_models.py", 'return {}["model"]'),
+    ],
+)
+def test_an_error_in_a_model_is_placed_in_its_file(tmp_path: Path, flax: str, torch: str, file: str, text: str) -> None:
+    found = asked.agree(f"{FLAX}:{flax}", f"{TORCH}:{torch}", tmp_path)
+    lines = Path(__file__).with_name(file).read_text().splitlines()
+    number = next(number for number, line in enumerate(lines, start=1) if text in line)
+    assert found.code == 2
+    assert f"({file}, line {number})" in found.error
+
+
 def test_variables_of_one_layer_given_to_two_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "map.json"
     path.write_text(json.dumps({"b.weight": "params/Conv_1/kernel", "b.bias": "params/Conv_2/bias"}))

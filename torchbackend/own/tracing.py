@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from compare import factories
 from compare.interface import Refused, first_line
 from compare.pairing.trace import Trace
 from compare.workloads import ModelSpec
@@ -35,7 +36,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     except (Exception, SystemExit) as error:
         raise Refused(
             f"{reference}: training on images [{batch_size}, {height}, {width}, {channels}] raised "
-            f"{type(error).__name__} in {watch.place}: {first_line(error)}"
+            f"{type(error).__name__} in {watch.place}: {first_line(error)}{factories.raised_at(error)}"
         ) from error
     _check(logits, spec, batch_size, reference)
     after, between = watch.origin(logits)
