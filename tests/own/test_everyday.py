@@ -33,6 +33,12 @@ def test_a_range_among_the_operations_of_a_model_is_no_function_of_its_images(tm
     assert asked.agree(f"{FLAX}:plain", f"{TORCH}:plain", tmp_path, *options).first_mismatch == ""
 
 
+def test_a_head_may_be_an_embedding_of_the_classes(tmp_path: Path) -> None:
+    found = asked.agree(f"{FLAX}:prototypes", f"{TORCH}:prototypes", tmp_path)
+    assert found.first_mismatch == ""
+    assert found.result["spec"]["pair"]["map"]["classes.weight"] == "params/Embed_0/embedding"
+
+
 def test_what_differs_between_two_layers_is_not_called_the_layer_s_own(tmp_path: Path) -> None:
     found = asked.agree(f"{FLAX}:plain", f"{TORCH}:plain", tmp_path, "--model-args", "torch.scale=0.5")
     assert found.first_mismatch.startswith("step1/activation/head.input")

@@ -211,6 +211,18 @@ class SqueezeExcite(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Prototypes(nn.Module):
+    """A head that is an embedding of the classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, padding=1)
+        self.classes = nn.Embedding(10, 16)
+
+    def forward(self, x):
+        return F.relu(self.conv(x)).mean((2, 3)) @ self.classes(torch.arange(10)).T
+
+
 class Exits(Plain):
     def forward(self, x):
         raise SystemExit(5)
@@ -227,6 +239,10 @@ def plain(scale=1.0):
 
 def squeezed():
     return SqueezeExcite()
+
+
+def prototypes():
+    return Prototypes()
 
 
 def exits():
