@@ -2,7 +2,8 @@
 # Makes the evidence under benchmarks/h200. One argument a lane, GPU:STEPS@CORES: steps that are carried out one after the
 # other on that GPU and so many cores (an equal part without @), side by side with the other lanes'. What is timed has a
 # GPU to itself; certificates may share one. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are
-# the functions step_NAME below, and WORKLOAD/PRECISION, one certificate. GPU may be several, for a step that scales.
+# the functions step_NAME below, and WORKLOAD/PRECISION, one certificate. GPU may be several, for a step that scales; a lane
+# without steps leaves its cores to others.
 #   bash benchmarks/h200.sh 0:selftest,equal-torch,fit-jax@8 1:resnet50/tf32,unet/bfloat16@12 1:cifar-resnet18@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
 set -uo pipefail
@@ -144,7 +145,7 @@ scale() { # WORKLOAD BATCH: each way to split a batch, on one GPU, two, and so o
     IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
     while ((2 * count <= ${#gpus[@]})); do all+=,$((count *= 2)); done
     samestep "scale-$1" scale torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap --devices "$all" --workload "$1" \
-        --batch-size "$2" --precision bfloat16 --quick
+        --batch-size "$2" --precision bfloat16 --rounds 3
 }
 
 step_scale-cifar-cnn() { scale cifar-cnn 512; }
