@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import recording
+from compare import recording, workloads
 from compare.agreement import gates, referee
 from compare.data import Dataset, store
 from compare.interface import Array, Arrays, Batch, RunSpec, Session
@@ -33,6 +33,28 @@ def test_a_record_is_handed_over_part_by_part_in_execution_order(request: pytest
     assert [name for _, arrays in given for name in arrays] == names
     for part, arrays in given:
         assert {name.partition("/")[0] for name in arrays} == {part}
+
+
+@pytest.mark.parametrize("backend", twins.BOTH)
+@pytest.mark.parametrize(("of_the_workload", "part"), [(512, 1 / 128), (4, 1.0), (2, 1.0)])
+def test_sgd_steps_at_the_rate_of_its_batch(
+    backend: str, of_the_workload: int, part: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    twins.narrow(monkeypatch)
+    small = replace(workloads.get("cifar-cnn"), batch_size=of_the_workload)
+    monkeypatch.setattr(workloads, "WORKLOADS", {"cifar-cnn": small})
+    train = twins.batches("cifar-cnn", 1, size=4)[0]
+    store.save(Dataset(train, train, ""), tmp_path / "data.safetensors")
+    spec = twins.spec(backend, "cifar-cnn", batch_size=4, data=str(tmp_path / "data.safetensors"))
+    found = twins.recorded(twins.BACKENDS[backend], spec, 1)
+    step = 1.9 * found["step1/gradient/dense.kernel"]  # Nesterov's first, with a momentum of 0.9
+    assert gates.relative_error(found["step1/update/dense.kernel"], -0.05 * part * step) < 1e-12
+
+
+def test_adam_steps_at_its_own_rate(request: pytest.FixtureRequest, spec: RunSpec):
+    backend = twins.BACKENDS[request.node.callspec.params["spec"]]
+    found = twins.recorded(backend, spec, 1)
+    assert abs(found["step1/update/dense.kernel"]).max() == pytest.approx(1e-3, rel=1e-4)
 
 
 def test_in_float16_a_lower_loss_scale_hands_every_part_over_anew(request: pytest.FixtureRequest, spec: RunSpec):
