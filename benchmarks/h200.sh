@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Makes the evidence under benchmarks/h200. One argument a lane, GPU:STEPS@CORES: steps that are carried out one after the
 # other on that GPU and so many cores (an equal part without @), side by side with the other lanes'. What is timed has a
-# GPU to itself; certificates may share one. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are
-# the functions step_NAME below, and WORKLOAD/PRECISION, one certificate. GPU may be several, for a step that scales; a lane
-# without steps leaves its cores to others.
-#   bash benchmarks/h200.sh 0:selftest,equal-torch,fit-jax@8 1:resnet50/tf32,unet/bfloat16@12 1:cifar-resnet18@12
+# GPU to itself; certificates may share one, but keep the host's memory and disk so busy that nothing should be timed beside
+# many. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below,
+# WORKLOAD/PRECISION, one certificate, and WORKLOAD/PRECISION/tunings, both frameworks in every tuning. GPU may be several,
+# for a step that scales; a lane without steps leaves its cores to others.
+#   bash benchmarks/h200.sh 0:selftest,equal-torch,cifar-cnn/tf32/tunings@8 1:resnet50/tf32,unet/bfloat16@12 1:vgg16@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -12,6 +13,8 @@ python=${PYTHON:-python3}
 folder=benchmarks/h200
 : "${*:?name steps, one list a lane}"
 lane_cores=$(($(nproc) / $#))
+# Certificates of the large models write some hundred gigabytes: into memory, where there is so much.
+if (($(df --output=avail -k /dev/shm | tail -n 1) >= 200 * 1024 * 1024)); then export TMPDIR=/dev/shm; fi
 
 run() { # NAME COMMAND...: run it, keep what it prints
     local name=$1
@@ -129,6 +132,16 @@ certificate() { # WORKLOAD PRECISION
     samestep "agree-$1-$2" agree torch:stock jax:stock --workload "$1" "${arguments[@]}" --precision "$2"
 }
 
+tunings() { # WORKLOAD PRECISION: every tuning of both frameworks, as the table in docs/h200.md has them
+    local data=()
+    if [[ $1 == mnist-cnn ]]; then
+        "$python" -m benchmarks.synthetic_mnist samestep-out/mnist
+        data=(--data samestep-out/mnist)
+    fi
+    samestep "tunings-$1-$2" compare torch:stock torch:compiled torch:tuned jax:stock jax:compiled jax:tuned \
+        --workload "$1" "${data[@]}" --precision "$2" --quick
+}
+
 pair() { # NAME FACTORY SIDE: somebody else's ResNet-50 against ours, as a user's own pair (SIDE gives the weights)
     samestep "agree-pair-$1" agree --jax examples/pairs/resnet50_nnx.py:model --torch "$2" --input 64x64x3 \
         --classes 10 --model-args jax.classes=10 --model-args torch.num_classes=10 --weights-from "$3"
@@ -157,10 +170,12 @@ step_rematerialisation() { # memory and step time with and without, in one run
         jax:compiled jax:compiled+rematerialisation --workload resnet50 --precision bfloat16 --quick
 }
 
-carried_out() { # STEP, a WORKLOAD or WORKLOAD/PRECISION
-    local precision
-    if [[ $1 == */* ]]; then
-        certificate "${1%/*}" "${1#*/}"
+carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or WORKLOAD/PRECISION/tunings
+    local precision workload=${1%%/*} rest=${1#*/}
+    if [[ $1 == */*/tunings ]]; then
+        tunings "$workload" "${rest%/tunings}"
+    elif [[ $1 == */* ]]; then
+        certificate "$workload" "$rest"
     elif [[ -v certified[$1] ]]; then
         for precision in float32 tf32 bfloat16 float16; do certificate "$1" "$precision"; done
     else

@@ -75,7 +75,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
     Each run starts from weights and images whose every element is moved by a relative `roundoff`, up or down at
     random as the run's number fixes, and is computed in the precision of `spec` (float64). The floor is the largest of
     |moved - unmoved| / |unmoved| over the runs (Euclidean norms; buffers and parameters as changes from the start).
-    The unmoved run is kept in files beside the dataset until this returns.
+    The unmoved run is kept until this returns, in files beside the dataset where memory is short.
     """
     session, start, batches, test = _begin(backend, spec)
 
@@ -93,8 +93,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
         still, sizes = Arrays(), dict[str, float]()
         for part, arrays in ran(start, batches):
             sizes |= {name: norm(array) for name, array in arrays.items()}
-            records.save(arrays, Path(folder, part))
-            still |= records.load(Path(folder, part))
+            still |= records.kept(arrays, Path(folder, part))
             del arrays
         found = list[Floor]()
         for roundoff, first, end in perturbations:

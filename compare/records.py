@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
@@ -46,6 +47,15 @@ def save(arrays: Arrays, path: Path) -> None:
     """Write arrays to a file, in the place of one that was there; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
+
+
+def kept(arrays: Arrays, path: Path) -> Arrays:
+    """Return arrays to be read later: as they are while half the machine's memory is free, else mapped from a file."""
+    memory = psutil.virtual_memory()
+    if 2 * memory.available > memory.total:
+        return arrays
+    save(arrays, path)
+    return load(path)
 
 
 def load(path: Path) -> Arrays:

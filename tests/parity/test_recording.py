@@ -3,11 +3,12 @@
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from compare import recording, workloads
+from compare import recording, records, workloads
 from compare.agreement import gates, referee
 from compare.data import Dataset, store
 from compare.interface import Array, Arrays, Batch, RunSpec, Session
@@ -85,7 +86,27 @@ def test_a_noise_floor_has_all_that_is_compared_and_leaves_no_file(request: pyte
     assert [path.name for path in Path(spec.data).parent.iterdir()] == ["data.safetensors"]
 
 
-def test_the_arrays_of_one_step_alone_are_held(
+def test_a_noise_floor_is_the_same_from_memory_and_from_files(
+    request: pytest.FixtureRequest, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+):
+    backend = twins.BACKENDS[request.node.callspec.params["spec"]]
+    found, written = list[list[recording.Floor]](), list[Path]()
+
+    def saved(arrays: Arrays, path: Path) -> None:
+        written.append(path)
+        save(arrays, path)
+
+    save = records.save
+    monkeypatch.setattr(records, "save", saved)
+    for available, files in ((51, 0), (50, STEPS + 2)):
+        memory = SimpleNamespace(total=100, available=available)
+        monkeypatch.setattr(records.psutil, "virtual_memory", lambda memory=memory: memory)
+        found.append(recording.noise(backend, spec, STEPS, PERTURBATIONS))
+        assert len(written) == files
+    assert found[0] == found[1]
+
+
+def test_the_arrays_of_one_step_alone_are_held_where_memory_is_short(
     request: pytest.FixtureRequest, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ):
     backend = twins.BACKENDS[request.node.callspec.params["spec"]]
@@ -100,6 +121,7 @@ def test_the_arrays_of_one_step_alone_are_held(
         return found
 
     monkeypatch.setattr(kind, "inspect", inspected)
+    monkeypatch.setattr(records.psutil, "virtual_memory", lambda: SimpleNamespace(total=100, available=50))
     recording.record(backend, spec, STEPS, lambda part, arrays: None)
     assert alive == [0] * STEPS
     recording.noise(backend, spec, STEPS, PERTURBATIONS)
