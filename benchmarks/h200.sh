@@ -165,6 +165,22 @@ step_scale-cifar-cnn() { scale cifar-cnn 512; }
 
 step_scale-resnet50() { scale resnet50 256; }
 
+in_which_dtype() { # how often each dtype is reduced over devices, in the programs that XLA has written down
+    echo "== $1"
+    grep -ohE '= [^=]*all-reduce(-start)?\(' samestep-out/hlo/*after_optimizations.txt |
+        sed -E 's/\{[^}]*\}|\[[^]]*\]//g' | sort | uniq -c
+}
+
+step_reductions() { # where XLA puts the reduction of gradients is its own choice in `sharded`: see which it took
+    local way
+    for way in sharded pmap; do
+        rm -rf samestep-out/hlo
+        XLA_FLAGS="--xla_dump_to=samestep-out/hlo --xla_dump_hlo_as_text" run "reductions-$way" \
+            "$python" -m benchmarks.devices --backend jax --tuning "tuned+$way" --devices 2 --workload cifar-cnn
+        in_which_dtype "$way" >>"$folder/reductions-$way.txt"
+    done
+}
+
 step_rematerialisation() { # memory and step time with and without, in one run
     samestep "rematerialisation-resnet50" compare torch:compiled torch:compiled+rematerialisation \
         jax:compiled jax:compiled+rematerialisation --workload resnet50 --precision bfloat16 --quick
