@@ -78,6 +78,7 @@ class Channel:
         return message  # pyright: ignore[reportUnknownVariableType] -- json gives dict[Unknown, Unknown]
 
     def close(self) -> None:
-        """Close both descriptors."""
+        """Close both descriptors, whose numbers may be another channel's from now on."""
         os.close(self._read)
         os.close(self._write)
+        self._read = self._write = -1

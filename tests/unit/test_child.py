@@ -66,6 +66,17 @@ def test_a_child_greets_and_answers_until_it_is_closed(nursery: Nursery) -> None
     assert not plans.remaining([child.pid], within=0)
 
 
+def test_a_closed_child_fails_and_never_reaches_another(nursery: Nursery) -> None:
+    closed = nursery.child()
+    closed.greet(20)
+    closed.close()
+    other = nursery.child()  # whose pipe has the closed one's descriptors
+    other.greet(20)
+    with pytest.raises(ContenderFailed):
+        closed.call("idle_memory", DEADLINE, device="cpu")
+    assert other.call("idle_memory", DEADLINE, device="cpu") > 1 << 20
+
+
 def test_an_unknown_command_and_a_call_too_early_are_crashes_with_a_reason(nursery: Nursery) -> None:
     assert "unknown command 'dance'" in nursery.failure("dance").reason
     assert "no session is open" in nursery.failure("settings").reason
