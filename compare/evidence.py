@@ -16,8 +16,9 @@ from compare.recording import Floor, Perturbation
 from compare.records import Record
 from compare.workloads import PAIR
 
-# Perturbed runs: five at one ulp of float64, then twenty at the precision's unit roundoff.
-_RUNS_OF_A_PART, _RUNS_OF_ROUNDOFF = 5, (5, 25, 5)
+# Perturbed runs: five at one ulp of float64, twenty at the precision's unit roundoff, of which the last five are at ten
+# times it: that far an error may go, and there it may open a ReLU that no smaller one reaches.
+_RUNS_OF_A_PART, _NEAR, _FAR = 5, (5, 10, 15), (20,)
 # Errors do not depend on the batch; the time of float64 does, and the size of what is compared: every activation.
 _LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
 
@@ -92,7 +93,8 @@ class Evidence:
         """
         found, roundoff = [(referee.ULP64, 0, _RUNS_OF_A_PART)], referee.ROUNDOFF.get(self.precision)
         if roundoff is not None:
-            found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in range(*_RUNS_OF_ROUNDOFF)]
+            found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in _NEAR]
+            found += [(gates.PRECISION_LIMIT * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
         return found
 
     def is_whole(self, case: Case, names: Sequence[str]) -> bool:
@@ -101,12 +103,13 @@ class Evidence:
         return noise and all(len(self.records[name, case]) == len(self.precisions) for name in names)
 
     def noise(self, case: Case) -> Noise:
-        """Return the noise floors of a case: by tensor, the most of any perturbed run."""
-        floors = defaultdict[float, Floor](dict)
+        """Return the noise floors of a case: by tensor, the most of any perturbed run, for as much as one roundoff."""
+        unit, floors = referee.ROUNDOFF.get(self.precision), defaultdict[float, Floor](dict)
         for (roundoff, *_), floor in self.floors[case].items():
-            known = floors[roundoff]
-            floors[roundoff] = {name: max(value, known.get(name, 0.0)) for name, value in floor.items()}
-        return Noise(floors[referee.ULP64], floors.get(referee.ROUNDOFF.get(self.precision, 0.0)))
+            moved = roundoff if unit is None or roundoff == referee.ULP64 else unit
+            known = floors[moved]
+            floors[moved] = {name: max(value * moved / roundoff, known.get(name, 0.0)) for name, value in floor.items()}
+        return Noise(floors[referee.ULP64], None if unit is None else floors[unit])
 
     def determinism(self, name: str) -> Gate:
         """Return the gate of a contender whose first case was recorded twice."""

@@ -52,6 +52,10 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or "no message").splitlines()[0][:400]
 
 
+KEPT_LOSSES = 4096
+"""Losses that a session keeps since `feed`."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """One training or test batch: `images` [N, H, W, C], `labels` int32, [N] or, one a pixel, [N, H, W].
@@ -196,7 +200,7 @@ class Session(Protocol):
         ...
 
     def losses(self) -> Array:
-        """Return the losses [steps] of the training steps since `feed`, at most the last 4,096; waits."""
+        """Return the losses [steps] of the training steps since `feed`, at most the last `KEPT_LOSSES`; waits."""
         ...
 
     def logits(self, images: Array) -> Array:

@@ -266,5 +266,5 @@ def whole(option: str, value: int, least: int) -> None:
     Raises:
         Refused: below `least`, or above `LARGEST`.
     """
-    if not least <= value <= LARGEST:
-        raise Refused(f"{option} {value} is not allowed; allowed: a whole number from {least} to {LARGEST}")
+    if type(value) is not int or not least <= value <= LARGEST:  # a pytest mark may give anything, True as well
+        raise Refused(f"{option} {value!r} is not allowed; allowed: a whole number from {least} to {LARGEST}")

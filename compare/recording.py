@@ -2,7 +2,7 @@
 
 Names, in execution order: `initial/NAME`; for each step s from 1 `step{s}/KEY` with the keys of `Session.inspect`;
 `evaluation/logits`; and `delta/NAME`, state after the same steps taken by `Session.run`, the path that is timed,
-minus the initial state.
+minus the initial state. Where a dispatch takes several steps, that one takes all of them.
 
 The steps are the workload's at the batch that is recorded: the learning rate of SGD is as much lower as the batch is
 smaller than the workload's own (the linear scaling rule, Goyal et al. 2017). At the whole rate a few images throw deep
@@ -51,7 +51,7 @@ def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep) -> list[str]
 
 def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep) -> tuple[list[str], bool]:
     """Record them once; return their names, and whether all gradients are finite."""
-    session, start, batches, test = _begin(backend, spec)
+    session, start, batches, test = _begin(backend, spec, steps)
     names, finite = list[str](), True
     for part, arrays in _taken(session, start, batches, steps):
         names += arrays
@@ -77,7 +77,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
     |moved - unmoved| / |unmoved| over the runs (Euclidean norms; buffers and parameters as changes from the start).
     The unmoved run is kept until this returns, in files beside the dataset where memory is short.
     """
-    session, start, batches, test = _begin(backend, spec)
+    session, start, batches, test = _begin(backend, spec, steps)
 
     def ran(start: Arrays, batches: list[Batch]) -> Iterator[tuple[str, Arrays]]:
         taken = _taken(session, start, batches, steps)
@@ -127,10 +127,10 @@ def alone(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence[int]]) 
     return arrays
 
 
-def _begin(backend: Backend, spec: RunSpec) -> tuple[Session, Arrays, list[Batch], Array]:
+def _begin(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arrays, list[Batch], Array]:
     train, test = store.load(spec.data)
     batches = epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size)
-    session = backend.open(_at_its_rate(spec))
+    session = backend.open(_within(_at_its_rate(spec), steps))
     shown = test.values(slice(spec.batch_size))
     return session, weights.randomised(session.signature(), spec.seed), batches, shown
 
@@ -143,6 +143,12 @@ def _at_its_rate(spec: RunSpec) -> RunSpec:
         return spec
     slower = replace(workload, optimizer=replace(rule, learning_rate=part * rule.learning_rate))
     return replace(spec, described=descriptions.to_json(slower))
+
+
+def _within(spec: RunSpec, steps: int) -> RunSpec:
+    """Return the spec with dispatches of so many steps at most: a longer one would never be taken, nor judged."""
+    dispatched = spec.knobs.get("steps-per-dispatch", 1)
+    return replace(spec, knobs={**spec.knobs, "steps-per-dispatch": min(dispatched, steps)}) if dispatched > 1 else spec
 
 
 def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) -> Iterator[tuple[str, Arrays]]:

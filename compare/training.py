@@ -7,7 +7,7 @@ import numpy as np
 
 from compare import weights
 from compare.data.batches import epoch_batches
-from compare.interface import Array, Arrays, Batch, RunSpec, Session
+from compare.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
 
 
 def initial(session: Session, spec: RunSpec) -> Arrays:
@@ -64,8 +64,18 @@ def _epochs(session: Session, spec: RunSpec, train: Batch) -> Iterator[Array]:
     for number in range(spec.epochs):
         batches = epoch(spec, train, number)
         session.feed(batches)
-        session.run(len(batches))
-        yield session.losses()
+        yield _run(session, len(batches))
+
+
+def _run(session: Session, steps: int) -> Array:
+    """Train so many steps and return the loss of each; no more are taken at a time than a session keeps losses of."""
+    most, found = KEPT_LOSSES // session.steps_per_dispatch * session.steps_per_dispatch, list[Array]()
+    while steps:
+        count = min(steps, most)
+        session.run(count)
+        found.append(session.losses()[-count:])
+        steps -= count
+    return np.concatenate(found)
 
 
 def _accuracy(session: Session, batch: Batch, size: int) -> float:

@@ -47,6 +47,18 @@ def medians(result: Object, contender: Object) -> dict[int, float]:
     return {index: median(blocks) for index, blocks in enumerate(step["samples"]) if index not in void} if step else {}
 
 
+def step_seconds(contender: Object) -> float | None:
+    """Return a contender's step time by the rounds that count; None where it was not timed, or none counts.
+
+    It is the geometric mean of their median blocks. A result of before it was stored may have too few of them: then it
+    is the median of all blocks.
+    """
+    step = contender["step_seconds"]
+    if not step:
+        return None
+    return step["interval"]["estimate"] if step["interval"] else step.get("estimate", step["median"])
+
+
 def gates(listed: Sequence[Object]) -> tuple[Gate, ...]:
     """Return the gates of a result as `compare.agreement` has them."""
     return tuple(
@@ -64,11 +76,16 @@ def _contender(result: Object, contender: Object) -> dict[str, Any]:
         return {**contender, "step_seconds": None, "images_per_second": None}
     rounds, confidence = list(medians(result, contender).values()), result["spec"]["confidence"]
     interval = statistics.geometric_interval(rounds, confidence) if len(rounds) >= LEAST_ROUNDS else None
-    figures: dict[str, Any] = {**statistics.summarise(step["samples"]), "interval": interval and asdict(interval)}
+    estimate = interval.estimate if interval else next(iter(rounds), None)
+    figures: dict[str, Any] = {
+        "estimate": estimate,
+        **statistics.summarise(step["samples"]),
+        "interval": interval and asdict(interval),
+    }
     return {
         **contender,
         "step_seconds": {**figures, **step, **figures},  # twice: a reader finds them before thousands of samples
-        "images_per_second": result["spec"]["batch_size"] / (interval.estimate if interval else figures["median"]),
+        "images_per_second": estimate and result["spec"]["batch_size"] / estimate,
     }
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from compare import descriptions, workloads
-from compare.interface import OWN_WEIGHTS, Array, Arrays, Batch, Kernel, Memory, RunSpec, State
+from compare.interface import KEPT_LOSSES, OWN_WEIGHTS, Array, Arrays, Batch, Kernel, Memory, RunSpec, State
 from compare.machines.crew import Place
 from compare.workloads import PAIR, ModelSpec
 from jaxbackend import (
@@ -30,8 +30,6 @@ from jaxbackend import (
 )
 from jaxbackend.functional import Functional, Twin
 from jaxbackend.step import TrainingStep
-
-_KEPT_LOSSES = 4096
 
 
 class JaxSession:
@@ -69,7 +67,7 @@ class JaxSession:
             if spec.knobs["input"] == "stream"
             else resident.Resident(self._step, self._policy, way, spec.knobs)
         )
-        self._losses: deque[jax.Array] = deque(maxlen=_KEPT_LOSSES)
+        self._losses: deque[jax.Array] = deque(maxlen=KEPT_LOSSES)
 
     @property
     def steps_per_dispatch(self) -> int:
@@ -111,7 +109,7 @@ class JaxSession:
         """See `compare.interface.Session`."""
         if not self._losses:
             return np.zeros(0)
-        return np.concatenate([np.atleast_1d(loss) for loss in self._losses])[-_KEPT_LOSSES:]
+        return np.concatenate([np.atleast_1d(loss) for loss in self._losses])[-KEPT_LOSSES:]
 
     def logits(self, images: Array) -> Array:
         """See `compare.interface.Session`."""

@@ -13,7 +13,7 @@ from torch._inductor import config as inductor
 from torch.backends import cudnn
 
 from compare import descriptions, workloads
-from compare.interface import Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
+from compare.interface import KEPT_LOSSES, Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
 from compare.machines.crew import Place
 from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
@@ -33,8 +33,6 @@ from torchbackend import (
     tuning,
 )
 from torchbackend.step import TrainingStep
-
-_KEPT_LOSSES = 4096
 
 
 class TorchSession:
@@ -89,7 +87,7 @@ class TorchSession:
             images, _ = self._input.placed(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
             own.refuse_views(workload.model, lambda: self._step.layer_outputs(images))
         self._steps = 0
-        self._losses: deque[torch.Tensor] = deque(maxlen=_KEPT_LOSSES)
+        self._losses: deque[torch.Tensor] = deque(maxlen=KEPT_LOSSES)
 
     @property
     def steps_per_dispatch(self) -> int:
@@ -129,7 +127,7 @@ class TorchSession:
         """See `compare.interface.Session`."""
         if not self._losses:
             return np.zeros(0)
-        return np.concatenate([np.atleast_1d(loss.cpu().numpy()) for loss in self._losses])[-_KEPT_LOSSES:]
+        return np.concatenate([np.atleast_1d(loss.cpu().numpy()) for loss in self._losses])[-KEPT_LOSSES:]
 
     def logits(self, images: Array) -> Array:
         """See `compare.interface.Session`."""

@@ -44,6 +44,8 @@ _LOST = 4.0
 _OF_A_SUM = 2.0 / PRECISION_LIMIT
 # and of one whose addends are alike, all that it loses where every sum is rounded the same way, by half a unit.
 _OF_ALIKE = 0.25 / PRECISION_LIMIT
+# An error of half the tensor, and three times the other side's, is that side's own, whatever the noise.
+_OWNED, _TIMES_THE_OTHER = 0.5 / PRECISION_LIMIT, 3.0 / PRECISION_LIMIT
 
 
 @dataclass(frozen=True)
@@ -136,19 +138,24 @@ def judge(
     computes in bfloat16 or float16 are rounded to that when they are stored, as torch.autocast casts its parameters,
     whatever the noise: a loss that is all but certain has none. An update may besides be off in the elements whose
     gradient is lost in noise, by a full step each if the optimizer divides by the gradient's size (`normalised`: Adam,
-    AdamW); all later steps start from parameters that are off by as much. The state after the whole run (`delta/`) is
-    left out: its noise is that of the last step.
+    AdamW); all later steps start from parameters that are off by as much. The state after the whole run (`delta/`),
+    which comes by the path that is timed, may be off by what all updates may be off by together.
+
+    Deep models lose gradients in noise at half precision, and their floors would forgive one that is all zero. So no
+    floor of a first gradient, or of the state after the run, forgives an error of half the tensor that is three times
+    the other side's, unless the tensor cancels.
 
     Raises:
         ValueError: `noise` has none for this precision.
     """
     if noise.roundoff is None:
         raise ValueError(f"no noise was measured for {precision}")
-    names = [name for name in noise.roundoff if not name.startswith("delta/")]
+    every = list(noise.roundoff)
+    names = [name for name in every if not name.startswith("delta/")]
     sides: list[dict[str, float]] = []
     for side in (baseline, contender):
         reference, value = changes(side["float64"]), changes(side[precision])
-        sides.append({name: relative_error(value[name], reference[name]) for name in names})
+        sides.append({name: relative_error(value[name], reference[name]) for name in every})
     depth, ulp = _depth(names), _of_gradients(noise.ulp)
     scale, of_sums = ROUNDOFF[precision] / ULP64, _OF_A_SUM * ROUNDOFF32 / ROUNDOFF[precision]
     record = baseline["float64"]
@@ -170,7 +177,24 @@ def judge(
             if f"initial/{_layer(name)}.kernel" in record:
                 floor[name] = max(floor[name], ROUNDOFF[precision])
     _add_undecided(floor, record, normalised)
+    for name in (each for each in every if each.startswith("delta/")):
+        floor[name] = max(depth * noise.roundoff[name], ulp[name] * scale, _of_run(name, floor, record))
+    for name in every:
+        if name.startswith(("step1/gradient/", "delta/")) and ulp[name] * scale < 1:
+            other = min(side[name] for side in sides)
+            floor[name] = min(floor[name], max(_OWNED, _TIMES_THE_OTHER * other))
     return Referee(sides[0], sides[1], floor)
+
+
+def _of_run(name: str, floor: Mapping[str, float], record: Arrays) -> float:
+    """Return what the floors of a whole run's steps allow of its end: a parameter's change, or a buffer's."""
+    leaf = name.removeprefix("delta/")
+    buffers = [each for each in floor if each.endswith(f"/buffer/{leaf}")]
+    if buffers:
+        return floor[max(buffers)]
+    updates = [each for each in floor if each.endswith(f"/update/{leaf}")]
+    allowed, moved = sum(floor[each] * norm(record[each]) for each in updates), norm(record[name])
+    return max(allowed / moved if moved else 1.0, ROUNDOFF32 * coarseness(name, record))
 
 
 def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) -> None:

@@ -31,7 +31,7 @@ def compare(
     batch_norm: options.BatchNorm = "sync",
     precision: options.Precision = "float32",
     device: options.Device = "auto",
-    rounds: options.Rounds = 10,
+    rounds: options.Rounds = None,
     quick: Annotated[bool, typer.Option("--quick", help="5 rounds, and no energy.")] = False,
     paper: options.Paper = False,
     epochs: options.Epochs = None,

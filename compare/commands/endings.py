@@ -10,8 +10,8 @@ CLAIM_FAILED, REFUSED, CONTENDER_FAILED = 1, 2, 3
 
 
 def default_out() -> Path:
-    """Return a folder named after the present second."""
-    return Path("samestep-out") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    """Return a folder named after the present microsecond: runs may start together, and none is to replace another."""
+    return Path("samestep-out") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
 
 
 def exit_code(result: dict[str, Any]) -> int:

@@ -7,6 +7,8 @@ import typer
 
 from compare.interface import Refused
 
+_ROUNDS = 10
+
 Contenders = Annotated[
     list[str] | None,
     typer.Argument(
@@ -51,7 +53,7 @@ BatchNorm = Annotated[
 DeviceCounts = Annotated[
     str, typer.Option("--devices", help="Numbers of devices, joined by ','; the others are held against the first.")
 ]
-Rounds = Annotated[int, typer.Option(help="Rounds of fresh processes.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds of fresh processes. Default: 10.", show_default=False)]
 Paper = Annotated[bool, typer.Option("--paper", help="20 rounds.")]
 Precision = Annotated[str, typer.Option(help="float64, float32, tf32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -82,12 +84,14 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the result file. Defa
 Json = Annotated[bool, typer.Option("--json", help="Print the result object alone.")]
 
 
-def rounds_asked(rounds: int, quick: bool, paper: bool) -> int:
+def rounds_asked(rounds: int | None, quick: bool, paper: bool) -> int:
     """Return the rounds that --rounds, --quick and --paper ask for.
 
     Raises:
-        Refused: for --quick and --paper at once.
+        Refused: for two of them at once.
     """
-    if quick and paper:
-        raise Refused("--quick and --paper exclude each other")
-    return 5 if quick else 20 if paper else rounds
+    found = {} if rounds is None else {"--rounds": rounds}
+    found |= ({"--quick": 5} if quick else {}) | ({"--paper": 20} if paper else {})
+    if len(found) > 1:
+        raise Refused(f"{' and '.join(list(found)[-2:])} exclude each other")
+    return next(iter(found.values()), _ROUNDS)

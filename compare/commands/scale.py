@@ -34,7 +34,7 @@ def scale(
     batch_norm: options.BatchNorm = "sync",
     precision: options.Precision = "float32",
     device: options.Device = "auto",
-    rounds: options.Rounds = 10,
+    rounds: options.Rounds = None,
     quick: Annotated[bool, typer.Option("--quick", help="5 rounds.")] = False,
     paper: options.Paper = False,
     epochs: options.Epochs = None,

@@ -81,7 +81,7 @@ def load(
     count = len(dataset.train.labels)
     if batch_size > count:
         raise Refused(
-            f"batch size {batch_size} is larger than the training set, {dataset.source}; allowed: 1 to {count}"
+            f"batch size {batch_size} is larger than the training set, {dataset.source}; allowed: 2 to {count}"
         )
     return dataset
 
@@ -164,7 +164,7 @@ def _synthetic(
 def _folder(name: str) -> Path:
     folder = Path(name)
     if not folder.is_dir():
-        raise Refused(f"--data {name}: no such folder")
+        raise Refused(f"--data {name}: {'no folder' if folder.exists() else 'no such folder'}")
     return folder
 
 

@@ -42,6 +42,8 @@ def read(path: Path) -> Image.Image:
                 return _rgb(image)
     except UnidentifiedImageError:
         raise Refused(f"{path}: no JPEG or PNG image") from None
+    except Image.DecompressionBombError:
+        raise Refused(f"{path}: too many pixels; allowed: {MOST_PIXELS} in all") from None
     except Exception as error:  # what Pillow raises depends on where the damage leads it
         raise Refused(f"{path}: damaged: {error}") from error
     raise Refused(f"{path}: {size[0]} x {size[1]} pixels; allowed: {MOST_PIXELS} in all")

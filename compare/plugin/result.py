@@ -21,7 +21,7 @@ class Contender(NamedTuple):
         name: unique within the comparison; a repeated contender is named `torch#2`.
         status: `ok`, `oom`, `crash`, `timeout` or `refused`, with the `reason`.
         compile_seconds: of the first step, into an empty cache.
-        step_seconds: geometric mean over rounds of each round's median block.
+        step_seconds: geometric mean of the median blocks of the rounds that count.
         images_per_second: batch size by step time.
         memory: bytes by the names of `compare.measure.memory.DEFINITIONS`.
         blocks: seconds per step of every block of every round that counts, in the order of rounds.
@@ -134,6 +134,8 @@ class Result:
 
 
 def _contender(raw: Mapping[str, Any], void: set[int]) -> Contender:
+    from compare import verdicts
+
     step = raw["step_seconds"]
     rounds = enumerate(step["samples"]) if step else ()
     memory: Mapping[str, Any] = raw["memory"] or {}
@@ -142,7 +144,7 @@ def _contender(raw: Mapping[str, Any], void: set[int]) -> Contender:
         status=raw["status"],
         reason=raw["reason"],
         compile_seconds=raw["compile_seconds"],
-        step_seconds=step and (step["interval"]["estimate"] if step["interval"] else step["median"]),
+        step_seconds=verdicts.step_seconds(raw),
         images_per_second=raw["images_per_second"],
         memory={name: value for name, value in memory.items() if name.endswith("_bytes")},
         blocks=tuple(block for index, blocks in rounds if index not in void for block in blocks),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from compare import verdicts
 from compare.measure.memory import DEFINITIONS
 from compare.report.sentences import DASH, percent
 
@@ -107,8 +108,8 @@ def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
 
 
 def _step(contender: Mapping[str, Any]) -> Mapping[str, float] | None:
-    step = contender["step_seconds"]
-    return (step["interval"] or {"estimate": step["median"]}) if step else None
+    estimate = verdicts.step_seconds(contender)
+    return None if estimate is None else contender["step_seconds"]["interval"] or {"estimate": estimate}
 
 
 def _energy(contender: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,12 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from compare.launcher import Progress as Callback
 
 _LINE_SECONDS = 60.0
-"""The log of a long job has a line a minute; what takes less says nothing."""
+"""The log of a long job has at most a line a minute, when a part of it ends; what takes less says nothing."""
 
 
 @contextmanager
 def shown(part: str = "") -> Generator[Callback]:
-    """Return a progress callback for the `with` block: a bar on a terminal, elsewhere a line a minute.
+    """Return a progress callback for the `with` block: a bar on a terminal, elsewhere at most a line a minute.
 
     `part` is said before each phase.
     """

@@ -40,9 +40,8 @@ def mismatches(result: Object) -> list[Mismatch]:
     with np.errstate(all="ignore"):  # figures that overflow are figures that differ
         raw = evidence.recertified({**result, "voided": _voided(result), "contenders": _contenders(result)})
         again = verdicts.completed(raw)
-        if "telemetry" not in result:
-            pairs = zip(result["contenders"], again["contenders"], strict=True)
-            again["contenders"] = [_earlier_rate(result, *pair) for pair in pairs]
+        pairs = zip(result["contenders"], again["contenders"], strict=True)
+        again["contenders"] = [_earlier_rate(result, *pair) for pair in pairs]
         causes_first = {key: again[key] for key in ("voided", "agreement", *again)}
         return list(_differing("", result, causes_first))
 
@@ -74,7 +73,7 @@ def _contenders(result: Object) -> list[dict[str, Any]]:
 
 def _earlier_rate(result: Object, stored: Object, again: dict[str, Any]) -> dict[str, Any]:
     """Return a contender with images/s as samestep first took it, by the median of all blocks, where that is stored."""
-    if not again["step_seconds"] or stored["images_per_second"] is None:
+    if not again["step_seconds"] or stored["images_per_second"] is None or "estimate" in stored["step_seconds"]:
         return again
     rate = result["spec"]["batch_size"] / again["step_seconds"]["median"]
     return again | {"images_per_second": rate} if _same(stored["images_per_second"], rate) else again

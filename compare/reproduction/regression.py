@@ -134,8 +134,8 @@ def _step_time(old: Object, new: Object, before: Object, after: Object, threshol
     rounds = [list(verdicts.medians(*side).values()) for side in ((old, before), (new, after))]
     counts = " against ".join(str(len(each)) for each in rounds)
     if min(map(len, rounds)) < verdicts.LEAST_ROUNDS:
-        told = before["step_seconds"]["median"], after["step_seconds"]["median"]
-        return Change(name, STEP_TIME, *told, None, INCONCLUSIVE, f"{counts} rounds count; needed: 2 and 2")
+        a, b = (verdicts.step_seconds(side) or "no round" for side in (before, after))
+        return Change(name, STEP_TIME, a, b, None, INCONCLUSIVE, f"{counts} rounds count; needed: 2 and 2")
     a, b = (statistics.geometric_interval(each, confidence).estimate for each in rounds)
     ratio = statistics.independent_ratio(rounds[0], rounds[1], confidence)
     return Change(name, STEP_TIME, a, b, ratio, judged(ratio, threshold))

@@ -147,9 +147,43 @@ def test_the_floor_of_a_small_update_is_what_float32_stores_of_it():
     assert found.floor["step1/gradient/dense.kernel"] == pytest.approx(DEPTH * 2.0**-24)
 
 
-def test_the_state_after_the_whole_run_is_left_out():
-    found = judged("float32", sides("float32", (2.0**-24, 2.0**-24)))
-    assert list(found.floor) == [name for name in NAMES if not name.startswith("delta/")]
+@pytest.mark.parametrize("owner", [0, 1], ids=SIDES)
+@pytest.mark.parametrize("name", ["delta/dense.kernel", "delta/norm.mean"])
+def test_a_path_that_is_timed_and_is_wrong_at_the_precision_alone_is_caught(owner: int, name: str):
+    records = sides("float32", (2.0**-24, 2.0**-24))
+    assert judged("float32", records).failing == []
+    records[owner]["float32"][name] = -records[owner]["float32"][name]
+    assert judged("float32", records).failing == [name]
+    said = certified("float32", records).first_mismatch or ""
+    assert said.startswith(f"{name}: the {SIDES[owner]}'s error is larger")
+
+
+LOST = "step1/gradient/dense.kernel"
+
+
+@pytest.mark.parametrize("owner", [0, 1], ids=SIDES)
+@pytest.mark.parametrize(
+    ("left", "other", "ulp", "caught"),
+    [
+        (0.0, 0.01, ULP64, True),
+        (0.0, 0.3, ULP64, True),
+        (0.0, 0.4, ULP64, False),  # the other side's is lost as well
+        (0.6, 0.01, ULP64, False),  # less than half is wrong
+        (0.0, 0.01, 1e-13, False),  # it cancels
+    ],
+)
+def test_no_noise_forgives_a_gradient_that_one_side_has_not(
+    owner: int, left: float, other: float, ulp: float, caught: bool
+):
+    records = sides("bfloat16", (2.0**-8, 2.0**-8))
+    whole = EXACT[LOST]
+    records[owner]["bfloat16"][LOST] = left * whole
+    records[1 - owner]["bfloat16"][LOST] = (1 + other) * whole
+    loud = noise("bfloat16", **{LOST: ulp})
+    loud = Noise(loud.ulp, dict.fromkeys(NAMES, 0.5))
+    found = referee.judge(*records, "bfloat16", loud)
+    assert found.failing == ([LOST] if caught else [])
+    assert not caught or found.owner(LOST).endswith("more than rounding")
 
 
 def test_without_a_noise_floor_there_is_nothing_to_judge_by():

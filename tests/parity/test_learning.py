@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import jaxbackend.session
+import torchbackend.session
 from compare import data, training, workloads
 from tests.parity import twins
 
@@ -30,3 +32,14 @@ def test_both_backends_learn_the_same(name: str, monkeypatch: pytest.MonkeyPatch
         assert each["loss"][-1] < 0.92 * each["loss"][0]
         if name == "unet":  # an accuracy of pixels; the commonest class alone is no skill
             assert each["test_accuracy"] > (dataset.test.labels == 0).mean() + 0.05
+
+
+@pytest.mark.parametrize("backend", twins.BOTH)
+def test_every_step_of_a_long_epoch_has_its_loss(backend: str, monkeypatch: pytest.MonkeyPatch):
+    dataset = data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128)
+    spec = replace(twins.spec(backend, batch_size=128, seed=0), image_size=None)
+    whole = training.losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0)
+    assert len(whole) == 11
+    for module in (training, jaxbackend.session, torchbackend.session):
+        monkeypatch.setattr(module, "KEPT_LOSSES", 4)
+    assert training.losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0) == whole

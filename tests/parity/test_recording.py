@@ -4,14 +4,16 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from compare import recording, records, workloads
+from compare import knobs, recording, records, workloads
 from compare.agreement import gates, referee
 from compare.data import Dataset, store
 from compare.interface import Array, Arrays, Batch, RunSpec, Session
+from jaxbackend import tuning
 from tests.parity import twins
 
 STEPS = 2
@@ -50,6 +52,26 @@ def test_sgd_steps_at_the_rate_of_its_batch(
     found = twins.recorded(twins.BACKENDS[backend], spec, 1)
     step = 1.9 * found["step1/gradient/dense.kernel"]  # Nesterov's first, with a momentum of 0.9
     assert gates.relative_error(found["step1/update/dense.kernel"], -0.05 * part * step) < 1e-12
+
+
+def test_a_dispatch_of_many_steps_is_recorded_with_as_many_as_there_are(
+    spec: RunSpec, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    if request.node.callspec.params["spec"] == "torch":
+        pytest.skip("torch takes several steps in a captured graph, which needs a GPU")
+    backend, several = twins.BACKENDS["jax"], tuning.several
+    plain = twins.recorded(backend, spec, STEPS)
+    spec = replace(spec, knobs=knobs.resolve("jax", "compiled+steps-per-dispatch=24", "cpu", "digits-cnn"))
+    errors = gates.errors(plain, twins.recorded(backend, spec, STEPS))
+    assert max(errors.values()) < 1e-10
+
+    def brighter(step: Any, knobs: Any) -> Any:
+        return several(lambda state, images, labels: step(state, 2 * images, labels), knobs)
+
+    monkeypatch.setattr(tuning, "several", brighter)
+    errors = gates.errors(plain, twins.recorded(backend, spec, STEPS))
+    assert errors["delta/conv.kernel"] > 0.01
+    assert max(error for name, error in errors.items() if not name.startswith("delta/")) < 1e-10
 
 
 def test_adam_steps_at_its_own_rate(request: pytest.FixtureRequest, spec: RunSpec):

@@ -134,3 +134,23 @@ def twice(logits: Any, labels: Any, smoothing: float) -> Any:
 
 def summed(logits: Any, labels: Any, smoothing: float) -> Any:
     return functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+
+
+def timed_on_negatives(real: Callable[..., Any]) -> Callable[..., Any]:
+    def step(self: Any, images: torch.Tensor, labels: torch.Tensor) -> Any:
+        return real(self, -images if images.dtype == torch.float32 else images, labels)
+
+    return step
+
+
+def without_gradient(real: Callable[..., Any]) -> Callable[..., Any]:
+    def inspected(self: Any, images: torch.Tensor, labels: torch.Tensor) -> Any:
+        if self._policy.compute_dtype != torch.bfloat16:
+            return real(self, images, labels)
+        hook = dict(self.model.named_parameters())["blocks.1.conv.weight"].register_hook(torch.zeros_like)
+        try:
+            return real(self, images, labels)
+        finally:
+            hook.remove()
+
+    return inspected

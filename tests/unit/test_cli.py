@@ -88,6 +88,8 @@ REFUSALS = [
     (["fake", "other", "--deadline", "0"], "--deadline 0 is not allowed"),
     (["fake", "other", "--deadline", "inf"], "--deadline inf is not allowed"),
     (["fake", "other", "--quick", "--paper"], "--quick and --paper exclude each other"),
+    (["fake", "other", "--rounds", "2", "--quick"], "--rounds and --quick exclude each other"),
+    (["fake", "other", "--rounds", "10", "--paper"], "--rounds and --paper exclude each other"),
     (["fake", "other", "--workload", "mnist-cnn"], "workload mnist-cnn needs --data DIR"),
     (["fake", "other", "--workload", "mnist-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
     (["fake", "other", "--workload", "cifar-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),

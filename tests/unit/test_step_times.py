@@ -1,0 +1,33 @@
+"""Which rounds a step time is of: those that count, whatever the void ones say."""
+
+from pathlib import Path
+
+import pytest
+
+from compare import results, verdicts
+from compare.plugin.result import Result
+from compare.report import measured
+from tests.unit.result_factory import make_contender, make_result
+
+ROUNDS = [[0.0030, 0.0031, 0.0032], [0.05, 0.06, 0.07], [0.0020, 0.0021, 0.0022]]
+
+
+@pytest.mark.parametrize(
+    ("void", "seconds"),
+    [([], (0.0031 * 0.06 * 0.0021) ** (1 / 3)), ([2], (0.0031 * 0.0021) ** 0.5), ([2, 3], 0.0031), ([1, 2, 3], None)],
+)
+def test_a_step_time_is_of_the_rounds_that_count(void: list[int], seconds: float | None, tmp_path: Path) -> None:
+    step = make_contender()["step_seconds"] | {"samples": ROUNDS, "windows": [[[1.0, 1.1]] * 3] * 3}
+    found = make_result(contenders=[make_contender(step_seconds=step), make_contender("jax", step_seconds=step)])
+    found["spec"]["rounds"] = 3
+    found["voided"] = [{"round": number, "reason": "other programs"} for number in void]
+    found = verdicts.completed(found)
+    results.validate(found)
+    for contender in found["contenders"]:
+        rate = None if seconds is None else found["spec"]["batch_size"] / seconds
+        assert verdicts.step_seconds(contender) == (seconds and pytest.approx(seconds))
+        assert contender["images_per_second"] == (rate and pytest.approx(rate))
+        assert contender["step_seconds"]["samples"] == ROUNDS
+    cells = dict(measured.rows(found["contenders"], found["spec"]))
+    assert any(label.startswith("step time") for label in cells) == (seconds is not None)
+    assert Result(found, tmp_path).contender("jax").step_seconds == verdicts.step_seconds(found["contenders"][1])
