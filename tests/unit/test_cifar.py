@@ -59,7 +59,7 @@ def test_the_archives_own_folder_is_found(folder: Path) -> None:
 
 
 def test_a_batch_larger_than_the_files_is_refused(folder: Path) -> None:
-    with pytest.raises(Refused, match=r"batch size 12 .*11 train.*allowed: 1 to 11"):
+    with pytest.raises(Refused, match=r"batch size 12 .*11 train.*allowed: 2 to 11"):
         load(workloads.get("cifar-cnn"), folder=str(folder), seed=0, batch_size=12)
 
 

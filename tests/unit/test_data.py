@@ -76,7 +76,7 @@ def test_split_does_not_depend_on_the_batch_size() -> None:
 
 
 def test_a_batch_larger_than_the_training_set_is_refused() -> None:
-    with pytest.raises(Refused, match=r"batch size 1438 .*scikit-learn digits.*allowed: 1 to 1437"):
+    with pytest.raises(Refused, match=r"batch size 1438 .*scikit-learn digits.*allowed: 2 to 1437"):
         load(DIGITS, folder=None, seed=0, batch_size=1438)
 
 

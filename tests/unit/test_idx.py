@@ -79,7 +79,7 @@ def test_files_are_read_under_every_name(folder: Path, change: Callable[[Path], 
 
 
 def test_a_batch_larger_than_the_files_is_refused(folder: Path) -> None:
-    with pytest.raises(Refused, match=r"batch size 13 .*12 train.*allowed: 1 to 12"):
+    with pytest.raises(Refused, match=r"batch size 13 .*12 train.*allowed: 2 to 12"):
         load(workloads.get("mnist-cnn"), folder=str(folder), seed=0, batch_size=13)
 
 
