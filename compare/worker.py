@@ -83,8 +83,9 @@ class Worker:
         losses = session.losses()
         start = self._clock()
         if steps is None:
-            steps = warmup.block_length(self._timed, unit, block_seconds)
-        blocks, steady = warmup.settle(self._timed, steps)
+            steps, blocks, steady = warmup.chosen(self._timed, unit, block_seconds)
+        else:
+            blocks, steady = warmup.settle(self._timed, steps)
         return {
             "first_step_seconds": first,
             "compile_seconds": max(0.0, first - unit * float(np.median(blocks)) / steps),

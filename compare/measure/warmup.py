@@ -1,6 +1,7 @@
 """Before anything is timed for the result: how many steps a block has, and when step times have settled."""
 
 from collections.abc import Callable
+from statistics import median
 
 from compare.statistics import change_point
 
@@ -12,13 +13,27 @@ Timed = Callable[[int], float]
 """Trains that many steps and returns the seconds they took."""
 
 
-def block_length(timed: Timed, unit: int, least_seconds: float) -> int:
-    """Return a number of steps, a multiple of `unit`, that lasts at least `least_seconds`; trains while searching."""
-    steps = unit
+def block_length(timed: Timed, unit: int, least_seconds: float, first: int) -> int:
+    """Return a number of steps, a multiple of `unit` from `first` on, that lasts `least_seconds`; trains to find it."""
+    steps = first
     while (seconds := timed(steps)) < least_seconds:
         growth = min(_LARGEST_GROWTH, max(2.0, _SLACK * least_seconds / max(seconds, 1e-9)))
         steps = unit * max(steps // unit + 1, int(steps * growth) // unit)
     return steps
+
+
+def chosen(timed: Timed, unit: int, least_seconds: float) -> tuple[int, list[float], bool]:
+    """Return a block length of which the median block lasts `least_seconds` when step times have settled, and `settle`.
+
+    A hiccup may end the search for a length too early, and steps become shorter in warming up.
+    """
+    first = unit
+    while True:
+        steps = block_length(timed, unit, least_seconds, first)
+        blocks, steady = settle(timed, steps)
+        if median(blocks) >= least_seconds:
+            return steps, blocks, steady
+        first = unit * max(steps // unit + 1, int(_SLACK * least_seconds / median(blocks) * steps) // unit)
 
 
 def settle(timed: Timed, steps: int) -> tuple[list[float], bool]:

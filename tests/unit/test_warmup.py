@@ -54,9 +54,20 @@ def test_a_change_too_small_to_matter_does_not_delay():
     assert len(warmup.settle(blocks, 1)[0]) == 16
 
 
+@pytest.mark.parametrize("before", [[1.0], [0.02] * 12, []], ids=["a hiccup", "slow at first", "steady"])
+def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before: list[float]):
+    blocks = Blocks(itertools.chain(before, itertools.repeat(0.003)))
+    steps, taken, settled = warmup.chosen(blocks, 4, 0.1)
+    assert settled
+    assert steps % 4 == 0
+    assert 0.1 <= steps * 0.003 < 0.2
+    assert len(taken) >= 16
+    assert np.median(taken) >= 0.1
+
+
 def test_blocks_last_at_least_as_long_as_asked():
     blocks = Blocks(itertools.repeat(0.003), noise=0.0)
-    steps = warmup.block_length(blocks, 4, 0.1)
+    steps = warmup.block_length(blocks, 4, 0.1, 4)
     assert steps % 4 == 0
     assert 0.1 <= steps * 0.003 <= 0.2
 
