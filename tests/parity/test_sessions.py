@@ -162,7 +162,7 @@ def test_feeding_forgets_losses_and_position(backend: str):
 
 @pytest.mark.parametrize(("backend", "tuning"), [("jax", "steps-per-dispatch=4+compile"), ("torch", "stock")])
 def test_the_last_losses_are_kept(backend: str, tuning: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(f"{backend}backend.session._KEPT_LOSSES", 6)
+    monkeypatch.setattr(f"{backend}backend.session.KEPT_LOSSES", 6)
     session = twins.trained(twins.session(backend, tuning=tuning), twins.batches("digits-cnn", 3), 10)
     whole = twins.session(backend)
     found = [whole.inspect(twins.batches("digits-cnn", 3)[step % 3])["loss"] for step in range(10)]
