@@ -117,27 +117,31 @@ step_levers() { run levers all_levers; }
 photographs="--batch-size 64" # several certificates share a GPU's memory, and so do their training runs
 declare -A certified=(
     [digits-cnn]=""
-    [mnist-cnn]="--data samestep-out/mnist"
+    [mnist-cnn]=""
     [cifar-cnn]="--epochs 12"
     [cifar-resnet18]="--epochs 30"
     [unet]=""
     [resnet50]=$photographs [convnext-tiny]=$photographs [mobilenet-v2]=$photographs [vgg16]=$photographs
 )
 
-certificate() { # WORKLOAD PRECISION
-    local arguments
-    read -ra arguments <<<"${certified[$1]}"
-    # MNIST's own format, so that the loader is the real one.
-    if [[ $1 == mnist-cnn ]]; then "$python" -m benchmarks.synthetic_mnist samestep-out/mnist; fi
-    samestep "agree-$1-$2" agree torch:stock jax:stock --workload "$1" "${arguments[@]}" --precision "$2"
-}
-
-tunings() { # WORKLOAD PRECISION: every tuning of both frameworks, as the table in docs/h200.md has them
-    local data=()
+data_of() { # WORKLOAD: set `data` to the options of its data, and make it: MNIST in its own format, for the real loader
+    data=()
     if [[ $1 == mnist-cnn ]]; then
         "$python" -m benchmarks.synthetic_mnist samestep-out/mnist
         data=(--data samestep-out/mnist)
     fi
+}
+
+certificate() { # WORKLOAD PRECISION
+    local arguments data
+    read -ra arguments <<<"${certified[$1]}"
+    data_of "$1"
+    samestep "agree-$1-$2" agree torch:stock jax:stock --workload "$1" "${data[@]}" "${arguments[@]}" --precision "$2"
+}
+
+tunings() { # WORKLOAD PRECISION: every tuning of both frameworks, as the table in docs/h200.md has them
+    local data
+    data_of "$1"
     samestep "tunings-$1-$2" compare torch:stock torch:compiled torch:tuned jax:stock jax:compiled jax:tuned \
         --workload "$1" "${data[@]}" --precision "$2" --quick
 }

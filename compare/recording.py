@@ -2,7 +2,7 @@
 
 Names, in execution order: `initial/NAME`; for each step s from 1 `step{s}/KEY` with the keys of `Session.inspect`;
 `evaluation/logits`; and `delta/NAME`, state after the same steps taken by `Session.run`, the path that is timed,
-minus the initial state. Where a dispatch takes several steps, that one takes all of them.
+minus the initial state. A dispatch takes at most that many, so that it is taken.
 
 The steps are the workload's at the batch that is recorded: the learning rate of SGD is as much lower as the batch is
 smaller than the workload's own (the linear scaling rule, Goyal et al. 2017). At the whole rate a few images throw deep
@@ -147,8 +147,9 @@ def _at_its_rate(spec: RunSpec) -> RunSpec:
 
 def _within(spec: RunSpec, steps: int) -> RunSpec:
     """Return the spec with dispatches of so many steps at most: a longer one would never be taken, nor judged."""
-    dispatched = spec.knobs.get("steps-per-dispatch", 1)
-    return replace(spec, knobs={**spec.knobs, "steps-per-dispatch": min(dispatched, steps)}) if dispatched > 1 else spec
+    if spec.knobs.get("steps-per-dispatch", 1) <= steps:
+        return spec
+    return replace(spec, knobs={**spec.knobs, "steps-per-dispatch": steps})
 
 
 def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) -> Iterator[tuple[str, Arrays]]:

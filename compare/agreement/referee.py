@@ -4,7 +4,7 @@ A disagreement between two sides in low precision has no owner; each side's dist
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -177,8 +177,9 @@ def judge(
             if f"initial/{_layer(name)}.kernel" in record:
                 floor[name] = max(floor[name], ROUNDOFF[precision])
     _add_undecided(floor, record, normalised)
+    stages = _stages(name for name in names if name.startswith("step"))
     for name in (each for each in every if each.startswith("delta/")):
-        floor[name] = max(depth * noise.roundoff[name], ulp[name] * scale, _of_run(name, floor, record))
+        floor[name] = max(depth * noise.roundoff[name], ulp[name] * scale, _of_run(name, stages, floor, record))
     for name in every:
         if name.startswith(("step1/gradient/", "delta/")) and ulp[name] * scale < 1:
             other = min(side[name] for side in sides)
@@ -186,13 +187,12 @@ def judge(
     return Referee(sides[0], sides[1], floor)
 
 
-def _of_run(name: str, floor: Mapping[str, float], record: Arrays) -> float:
+def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record: Arrays) -> float:
     """Return what the floors of a whole run's steps allow of its end: a parameter's change, or a buffer's."""
     leaf = name.removeprefix("delta/")
-    buffers = [each for each in floor if each.endswith(f"/buffer/{leaf}")]
-    if buffers:
-        return floor[max(buffers)]
-    updates = [each for each in floor if each.endswith(f"/update/{leaf}")]
+    if (buffer := f"{stages[-1]}/buffer/{leaf}") in floor:
+        return floor[buffer]
+    updates = [each for stage in stages if (each := f"{stage}/update/{leaf}") in floor]
     allowed, moved = sum(floor[each] * norm(record[each]) for each in updates), norm(record[name])
     return max(allowed / moved if moved else 1.0, ROUNDOFF32 * coarseness(name, record))
 
@@ -203,8 +203,7 @@ def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) ->
     A parameter is off by that part of its own norm, and what is computed from it by about as much.
     """
     drift, depth = 0.0, _depth(floor)
-    stages = dict.fromkeys(name.partition("/")[0] for name in in_execution_order(list(floor)))
-    for names in ([name for name in floor if name.startswith(f"{stage}/")] for stage in stages):
+    for names in ([name for name in floor if name.startswith(f"{stage}/")] for stage in _stages(floor)):
         for name in names:
             floor[name] += depth * drift / PRECISION_LIMIT
         moved = 0.0
@@ -263,6 +262,11 @@ def _terms(record: Arrays) -> dict[str, int]:
     forward = max((array.size // array.shape[-1] for array in kernels), default=1)
     outputs = {name.rpartition("/")[2]: array for name, array in record.items() if name.startswith("step1/activation/")}
     return {"": forward} | {layer: max(forward, array.size // array.shape[-1]) for layer, array in outputs.items()}
+
+
+def _stages(names: Iterable[str]) -> list[str]:
+    """Return the stages that tensors are of, the steps and the evaluation, in execution order."""
+    return list(dict.fromkeys(name.partition("/")[0] for name in in_execution_order(list(names))))
 
 
 def _layer(name: str) -> str:

@@ -18,7 +18,7 @@ def block_length(timed: Timed, unit: int, least_seconds: float, first: int) -> i
     steps = first
     while (seconds := timed(steps)) < least_seconds:
         growth = min(_LARGEST_GROWTH, max(2.0, _SLACK * least_seconds / max(seconds, 1e-9)))
-        steps = unit * max(steps // unit + 1, int(steps * growth) // unit)
+        steps = _longer(steps, unit, growth)
     return steps
 
 
@@ -33,7 +33,7 @@ def chosen(timed: Timed, unit: int, least_seconds: float) -> tuple[int, list[flo
         blocks, steady = settle(timed, steps)
         if median(blocks) >= least_seconds:
             return steps, blocks, steady
-        first = unit * max(steps // unit + 1, int(_SLACK * least_seconds / median(blocks) * steps) // unit)
+        first = _longer(steps, unit, _SLACK * least_seconds / median(blocks))
 
 
 def settle(timed: Timed, steps: int) -> tuple[list[float], bool]:
@@ -51,3 +51,7 @@ def settle(timed: Timed, steps: int) -> tuple[list[float], bool]:
             if change.probability > _SIGNIFICANT or abs(change.shift) < _SHIFT:
                 return blocks, True
     return blocks, False
+
+
+def _longer(steps: int, unit: int, growth: float) -> int:
+    return unit * max(steps // unit + 1, int(steps * growth) // unit)
