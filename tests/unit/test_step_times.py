@@ -14,7 +14,13 @@ ROUNDS = [[0.0030, 0.0031, 0.0032], [0.05, 0.06, 0.07], [0.0020, 0.0021, 0.0022]
 
 @pytest.mark.parametrize(
     ("void", "seconds"),
-    [([], (0.0031 * 0.06 * 0.0021) ** (1 / 3)), ([2], (0.0031 * 0.0021) ** 0.5), ([2, 3], 0.0031), ([1, 2, 3], None)],
+    [
+        ([], (0.0031 * 0.06 * 0.0021) ** (1 / 3)),
+        ([2], (0.0031 * 0.0021) ** 0.5),
+        ([2, 3], 0.0031),
+        ([1, 2], 0.0021),  # and 0.0031 is the median of all blocks
+        ([1, 2, 3], None),
+    ],
 )
 def test_a_step_time_is_of_the_rounds_that_count(void: list[int], seconds: float | None, tmp_path: Path) -> None:
     step = make_contender()["step_seconds"] | {"samples": ROUNDS, "windows": [[[1.0, 1.1]] * 3] * 3}
