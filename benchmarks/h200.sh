@@ -107,10 +107,9 @@ all_levers() {
     lever torch resnet50 tuned torch-coordinate-descent
 }
 
-step_beside() {
-    run beside-plain-cifar-cnn "$python" -m benchmarks.beside_plain --workload cifar-cnn
-    run beside-plain-resnet50 "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2
-}
+step_beside-cifar-cnn() { run beside-plain-cifar-cnn "$python" -m benchmarks.beside_plain --workload cifar-cnn; }
+
+step_beside-resnet50() { run beside-plain-resnet50 "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2; }
 
 step_levers() { run levers all_levers; }
 
