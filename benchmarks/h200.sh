@@ -16,11 +16,12 @@ lane_cores=$(($(nproc) / $#))
 # Certificates of the large models write some hundred gigabytes: into memory, where there is so much.
 if (($(df --output=avail -k /dev/shm | tail -n 1) >= 200 * 1024 * 1024)); then export TMPDIR=/dev/shm; fi
 
-run() { # NAME COMMAND...: run it, keep what it prints
+run() { # NAME COMMAND...: run it, keep the command and what it prints
     local name=$1
     shift
     mkdir -p "$(dirname "$folder/$name")"
-    "$@" >"$folder/$name.txt" 2>&1
+    echo "\$ $*" >"$folder/$name.txt"
+    "$@" >>"$folder/$name.txt" 2>&1
     echo "$name: exit code $? after $SECONDS s"
 }
 

@@ -1,8 +1,10 @@
-"""The tables of docs/h200.md, from the result files under benchmarks/h200/ and nothing else.
+"""The tables of docs/h200.md, from the files under benchmarks/h200/ and nothing else.
 
 python -m benchmarks.tables > docs/h200.md
 """
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -17,10 +19,10 @@ MEBIBYTE = 2**20
 
 HEAD = """# Measured on an NVIDIA H200
 
-Written by `python -m benchmarks.tables` from the result files under [benchmarks/h200](../benchmarks/h200), which
-samestep wrote itself and nobody edited. Each file holds its exact command, all raw samples, the environment and the
-certificate tensor by tensor; the link gives its date. Files without telemetry were made before samestep watched the GPU
-while it timed.
+Written by `python -m benchmarks.tables` from the files under [benchmarks/h200](../benchmarks/h200), which samestep and
+its benchmarks wrote themselves and nobody edited. Each result file holds its exact command, all raw samples, the
+environment and the certificate tensor by tensor; the link gives its date. Files without telemetry were made before
+samestep watched the GPU while it timed.
 """
 TIMES = """
 ## Step times
@@ -41,6 +43,21 @@ TIME_COLUMNS = (
     "agreement",
     "file",
 )
+BESIDE = """
+## Beside plain loops
+`python -m benchmarks.beside_plain`: samestep's tuned contenders and loops in the style of the public examples
+(benchmarks/plain_torch.py, benchmarks/plain_jax.py), fresh processes in turn; medians over rounds. The ratio, with its
+95 % interval, is to the plain loop that is fastest.
+
+"""
+BESIDE_COLUMNS = ("workload", "samestep", "step (ms)", "fastest plain loop", "step (ms)", "ratio", "file")
+FITS = """
+## Largest batch and smallest memory
+`samestep fit`: most images of a step within the limit, and the least that the framework's allocator needs for the
+workload's batch.
+
+"""
+FIT_COLUMNS = ("workload", "precision", "contender", "limit (MiB)", "largest batch", "batch", "needs (MiB)", "file")
 CERTIFICATES = """
 ## Certificates
 Every gate at its worst over all tensors and steps, with its limit in the head; then the median over tensors of each
@@ -64,17 +81,57 @@ CERTIFICATE_COLUMNS = (
 
 
 def main() -> None:
-    print(page({path: results.load(path) for path in sorted(FOLDER.glob("*/result.json"))}), end="")
+    print(page(FOLDER), end="")
 
 
-def page(found: dict[Path, Any]) -> str:
-    """Return the page for results by the path they were read from."""
-    text = HEAD + TIMES + _row(TIME_COLUMNS) + _row(["---"] * len(TIME_COLUMNS))
-    text += "".join(
-        line for path, result in found.items() if result["comparisons"] for line in time_lines(path, result)
+def page(folder: Path) -> str:
+    """Return the page for what a folder holds."""
+    found = {path: results.load(path) for path in sorted(folder.glob("*/result.json"))}
+    times = [line for path, result in found.items() if result["comparisons"] for line in time_lines(path, result)]
+    beside = [line for path in sorted(folder.glob("beside-plain-*.txt")) for line in beside_lines(path)]
+    fits = [line for path in sorted(folder.glob("*/fit.json")) for line in fit_lines(path)]
+    certificates = [certificate_line(path, result) for path, result in found.items()]
+    tables = (
+        (TIMES, TIME_COLUMNS, times),
+        (BESIDE, BESIDE_COLUMNS, beside),
+        (FITS, FIT_COLUMNS, fits),
+        (CERTIFICATES, CERTIFICATE_COLUMNS, certificates),
     )
-    text += CERTIFICATES + _row(CERTIFICATE_COLUMNS) + _row(["---"] * len(CERTIFICATE_COLUMNS))
-    return text + "".join(certificate_line(path, result) for path, result in found.items())
+    return HEAD + "".join(
+        head + _row(columns) + _row(["---"] * len(columns)) + "".join(lines) for head, columns, lines in tables
+    )
+
+
+def beside_lines(path: Path) -> list[str]:
+    """Return a line for every ratio that `benchmarks.beside_plain` has printed."""
+    text, lines = path.read_text(), list[str]()
+    found = re.findall(r"^(\S+) (\S.*?) +([\d.]+) ms per step", text, re.MULTILINE)
+    times = {name: milliseconds for _, name, milliseconds in found}
+    for ours, plain, ratio in re.findall(r"^(\S+) / (.+): ([\d.]+ \(.+\))$", text, re.MULTILINE):
+        link = f"[{path.name}](../benchmarks/h200/{path.name})"
+        lines.append(_row([found[0][0], f"`{ours}`", times[ours], plain, times[plain], ratio, link]))
+    return lines
+
+
+def fit_lines(path: Path) -> list[str]:
+    """Return a line for every contender of a `samestep fit`."""
+    result: dict[str, Any] = json.loads(path.read_text())
+    spec = result["spec"]
+    return [
+        _row(
+            [
+                spec["workload"],
+                spec["precision"],
+                f"`{each['name']}`",
+                _mebibytes(spec["memory_limit_bytes"]),
+                f"{each['largest_batch']:,}",
+                str(spec["batch_size"]),
+                _mebibytes(each["smallest_memory_bytes"]),
+                f"[{result['created'][:10]}](../benchmarks/h200/{path.parent.name}/fit.json)",
+            ]
+        )
+        for each in result["contenders"]
+    ]
 
 
 def time_lines(path: Path, result: dict[str, Any]) -> list[str]:

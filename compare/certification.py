@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from compare import environment, jobs
+from compare import environment, jobs, knobs
 from compare.agreement import allowances, certificate, settings, shapes
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
@@ -168,6 +169,8 @@ def _jobs(launcher: Launcher, outcome: Outcome, noisy: bool, evidence: Evidence,
     for case, dataset in evidence.cases.items():
         for perturbations in parts if noisy else ():
             spec = _spec(launcher, outcome, "float64", case, dataset)
+            # The noise is the function's and not the program's, which need not be compiled for it.
+            spec["knobs"] = knobs.soonest(outcome.contender.backend, spec["knobs"])
             arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
             keep = partial(_keep_floors, evidence, case, perturbations)
             yield _job(Command("noise", arguments, "record", keep))
@@ -197,6 +200,6 @@ def _record(
     return Command("record", arguments, "record", lambda names: keep(Record(folder, names)))
 
 
-def _spec(launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path) -> dict[str, object]:
+def _spec(launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path) -> dict[str, Any]:
     changes = {"precision": precision, "batch_size": case.batch_size, "image_size": case.image_size}
     return launcher.spec(outcome, **changes, data=str(dataset))

@@ -15,6 +15,7 @@ NOT_PARALLEL = "none"
 PARALLEL: Mapping[str, Sequence[str]] = {"jax": ("pmap", "sharded"), "torch": ("ddp",)}
 """The ways of each backend to train on several devices."""
 _A_PROCESS_EACH = ("ddp",)
+_TO_COMPILE = ("compile", "graph-capture", "steps-per-dispatch", "pointwise-matmul", "kernel-search")
 
 
 @dataclass(frozen=True)
@@ -289,6 +290,15 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: pieces excludes rematerialisation: a step in pieces keeps every layer's output")
     if values.get("pieces") and (several or values.get("donation")):
         raise Refused(f"{where}: pieces excludes donation and steps-per-dispatch above 1, which are for a whole step")
+
+
+def soonest(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return knobs of the same mathematics with which a session's first step comes soonest, however slow the next are.
+
+    Torch's operations are compiled already; each of JAX's would be compiled by itself, which takes longer.
+    """
+    needless = _TO_COMPILE if backend == "torch" else ()
+    return {name: KNOBS[name].default if name in needless else value for name, value in values.items()}
 
 
 def processes(way: Value, devices: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 
 from compare import descriptions, records, weights
 from compare.agreement.allowances import RUNNING_VARIANCE
-from compare.agreement.gates import changes, norm, relative_error
+from compare.agreement.gates import changes, is_finite, norm, relative_error
 from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.data.seeding import generator
@@ -55,7 +55,7 @@ def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep) -> tuple[
     names, finite = list[str](), True
     for part, arrays in _taken(session, start, batches, steps):
         names += arrays
-        finite = finite and all(np.isfinite(array).all() for name, array in arrays.items() if "/gradient/" in name)
+        finite = finite and all(is_finite(array) for name, array in arrays.items() if "/gradient/" in name)
         keep(part, arrays)
         del arrays  # they are gone before the next step's are there
     evaluated = {"evaluation/logits": _evaluated(session, spec, start, test)}

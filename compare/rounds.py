@@ -6,7 +6,7 @@ from functools import partial
 from compare.child import Child
 from compare.launcher import Launcher, Outcome, Outcomes, Progress, attempt
 from compare.measure import load
-from compare.measure.order import palindromic
+from compare.measure.order import in_turn, palindromic
 from compare.measure.voiding import Round, Window
 from compare.plan import Plan
 
@@ -18,7 +18,8 @@ def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> N
     """Time all rounds of a plan in its design, filling samples, windows and `outcomes.rounds`.
 
     `alternating`: all contenders of a round are alive together and their blocks alternate. `turns`: one after the other
-    in each round, because they do not fit in memory together. `sequential`: all rounds of one, then all of the next.
+    in each round, because they do not fit in memory together. Either way the last comes first in every other round.
+    `sequential`: all rounds of one, then all of the next.
     """
     total = launcher.plan.rounds
     outcomes.design = launcher.plan.design
@@ -32,14 +33,14 @@ def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> N
         return
     for number in range(total):
         progress("timed rounds", number, total)
-        together = outcomes.alive
+        together = in_turn(outcomes.alive, number)
         if outcomes.design == "alternating" and not _time(launcher, together, outcomes.rounds[number]):
             outcomes.design = "turns"
             outcomes.design_reason = f"from round {number + 1} on: the contenders do not fit in memory together"
             for outcome in together:
                 outcome.status, outcome.reason = "ok", None
         if outcomes.design == "turns":
-            for outcome in together if number % 2 == 0 else reversed(together):
+            for outcome in together:
                 _time(launcher, [outcome], outcomes.rounds[number])
 
 

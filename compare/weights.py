@@ -8,6 +8,7 @@ import numpy as np
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
+from compare import chunks
 from compare.data import digest as data_digest
 from compare.data.seeding import generator
 from compare.interface import Array, Arrays, Refused
@@ -50,8 +51,11 @@ def randomised(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
 
 def perturbed(array: Array, roundoff: float, random: np.random.Generator) -> Array:
     """Return the array, every element moved by a relative `roundoff`, up or down at random."""
-    bits = np.unpackbits(np.frombuffer(random.bytes(-(-array.size // 8)), np.uint8), count=array.size)
-    return array * np.array([1 - roundoff, 1 + roundoff])[bits].reshape(array.shape)
+    factors, moved = np.array([1 - roundoff, 1 + roundoff]), np.empty(array.shape)
+    signs = np.unpackbits(np.frombuffer(random.bytes(-(-array.size // 8)), np.uint8), count=array.size)
+    for to, values, up in chunks.of(moved, np.ascontiguousarray(array), signs):
+        np.multiply(values, factors[up], out=to)
+    return moved
 
 
 def digest(arrays: Mapping[str, Array]) -> str:

@@ -149,7 +149,8 @@ class TorchSession:
         found |= {name: layout.channels_last(internals[name]) for name in ("logits", "loss")}
         kinds = {
             "gradient": {
-                leaf.name: gradients.get(id(leaf.tensor), torch.zeros_like(leaf.tensor)) for leaf in parameters
+                leaf.name: gradients[id(leaf.tensor)] if id(leaf.tensor) in gradients else torch.zeros_like(leaf.tensor)
+                for leaf in parameters
             },
             "update": {leaf.name: leaf.tensor.detach() - before[leaf.name] for leaf in parameters},
             "buffer": {leaf.name: leaf.tensor for leaf in self._leaves if not leaf.is_parameter},

@@ -4,11 +4,12 @@ An error is |a - b| / |b| in the Euclidean norm over one tensor, b being the bas
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from compare import chunks
 from compare.interface import Array, Arrays
 
 SEMANTIC_LIMIT = 1e-10
@@ -79,8 +80,13 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
         if a.dtype != b.dtype:
             raise Incomparable(name, f"is {a.dtype} in the baseline, {b.dtype} in the contender")
         for side, array in (("baseline", a), ("contender", b)):
-            if not np.isfinite(array).all():
+            if not is_finite(array):
                 raise Incomparable(name, f"is not finite in the {side}")
+
+
+def is_finite(array: Array) -> bool:
+    """Return whether no element is infinite or not a number."""
+    return all(bool(np.isfinite(chunk).all()) for (chunk,) in chunks.of(array))
 
 
 def relative_error(value: Array, reference: Array, size: float | None = None) -> float:
@@ -88,7 +94,7 @@ def relative_error(value: Array, reference: Array, size: float | None = None) ->
 
     `size` is the reference's `norm` where that is known.
     """
-    difference = norm(np.subtract(value, reference, dtype=np.float64))
+    difference = _root(np.subtract(a, b, dtype=np.float64) for a, b in chunks.of(value, reference))
     if not difference:
         return 0.0
     size = norm(reference) if size is None else size
@@ -96,25 +102,37 @@ def relative_error(value: Array, reference: Array, size: float | None = None) ->
 
 
 def norm(array: Array) -> float:
-    """Return the Euclidean norm over all elements, in float64.
+    """Return the Euclidean norm over all elements, in float64."""
+    return _root(np.asarray(chunk, np.float64) for (chunk,) in chunks.of(array))
+
+
+def _root(parts: Iterable[Array]) -> float:
+    """Return the square root of the sum of the squares of all parts.
 
     Not by `numpy.linalg.norm`: its BLAS divides every tensor among threads, which spin while others need the cores.
     """
-    flat = np.asarray(array, np.float64).reshape(-1)
-    return math.sqrt(np.einsum("i,i->", flat, flat))
+    return math.sqrt(sum(float(np.einsum("i,i->", part, part)) for part in parts))
 
 
-def scaling_ratios(e32: dict[str, float], e64: dict[str, float], reference: Arrays) -> dict[str, float]:
-    """Return e32 / e64 by tensor, neither taken below what storage can resolve (`reference` is a float64 record).
+def scaling_ratios(
+    e32: dict[str, float], e64: dict[str, float], baseline: Mapping[str, Arrays], contender: Mapping[str, Arrays]
+) -> dict[str, float]:
+    """Return e32 / e64 by tensor, of sides whose records these are by precision.
 
-    Bits that happen to agree prove nothing. A change of a stored tensor is resolved to |tensor| / |change| units of
-    roundoff only, because the tensor is rounded after the change is added.
+    Neither error is taken below what storage can resolve: bits that happen to agree prove nothing. A change of a stored
+    tensor is resolved to |tensor| / |change| units of roundoff only, because the tensor is rounded after the change is
+    added. Nor is e32 taken below what float32 costs either side by itself: two programs of one framework may round
+    alike in float32, and not in float64, for which it has other kernels.
     """
     ratios: dict[str, float] = {}
+    sides = [(changes(side["float64"]), changes(side["float32"])) for side in (baseline, contender)]
     for name in e64:
-        least = coarseness(name, reference)
+        least = coarseness(name, baseline["float64"])
         infinite = math.isinf(e64[name])  # the reference is zero in float64, and then in float32 as well
         ratios[name] = 1.0 if infinite else max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
+        if ratios[name] < SCALING_LIMIT and e64[name] <= SEMANTIC_LIMIT:
+            own = min(relative_error(single[name], exact[name]) for exact, single in sides)
+            ratios[name] = max(ratios[name], own / e64[name])
     return ratios
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from compare import chunks
 from compare.agreement.gates import (
     PRECISION_LIMIT,
     ROUNDOFF32,
@@ -230,10 +231,14 @@ def _undecided(update: Array, gradient: Array, floor: float, normalised: bool) -
     whole, moved = norm(gradient), norm(update)
     if not whole or not moved:
         return 0.0
-    lost = np.abs(gradient) < _LOST * PRECISION_LIMIT * floor * whole / math.sqrt(gradient.size)
-    steps = np.full_like(update, np.abs(update).max()) if normalised else update
-    excess = norm(steps[lost]) / moved - norm(gradient[lost]) / whole
-    return max(0.0, 2 * excess)
+    least = _LOST * PRECISION_LIMIT * floor * whole / math.sqrt(gradient.size)
+    step = max(update.max(), -update.min()) if normalised else None
+    lost_step = lost_gradient = 0.0
+    for steps, slopes in chunks.of(update, gradient):
+        lost = np.abs(slopes) < least
+        lost_gradient = math.hypot(lost_gradient, norm(slopes[lost]))
+        lost_step = math.hypot(lost_step, norm(steps[lost]) if step is None else step * math.sqrt(lost.sum()))
+    return max(0.0, 2 * (lost_step / moved - lost_gradient / whole))
 
 
 def _of_gradients(noise: Mapping[str, float]) -> dict[str, float]:

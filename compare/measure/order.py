@@ -1,5 +1,19 @@
 """The order in which contenders' blocks are timed."""
 
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def in_turn(contenders: Sequence[T], number: int) -> list[T]:
+    """Return the contenders of a round by its number, from 0: in every other one the last comes first.
+
+    What comes first in a round meets a device that has rested, what comes second one that has just been brought to its
+    limit of power: over two rounds that weighs on every contender alike.
+    """
+    return list(contenders if number % 2 == 0 else reversed(contenders))
+
 
 def palindromic(contenders: int, repeats: int) -> list[int]:
     """Return contender indices as A B C C B A, `repeats` times: each gets 2 * repeats blocks.

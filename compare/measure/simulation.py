@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 
 from compare import statistics
-from compare.measure.order import palindromic
+from compare.measure.order import in_turn, palindromic
 from compare.statistics import Ratio
 
 PALINDROMES = 3
@@ -30,14 +30,15 @@ def trial(generator: np.random.Generator, machine: Machine, *, rounds: int, slow
 
     Blocks are ordered as in a real run, a round's median block stands for it, and `statistics.paired_ratio` judges.
     """
-    order = palindromic(2, PALINDROMES)
     medians: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
+        sides = in_turn((0, 1), number)
+        order = [sides[place] for place in palindromic(2, PALINDROMES)]
         launch = np.exp(generator.normal(0, machine.launch_noise, 2)) * (1.0, 1.0 + slowdown)
         passed = number + np.arange(len(order)) / len(order)
         noise = np.exp(generator.normal(0, machine.step_noise, len(order)))
         times = launch[order] * noise * (1 + machine.drift * passed / rounds)
-        for side in (0, 1):
+        for side in sides:
             medians[side].append(median(float(t) for t, who in zip(times, order, strict=True) if who == side))
     return statistics.paired_ratio(*medians)
 

@@ -58,7 +58,7 @@ def test_the_gates_pass_on_the_result() -> None:
     assert sides[1]["float32"]["step1/buffer/norm.var"].dtype == np.float32
     e64, e32 = (gates.errors(sides[0][dtype], sides[1][dtype]) for dtype in ("float64", "float32"))
     assert gates.semantic(e64).passed
-    assert gates.scaling(gates.scaling_ratios(e32, e64, sides[0]["float64"])).passed
+    assert gates.scaling(gates.scaling_ratios(e32, e64, *sides)).passed
 
 
 @pytest.mark.parametrize("factor", [1.0, (SIZE + 1) / SIZE, SIZE * UNBIASED / (SIZE - 2), UNBIASED * (1 + 1e-6)])

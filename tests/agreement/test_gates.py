@@ -67,6 +67,15 @@ def test_a_semantic_difference_is_found_and_the_first_tensor_named():
     assert found.first_mismatch.startswith("step1/gradient/conv.kernel ")
 
 
+@pytest.mark.parametrize(("error", "passes"), [(1e-13, True), (5e-12, False)])
+def test_sides_that_round_alike_in_float32_are_held_to_what_float32_costs_each(error: float, passes: bool):
+    baseline, contender = pair(noise64=error)
+    baseline["float32"] = contender["float32"] = record("float32", noise=1e-6)
+    found = judged(baseline, contender)
+    assert (found.gates[0].passed, found.gates[1].passed) == (True, passes)
+    assert {each.e32 for each in found.evidence} == {0.0}
+
+
 @pytest.mark.parametrize(("error", "passes"), [(0.9e-10, True), (1.1e-10, False)])
 def test_the_semantic_limit_is_1e_10(error: float, passes: bool):
     found = gates.semantic({"a": 1e-16, "b": error})

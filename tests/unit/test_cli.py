@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compare import __version__, contenders, environment, variables
-from compare.knobs import KNOBS, TUNED, resolve
+from compare.knobs import KNOBS, TUNED, resolve, soonest
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -228,6 +228,14 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
         "parallel": "none",
     }
     assert resolve("torch", everything, "cpu", "digits-cnn")["channels-last"] is True
+
+
+def test_what_only_makes_later_steps_fast_is_left_out_where_the_first_step_is_to_come_soon() -> None:
+    tuned = resolve("torch", "tuned+rematerialisation", "cuda", "resnet50")
+    plain = resolve("torch", "stock+channels-last+fused-optimizer+rematerialisation", "cuda", "resnet50")
+    assert soonest("torch", tuned) == plain
+    jitted = resolve("jax", "tuned", "cuda", "resnet50")
+    assert soonest("jax", jitted) == jitted
 
 
 def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:

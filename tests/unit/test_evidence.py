@@ -1,11 +1,17 @@
 """Noise floors from perturbed runs: the most of any, and of those at ten units of roundoff a tenth."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from compare import certification, jobs, plan
 from compare.agreement.referee import ROUNDOFF, ULP64
+from compare.data import store
 from compare.evidence import Case, Evidence
+from compare.jobs import Queue
+from compare.launcher import Launcher, Outcome, Outcomes
 
 CASE = Case(2, None)
 
@@ -28,3 +34,22 @@ def test_a_floor_is_the_most_of_any_run_and_a_tenth_of_the_far_ones(far: float, 
     assert noise.roundoff == pytest.approx({"loss": floor})
     of_float64 = Evidence({CASE: Path()}, "float64", floors={CASE: {(ULP64, 0, 5): {"loss": 3e-15}}})
     assert of_float64.noise(CASE).roundoff is None
+
+
+@pytest.mark.parametrize(("backend", "compiles"), [("torch", False), ("jax", True)])
+def test_noise_is_made_without_waiting_for_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, compiles: bool
+) -> None:
+    asked = dict[str, Any]()
+
+    def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
+        asked.update((command.name, command) for job in queues[0].jobs for command in job.commands)
+
+    monkeypatch.setattr(jobs, "carry_out", look)
+    made = plan.make([f"{backend}:compiled+rematerialisation", "torch"], out=tmp_path, workload="cifar-cnn")
+    launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
+    store.save(made.dataset, launcher.dataset)
+    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
+    noise, record = (asked[name].arguments["spec"]["knobs"] for name in ("noise", "record"))
+    assert (noise["compile"], record["compile"]) == (compiles, True)
+    assert noise["rematerialisation"] is True
