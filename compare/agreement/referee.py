@@ -45,8 +45,9 @@ _LOST = 4.0
 _OF_A_SUM = 2.0 / PRECISION_LIMIT
 # and of one whose addends are alike, all that it loses where every sum is rounded the same way, by half a unit.
 _OF_ALIKE = 0.25 / PRECISION_LIMIT
-# An error of half the tensor, and three times the other side's, is that side's own, whatever the noise.
-_OWNED, _TIMES_THE_OTHER = 0.5 / PRECISION_LIMIT, 3.0 / PRECISION_LIMIT
+# An error of half the tensor, and two and a half times the other side's, is that side's own, whatever the noise. The
+# logarithm of the ratio of two errors of n independent elements scatters by 1 / sqrt(n): four of these more.
+_OWNED, _TIMES_THE_OTHER, _SCATTER = 0.5 / PRECISION_LIMIT, 2.5 / PRECISION_LIMIT, 4.0
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,8 @@ def judge(
     which comes by the path that is timed, may be off by what all updates may be off by together.
 
     Deep models lose gradients in noise at half precision, and their floors would forgive one that is all zero. So no
-    floor of a first gradient, or of the state after the run, forgives an error of half the tensor that is three times
-    the other side's, unless the tensor cancels.
+    floor of a first gradient, or of the state after the run, forgives an error of half the tensor that is two and
+    a half times the other side's, more where a tensor has few elements, unless the tensor cancels.
 
     Raises:
         ValueError: `noise` has none for this precision.
@@ -183,8 +184,8 @@ def judge(
         floor[name] = max(depth * noise.roundoff[name], ulp[name] * scale, _of_run(name, stages, floor, record))
     for name in every:
         if name.startswith(("step1/gradient/", "delta/")) and ulp[name] * scale < 1:
-            other = min(side[name] for side in sides)
-            floor[name] = min(floor[name], max(_OWNED, _TIMES_THE_OTHER * other))
+            times = _TIMES_THE_OTHER * math.exp(_SCATTER / math.sqrt(max(1, record[name].size)))
+            floor[name] = min(floor[name], max(_OWNED, times * min(side[name] for side in sides)))
     return Referee(sides[0], sides[1], floor)
 
 

@@ -158,32 +158,34 @@ def test_a_path_that_is_timed_and_is_wrong_at_the_precision_alone_is_caught(owne
     assert said.startswith(f"{name}: the {SIDES[owner]}'s error is larger")
 
 
-LOST = "step1/gradient/dense.kernel"
+LARGE, SMALL = "step1/gradient/strided.kernel", "step1/gradient/norm.scale"  # 81 elements and 3
 
 
 @pytest.mark.parametrize("owner", [0, 1], ids=SIDES)
 @pytest.mark.parametrize(
-    ("left", "other", "ulp", "caught"),
+    ("lost", "left", "other", "ulp", "caught"),
     [
-        (0.0, 0.01, ULP64, True),
-        (0.0, 0.3, ULP64, True),
-        (0.0, 0.4, ULP64, False),  # the other side's is lost as well
-        (0.6, 0.01, ULP64, False),  # less than half is wrong
-        (0.0, 0.01, 1e-13, False),  # it cancels
+        (LARGE, 0.0, 0.01, ULP64, True),
+        (LARGE, 0.0, 0.2, ULP64, True),
+        (LARGE, 0.0, 0.3, ULP64, False),  # the other side's is lost as well
+        (LARGE, 0.6, 0.01, ULP64, False),  # less than half is wrong
+        (LARGE, 0.0, 0.01, 1e-13, False),  # it cancels
+        (SMALL, 0.0, 0.02, ULP64, True),
+        (SMALL, 0.0, 0.05, ULP64, False),  # of so few elements the errors may differ by as much
     ],
 )
 def test_no_noise_forgives_a_gradient_that_one_side_has_not(
-    owner: int, left: float, other: float, ulp: float, caught: bool
+    owner: int, lost: str, left: float, other: float, ulp: float, caught: bool
 ):
     records = sides("bfloat16", (2.0**-8, 2.0**-8))
-    whole = EXACT[LOST]
-    records[owner]["bfloat16"][LOST] = left * whole
-    records[1 - owner]["bfloat16"][LOST] = (1 + other) * whole
-    loud = noise("bfloat16", **{LOST: ulp})
+    whole = EXACT[lost]
+    records[owner]["bfloat16"][lost] = left * whole
+    records[1 - owner]["bfloat16"][lost] = (1 + other) * whole
+    loud = noise("bfloat16", **{lost: ulp})
     loud = Noise(loud.ulp, dict.fromkeys(NAMES, 0.5))
     found = referee.judge(*records, "bfloat16", loud)
-    assert found.failing == ([LOST] if caught else [])
-    assert not caught or found.owner(LOST).endswith("more than rounding")
+    assert found.failing == ([lost] if caught else [])
+    assert not caught or found.owner(lost).endswith("more than rounding")
 
 
 def test_without_a_noise_floor_there_is_nothing_to_judge_by():
