@@ -1,5 +1,6 @@
 """The command line. Exit codes: 0 done, 1 a claim failed, 2 refused input, 3 a contender failed."""
 
+import errno
 import os
 import signal
 import sys
@@ -81,6 +82,9 @@ for command in COMMANDS:
     app.command()(command)
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def _end(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
@@ -91,8 +95,17 @@ def main() -> None:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has SIGHUP ignored
             signal.signal(number, _end)  # so that children are ended on the way out
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except Refused as error:
         lines = [printable(line) for line in str(error).splitlines()]  # it may quote a file that somebody else wrote
         typer.echo("samestep: " + "\n".join(lines), err=True)
+        sys.exit(endings.REFUSED)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        typer.echo(f"samestep: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left of it has nowhere to go
         sys.exit(endings.REFUSED)

@@ -16,8 +16,11 @@ def carried_out(
 
     Contenders are trained, certified and timed; with `seeds`, the training runs per contender, they are certified by
     all gates and nothing is timed. The result says that `command` asked for it. `part` is said before each phase.
+
+    Raises:
+        Refused: where the result cannot be written there, with the place that it is at instead.
     """
     with progress.shown(part) as advance:
         outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
     result = judgement.result(plan, outcomes, command)
-    return result, results.write(result, plan.out)
+    return result, results.kept(result, plan.out)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from compare import contenders, data, descriptions, environment, installed, knobs, splitting, workloads
 from compare.contenders import Contender
@@ -156,10 +156,13 @@ def make(
     whole("--seed", seed, 0)
     if design not in DESIGNS:
         raise Refused(f"unknown design {design!r}; allowed: {', '.join(DESIGNS)}")
-    if not 0 < margin < 1:
-        raise Refused(f"--margin {margin:g} is not allowed; allowed: above 0 and below 1 (0.01 is 1 %)")
-    if deadline is not None and not 0 < deadline <= LARGEST:
-        raise Refused(f"--deadline {deadline:g} is not allowed; allowed: seconds above 0")
+    if not _is_number(margin) or not 0 < margin < 1:
+        raise Refused(f"--margin {_shown(margin)} is not allowed; allowed: above 0 and below 1 (0.01 is 1 %)")
+    if deadline is not None and not (_is_number(deadline) and 0 < deadline <= LARGEST):
+        raise Refused(f"--deadline {_shown(deadline)} is not allowed; allowed: seconds above 0")
+    for name, value in {"agreement": agreement, "deterministic": deterministic, "energy": energy}.items():
+        if type(value) is not bool:
+            raise Refused(f"{name} {value!r} is not allowed; allowed: True, False")
     plan = Plan(
         contenders=tuple(contenders.parse(texts, least_contenders)),
         workload=chosen,
@@ -258,6 +261,14 @@ def _device(name: str) -> str:
     if name == "cuda":
         raise Refused("--device cuda: this machine has no NVIDIA GPU that NVML can see; allowed here: auto, cpu")
     return "cpu"
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)  # a pytest mark may give anything
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if _is_number(value) else repr(value)
 
 
 def whole(option: str, value: int, least: int) -> None:

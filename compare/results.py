@@ -5,6 +5,7 @@ trusts nothing: the file may come from somebody else.
 """
 
 import json
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -66,6 +67,20 @@ def write(result: Mapping[str, Any], folder: Path) -> Path:
     """
     validate(result)
     return replace(folder / FILE_NAME, result)
+
+
+def kept(result: Mapping[str, Any], folder: Path) -> Path:
+    """Write the result as `write` does, and, where the file system refuses, into a temporary folder: it cost hours.
+
+    Raises:
+        Refused: as `validate`; where the folder was refused, with the place that the result is at.
+    """
+    validate(result)
+    try:
+        return replace(folder / FILE_NAME, result)
+    except Refused as error:
+        spared = Path(tempfile.mkdtemp(prefix="samestep-result-"))
+        raise Refused(f"{error}; the result is kept: {replace(spared / FILE_NAME, result)}") from None
 
 
 def replace(target: Path, value: Mapping[str, Any]) -> Path:

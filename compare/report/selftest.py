@@ -21,6 +21,8 @@ def render(proofs: Sequence[Proof], console: Console) -> None:
         table.add_row(Text(proof.name), Text(proof.found), Text(proof.limit), _HELD[proof.held])
     console.print(table)
     failed = sum(proof.held is False for proof in proofs)
-    console.print(
-        Text(f"\n{failed} of {len(proofs)} proofs failed" if failed else f"\nall of {len(proofs)} proofs held")
-    )
+    if failed:
+        told = f"{failed} of {len(proofs)} proofs failed; where the machine had other work to do, run it again"
+    else:
+        told = f"all of {len(proofs)} proofs held"
+    console.print(Text(f"\n{told}"))

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,31 @@ def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:
     )
     assert "autotune" not in searching["XLA_FLAGS"]
     assert "--xla_gpu_autotune_level=0" in not_searching["XLA_FLAGS"].split()
+
+
+def test_a_run_whose_folder_refuses_the_result_says_where_it_is(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").mkdir()
+    (program.folder / "out" / "result.json").mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    code, _, error = program.run("compare", "fake", "other", "--epochs", "1", "--rounds", "2", "--out", "out")
+    assert code == 2
+    assert "samestep: cannot write out/result.json: it is not a regular file" in error
+    (found,) = (tmp_path / "kept").glob("samestep-result-*/result.json")
+    assert error.rstrip().endswith(f"the result is kept: {found}")
+    assert json.loads(found.read_text())["comparisons"][0]["rounds"] == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("command", ["env", "knobs", "--help"])
+def test_an_output_that_takes_nothing_is_refused_in_a_line(command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "compare", command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "samestep: cannot write the output: No space left on device\n")
 
 
 def test_env_is_one_json_object(program: Program) -> None:

@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import tempfile
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import compare.results
 import compare.untrusted
 from compare.interface import Refused
 from compare.report.terminal import render
-from compare.results import load, validate, write
+from compare.results import kept, load, validate, write
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 
@@ -31,6 +32,17 @@ def _changed(path: list[Any], value: Any) -> dict[str, Any]:
         place = place[key]
     place[path[-1]] = value
     return result
+
+
+def test_a_result_is_kept_elsewhere_where_its_folder_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "full" / "result.json").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(Refused, match=r"cannot write .*full/result.json: .*; the result is kept: (.*)$") as refused:
+        kept(make_result(), tmp_path / "full")
+    assert load(Path(str(refused.value).rpartition(": ")[2])) == make_result()
+    assert kept(make_result(), tmp_path / "new") == tmp_path / "new" / "result.json"
 
 
 def test_the_example_is_valid_and_survives_the_file(tmp_path: Path) -> None:
