@@ -12,6 +12,7 @@ from typing import Any
 
 from compare import results
 from compare.report.sentences import DASH
+from compare.scaling import stored
 
 FOLDER = Path(__file__).parent / "h200"
 PAGE = FOLDER.parents[1] / "docs" / "h200.md"
@@ -58,6 +59,13 @@ workload's batch.
 
 """
 FIT_COLUMNS = ("workload", "precision", "contender", "limit (MiB)", "largest batch", "batch", "needs (MiB)", "file")
+SCALING = """
+## Several devices
+`samestep scale`: images per second of all devices together, and how much of as many times the first number's that is,
+with its 95 % interval.
+
+"""
+SCALING_COLUMNS = ("workload", "precision", "mode, batch", "contender", "devices", "images/s", "efficiency", "file")
 CERTIFICATES = """
 ## Certificates
 Every gate at its worst over all tensors and steps, with its limit in the head; then the median over tensors of each
@@ -86,19 +94,22 @@ def main() -> None:
 
 def page(folder: Path) -> str:
     """Return the page for what a folder holds."""
-    found = {path: results.load(path) for path in sorted(folder.glob("*/result.json"))}
+    scalings = sorted(folder.glob("scale-*/result.json"))
+    found = {path: results.load(path) for path in sorted(folder.glob("*/result.json")) if path not in scalings}
     times = [line for path, result in found.items() if result["comparisons"] for line in time_lines(path, result)]
     beside = [line for path in sorted(folder.glob("beside-plain-*.txt")) for line in beside_lines(path)]
     fits = [line for path in sorted(folder.glob("*/fit.json")) for line in fit_lines(path)]
+    scaling = [line for path in scalings for line in scaling_lines(path)]
     certificates = [certificate_line(path, result) for path, result in found.items()]
     tables = (
         (TIMES, TIME_COLUMNS, times),
         (BESIDE, BESIDE_COLUMNS, beside),
         (FITS, FIT_COLUMNS, fits),
+        (SCALING, SCALING_COLUMNS, scaling),
         (CERTIFICATES, CERTIFICATE_COLUMNS, certificates),
     )
     return HEAD + "".join(
-        head + _row(columns) + _row(["---"] * len(columns)) + "".join(lines) for head, columns, lines in tables
+        head + _row(columns) + _row(["---"] * len(columns)) + "".join(lines) for head, columns, lines in tables if lines
     )
 
 
@@ -131,6 +142,26 @@ def fit_lines(path: Path) -> list[str]:
             ]
         )
         for each in result["contenders"]
+    ]
+
+
+def scaling_lines(path: Path) -> list[str]:
+    """Return a line for every contender of a `samestep scale` on every number of devices."""
+    result = stored.load(path)
+    spec, link = result["spec"], _link(path, result)
+    head = [spec["workload"], spec["precision"], f"{spec['mode']}, {spec['batch_size']}"]
+    return [
+        _row(
+            [
+                *head,
+                f"`{each['contender']}`",
+                str(each["devices"]),
+                DASH if each["images_per_second"] is None else f"{each['images_per_second']:,.0f}",
+                _interval(each["efficiency"], 1),
+                link,
+            ]
+        )
+        for each in result["scaling"]
     ]
 
 
