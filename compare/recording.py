@@ -18,7 +18,7 @@ import numpy as np
 
 from compare import descriptions, records, weights
 from compare.agreement.allowances import RUNNING_VARIANCE
-from compare.agreement.gates import changes, is_finite, norm, relative_error
+from compare.agreement.gates import changes, is_finite, relative_error, size
 from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.data.seeding import generator
@@ -74,7 +74,8 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
 
     Each run starts from weights and images whose every element is moved by a relative `roundoff`, up or down at
     random as the run's number fixes, and is computed in the precision of `spec` (float64). The floor is the largest of
-    |moved - unmoved| / |unmoved| over the runs (Euclidean norms; buffers and parameters as changes from the start).
+    |moved - unmoved| / |unmoved| over the runs (Euclidean norms; buffers and parameters as changes from the start, none
+    taken for less than float64 resolves of them).
     The unmoved run is kept until this returns, in files beside the dataset where memory is short.
     """
     session, start, batches, test = _begin(backend, spec, steps)
@@ -91,8 +92,9 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
 
     with tempfile.TemporaryDirectory(dir=Path(spec.data).parent) as folder:
         still, sizes = Arrays(), dict[str, float]()
+        initial = {f"initial/{name}": array for name, array in start.items()}
         for part, arrays in ran(start, batches):
-            sizes |= {name: norm(array) for name, array in arrays.items()}
+            sizes |= {name: size(name, array, initial) for name, array in arrays.items()}
             still |= records.kept(arrays, Path(folder, part))
             del arrays
         found = list[Floor]()

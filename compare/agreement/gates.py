@@ -50,7 +50,10 @@ def errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
         if name.startswith("initial/") and not np.array_equal(contender[name], reference):
             raise Incomparable(name, "differs although both start from the same bits")
     values = changes(contender)
-    return {name: relative_error(values[name], reference) for name, reference in changes(baseline).items()}
+    return {
+        name: relative_error(values[name], reference, size(name, reference, baseline))
+        for name, reference in changes(baseline).items()
+    }
 
 
 def changes(record: Arrays) -> Arrays:
@@ -89,16 +92,25 @@ def is_finite(array: Array) -> bool:
     return all(bool(np.isfinite(chunk).all()) for (chunk,) in chunks.of(array))
 
 
-def relative_error(value: Array, reference: Array, size: float | None = None) -> float:
+def relative_error(value: Array, reference: Array, whole: float | None = None) -> float:
     """Return |value - reference| / |reference|, 0 where both are zero, infinity where only the reference is.
 
-    `size` is the reference's `norm` where that is known.
+    `whole` is what the error is relative to, where that is not the reference's `norm`.
     """
     difference = _root(np.subtract(a, b, dtype=np.float64) for a, b in chunks.of(value, reference))
     if not difference:
         return 0.0
-    size = norm(reference) if size is None else size
-    return difference / size if size else math.inf
+    whole = norm(reference) if whole is None else whole
+    return difference / whole if whole else math.inf
+
+
+def size(name: str, array: Array, record: Arrays) -> float:
+    """Return what a tensor's error is relative to: its norm, or that of what float64 resolves of it.
+
+    A change of a stored tensor of `record` by less than one roundoff of it is nothing but rounding, zero or not.
+    """
+    initial = _stored(name, record)
+    return norm(array) if initial is None else max(norm(array), ROUNDOFF64 * norm(initial))
 
 
 def norm(array: Array) -> float:
@@ -131,19 +143,28 @@ def scaling_ratios(
         infinite = math.isinf(e64[name])  # the reference is zero in float64, and then in float32 as well
         ratios[name] = 1.0 if infinite else max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
         if ratios[name] < SCALING_LIMIT and e64[name] <= SEMANTIC_LIMIT:
-            own = min(relative_error(single[name], exact[name]) for exact, single in sides)
+            own = min(
+                relative_error(single[name], exact[name], size(name, exact[name], baseline["float64"]))
+                for exact, single in sides
+            )
             ratios[name] = max(ratios[name], own / e64[name])
     return ratios
 
 
 def coarseness(name: str, record: Arrays) -> float:
     """Return |stored tensor| / |its change| where `name` is a change of a parameter or buffer, at least 1."""
-    initial = record.get(f"initial/{name.split('/', 2 if name.startswith('step') else 1)[-1]}")
-    if initial is None or "/gradient/" in name:
+    initial = _stored(name, record)
+    if initial is None:
         return 1.0
-    change = record[name] - initial if "/buffer/" in name else record[name]
-    size = norm(change)
-    return max(1.0, norm(initial) / size) if size else 1.0
+    whole = size(name, record[name] - initial if "/buffer/" in name else record[name], record)
+    return max(1.0, norm(initial) / whole) if whole else 1.0
+
+
+def _stored(name: str, record: Arrays) -> Array | None:
+    """Return the initial value of what `name` is a change of, None where it is no change."""
+    if "/gradient/" in name:
+        return None
+    return record.get(f"initial/{name.split('/', 2 if name.startswith('step') else 1)[-1]}")
 
 
 def in_execution_order(names: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from compare.agreement.gates import (
     in_execution_order,
     norm,
     relative_error,
+    size,
 )
 from compare.interface import Array, Arrays
 
@@ -157,7 +158,12 @@ def judge(
     sides: list[dict[str, float]] = []
     for side in (baseline, contender):
         reference, value = changes(side["float64"]), changes(side[precision])
-        sides.append({name: relative_error(value[name], reference[name]) for name in every})
+        sides.append(
+            {
+                name: relative_error(value[name], reference[name], size(name, reference[name], side["float64"]))
+                for name in every
+            }
+        )
     depth, ulp = _depth(names), _of_gradients(noise.ulp)
     scale, of_sums = ROUNDOFF[precision] / ULP64, _OF_A_SUM * ROUNDOFF32 / ROUNDOFF[precision]
     record = baseline["float64"]

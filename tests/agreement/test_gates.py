@@ -76,6 +76,21 @@ def test_sides_that_round_alike_in_float32_are_held_to_what_float32_costs_each(e
     assert {each.e32 for each in found.evidence} == {0.0}
 
 
+@pytest.mark.parametrize(("moved", "passes"), [(0.0, True), (1e-17, True), (1e-3, False)])
+@pytest.mark.parametrize("still", [0, 1], ids=["baseline", "contender"])
+def test_a_change_too_small_to_be_stored_may_be_rounded_away_on_one_side(moved: float, passes: bool, still: int):
+    sides, name = pair(), "step1/update/conv.kernel"
+    for side, part in ((sides[still], 0.0), (sides[1 - still], moved)):
+        side["float64"][name] = part * side["float64"]["initial/conv.kernel"]
+        side["float32"][name] = np.zeros_like(side["float32"][name])
+    is_small = passes or still == 0
+    found = certificate.make(
+        *sides, "float64", Noise({name: 0.5 if is_small else 1e-16})
+    )  # as measured of the baseline
+    assert found.passed == passes
+    assert passes or (found.first_mismatch or "").startswith(name)
+
+
 @pytest.mark.parametrize(("error", "passes"), [(0.9e-10, True), (1.1e-10, False)])
 def test_the_semantic_limit_is_1e_10(error: float, passes: bool):
     found = gates.semantic({"a": 1e-16, "b": error})
