@@ -69,13 +69,10 @@ def export(state: Any, leaves: Leaves | None = None) -> dict[str, jax.Array]:
     return {leaves[path].name: leaves[path].neutral(array) for path, array in flat.items() if path in leaves}
 
 
-def fetched(arrays: Mapping[str, jax.Array], *, shared: bool = False) -> Arrays:
-    """Return arrays copied to the host, all copies under way at once.
-
-    With `shared`, they are on a CPU the device's own memory, which no later step may then be given to overwrite.
-    """
+def fetched(arrays: Mapping[str, jax.Array]) -> Arrays:
+    """Return arrays copied to the host, all copies under way at once."""
     copies = jax.device_get(list(arrays.values()))  # a dict would come back sorted
-    return {name: copy if shared else np.array(copy) for name, copy in zip(arrays, copies, strict=True)}
+    return {name: np.array(copy) for name, copy in zip(arrays, copies, strict=True)}
 
 
 def assign(state: Any, arrays: Mapping[str, Any], dtype: Any, device: Any, leaves: Leaves | None = None) -> Any:

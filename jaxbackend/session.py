@@ -125,13 +125,14 @@ class JaxSession:
             part = self._way.part
             found = {f"activation/{name}": part(array.astype(dtype)) for name, array in outputs.items()}
             found |= {"logits": part(internals["logits"]), "loss": internals["loss"]}
-            found |= {f"gradient/{name}": array for name, array in self._named(gradients).items()}
-            state = {
+            kinds = {
+                "gradient": self._named(gradients),
                 "update": self._named(self._state.parameters),
                 "buffer": self._named(self._way.one(self._state.buffers)),
             }
-            kept = {f"{kind}/{name}": array for kind, arrays in state.items() for name, array in arrays.items()}
-            arrived = layout.fetched(found, shared=True) | layout.fetched(kept)
+            for kind, arrays in kinds.items():
+                found |= {f"{kind}/{name}": array for name, array in arrays.items()}
+            arrived = layout.fetched(found)
         for name, array in before.items():
             arrived[f"update/{name}"] -= array  # on the host: JAX would compile a program for every shape
         return arrived
