@@ -135,10 +135,10 @@ def fit_lines(path: Path) -> list[str]:
                 spec["precision"],
                 f"`{each['name']}`",
                 _mebibytes(spec["memory_limit_bytes"]),
-                f"{each['largest_batch']:,}",
+                _count(each["largest_batch"]),
                 str(spec["batch_size"]),
                 _mebibytes(each["smallest_memory_bytes"]),
-                f"[{result['created'][:10]}](../benchmarks/h200/{path.parent.name}/fit.json)",
+                _link(path, result),
             ]
         )
         for each in result["contenders"]
@@ -156,7 +156,7 @@ def scaling_lines(path: Path) -> list[str]:
                 *head,
                 f"`{each['contender']}`",
                 str(each["devices"]),
-                DASH if each["images_per_second"] is None else f"{each['images_per_second']:,.0f}",
+                _count(each["images_per_second"]),
                 _interval(each["efficiency"], 1),
                 link,
             ]
@@ -176,7 +176,7 @@ def time_lines(path: Path, result: dict[str, Any]) -> list[str]:
             spec["precision"],
             f"`{contender['name']}`",
             _interval(step and step["interval"], 1e3),
-            DASH if step is None else f"{contender['images_per_second']:,.0f}",
+            _count(None if step is None else contender["images_per_second"]),
             _mebibytes((contender["memory"] or {}).get("pool_peak_bytes")),
             "baseline" if comparison is None else _interval(comparison["ratio"], 1),
             DASH if comparison is None else comparison["verdict"],
@@ -219,7 +219,11 @@ def _interval(interval: dict[str, float] | None, scale: float) -> str:
 
 
 def _mebibytes(value: int | None) -> str:
-    return DASH if value is None else f"{value / MEBIBYTE:,.0f}"
+    return _count(None if value is None else value / MEBIBYTE)
+
+
+def _count(value: float | None) -> str:
+    return DASH if value is None else f"{value:,.0f}"
 
 
 def _figure(value: float | None) -> str:
@@ -227,7 +231,7 @@ def _figure(value: float | None) -> str:
 
 
 def _link(path: Path, result: dict[str, Any]) -> str:
-    return f"[{result['created'][:10]}](../benchmarks/h200/{path.parent.name}/result.json)"
+    return f"[{result['created'][:10]}](../benchmarks/h200/{path.parent.name}/{path.name})"
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def perturbed(array: Array, roundoff: float, random: np.random.Generator) -> Arr
     """Return the array, every element moved by a relative `roundoff`, up or down at random."""
     factors, moved = np.array([1 - roundoff, 1 + roundoff]), np.empty(array.shape)
     signs = np.unpackbits(np.frombuffer(random.bytes(-(-array.size // 8)), np.uint8), count=array.size)
-    for to, values, up in chunks.of(moved, np.ascontiguousarray(array), signs):
+    for to, values, up in chunks.of(moved, array, signs):
         np.multiply(values, factors[up], out=to)
     return moved
 

@@ -137,17 +137,18 @@ def scaling_ratios(
     alike in float32, and not in float64, for which it has other kernels.
     """
     ratios: dict[str, float] = {}
-    sides = [(changes(side["float64"]), changes(side["float32"])) for side in (baseline, contender)]
     for name in e64:
         least = coarseness(name, baseline["float64"])
         infinite = math.isinf(e64[name])  # the reference is zero in float64, and then in float32 as well
         ratios[name] = 1.0 if infinite else max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
-        if ratios[name] < SCALING_LIMIT and e64[name] <= SEMANTIC_LIMIT:
-            own = min(
-                relative_error(single[name], exact[name], size(name, exact[name], baseline["float64"]))
-                for exact, single in sides
-            )
-            ratios[name] = max(ratios[name], own / e64[name])
+    weak = [name for name in e64 if ratios[name] < SCALING_LIMIT and e64[name] <= SEMANTIC_LIMIT]
+    sides = [(changes(side["float64"]), changes(side["float32"])) for side in (baseline, contender)] if weak else []
+    for name in weak:
+        own = min(
+            relative_error(single[name], exact[name], size(name, exact[name], baseline["float64"]))
+            for exact, single in sides
+        )
+        ratios[name] = max(ratios[name], own / e64[name])
     return ratios
 
 
