@@ -15,6 +15,7 @@ NOT_PARALLEL = "none"
 PARALLEL: Mapping[str, Sequence[str]] = {"jax": ("pmap", "sharded"), "torch": ("ddp",)}
 """The ways of each backend to train on several devices."""
 _A_PROCESS_EACH = ("ddp",)
+_TO_SEARCH = ("kernel-search",)
 _TO_COMPILE = ("compile", "graph-capture", "steps-per-dispatch", "pointwise-matmul", "kernel-search")
 
 
@@ -297,8 +298,13 @@ def soonest(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:
 
     Torch's operations are compiled already; each of JAX's would be compiled by itself, which takes longer.
     """
-    needless = _TO_COMPILE if backend == "torch" else ()
+    needless = _TO_COMPILE if backend == "torch" else _TO_SEARCH
     return {name: KNOBS[name].default if name in needless else value for name, value in values.items()}
+
+
+def unsearched(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return knobs with which no kernels are timed against each other."""
+    return {name: KNOBS[name].default if name in _TO_SEARCH else value for name, value in values.items()}
 
 
 def processes(way: Value, devices: int) -> int:

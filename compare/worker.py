@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import descriptions, family, protocol, recording, records, training, weights
+from compare import descriptions, family, heap, protocol, recording, records, training, weights
 from compare.data import store
 from compare.interface import OWN_WEIGHTS, Arrays, Backend, Refused, RunSpec, Session, first_line
 from compare.machines import rank
@@ -163,10 +163,12 @@ class Worker:
         def keep(part: str, arrays: Arrays) -> None:
             records.save(arrays, Path(path, part))
 
+        heap.keep_freed()
         return recording.record(self._backend, RunSpec(**spec), steps, keep)
 
     def noise(self, spec: dict[str, Any], steps: int, perturbations: list[Perturbation]) -> list[dict[str, float]]:
         """Return for each perturbation how far it moves every tensor, in the precision of `spec`."""
+        heap.keep_freed()
         return recording.noise(self._backend, RunSpec(**spec), steps, perturbations)
 
     def trace(self, model: dict[str, Any], batch_size: int, sizes: list[int]) -> dict[str, Any]:

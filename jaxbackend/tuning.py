@@ -1,5 +1,6 @@
 """How a training step is turned into a program: the knobs' mechanisms."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ from jaxbackend.pixels import Images
 # two (jaxlib 0.10); without that pass of its, it does as its compiler for GPUs does.
 _CPU_KEEPS_APART = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 
+# XLA times no kernels for a program. XLA_FLAGS hold for all programs of a process, and the user has the last word.
+_NO_SEARCH = {"xla_gpu_autotune_level": 0}
+
 
 def compiled(step: Callable[..., Any], knobs: Mapping[str, Any], platform: str) -> Callable[..., Any]:
     """Return `step(state, ...)` as one XLA program, its state donated if the knobs say so, or in pieces."""
@@ -20,8 +24,7 @@ def compiled(step: Callable[..., Any], knobs: Mapping[str, Any], platform: str) 
         return step
     if knobs["pieces"]:
         return Pieces(step)
-    options = _CPU_KEEPS_APART if knobs["rematerialisation"] and platform == "cpu" else None
-    return jax.jit(step, donate_argnums=(0,) if knobs["donation"] else (), compiler_options=options)
+    return jax.jit(step, donate_argnums=(0,) if knobs["donation"] else (), compiler_options=_options(knobs, platform))
 
 
 def prepare(knobs: Mapping[str, Any], device: str) -> None:
@@ -51,3 +54,10 @@ def several(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[...,
         return jax.lax.scan(body, state, jnp.arange(count, dtype=jnp.int32))
 
     return scan
+
+
+def _options(knobs: Mapping[str, Any], platform: str) -> dict[str, Any] | None:
+    if platform == "cpu":
+        return _CPU_KEEPS_APART if knobs["rematerialisation"] else None
+    searched = knobs["kernel-search"] or "xla_gpu_autotune_level" in os.environ.get("XLA_FLAGS", "")
+    return None if searched else _NO_SEARCH

@@ -53,3 +53,28 @@ def test_noise_is_made_without_waiting_for_a_compiler(
     noise, record = (asked[name].arguments["spec"]["knobs"] for name in ("noise", "record"))
     assert (noise["compile"], record["compile"]) == (compiles, True)
     assert noise["rematerialisation"] is True
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32", "float64"])
+def test_kernels_are_searched_for_in_the_precision_that_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    searched = dict[str, bool]()
+
+    def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
+        for command in (command for job in queues[0].jobs for command in job.commands if "spec" in command.arguments):
+            spec = command.arguments["spec"]
+            searched[f"{command.name} {spec['precision']}"] = spec["knobs"]["kernel-search"]
+
+    def as_on_a_gpu(outcome: Outcome, **changes: Any) -> dict[str, Any]:
+        spec = made.spec(outcome.contender, launcher.dataset, **changes).to_json()
+        return {**spec, "knobs": {**spec["knobs"], "kernel-search": True}}
+
+    monkeypatch.setattr(jobs, "carry_out", look)
+    made = plan.make(["jax", "torch"], out=tmp_path, workload="cifar-cnn", precision=precision)
+    launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
+    monkeypatch.setattr(launcher, "spec", as_on_a_gpu)
+    store.save(made.dataset, launcher.dataset)
+    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
+    assert searched.pop("noise float64") is False
+    assert searched == {f"record {each}": each == precision for each in {"float64", "float32", precision}}
