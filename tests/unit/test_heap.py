@@ -2,8 +2,13 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+
+from compare import heap, recording
+from compare.worker import Worker
+from tests.parity import twins
 
 _FAULTS = """
 import resource, sys
@@ -28,3 +33,15 @@ def faults(mode: str) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux distributions")
 def test_memory_that_is_kept_is_not_asked_for_again():
     assert faults("kept") < 50 < faults("given back")
+
+
+@pytest.mark.parametrize(("command", "arguments"), [("record", {"path": ""}), ("noise", {"perturbations": []})])
+def test_a_child_that_records_keeps_what_it_frees(
+    monkeypatch: pytest.MonkeyPatch, command: str, arguments: dict[str, Any]
+):
+    done = list[str]()
+    monkeypatch.setattr(heap, "keep_freed", lambda: done.append("kept"))
+    monkeypatch.setattr(recording, command, lambda *_: done.append(command))
+    worker = Worker(twins.BACKENDS["torch"], lambda: 0.0)
+    getattr(worker, command)(twins.spec("torch").to_json(), steps=1, **arguments)
+    assert done == ["kept", command]
