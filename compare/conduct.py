@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from compare import judgement, results, runner
 from compare.plan import Plan
 from compare.report import progress
@@ -17,10 +19,18 @@ def carried_out(
     Contenders are trained, certified and timed; with `seeds`, the training runs per contender, they are certified by
     all gates and nothing is timed. The result says that `command` asked for it. `part` is said before each phase.
 
+    Where the timed rounds are interrupted, the result of those that were whole is written, standard error says where,
+    and the interruption goes on.
+
     Raises:
         Refused: where the result cannot be written there, with the place that it is at instead.
     """
     with progress.shown(part) as advance:
         outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
     result = judgement.result(plan, outcomes, command)
-    return result, results.kept(result, plan.out)
+    path = results.kept(result, plan.out)
+    if outcomes.interruption is not None:
+        whole = f"{len(outcomes.rounds)} of {plan.rounds} rounds"
+        typer.echo(f"samestep: interrupted after {whole}, which are kept: {path}", err=True)
+        raise outcomes.interruption
+    return result, path

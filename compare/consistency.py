@@ -19,7 +19,7 @@ def check(result: Result) -> None:
     Raises:
         Refused: with the path of the first contradiction, and what is allowed there.
     """
-    for find in (_names, _ratios, _claims_without_agreement, _windows, _telemetry, _trajectories, _fractions):
+    for find in (_names, _ratios, _claims_without_agreement, _rounds, _windows, _telemetry, _trajectories, _fractions):
         for fault in find(result):
             raise Refused(fault)
 
@@ -86,6 +86,12 @@ def _agreement(result: Result) -> Iterator[str]:
             yield f"agreement.pairs[{index}].status is pass although the gate {repr(failed[0])} failed; allowed: fail"
         if agreement["status"] == "pass" and pair["status"] != "pass":
             yield f"agreement.status is pass although that of pairs[{index}] is {pair['status']}; allowed: that"
+
+
+def _rounds(result: Result) -> Iterator[str]:
+    rounds, requested = (result["spec"].get(key, 0) for key in ("rounds", "rounds_requested"))
+    if 0 < requested < rounds:
+        yield f"spec.rounds_requested is {requested}; allowed: the {rounds} rounds that were timed, or more"
 
 
 def _windows(result: Result) -> Iterator[str]:

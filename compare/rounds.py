@@ -9,6 +9,7 @@ from compare.measure import load
 from compare.measure.order import in_turn, palindromic
 from compare.measure.voiding import Round, Window
 from compare.plan import Plan
+from compare.verdicts import LEAST_ROUNDS
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
 _PALINDROMES = 3
@@ -20,7 +21,28 @@ def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> N
     `alternating`: all contenders of a round are alive together and their blocks alternate. `turns`: one after the other
     in each round, because they do not fit in memory together. Either way the last comes first in every other round.
     `sequential`: all rounds of one, then all of the next.
+
+    Where Ctrl-C or a signal ends the program meanwhile, that becomes `outcomes.interruption` if enough rounds are whole
+    for a ratio; what was timed of the next is dropped.
     """
+    try:
+        _time_all(launcher, outcomes, progress)
+    except (KeyboardInterrupt, SystemExit) as interruption:
+        if _whole(outcomes) < LEAST_ROUNDS:
+            raise
+        outcomes.interruption = interruption
+
+
+def _whole(outcomes: Outcomes) -> int:
+    """Drop what not every contender has been timed in; return how many rounds are left."""
+    count = min((len(outcome.samples) for outcome in outcomes.alive), default=0)
+    del outcomes.rounds[count:]
+    for outcome in outcomes.contenders:
+        del outcome.samples[count:], outcome.windows[count:]
+    return count
+
+
+def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     total = launcher.plan.rounds
     outcomes.design = launcher.plan.design
     outcomes.rounds = [Round() for _ in range(total)]

@@ -42,7 +42,8 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
             _measure_memory(launcher, outcome)
         _time(launcher, outcomes, progress)
-        _advise(launcher.plan, outcomes, progress)
+        if outcomes.interruption is None:
+            _advise(launcher.plan, outcomes, progress)
     return outcomes
 
 
@@ -107,7 +108,7 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
             outcomes.telemetry.reason = "the run trains on the CPU"
         time_rounds(launcher, outcomes, progress)
     outcomes.voided = voiding.voids(outcomes.rounds, outcomes.telemetry, plan.device)
-    progress("timed rounds", plan.rounds, plan.rounds)
+    progress("timed rounds", len(outcomes.rounds), plan.rounds)
 
 
 def _train(launcher: Launcher, outcome: Outcome) -> None:

@@ -12,8 +12,10 @@ _NOTICEABLE_CORES = 0.05
 
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one line on the design of the rounds, one on the GPU, one on other programs, and those on outliers."""
+    """Yield a line on rounds that are missing, on their design, on the GPU, on other programs, and on each outlier."""
     spec, telemetry = result["spec"], result.get("telemetry")
+    if (requested := spec.get("rounds_requested", spec["rounds"])) > spec["rounds"]:
+        yield f"the run was interrupted after {spec['rounds']} of {requested} rounds"
     if spec.get("design", "alternating") != "alternating":
         reason = f" ({spec['design_reason']})" if spec.get("design_reason") else ""
         yield f"design of the rounds: {spec['design']}{reason}"

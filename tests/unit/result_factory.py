@@ -94,6 +94,7 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "precision": "float32",
             "device": "cpu",
             "rounds": 10,
+            "rounds_requested": 10,
             "seed": 0,
             "epochs": 30,
             "margin": 0.01,

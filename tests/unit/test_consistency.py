@@ -41,6 +41,10 @@ def test_what_samestep_wrote_holds(name: str) -> None:
             {"contenders": [make_contender(), make_contender("jax"), make_contender()]},
             "contenders[2].name is 'torch' ag",
         ),
+        (
+            {"spec": {**make_result()["spec"], "rounds_requested": 9}},
+            "spec.rounds_requested is 9; allowed: the 10 rounds",
+        ),
         ({"comparisons": [make_comparison("flax")]}, "comparisons[0].contender is 'flax'; allowed: a contender's name"),
         ({"comparisons": [make_comparison(ratio=RATIO)]}, "comparisons[0].ratio is from 0.6 to 0.7; allowed: around"),
         (

@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from compare import results
+from compare.report import telemetry
+from compare.reproduction import recompute
 from tests.fakebackend import plans
 
 COMPARE = ["compare", "fake", "other", "--device", "cpu", "--epochs", "1", "--rounds", "2"]
@@ -21,8 +24,10 @@ class Parents:
         self.folder = folder
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(self, arguments: list[str], **behaviour: Any) -> "subprocess.Popen[str]":
-        variables = plans.environment(self.folder, dict.fromkeys(("fake", "other"), behaviour))
+    def start(
+        self, arguments: list[str], names: Sequence[str] = ("fake", "other"), **behaviour: Any
+    ) -> "subprocess.Popen[str]":
+        variables = plans.environment(self.folder, dict.fromkeys(names, behaviour))
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=self.folder,
@@ -85,3 +90,23 @@ def test_a_signal_ends_the_program_and_everything_that_it_started(
     assert "Traceback" not in error
     assert not plans.remaining(family)
     assert not list(parents.folder.glob("samestep-out/*/result.json"))
+
+
+# Process 5 is the third round's. In turns, the first contender has been timed in it when the other's begins.
+@pytest.mark.parametrize(("number", "design"), [(signal.SIGTERM, "turns"), (signal.SIGINT, "alternating")])
+def test_rounds_that_were_whole_before_a_signal_are_kept(parents: Parents, number: signal.Signals, design: str) -> None:
+    arguments = ["-m", "tests.fakebackend.program", *COMPARE[:-1], "4", "--design", design]
+    parent = parents.start(arguments, ["other"], fault="grandchild-hang", at="run", process=5)
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
+    parent.send_signal(number)
+    out, error = parent.communicate(timeout=2 * plans.GONE_WITHIN)
+    assert parent.returncode == 128 + number
+    assert out == ""
+    (path,) = parents.folder.glob("samestep-out/*/result.json")
+    assert f"samestep: interrupted after 2 of 4 rounds, which are kept: {path.relative_to(parents.folder)}\n" in error
+    result = results.load(path)
+    assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (2, 4)
+    assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]
+    assert [comparison["rounds"] for comparison in result["comparisons"]] == [2]
+    assert recompute.mismatches(result) == []
+    assert "the run was interrupted after 2 of 4 rounds" in list(telemetry.lines(result))

@@ -96,6 +96,7 @@ OPTIONAL = {
     "train_images",
     "test_images",
     "energy_requested",
+    "rounds_requested",
     "deadline_seconds",
     "unproven",
     "accuracies",
