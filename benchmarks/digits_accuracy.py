@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-from compare import data, knobs, variables, workloads
+from compare import data, tunings, variables, workloads
 from compare.data import Dataset, digits, store
 from compare.interface import Batch, RunSpec
 from compare.worker import Worker
@@ -26,7 +26,7 @@ def unstandardised(batch: Batch) -> Batch:
 
 
 def main() -> None:
-    switches = knobs.resolve("jax", "compiled", "cpu", "digits-cnn")
+    switches = tunings.resolve("jax", "compiled", "cpu", "digits-cnn")
     os.environ |= variables.child_environment("jax", switches, "cpu", False, os.environ)
     from jaxbackend import layers
     from jaxbackend.backend import BACKEND

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from compare import data, knobs, variables, workloads
+from compare import data, tunings, variables, workloads
 from compare.data import store
 from compare.interface import RunSpec
 from compare.worker import Worker
@@ -27,7 +27,7 @@ def opened(
     """Return a worker with an open session, its first epoch of batches on the device; nothing has run yet."""
     chosen = workloads.get(workload)
     size = batch_size or chosen.batch_size
-    switches = knobs.resolve(backend, tuning, device, workload)
+    switches = tunings.resolve(backend, tuning, device, workload)
     os.environ |= variables.child_environment(backend, switches, device, False, os.environ, devices=devices)
     worker = Worker(importlib.import_module(f"{backend}backend.backend").BACKEND, perf_counter)
     scratch = tempfile.TemporaryDirectory()

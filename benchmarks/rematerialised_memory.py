@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import jaxbackend.backend
 import torchbackend.backend
-from compare import knobs, weights, workloads
+from compare import tunings, weights, workloads
 from compare.interface import Batch, RunSpec
 
 TUNINGS = ("stock", "stock+rematerialisation")
@@ -49,7 +49,7 @@ class Live(TorchDispatchMode):
 
 
 def opened(backend: Any, workload: str, tuning: str, batch: Batch) -> Any:
-    switches = knobs.resolve(backend.name, tuning, "cpu", workload)
+    switches = tunings.resolve(backend.name, tuning, "cpu", workload)
     spec = RunSpec(workload, "float32", "cpu", len(batch.labels), seed=0, knobs=switches, epochs=1, data="")
     session = backend.open(spec)
     session.assign(weights.randomised(session.signature(), 0))

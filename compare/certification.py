@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare import environment, jobs, knobs
+from compare import environment, jobs, tunings
 from compare.agreement import allowances, certificate, settings, shapes
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
@@ -170,7 +170,7 @@ def _jobs(launcher: Launcher, outcome: Outcome, noisy: bool, evidence: Evidence,
         for perturbations in parts if noisy else ():
             spec = _spec(launcher, outcome, "float64", case, dataset)
             # The noise is the function's and not the program's, which need not be compiled for it.
-            spec["knobs"] = knobs.soonest(outcome.contender.backend, spec["knobs"])
+            spec["knobs"] = tunings.soonest(outcome.contender.backend, spec["knobs"])
             arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
             keep = partial(_keep_floors, evidence, case, perturbations)
             yield _job(Command("noise", arguments, "record", keep))
@@ -197,7 +197,7 @@ def _record(
     folder = launcher.scratch / f"record-{next(_NUMBERS)}"
     spec = _spec(launcher, outcome, precision, case, dataset)
     if precision != launcher.plan.precision:  # what is timed is not this program: it need not have the fastest kernels
-        spec["knobs"] = knobs.unsearched(spec["knobs"])
+        spec["knobs"] = tunings.unsearched(spec["knobs"])
     arguments = {"spec": spec, "steps": _STEPS, "path": str(folder)}
     return Command("record", arguments, "record", lambda names: keep(Record(folder, names)))
 

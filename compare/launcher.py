@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from compare import environment, knobs, variables
+from compare import environment, knobs, tunings, variables
 from compare.agreement.certificate import Certificate
 from compare.agreement.trajectory import Curves
 from compare.child import Child
@@ -125,7 +125,7 @@ class Launcher:
     def started(self, outcome: Outcome, *, purpose: str, beside: int = 0) -> Child:
         """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does."""
         contender = outcome.contender
-        values = knobs.resolve(contender.backend, contender.tuning, self.plan.device, self.plan.workload.name)
+        values = tunings.resolve(contender.backend, contender.tuning, self.plan.device, self.plan.workload.name)
         share = self.plan.fleet.share() if values["parallel"] != knobs.NOT_PARALLEL else None
         here = self.plan.devices_of(values) // (1 if share is None else self.plan.fleet.count)
         added = variables.child_environment(

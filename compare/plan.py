@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from compare import contenders, data, descriptions, environment, installed, knobs, splitting, workloads
+from compare import contenders, data, descriptions, environment, installed, knobs, splitting, tunings, workloads
 from compare.contenders import Contender
 from compare.data import Dataset
 from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
@@ -86,7 +86,7 @@ class Plan:
 
     def spec(self, contender: Contender, dataset: Path, **changes: Any) -> RunSpec:
         """Return what one child of a contender gets, with some fields changed; `dataset` is the file it reads."""
-        switches = knobs.resolve(contender.backend, contender.tuning, self.device, self.workload.name)
+        switches = tunings.resolve(contender.backend, contender.tuning, self.device, self.workload.name)
         values: dict[str, Any] = {
             "workload": self.workload.name,
             "precision": self.precision,
@@ -220,7 +220,7 @@ def check(
 def _check_blocks(plan: Plan) -> None:
     """Check that the model has blocks to recompute where a contender's knobs ask for it."""
     for contender in plan.contenders:
-        switches = knobs.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
+        switches = tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
         if switches["rematerialisation"]:
             workloads.blocks(plan.workload.model)
 

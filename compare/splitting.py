@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from compare import environment, knobs, workloads
+from compare import environment, knobs, tunings, workloads
 from compare.interface import BATCH_NORMS, Refused
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ def check(plan: "Plan") -> None:
         Refused: naming what was asked for and what is allowed.
     """
     ways = {
-        contender.name: knobs.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)["parallel"]
+        contender.name: tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)[
+            "parallel"
+        ]
         for contender in plan.contenders
     }
     several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from compare import environment, installed
-from compare.knobs import GIVEN, KNOBS, TUNED, TUNINGS, Value
+from compare.knobs import KNOBS, Value
+from compare.tunings import GIVEN, TUNED, TUNINGS
 from compare.workloads import WORKLOADS
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import conduct, contenders, data, knobs, plan
+from compare import conduct, contenders, data, knobs, plan, tunings
 from compare.contenders import Contender
 from compare.interface import Refused
 from compare.plan import Plan
@@ -111,7 +111,7 @@ def run(task: Task, command: Sequence[str]) -> list[tuple[dict[str, Any], Path]]
 
 
 def _way(contender: Contender, device: str, workload: str) -> str:
-    way = knobs.resolve(contender.backend, contender.tuning, device, workload)["parallel"]
+    way = tunings.resolve(contender.backend, contender.tuning, device, workload)["parallel"]
     if way == knobs.NOT_PARALLEL:
         raise Refused(
             f"{contender.name} does not say how it uses several devices; allowed: --parallel WAY, or +WAY in its tuning"

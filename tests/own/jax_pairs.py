@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import knobs, weights, workloads
+from compare import tunings, weights, workloads
 from compare.data import synthetic
 from compare.interface import Arrays, Batch, RunSpec, Session
 from compare.pairing import trace
@@ -62,7 +62,7 @@ def opened(
     """Return a session of the model, weights randomised."""
     workload = Workload("own", "a user's", spec, optimizer, "synthetic", batch_size=4, epochs=1)
     values: dict[str, Any] = {"precision": "float64", "device": "cpu", "batch_size": 4, "seed": 3, "epochs": 1}
-    chosen = knobs.resolve("jax", tuning, "cpu", "own")
+    chosen = tunings.resolve("jax", tuning, "cpu", "own")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workloads, "WORKLOADS", {**workloads.WORKLOADS, "own": workload})
         session = BACKEND.open(RunSpec(workload="own", knobs=chosen, data="", **(values | changes)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import torchbackend.backend
-from compare import descriptions, knobs, weights
+from compare import descriptions, tunings, weights
 from compare.interface import RunSpec, Session
 from compare.pairing import trace
 from compare.pairing.names import Crossing, Names
@@ -61,7 +61,7 @@ def session(
         "epochs": 1,
         "data": "",
     }
-    resolved = knobs.resolve("torch", tuning, "cpu", "digits-cnn")
+    resolved = tunings.resolve("torch", tuning, "cpu", "digits-cnn")
     opened = torchbackend.backend.BACKEND.open(RunSpec(workload="own", knobs=resolved, **(options | changes)))
     known = {name: shape for name, shape in opened.signature().items() if not name.endswith("embedding")}
     values = weights.randomised(known, 3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compare import descriptions, knobs, variables, workloads
+from compare import descriptions, tunings, variables, workloads
 from compare.child import Child
 from compare.data import Dataset, store, synthetic
 from compare.interface import Arrays
@@ -54,7 +54,7 @@ class Recorder:
             "device": "cpu",
             "batch_size": BATCH,
             "seed": 3,
-            "knobs": knobs.resolve(backend, tuning, "cpu", WORKLOAD.name),
+            "knobs": tunings.resolve(backend, tuning, "cpu", WORKLOAD.name),
             "epochs": 1,
             "data": str(self.folder / "data.safetensors"),
             "described": descriptions.to_json(WORKLOAD),

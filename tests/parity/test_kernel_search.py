@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from compare import knobs
+from compare import tunings
 from jaxbackend import tuning
 
 NO_SEARCH = {"xla_gpu_autotune_level": 0}
@@ -32,6 +32,6 @@ def test_xla_times_no_kernels_where_none_are_searched_for(
 
     monkeypatch.setattr(jax, "jit", look)
     monkeypatch.setenv("XLA_FLAGS", flags)
-    values = {**knobs.resolve("jax", "stock", "cpu", "digits-cnn"), "kernel-search": search}
+    values = {**tunings.resolve("jax", "stock", "cpu", "digits-cnn"), "kernel-search": search}
     assert float(tuning.compiled(jnp.sin, values, platform)(0.0)) == 0.0  # XLA knows what it is given
     assert given == [options]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import knobs, recording, records, workloads
+from compare import recording, records, tunings, workloads
 from compare.agreement import gates, referee
 from compare.data import Dataset, store
 from compare.interface import Array, Arrays, Batch, RunSpec, Session
@@ -61,7 +61,7 @@ def test_a_dispatch_of_many_steps_is_recorded_with_as_many_as_there_are(
         pytest.skip("torch takes several steps in a captured graph, which needs a GPU")
     backend, several = twins.BACKENDS["jax"], tuning.several
     plain = twins.recorded(backend, spec, STEPS)
-    spec = replace(spec, knobs=knobs.resolve("jax", "compiled+steps-per-dispatch=24", "cpu", "digits-cnn"))
+    spec = replace(spec, knobs=tunings.resolve("jax", "compiled+steps-per-dispatch=24", "cpu", "digits-cnn"))
     errors = gates.errors(plain, twins.recorded(backend, spec, STEPS))
     assert max(errors.values()) < 1e-10
 

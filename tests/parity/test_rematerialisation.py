@@ -11,7 +11,7 @@ import torch
 import jaxbackend.rematerialisation
 import torchbackend.rematerialisation
 import torchbackend.tuning
-from compare import descriptions, knobs, weights, workloads
+from compare import descriptions, tunings, weights, workloads
 from compare.interface import Arrays, Batch, Refused, RunSpec
 from compare.workloads import BLOCKS, Workload
 from tests.parity import recorded_graph, twins
@@ -48,7 +48,7 @@ def small(name: str, side: int, **arguments: Any) -> Workload:
 def spec(workload: Workload, backend: str, tuning: str, **changes: Any) -> RunSpec:
     described = descriptions.to_json(workload)
     made = twins.spec(backend, image_size=None, batch_size=BATCH, described=described, **changes)
-    return replace(made, workload=workload.name, knobs=knobs.resolve(backend, tuning, "cpu", workload.name))
+    return replace(made, workload=workload.name, knobs=tunings.resolve(backend, tuning, "cpu", workload.name))
 
 
 def opened(workload: Workload, backend: str, tuning: str, **changes: Any) -> Any:

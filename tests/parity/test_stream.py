@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from compare import knobs, weights
+from compare import tunings, weights
 from compare.interface import Array, Arrays, Batch, Session
 from tests.parity import recorded_graph, twins
 
@@ -83,7 +83,7 @@ def test_a_stream_trains_what_resident_batches_train(
         equal(state(stream), state(resident))
         assert stream.export().step == STEPS
     read = stream.settings()
-    assert read["compile"] == knobs.resolve(backend, tuning, "cpu", workload)["compile"]
+    assert read["compile"] == tunings.resolve(backend, tuning, "cpu", workload)["compile"]
     assert read.get("graph-breaks", 0) == 0
 
 
@@ -166,7 +166,7 @@ def test_no_batch_is_torn_on_a_gpu(backend: str, tuning: str):
     pool = pixels("cifar-cnn", 7, size=256)
     losses: list[Array] = []
     for kind in ("resident", "stream"):
-        switches = knobs.resolve(backend, f"{tuning}+input={kind}", "cuda", "cifar-cnn")
+        switches = tunings.resolve(backend, f"{tuning}+input={kind}", "cuda", "cifar-cnn")
         spec = twins.spec(backend, "cifar-cnn", precision="float32", device="cuda", batch_size=256)
         session = twins.BACKENDS[backend].open(replace(spec, knobs=switches))
         session.assign(weights.randomised(session.signature(), 3))

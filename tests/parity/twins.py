@@ -7,7 +7,7 @@ import pytest
 
 import jaxbackend.backend
 import torchbackend.backend
-from compare import knobs, recording, weights, workloads
+from compare import recording, tunings, weights, workloads
 from compare.data import synthetic
 from compare.interface import Arrays, Backend, Batch, RunSpec, Session
 from compare.workloads import ModelSpec
@@ -45,7 +45,7 @@ def spec(backend: str, workload: str = "digits-cnn", tuning: str = "stock", **ch
         "data": "",
         "image_size": IMAGE_SIZE[workload],
     }
-    return RunSpec(workload=workload, knobs=knobs.resolve(backend, tuning, "cpu", workload), **(arguments | changes))
+    return RunSpec(workload=workload, knobs=tunings.resolve(backend, tuning, "cpu", workload), **(arguments | changes))
 
 
 def batches(workload: str, count: int, *, size: int = 8) -> list[Batch]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from compare import __version__, contenders, environment, variables
-from compare.knobs import KNOBS, TUNED, resolve, soonest, unsearched
+from compare.knobs import KNOBS
+from compare.tunings import TUNED, resolve, soonest, unsearched
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program

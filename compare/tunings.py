@@ -1,0 +1,167 @@
+"""Tunings: the knobs of a contender as a user writes them, and the named sets of them.
+
+A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compiled` or `tuned` and may be left out
+(then the knobs start from `stock`). A knob that a framework, workload or device cannot honour is refused by name.
+"""
+
+from collections.abc import Collection, Mapping
+
+from compare.interface import Refused
+from compare.knobs import KNOBS, NOT_PARALLEL, PARALLEL, PARALLEL_WORDS, Knob, Value
+
+_TO_SEARCH = ("kernel-search",)
+_TO_COMPILE = ("compile", "graph-capture", "steps-per-dispatch", "pointwise-matmul", "kernel-search")
+
+TUNINGS: Mapping[str, str] = {
+    "stock": "what the framework's own tutorial gives",
+    "compiled": "stock and the compiler",
+    "tuned": "the fastest known for the workload and device",
+}
+
+# Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers.
+GIVEN: Mapping[tuple[str, str], Mapping[str, Value]] = {
+    ("jax", "stock"): {"compile": True},
+    ("jax", "compiled"): {"compile": True, "donation": True},
+    ("torch", "stock"): {},
+    ("torch", "compiled"): {"compile": True},
+}
+
+EVERY_OTHER = "every other workload"
+_JAX_GRAPH: Mapping[str, Value] = {"compile": True, "donation": True, "graph-capture": True}
+_TORCH_GRAPH: Mapping[str, Value] = {
+    "compile": True,
+    "channels-last": True,
+    "fused-optimizer": True,
+    "graph-capture": True,
+    "kernel-search": True,
+}
+
+# The fastest known, by (backend, device, workload), each with where it was measured. A scan of convolutions is slower
+# than single steps on XLA's CPU backend, a compiled model slower than eager kernels with PyTorch's.
+TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
+    ("jax", "cpu", EVERY_OTHER): ({"compile": True, "donation": True}, "docs/measurements.md"),
+    ("torch", "cpu", EVERY_OTHER): ({"channels-last": True, "fused-optimizer": True}, "docs/measurements.md"),
+    ("jax", "cuda", EVERY_OTHER): ({**_JAX_GRAPH, "steps-per-dispatch": 24}, "docs/speed-log.md"),
+    ("torch", "cuda", EVERY_OTHER): ({**_TORCH_GRAPH, "steps-per-dispatch": 24}, "docs/speed-log.md"),
+    # A dispatch of one step leaves gaps; more than a few only make blocks long.
+    ("jax", "cuda", "resnet50"): ({**_JAX_GRAPH, "steps-per-dispatch": 8}, "docs/speed-log.md"),
+    ("torch", "cuda", "resnet50"): (
+        {**_TORCH_GRAPH, "steps-per-dispatch": 8, "pointwise-matmul": True},
+        "docs/speed-log.md",
+    ),
+}
+
+
+def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, Value]:
+    """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
+
+    `tuned` differs from workload to workload.
+
+    Raises:
+        Refused: for an unknown tuning, knob or value, or a knob that the backend or device has no switch for.
+    """
+    head, *rest = tuning.split("+")
+    if head not in TUNINGS:
+        head, rest = "stock", [head, *rest]
+    values: dict[str, Value] = {knob.name: knob.default for knob in KNOBS.values() if knob.is_switch(backend)}
+    values |= _named(backend, head, device, workload)
+    given: set[str] = set()
+    for item in rest:
+        name, _, text = item.partition("=") if item not in PARALLEL_WORDS else ("parallel", "", item)
+        knob = KNOBS.get(name)
+        if knob is None:
+            raise Refused(
+                f"unknown tuning or knob {name!r} in {backend}:{tuning}; allowed: {', '.join(TUNINGS)}, or knobs "
+                f"joined by '+' out of {', '.join(KNOBS)}"
+            )
+        if name in given:
+            raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")
+        given.add(name)
+        value = _value(knob, text, f"{backend}:{tuning}")
+        if knob.is_switch(backend):
+            values[name] = value
+        elif bool(value) != (backend in knob.always):
+            raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
+    if values["parallel"] != NOT_PARALLEL:
+        # Torch's reductions are started by hooks of Python's, which no graph would replay; XLA aborted with both on two
+        # GPUs (docs/several-devices.md).
+        values |= {name: KNOBS[name].default for name in ("graph-capture", "steps-per-dispatch") if name not in given}
+    _check_together(f"{backend}:{tuning}", backend, device, values, given)
+    return values
+
+
+def _named(backend: str, name: str, device: str, workload: str) -> Mapping[str, Value]:
+    if name == "tuned":
+        nothing: tuple[Mapping[str, Value], str] = {}, ""
+        settings, _ = TUNED.get((backend, device, workload), TUNED.get((backend, device, EVERY_OTHER), nothing))
+    else:
+        settings = GIVEN.get((backend, name), {})
+    # XLA searches unless it is told not to, cuDNN under PyTorch only when it is told to.
+    return {"kernel-search": True, **settings} if backend == "jax" and device == "cuda" else settings
+
+
+def _value(knob: Knob, text: str, where: str) -> Value:
+    if isinstance(knob.default, bool):
+        if text not in ("", "on", "off"):
+            raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: on, off")
+        return text != "off"
+    if isinstance(knob.default, str):
+        if text not in knob.words:
+            raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: {', '.join(knob.words)}")
+        return text
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 1000 or len(text) > 4:
+        raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: a whole number from 1 to 1000")
+    return int(text)
+
+
+def _check_together(where: str, backend: str, device: str, values: Mapping[str, Value], given: Collection[str]) -> None:
+    way, own = values["parallel"], PARALLEL.get(backend, ())
+    if way not in (NOT_PARALLEL, *own):
+        raise Refused(f"{where}: {backend} has no way {way!r}; allowed: {', '.join(own)}")
+    if way in PARALLEL["jax"] and not values["compile"]:
+        raise Refused(f"{where}: {way} needs compile in jax")
+    if way == "ddp" and (values["graph-capture"] or values["steps-per-dispatch"] != 1):
+        raise Refused(f"{where}: ddp excludes graph-capture and steps-per-dispatch above 1")
+    if way != NOT_PARALLEL and values.get("pieces"):
+        raise Refused(f"{where}: {way} excludes pieces, which are for a step on one device")
+    if way != NOT_PARALLEL and values["input"] == "stream":
+        raise Refused(f"{where}: {way} excludes input=stream; allowed: input=resident")
+    if device == "cpu" and way == "pmap" and values.get("rematerialisation"):
+        raise Refused(f"{where}: pmap excludes rematerialisation on a CPU, where XLA would undo it; allowed: sharded")
+    if device == "cpu" and values.get("graph-capture"):
+        raise Refused(f"{where}: graph-capture needs --device cuda")
+    if device == "cpu" and values.get("kernel-search"):
+        raise Refused(f"{where}: kernel-search needs --device cuda")
+    if values.get("pointwise-matmul") and not values.get("compile"):
+        raise Refused(f"{where}: pointwise-matmul needs compile")
+    several = values.get("steps-per-dispatch", 1) != 1
+    if backend == "torch" and several and not values.get("graph-capture"):
+        raise Refused(f"{where}: steps-per-dispatch above 1 needs graph-capture (and --device cuda) in torch")
+    if backend == "jax" and several and not values.get("compile"):
+        raise Refused(f"{where}: steps-per-dispatch above 1 needs compile in jax")
+    if backend == "jax" and "fused-optimizer" in given and not values.get("compile"):
+        raise Refused(f"{where}: fused-optimizer needs compile in jax")
+    if backend == "jax" and values.get("donation") and not values.get("compile"):
+        raise Refused(f"{where}: donation needs compile in jax")
+    if backend == "jax" and values.get("rematerialisation") and not values.get("compile"):
+        raise Refused(f"{where}: rematerialisation needs compile in jax: op by op, a step keeps what it computed")
+    if values.get("pieces") and not values.get("compile"):
+        raise Refused(f"{where}: pieces needs compile")
+    if values.get("pieces") and values.get("rematerialisation"):
+        raise Refused(f"{where}: pieces excludes rematerialisation: a step in pieces keeps every layer's output")
+    if values.get("pieces") and (several or values.get("donation")):
+        raise Refused(f"{where}: pieces excludes donation and steps-per-dispatch above 1, which are for a whole step")
+
+
+def soonest(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return knobs of the same mathematics with which a session's first step comes soonest, however slow the next are.
+
+    Torch's operations are compiled already; each of JAX's would be compiled by itself, which takes longer.
+    """
+    needless = _TO_COMPILE if backend == "torch" else _TO_SEARCH
+    return {name: KNOBS[name].default if name in needless else value for name, value in values.items()}
+
+
+def unsearched(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return knobs with which no kernels are timed against each other."""
+    return {name: KNOBS[name].default if name in _TO_SEARCH else value for name, value in values.items()}
