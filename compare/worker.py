@@ -163,13 +163,13 @@ class Worker:
         def keep(part: str, arrays: Arrays) -> None:
             records.save(arrays, Path(path, part))
 
-        heap.keep_freed()
-        return recording.record(self._backend, RunSpec(**spec), steps, keep)
+        with heap.kept():
+            return recording.record(self._backend, RunSpec(**spec), steps, keep)
 
     def noise(self, spec: dict[str, Any], steps: int, perturbations: list[Perturbation]) -> list[dict[str, float]]:
         """Return for each perturbation how far it moves every tensor, in the precision of `spec`."""
-        heap.keep_freed()
-        return recording.noise(self._backend, RunSpec(**spec), steps, perturbations)
+        with heap.kept():
+            return recording.noise(self._backend, RunSpec(**spec), steps, perturbations)
 
     def trace(self, model: dict[str, Any], batch_size: int, sizes: list[int]) -> dict[str, Any]:
         """Return what a user's model does in one pass (`compare.pairing.trace.Trace` as JSON), as `own`.

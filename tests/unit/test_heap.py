@@ -1,7 +1,9 @@
-"""Freed memory that is kept needs no new pages."""
+"""Freed memory that is kept needs no new pages, and is given back in the end."""
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -10,29 +12,38 @@ from compare import heap, recording
 from compare.worker import Worker
 from tests.parity import twins
 
-_FAULTS = """
-import resource, sys
+_COUNTED = """
+import contextlib, resource, sys
 import numpy as np
+import psutil
 from compare import heap
 
-if sys.argv[1] == "kept":
-    heap.keep_freed()
-np.ones(2**25)  # the heap grows once
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(3):
-    np.ones(2**25)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+kept = sys.argv[1] == "kept"
+start = psutil.Process().memory_info().rss
+with heap.kept() if kept else contextlib.nullcontext():
+    np.ones(2**25)  # the heap grows once
+    before = faults()
+    for _ in range(3):
+        np.ones(2**25)
+    print(faults() - before, psutil.Process().memory_info().rss - start)
+print(psutil.Process().memory_info().rss - start)
 """
+_ARRAY = 2**28
 
 
-def faults(mode: str) -> int:
-    done = subprocess.run([sys.executable, "-c", _FAULTS, mode], capture_output=True, text=True, check=True)
-    return int(done.stdout)
+def counted(mode: str) -> list[int]:
+    done = subprocess.run([sys.executable, "-c", _COUNTED, mode], capture_output=True, text=True, check=True)
+    return [int(each) for each in done.stdout.split()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux distributions")
-def test_memory_that_is_kept_is_not_asked_for_again():
-    assert faults("kept") < 50 < faults("given back")
+def test_memory_that_is_kept_is_not_asked_for_again_and_given_back_in_the_end():
+    faults, held, after = counted("kept")
+    assert faults < 50 < counted("given back")[0]
+    assert held > 0.9 * _ARRAY > 9 * after
 
 
 @pytest.mark.parametrize(("command", "arguments"), [("record", {"path": ""}), ("noise", {"perturbations": []})])
@@ -40,8 +51,15 @@ def test_a_child_that_records_keeps_what_it_frees(
     monkeypatch: pytest.MonkeyPatch, command: str, arguments: dict[str, Any]
 ):
     done = list[str]()
-    monkeypatch.setattr(heap, "keep_freed", lambda: done.append("kept"))
+
+    @contextlib.contextmanager
+    def kept() -> Generator[None]:
+        done.append("kept")
+        yield
+        done.append("given back")
+
+    monkeypatch.setattr(heap, "kept", kept)
     monkeypatch.setattr(recording, command, lambda *_: done.append(command))
     worker = Worker(twins.BACKENDS["torch"], lambda: 0.0)
     getattr(worker, command)(twins.spec("torch").to_json(), steps=1, **arguments)
-    assert done == ["kept", command]
+    assert done == ["kept", command, "given back"]
