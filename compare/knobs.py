@@ -128,6 +128,13 @@ _ALL = (
         words=("resident", "stream"),
     ),
     Knob(
+        "overlap-reduction",
+        "reduce gradients over the devices while the backward pass computes others",
+        False,
+        {"jax": "XLA's latency-hiding scheduler (--xla_gpu_enable_latency_hiding_scheduler=true)"},
+        {"torch": "DistributedDataParallel reduces a bucket of gradients as soon as it is full"},
+    ),
+    Knob(
         "parallel",
         "split each batch over --devices: data-parallel training; written by its value alone, as in jax:tuned+sharded",
         NOT_PARALLEL,

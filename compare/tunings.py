@@ -128,6 +128,8 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: {way} excludes input=stream; allowed: input=resident")
     if device == "cpu" and way == "pmap" and values.get("rematerialisation"):
         raise Refused(f"{where}: pmap excludes rematerialisation on a CPU, where XLA would undo it; allowed: sharded")
+    if values.get("overlap-reduction") and (way == NOT_PARALLEL or device == "cpu"):
+        raise Refused(f"{where}: overlap-reduction needs --device cuda and pmap or sharded in jax")
     if device == "cpu" and values.get("graph-capture"):
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):

@@ -13,6 +13,7 @@ import pytest
 
 from compare import data, judgement, runner
 from compare.interface import Batch
+from compare.launcher import Outcomes
 from compare.plan import Plan
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
@@ -68,10 +69,11 @@ def _load(*_: Any, **__: Any) -> data.Dataset:
     return data.Dataset(batch, batch, "made up")
 
 
-def _run(plan: Plan, *_: Any) -> None:
+def _run(plan: Plan, *_: Any) -> Outcomes:
     if log := os.environ.get("MADE_UP_LOG"):
         with Path(log).open("a") as stream:
             stream.write(f"{[contender.name for contender in plan.contenders]} {plan.rounds} {plan.precision}\n")
+    return Outcomes([])
 
 
 def pytest_configure(config: pytest.Config) -> None:

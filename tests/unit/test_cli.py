@@ -227,6 +227,7 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
         "graph-capture": False,
         "kernel-search": False,
         "input": "resident",
+        "overlap-reduction": False,
         "parallel": "none",
     }
     assert resolve("torch", everything, "cpu", "digits-cnn")["channels-last"] is True

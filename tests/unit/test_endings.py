@@ -1,5 +1,6 @@
 """However the parent ends, no process of its children's families stays."""
 
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from compare import results
+from compare.measure import voiding
 from compare.report import telemetry
 from compare.reproduction import recompute
 from tests.fakebackend import plans
@@ -94,7 +96,10 @@ def test_a_signal_ends_the_program_and_everything_that_it_started(
 
 # Process 5 is the third round's. In turns, the first contender has been timed in it when the other's begins.
 @pytest.mark.parametrize(("number", "design"), [(signal.SIGTERM, "turns"), (signal.SIGINT, "alternating")])
-def test_rounds_that_were_whole_before_a_signal_are_kept(parents: Parents, number: signal.Signals, design: str) -> None:
+def test_rounds_that_were_whole_before_a_signal_are_kept(
+    parents: Parents, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, design: str
+) -> None:
+    monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
     arguments = ["-m", "tests.fakebackend.program", *COMPARE[:-1], "4", "--design", design]
     parent = parents.start(arguments, ["other"], fault="grandchild-hang", at="run", process=5)
     plans.until(lambda: (parents.folder / "grandchildren.log").exists())

@@ -65,7 +65,7 @@ def test_a_run_that_comes_again_is_reproduced_claim_by_claim(
     assert out.endswith("result file: again/result.json\n")
     again = results.load(program.folder / "again" / "result.json")
     assert again["command"] == ["samestep", "reproduce", "stored.json", "--rounds", "4", "--out", "again"]
-    assert again["spec"] == changed["spec"] | {"rounds": 4}
+    assert again["spec"] == changed["spec"] | {"rounds": 4, "rounds_requested": 4}
     assert program.files() == ["again", "again/reproduction.json", "again/result.json", "stored.json"]
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from compare import contenders, environment, variables
+from compare import contenders, environment, tunings, variables
+from compare.interface import Refused
 from tests.unit import programs
 from tests.unit.programs import Program
 
@@ -21,6 +22,9 @@ REFUSALS = [
     (["jax:stock+sharded+input=stream", "torch"], "sharded excludes input=stream; allowed: input=resident"),
     (["jax:compile+pieces+pmap", "torch"], "pmap excludes pieces"),
     (["jax:compiled+pmap+rematerialisation", "torch"], "pmap excludes rematerialisation on a CPU"),
+    (["jax:pmap+overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
+    (["jax:overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
+    (["torch:ddp+overlap-reduction=off", "jax"], "torch has no switch 'overlap-reduction' (always on: Distr"),
     (["torch:ddp+steps-per-dispatch=2", "jax"], "ddp excludes graph-capture and steps-per-dispatch above 1"),
     (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
     (["torch:ddp", "jax", "--devices", "65"], "--devices 65 is not allowed: 64 parts of this CPU can be used"),
@@ -77,3 +81,14 @@ def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
     assert int(added["PJRT_NPROC"]) > 100
     assert "XLA_FLAGS" not in variables.child_environment("jax", {}, "cpu", False, {})
     assert "XLA_FLAGS" not in variables.child_environment("torch", {}, "cpu", False, {}, devices=4)
+
+
+def test_xla_hides_the_latency_of_reductions_where_it_is_asked_to() -> None:
+    plain, asked = (
+        variables.child_environment("jax", tunings.resolve("jax", tuning, "cuda", "resnet50"), "cuda", False, {})
+        for tuning in ("tuned+sharded", "tuned+sharded+overlap-reduction")
+    )
+    assert "latency" not in plain.get("XLA_FLAGS", "")
+    assert "--xla_gpu_enable_latency_hiding_scheduler=true" in asked["XLA_FLAGS"].split()
+    with pytest.raises(Refused, match="overlap-reduction needs --device cuda and pmap or sharded in jax"):
+        tunings.resolve("jax", "tuned+overlap-reduction", "cuda", "resnet50")
