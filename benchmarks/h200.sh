@@ -185,6 +185,18 @@ step_reductions() { # where XLA puts the reduction of gradients is its own choic
     done
 }
 
+step_overlap() { # what XLA's latency-hiding scheduler is worth on two GPUs: all compile, then each is timed in turn
+    local turn tuning
+    turn=$(mktemp -u)
+    for tuning in tuned+{sharded,pmap}{,+overlap-reduction}; do
+        run "overlap-$tuning" "$python" -m benchmarks.devices --turn "$turn" --backend jax --tuning "$tuning" --devices 2 &
+    done
+    sleep 100
+    touch "$turn"
+    wait
+    rm -f "$turn"
+}
+
 step_rematerialisation() { # memory and step time with and without, in one run
     samestep "rematerialisation-resnet50" compare torch:compiled torch:compiled+rematerialisation \
         jax:compiled jax:compiled+rematerialisation --workload resnet50 --precision bfloat16 --quick
