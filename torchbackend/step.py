@@ -46,7 +46,7 @@ class TrainingStep:
         self.scaling = precision.loss_scale(policy, device.type)
         self._forward = self._cast(tuning.compiled(self._objective, knobs))
         self._inspected_forward = self._cast(tuning.compiled(self._inspected_objective, knobs))
-        self._evaluate = self._cast(tuning.compiled(self.model, knobs))
+        self._evaluate = self._cast(self.model)  # nobody times it, and its operations are compiled already
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train one step on images [N, C, H, W], labels [N] or [N, H, W]; return the loss."""
