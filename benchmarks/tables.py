@@ -23,7 +23,8 @@ HEAD = """# Measured on an NVIDIA H200
 Written by `python -m benchmarks.tables` from the files under [benchmarks/h200](../benchmarks/h200), which samestep and
 its benchmarks wrote themselves and nobody edited. Each result file holds its exact command, all raw samples, the
 environment and the certificate tensor by tensor; the link gives its date. Files without telemetry were made before
-samestep watched the GPU while it timed.
+samestep watched the GPU while it timed. A file that says of its checkout that it was `dirty` names the commit that the
+machine's day began with; what ran was that or a later one of the day.
 """
 TIMES = """
 ## Step times
