@@ -66,7 +66,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "batch_norm": plan.batch_norm,
         "precision": plan.precision,
         "device": plan.device,
-        "rounds": plan.rounds if outcomes.interruption is None else len(outcomes.rounds),
+        "rounds": len(outcomes.rounds),
         "rounds_requested": plan.rounds,
         "seed": plan.seed,
         "epochs": plan.epochs,

@@ -10,7 +10,7 @@ from compare.interface import Refused
 from compare.knobs import KNOBS, NOT_PARALLEL, PARALLEL, PARALLEL_WORDS, Knob, Value
 
 _TO_SEARCH = ("kernel-search",)
-_TO_COMPILE = ("compile", "graph-capture", "steps-per-dispatch", "pointwise-matmul", "kernel-search")
+_TO_COMPILE = ("compile", "graph-capture", "steps-per-dispatch", "pointwise-matmul", *_TO_SEARCH)
 
 TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
@@ -160,10 +160,13 @@ def soonest(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:
 
     Torch's operations are compiled already; each of JAX's would be compiled by itself, which takes longer.
     """
-    needless = _TO_COMPILE if backend == "torch" else _TO_SEARCH
-    return {name: KNOBS[name].default if name in needless else value for name, value in values.items()}
+    return _without(_TO_COMPILE, values) if backend == "torch" else unsearched(values)
 
 
 def unsearched(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return knobs with which no kernels are timed against each other."""
-    return {name: KNOBS[name].default if name in _TO_SEARCH else value for name, value in values.items()}
+    return _without(_TO_SEARCH, values)
+
+
+def _without(names: Collection[str], values: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: KNOBS[name].default if name in names else value for name, value in values.items()}
