@@ -1,5 +1,6 @@
 """Energy of a training step, from the GPU's own counter over a window long enough for it."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from compare.measure.nvml import Device
 WINDOW_SECONDS = 10.0
 """Least time between two readings of the counter, which a driver may renew only every 0.1 s."""
 
-_IDLE_SECONDS, _LOOKS = 1.0, 10
+_IDLE_SECONDS, _IDLE_WINDOWS, _SETTLED = 2.0, 10, 0.05
 
 
 def absent(reason: str) -> dict[str, Any]:
@@ -18,9 +19,10 @@ def absent(reason: str) -> dict[str, Any]:
 
 
 def measure(train: Callable[[], int]) -> dict[str, Any]:
-    """Return joules per step while `train` runs (it returns its steps), and the watts drawn just before it.
+    """Return joules per step while `train` runs (it returns its steps), and the watts drawn before it by a GPU at rest.
 
-    The energy is all that the board draws, its idle power included; that is what `idle_watts` is for.
+    The energy is all that the board draws, its idle power included; that is what `idle_watts` is for. Both come from the
+    counter: `nvmlDeviceGetPowerUsage` is an average that still has the last second's work in it.
     """
     try:
         device = Device()
@@ -28,7 +30,7 @@ def measure(train: Callable[[], int]) -> dict[str, Any]:
         # NVMLError is the binding's own class, or the binding is missing.
         return absent(f"no NVML: {error}")
     try:
-        idle = [device.power_watts() for _ in range(_LOOKS) if not time.sleep(_IDLE_SECONDS / _LOOKS)]
+        idle = _at_rest(device)
         before, start = device.energy_joules(), time.monotonic()
         steps = train()
         after, seconds = device.energy_joules(), time.monotonic() - start
@@ -36,11 +38,25 @@ def measure(train: Callable[[], int]) -> dict[str, Any]:
         device.close()
     if before is None or after is None:
         return absent("this GPU has no energy counter")
-    watts = [value for value in idle if value is not None]
     return {
         "joules_per_step": (after - before) / steps,
-        "idle_watts": sum(watts) / len(watts) if watts else None,
+        "idle_watts": idle,
         "steps": steps,
         "seconds": seconds,
         "reason": None,
     }
+
+
+def _at_rest(device: Device) -> float | None:
+    """Return the watts drawn while nothing runs, when they no longer fall; None where they never settle."""
+    drawn = math.inf
+    for _ in range(_IDLE_WINDOWS):
+        before, start = device.energy_joules(), time.monotonic()
+        time.sleep(_IDLE_SECONDS)
+        after, seconds = device.energy_joules(), time.monotonic() - start
+        if before is None or after is None:
+            return None
+        last, drawn = drawn, (after - before) / seconds
+        if drawn > (1 - _SETTLED) * last:
+            return drawn
+    return None

@@ -2,6 +2,7 @@ import itertools
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,14 +171,38 @@ def test_on_a_cpu_other_programs_void_a_round_and_the_gpu_does_not_matter():
     assert dict(found) == {2: "other programs kept 0.26 cores busy"}
 
 
-def test_energy_is_the_counters_difference_over_the_steps(monkeypatch: pytest.MonkeyPatch):
-    counter = iter((1_000_000, 6_000_000))
-    binding = scripted(nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(counter))
+def counted(monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: float) -> dict[str, Any]:
+    """What is measured on a GPU that draws so many watts in each window at rest, and then so many joules for 250 steps."""
+    seconds, joules = [0.0], [1000.0]
+    watts = iter(idle)
+
+    def rest(window: float) -> None:
+        seconds[0] += window
+        joules[0] += window * next(watts)
+
+    def train() -> int:
+        joules[0] += trained
+        return 250
+
+    binding = scripted(nvmlDeviceGetTotalEnergyConsumption=lambda handle: 1000 * joules[0])
     monkeypatch.setattr(nvml, "load", lambda: binding)
-    monkeypatch.setattr(energy, "_IDLE_SECONDS", 0.01)
-    found = energy.measure(lambda: 250)
-    assert (found["joules_per_step"], found["idle_watts"], found["steps"]) == (20.0, 412.5, 250)
+    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: seconds[0], sleep=rest))
+    return energy.measure(train)
+
+
+def test_energy_is_the_counters_difference_over_the_steps(monkeypatch: pytest.MonkeyPatch):
+    found = counted(monkeypatch, [120, 120], trained=5000)
+    assert (found["joules_per_step"], found["idle_watts"], found["steps"]) == (20.0, 120.0, 250)
     assert found["reason"] is None
+
+
+def test_idle_power_is_that_of_a_gpu_that_has_come_to_rest(monkeypatch: pytest.MonkeyPatch):
+    assert counted(monkeypatch, [420, 260, 150, 124, 121], trained=5000)["idle_watts"] == pytest.approx(121)
+
+
+def test_idle_power_that_never_settles_is_not_told(monkeypatch: pytest.MonkeyPatch):
+    falling = [1000 * 0.9**window for window in range(20)]
+    assert counted(monkeypatch, falling, trained=5000)["idle_watts"] is None
 
 
 @pytest.mark.parametrize(
@@ -189,5 +214,4 @@ def test_energy_is_the_counters_difference_over_the_steps(monkeypatch: pytest.Mo
 )
 def test_energy_that_is_not_told_has_its_reason(binding: Any, reason: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvml, "load", lambda: binding)
-    monkeypatch.setattr(energy, "_IDLE_SECONDS", 0.01)
     assert energy.measure(lambda: 1) == energy.absent(reason)
