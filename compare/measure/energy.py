@@ -21,8 +21,8 @@ def absent(reason: str) -> dict[str, Any]:
 def measure(train: Callable[[], int]) -> dict[str, Any]:
     """Return joules per step while `train` runs (it returns its steps), and the watts drawn before it by a GPU at rest.
 
-    The energy is all that the board draws, its idle power included; that is what `idle_watts` is for. Both come from the
-    counter: `nvmlDeviceGetPowerUsage` is an average that still has the last second's work in it.
+    The energy is all that the board draws, its idle power included; that is what `idle_watts` is for. Both come from
+    the counter: `nvmlDeviceGetPowerUsage` is an average that still has the last second's work in it.
     """
     try:
         device = Device()

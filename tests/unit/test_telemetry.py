@@ -172,7 +172,7 @@ def test_on_a_cpu_other_programs_void_a_round_and_the_gpu_does_not_matter():
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: float) -> dict[str, Any]:
-    """What is measured on a GPU that draws so many watts in each window at rest, and then so many joules for 250 steps."""
+    """What is measured on a GPU that draws so many watts in each window at rest, then so many joules for 250 steps."""
     seconds, joules = [0.0], [1000.0]
     watts = iter(idle)
 
