@@ -3,8 +3,9 @@
 # other on that GPU and so many cores (an equal part without @), side by side with the other lanes'. What is timed has a
 # GPU to itself; certificates may share one, but keep the host's memory and disk so busy that nothing should be timed beside
 # many. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below,
-# WORKLOAD/PRECISION, one certificate, and WORKLOAD/PRECISION/tunings, both frameworks in every tuning. GPU may be several,
-# for a step that scales; a lane without steps leaves its cores to others.
+# WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning, and
+# WORKLOAD/PRECISION/screen, step times alone, in a few minutes. GPU may be several, for a step that scales; a lane without
+# steps leaves its cores to others.
 #   bash benchmarks/h200.sh 0:selftest,equal-torch,cifar-cnn/tf32/tunings@8 1:resnet50/tf32,unet/bfloat16@12 1:vgg16@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
 set -uo pipefail
@@ -143,7 +144,7 @@ tunings() { # WORKLOAD PRECISION: every tuning of both frameworks, as the table 
     local data
     data_of "$1"
     samestep "tunings-$1-$2" compare torch:stock torch:compiled torch:tuned jax:stock jax:compiled jax:tuned \
-        --workload "$1" "${data[@]}" --precision "$2" --quick
+        --workload "$1" "${data[@]}" --precision "$2" --rounds 3
 }
 
 pair() { # NAME FACTORY SIDE: somebody else's ResNet-50 against ours, as a user's own pair (SIDE gives the weights)
@@ -180,21 +181,45 @@ step_reductions() { # where XLA puts the reduction of gradients is its own choic
     for way in sharded pmap; do
         rm -rf samestep-out/hlo
         XLA_FLAGS="--xla_dump_to=samestep-out/hlo --xla_dump_hlo_as_text" run "reductions-$way" \
-            "$python" -m benchmarks.devices --backend jax --tuning "tuned+$way" --devices 2 --workload cifar-cnn
+            "$python" -m benchmarks.step_time --backend jax --tuning "tuned+$way" --devices 2 --workload cifar-cnn
         in_which_dtype "$way" >>"$folder/reductions-$way.txt"
     done
 }
 
-step_overlap() { # what XLA's latency-hiding scheduler is worth on two GPUs: all compile, then each is timed in turn
-    local turn tuning
-    turn=$(mktemp -u)
-    for tuning in tuned+{sharded,pmap}{,+overlap-reduction}; do
-        run "overlap-$tuning" "$python" -m benchmarks.devices --turn "$turn" --backend jax --tuning "$tuning" --devices 2 &
-    done
-    sleep 100
-    touch "$turn"
+in_turn() { # NAME, and arguments of a contender a line: all compile side by side, then each is timed alone
+    local turn arguments
+    turn=$(mktemp)
+    while read -ra arguments; do
+        echo "\$ python -m benchmarks.step_time --turn FILE ${arguments[*]}"
+        timeout 500 "$python" -m benchmarks.step_time --turn "$turn" "${arguments[@]}" 2>&1 | tail -n 5 &
+    done >"$folder/$1.txt"
     wait
-    rm -f "$turn"
+    rm "$turn"
+    echo "$1: after $SECONDS s"
+}
+
+step_devices() { # resnet50 on one GPU and on two, in every way to use them; a GPU's memory holds not all of them at once
+    in_turn devices-torch <<END
+--backend torch --tuning tuned
+--backend torch --tuning tuned+ddp --devices 2
+--backend torch --tuning tuned+ddp --devices 2 --batch-norm local
+END
+    in_turn devices-jax <<END
+--backend jax --tuning tuned
+--backend jax --tuning tuned+pmap --devices 2
+--backend jax --tuning tuned+pmap --devices 2 --batch-norm local
+--backend jax --tuning tuned+sharded --devices 2
+--backend jax --tuning tuned+pmap+overlap-reduction --devices 2
+--backend jax --tuning tuned+sharded+overlap-reduction --devices 2
+END
+}
+
+screen() { # WORKLOAD PRECISION: what `tuned` might be, before it is compared
+    local tuning
+    {
+        for tuning in compiled tuned tuned+pointwise-matmul; do echo "--backend torch --tuning $tuning"; done
+        for tuning in compiled tuned; do echo "--backend jax --tuning $tuning"; done
+    } | sed "s|$| --workload $1 --precision $2|" | in_turn "screen-$1-$2"
 }
 
 step_rematerialisation() { # memory and step time with and without, in one run
@@ -202,10 +227,10 @@ step_rematerialisation() { # memory and step time with and without, in one run
         jax:compiled jax:compiled+rematerialisation --workload resnet50 --precision bfloat16 --quick
 }
 
-carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or WORKLOAD/PRECISION/tunings
+carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings or /screen
     local precision workload=${1%%/*} rest=${1#*/}
-    if [[ $1 == */*/tunings ]]; then
-        tunings "$workload" "${rest%/tunings}"
+    if [[ $1 == */*/* ]]; then
+        "${rest#*/}" "$workload" "${rest%/*}"
     elif [[ $1 == */* ]]; then
         certificate "$workload" "$rest"
     elif [[ -v certified[$1] ]]; then
