@@ -62,6 +62,7 @@ def main() -> None:
         for number in range(wanted.rounds):
             for name in loops if number % 2 == 0 else reversed(loops):
                 times[name].append(milliseconds(loops[name]))
+                print(f"round {number + 1}: {name} {times[name][-1]:.4f} ms", flush=True)
         ours, *plain = times
         best = min(plain, key=lambda name: median(times[name]))
         ratio = statistics.paired_ratio(times[best], times[ours])

@@ -3,7 +3,8 @@
 python -m benchmarks.step_time --backend jax --tuning tuned+sharded --devices 2 [--turn FILE]
 
 With `--turn`, it holds the lock of FILE with others while it compiles, and alone while it is timed: contenders started
-together compile side by side, and are then timed one after the other.
+together compile side by side, and are then timed one after the other. On one GPU their searches for the fastest kernels
+then disturb one another.
 """
 
 import argparse
