@@ -1,6 +1,6 @@
 """What must hold in a result between its parts, and a JSON schema cannot say: pure functions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from reprlib import repr
 from typing import Any
 
@@ -108,13 +108,21 @@ def _windows(result: Result) -> Iterator[str]:
 
 def _telemetry(result: Result) -> Iterator[str]:
     telemetry: Mapping[str, Any] = result.get("telemetry", {"samples": {}})
-    samples: Mapping[str, Any] = telemetry["samples"]
-    for name, values in samples.items():
-        if len(values) != len(samples.get("seconds", ())):
-            yield f"telemetry.samples.{name} has not one value a sample; allowed: as many as seconds"
-    missing = [name for name in ("seconds", *SERIES) if name not in samples]
-    if missing and telemetry.get("reason", "absent") is None:
-        yield f"telemetry.samples lacks {', '.join(missing)}, and telemetry.reason does not say why"
+    for place, series in _gpus(result).items():
+        for name, values in series.items():
+            if len(values) != len(series.get("seconds", ())):
+                yield f"{place}.{name} has not one value a sample; allowed: as many as seconds"
+        missing = [name for name in ("seconds", *SERIES) if name not in series]
+        if missing and telemetry.get("reason", "absent") is None:
+            yield f"{place} lacks {', '.join(missing)}, and telemetry.reason does not say why"
+
+
+def _gpus(result: Result) -> dict[str, Mapping[str, Any]]:
+    """Return the samples of every GPU by their place."""
+    telemetry: Mapping[str, Any] = result.get("telemetry", {"samples": {}})
+    others: Sequence[Mapping[str, Any]] = telemetry.get("others", ())
+    first = {"telemetry.samples": telemetry["samples"]}
+    return first | {f"telemetry.others[{index}].samples": each["samples"] for index, each in enumerate(others)}
 
 
 def _trajectories(result: Result) -> Iterator[str]:
@@ -128,8 +136,9 @@ def _trajectories(result: Result) -> Iterator[str]:
 def _fractions(result: Result) -> Iterator[str]:
     # A schema takes 64.0 for an integer, but nothing can be repeated 64.0 times.
     counts = {f"spec.{key}": result["spec"][key] for key in ("batch_size", "rounds", "seed", "epochs")}
-    bits = result.get("telemetry", {"samples": {}})["samples"].get("clock_reasons", ())
-    counts |= {f"telemetry.samples.clock_reasons[{index}]": each for index, each in enumerate(bits)}
+    for place, series in _gpus(result).items():
+        bits = series.get("clock_reasons", ())
+        counts |= {f"{place}.clock_reasons[{index}]": each for index, each in enumerate(bits)}
     for place, value in counts.items():
         if isinstance(value, float):
             yield f"{place} is {value}; allowed: a whole number without a fraction"

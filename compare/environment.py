@@ -76,10 +76,8 @@ def has_cuda() -> bool:
 
 
 def visible_gpus() -> int:
-    """Return how many NVIDIA GPUs a child sees: NVML's, or as many of them as CUDA_VISIBLE_DEVICES names."""
-    there = len(nvml.describe()["gpus"])
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return there if chosen is None else min(there, len([each for each in chosen.split(",") if each.strip()]))
+    """Return how many NVIDIA GPUs a child sees."""
+    return len(nvml.visible())
 
 
 def cores() -> int:

@@ -104,6 +104,10 @@ class Launcher:
         """Return what a child of this contender is told to build, as JSON types."""
         return self.plan.spec(outcome.contender, self.dataset, **changes).to_json()
 
+    def devices_here(self, outcome: Outcome) -> int:
+        """Return how many devices of this machine a contender trains on."""
+        return self.plan.devices_here(self._values(outcome))
+
     @contextmanager
     def child(self, outcome: Outcome, *, purpose: str) -> Generator[Child]:
         """Start a greeted child for the `with` block; a failure in it marks the outcome and ends the block."""
@@ -125,9 +129,9 @@ class Launcher:
     def started(self, outcome: Outcome, *, purpose: str, beside: int = 0) -> Child:
         """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does."""
         contender = outcome.contender
-        values = tunings.resolve(contender.backend, contender.tuning, self.plan.device, self.plan.workload.name)
+        values = self._values(outcome)
         share = self.plan.fleet.share() if values["parallel"] != knobs.NOT_PARALLEL else None
-        here = self.plan.devices_of(values) // (1 if share is None else self.plan.fleet.count)
+        here = self.plan.devices_here(values)
         added = variables.child_environment(
             contender.backend,
             values,
@@ -160,6 +164,10 @@ class Launcher:
             raise
         self.family.add(child.pid)
         return child
+
+    def _values(self, outcome: Outcome) -> dict[str, knobs.Value]:
+        contender, plan = outcome.contender, self.plan
+        return tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
 
 
 def attempt(outcome: Outcome, purpose: str, action: Callable[[], object]) -> None:

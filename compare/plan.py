@@ -84,6 +84,10 @@ class Plan:
         """Return how many devices a contender with these knobs trains on: one, unless it says how it splits batches."""
         return 1 if values["parallel"] == knobs.NOT_PARALLEL else self.devices
 
+    def devices_here(self, values: Mapping[str, Any]) -> int:
+        """Return how many of them are this machine's."""
+        return max(1, self.devices_of(values) // self.fleet.count)
+
     def spec(self, contender: Contender, dataset: Path, **changes: Any) -> RunSpec:
         """Return what one child of a contender gets, with some fields changed; `dataset` is the file it reads."""
         switches = tunings.resolve(contender.backend, contender.tuning, self.device, self.workload.name)

@@ -103,7 +103,8 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     plan = launcher.plan
     with contextlib.ExitStack() as stack:
         if plan.device == "cuda":
-            outcomes.telemetry = stack.enter_context(telemetry.sampled(launcher.family, launcher.now))
+            gpus = max(map(launcher.devices_here, outcomes.contenders))
+            outcomes.telemetry = stack.enter_context(telemetry.sampled(launcher.family, launcher.now, gpus))
         else:
             outcomes.telemetry.reason = "the run trains on the CPU"
         time_rounds(launcher, outcomes, progress)
@@ -147,7 +148,8 @@ def _energy(launcher: Launcher, child: Child, outcome: Outcome) -> dict[str, Any
     steps = warm["steps_per_block"]
     # The block's deadline begins when the window has ended.
     deadline = energy.WINDOW_SECONDS + plan.deadlines["block"]
-    return energy.measure(lambda: child.call("spin", deadline, seconds=energy.WINDOW_SECONDS, steps=steps))
+    count = launcher.devices_here(outcome)
+    return energy.measure(lambda: child.call("spin", deadline, seconds=energy.WINDOW_SECONDS, steps=steps), count)
 
 
 def _communication(launcher: Launcher, child: Child, outcome: Outcome) -> dict[str, Any] | None:

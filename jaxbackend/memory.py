@@ -1,5 +1,6 @@
 """Memory: what JAX's allocator and XLA's plan say, and which errors mean that memory ran out."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -7,21 +8,23 @@ import jax
 from compare.interface import Memory, Refused
 
 
-def report(device: Any, compiled: Any) -> Memory:
+def report(devices: Sequence[Any], compiled: Any) -> Memory:
     """Return the allocator's peaks (device.memory_stats) and the static plan of one compiled step.
 
-    The plan is arguments, outputs and temporaries, aliased (donated) bytes counted once
-    (jax.stages.Compiled.memory_analysis).
+    The peaks are those of the device that takes most. The plan is arguments, outputs and temporaries, aliased (donated)
+    bytes counted once (jax.stages.Compiled.memory_analysis).
     """
-    stats, plan = device.memory_stats() or {}, compiled.memory_analysis() if compiled is not None else None
+    stats = [held for device in devices if (held := device.memory_stats())]
+    plan = compiled.memory_analysis() if compiled is not None else None
     absent: dict[str, str] = {}
     if not stats:
-        absent["live_peak_bytes"] = absent["pool_peak_bytes"] = f"jax has no allocator statistics on {device.platform}"
+        reason = f"jax has no allocator statistics on {devices[0].platform}"
+        absent["live_peak_bytes"] = absent["pool_peak_bytes"] = reason
     if plan is None:
         absent["static_bytes"] = "the step is not compiled as a whole"
     return Memory(
-        live_peak_bytes=stats.get("peak_bytes_in_use"),
-        pool_peak_bytes=stats.get("peak_pool_bytes", stats.get("pool_bytes")),
+        live_peak_bytes=_most(each.get("peak_bytes_in_use") for each in stats),
+        pool_peak_bytes=_most(each.get("peak_pool_bytes", each.get("pool_bytes")) for each in stats),
         static_bytes=None if plan is None else _static(plan),
         absent=absent,
     )
@@ -49,6 +52,10 @@ def out_of_memory(error: BaseException) -> bool:
     # On a CPU the same lack of memory is RESOURCE_EXHAUSTED or, met while dispatching, INTERNAL.
     said = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
     return isinstance(error, jax.errors.JaxRuntimeError) and any(words in str(error) for words in said)
+
+
+def _most(sizes: Iterable[int | None]) -> int | None:
+    return max((each for each in sizes if each is not None), default=None)
 
 
 def _static(plan: Any) -> int:

@@ -1,8 +1,9 @@
 """Energy of a training step, from the GPU's own counter over a window long enough for it."""
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from compare.measure.nvml import Device
@@ -18,24 +19,22 @@ def absent(reason: str) -> dict[str, Any]:
     return {"joules_per_step": None, "idle_watts": None, "steps": None, "seconds": None, "reason": reason}
 
 
-def measure(train: Callable[[], int]) -> dict[str, Any]:
-    """Return joules per step while `train` runs (it returns its steps), and the watts drawn before it by a GPU at rest.
+def measure(train: Callable[[], int], count: int) -> dict[str, Any]:
+    """Return joules per step of `count` GPUs while `train` runs (it returns its steps), and their watts at rest.
 
-    The energy is all that the board draws, its idle power included; that is what `idle_watts` is for. Both come from
+    The energy is all that the boards draw, its idle power included; that is what `idle_watts` is for. Both come from
     the counter: `nvmlDeviceGetPowerUsage` is an average that still has the last second's work in it.
     """
-    try:
-        device = Device()
-    except Exception as error:
-        # NVMLError is the binding's own class, or the binding is missing.
-        return absent(f"no NVML: {error}")
-    try:
-        idle = _at_rest(device)
-        before, start = device.energy_joules(), time.monotonic()
+    with contextlib.ExitStack() as stack:
+        try:
+            devices = [stack.enter_context(contextlib.closing(Device(number))) for number in range(count)]
+        except Exception as error:
+            # NVMLError is the binding's own class, or the binding is missing.
+            return absent(f"no NVML: {error}")
+        idle = _at_rest(devices)
+        before, start = _joules(devices), time.monotonic()
         steps = train()
-        after, seconds = device.energy_joules(), time.monotonic() - start
-    finally:
-        device.close()
+        after, seconds = _joules(devices), time.monotonic() - start
     if before is None or after is None:
         return absent("this GPU has no energy counter")
     return {
@@ -47,13 +46,18 @@ def measure(train: Callable[[], int]) -> dict[str, Any]:
     }
 
 
-def _at_rest(device: Device) -> float | None:
+def _joules(devices: Sequence[Device]) -> float | None:
+    counters = [device.energy_joules() for device in devices]
+    return sum(each for each in counters if each is not None) if None not in counters else None
+
+
+def _at_rest(devices: Sequence[Device]) -> float | None:
     """Return the watts drawn while nothing runs, when they no longer fall; None where they never settle."""
     drawn = math.inf
     for _ in range(_IDLE_WINDOWS):
-        before, start = device.energy_joules(), time.monotonic()
+        before, start = _joules(devices), time.monotonic()
         time.sleep(_IDLE_SECONDS)
-        after, seconds = device.energy_joules(), time.monotonic() - start
+        after, seconds = _joules(devices), time.monotonic() - start
         if before is None or after is None:
             return None
         last, drawn = drawn, (after - before) / seconds

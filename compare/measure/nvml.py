@@ -6,7 +6,7 @@ Names and units are those of the NVML API reference (docs.nvidia.com/deploy/nvml
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def describe() -> dict[str, Any]:
 
 
 def process_bytes(pid: int) -> int | None:
-    """Return the device memory of a process over all GPUs' lists; None where NVML is not there or does not list it.
+    """Return the device memory of a process on all GPUs together; None where NVML is not there or does not list it.
 
     A container or virtual machine may hide process ids.
     """
@@ -69,12 +69,10 @@ def process_bytes(pid: int) -> int | None:
     except nvml.NVMLError:
         return None
     try:
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid == pid:
-                    return process.usedGpuMemory
-        return None
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        listed = [each for handle in handles for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        held = [process.usedGpuMemory for process in listed if process.pid == pid]
+        return sum(held) if held and None not in held else None
     finally:
         nvml.nvmlShutdown()
 
@@ -92,17 +90,41 @@ def text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def visible() -> list[str]:
+    """Return the GPUs that a child sees, by number or UUID: NVML's, or those that CUDA_VISIBLE_DEVICES names.
+
+    That list ends before the first entry that is no GPU of this machine (CUDA programming guide, environment variables)
+    or comes again.
+    """
+    there = describe()["gpus"]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return [str(number) for number in range(len(there))]
+    uuids, found = [each.get("uuid") or "" for each in there], list[str]()
+    for entry in map(str.strip, chosen.split(",")):
+        is_one = int(entry) < len(there) if entry.isdecimal() else bool(entry) and _names(entry, uuids)
+        if not is_one or entry in found:
+            break
+        found.append(entry)
+    return found
+
+
+def _names(entry: str, uuids: Sequence[str]) -> bool:
+    return entry.startswith("MIG-") or any(uuid.startswith(entry) for uuid in uuids)
+
+
 class Device:
-    """The GPU that children train on: the first that CUDA_VISIBLE_DEVICES names, by number or UUID, else number 0.
+    """A GPU that children train on: of those that CUDA_VISIBLE_DEVICES names, by number or UUID, or of all, a `number`.
 
     Raises:
         nvml.NVMLError, ImportError: where there is no NVML or no such GPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
         self._nvml = load()
         self._nvml.nvmlInit()
-        self._handle = self._find(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip())
+        named = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+        self._handle = self._find(named[number] if number < len(named) else str(number))
         self._events = read(self._nvml, self._register)
 
     def close(self) -> None:
@@ -163,7 +185,7 @@ class Device:
         nvml = self._nvml
         if wanted and not wanted.isdigit():
             return nvml.nvmlDeviceGetHandleByUUID(wanted)
-        return nvml.nvmlDeviceGetHandleByIndex(int(wanted or 0))
+        return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
 
     def _register(self) -> Any:
         events = self._nvml.nvmlEventSetCreate()

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
@@ -46,11 +46,20 @@ class Sample:
 
 @dataclass
 class Telemetry:
-    """All samples of a run, or the `reason` why there are none; `cost` is the CPU time they took, in cores."""
+    """All samples of a GPU in a run, or the `reason` why there are none; `cost` is the CPU time they took, in cores.
+
+    `others` are those of the further GPUs of a run on several.
+    """
 
     samples: list[Sample] = field(default_factory=list[Sample])
     reason: str | None = None
     cost: float | None = None
+    others: "list[Telemetry]" = field(default_factory=list["Telemetry"])
+
+    @property
+    def each(self) -> "list[Telemetry]":
+        """That of every GPU, this one's first."""
+        return [self, *self.others]
 
     @property
     def listed(self) -> bool:
@@ -59,53 +68,58 @@ class Telemetry:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types, the samples as one series a figure."""
-        series = {each.name: [getattr(sample, each.name) for sample in self.samples] for each in fields(Sample)}
-        listed = {name: [_plain(value) for value in values] for name, values in series.items()}
-        return {"reason": self.reason, "cost_cores": self.cost, "lists_processes": self.listed, "samples": listed}
+        others = [{"lists_processes": each.listed, "samples": each._series()} for each in self.others]
+        own = {"lists_processes": self.listed, "samples": self._series()}
+        return {"reason": self.reason, "cost_cores": self.cost, **own, "others": others}
 
-    @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> "Telemetry":
+    @staticmethod
+    def of_json(values: Mapping[str, Any]) -> "Telemetry":
         """Return the telemetry of a result, the inverse of `to_json`."""
-        series: dict[str, list[Any]] = values["samples"]
-        names = [each.name for each in fields(Sample) if each.name in series]
-        looks = zip(*(series[name] for name in names), strict=True)
-        samples = [Sample(**dict(zip(names, look, strict=True))) for look in looks]
-        return cls(samples, values["reason"], values["cost_cores"])
+        others = [Telemetry(_samples(each["samples"])) for each in values.get("others", ())]
+        return Telemetry(_samples(values["samples"]), values["reason"], values["cost_cores"], others)
+
+    def _series(self) -> dict[str, list[Any]]:
+        return {each.name: [_plain(getattr(sample, each.name)) for sample in self.samples] for each in fields(Sample)}
 
 
 @contextmanager
-def sampled(owns: Owns, now: Callable[[], float]) -> Generator[Telemetry]:
-    """Sample the GPU every 0.1 s in a thread for the `with` block; `now` gives seconds since the run's start.
+def sampled(owns: Owns, now: Callable[[], float], count: int) -> Generator[Telemetry]:
+    """Sample `count` GPUs every 0.1 s in a thread for the `with` block; `now` gives seconds since the run's start.
 
     The interval is doubled where sampling takes more than 1 % of a core.
     """
     telemetry, ended = Telemetry(), threading.Event()
-    try:
-        device = Device()
-    except Exception as error:
-        # NVMLError is the binding's own class, or the binding is missing.
-        telemetry.reason = f"no NVML: {error}"
-        yield telemetry
-        return
+    with ExitStack() as stack:
+        try:
+            devices = [stack.enter_context(closing(Device(number))) for number in range(count)]
+        except Exception as error:
+            # NVMLError is the binding's own class, or the binding is missing.
+            telemetry.reason = f"no NVML: {error}"
+            yield telemetry
+            return
+        telemetry.others += [Telemetry() for _ in devices[1:]]
 
-    def work() -> None:
-        began, interval = time.monotonic(), INTERVAL_SECONDS
-        while True:
-            telemetry.samples.append(look(device, owns, now()))
-            telemetry.cost = time.thread_time() / max(time.monotonic() - began, interval)
-            interval = SLOWEST_SECONDS if telemetry.cost > MOST_COST else INTERVAL_SECONDS
-            if ended.wait(interval):
-                return
+        def look_at_all() -> None:
+            for each, device in zip(telemetry.each, devices, strict=True):
+                each.samples.append(look(device, owns, now()))
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield telemetry
-    finally:
-        ended.set()
-        thread.join()
-        telemetry.samples.append(look(device, owns, now()))  # errors that came after the last look
-        device.close()
+        def work() -> None:
+            began, interval = time.monotonic(), INTERVAL_SECONDS
+            while True:
+                look_at_all()
+                telemetry.cost = time.thread_time() / max(time.monotonic() - began, interval)
+                interval = SLOWEST_SECONDS if telemetry.cost > MOST_COST else INTERVAL_SECONDS
+                if ended.wait(interval):
+                    return
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield telemetry
+        finally:
+            ended.set()
+            thread.join()
+            look_at_all()  # errors that came after the last look
 
 
 def look(device: Device, owns: Owns, seconds: float) -> Sample:
@@ -147,6 +161,12 @@ class Family:
             self._known.add(pid)
             return True
         return False
+
+
+def _samples(series: Mapping[str, Sequence[Any]]) -> list[Sample]:
+    names = [each.name for each in fields(Sample) if each.name in series]
+    looks = zip(*(series[name] for name in names), strict=True)
+    return [Sample(**dict(zip(names, look, strict=True))) for look in looks]
 
 
 def _plain(value: Any) -> Any:

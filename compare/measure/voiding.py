@@ -31,7 +31,7 @@ def voids(rounds: Sequence[Round], telemetry: Telemetry, device: str) -> Mapping
     """
     found: dict[int, str] = {}
     for index, each in enumerate(rounds):
-        reasons = _on_gpu(each, telemetry) if device == "cuda" else _on_cpu(each)
+        reasons = _on_gpus(each, telemetry) if device == "cuda" else _on_cpu(each)
         if reasons:
             found[index] = "; ".join(reasons)
     return found
@@ -41,6 +41,12 @@ def _on_cpu(each: Round) -> list[str]:
     if each.foreign_cores is None or each.foreign_cores <= FOREIGN_CORES:
         return []
     return [f"other programs kept {each.foreign_cores:.2f} cores busy"]
+
+
+def _on_gpus(each: Round, telemetry: Telemetry) -> list[str]:
+    if not telemetry.others:
+        return _on_gpu(each, telemetry)
+    return [f"GPU {number}: {reason}" for number, gpu in enumerate(telemetry.each) for reason in _on_gpu(each, gpu)]
 
 
 def _on_gpu(each: Round, telemetry: Telemetry) -> list[str]:

@@ -56,7 +56,7 @@ def remarks(contenders: Contenders) -> Iterator[str]:
             yield f"{each['name']}: no steady state{rounds}: step times still changed after warm-up"
         energy = _energy(each)
         if energy["joules_per_step"] is not None and None not in (energy["seconds"], energy["steps"]):
-            yield f"{each['name']}: energy of the whole board over {energy['seconds']:.1f} s, {energy['steps']:,} steps"
+            yield f"{each['name']}: energy of whole boards over {energy['seconds']:.1f} s, {energy['steps']:,} steps"
 
 
 def absent_memory(contenders: Contenders) -> Iterator[str]:

@@ -36,7 +36,13 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Iterator[st
     if telemetry["reason"]:
         yield f"no telemetry of the GPU: {telemetry['reason']}"
         return
-    samples: Mapping[str, Sequence[Any]] = telemetry["samples"]
+    gpus = [telemetry, *telemetry.get("others", ())]
+    for number, gpu in enumerate(gpus):
+        yield from _state(result, gpu, f"GPU {number}" if len(gpus) > 1 else "GPU")
+
+
+def _state(result: Mapping[str, Any], gpu: Mapping[str, Any], name: str) -> Iterator[str]:
+    samples: Mapping[str, Sequence[Any]] = gpu["samples"]
     timed = _timed(result, samples.get("seconds", ()))
     series = {name: [samples[name][index] for index in timed] if name in samples else [] for name in SERIES}
     parts = [
@@ -45,12 +51,12 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Iterator[st
         _spread("temperature", series["temperature_celsius"], "\N{DEGREE SIGN}C"),
         _spread("power", series["power_watts"], "W"),
     ]
-    yield f"GPU while blocks were timed ({len(timed)} samples): {', '.join(parts)}"
+    yield f"{name} while blocks were timed ({len(timed)} samples): {', '.join(parts)}"
     reasons = [int(bits) for bits in series["clock_reasons"] if bits is not None]
     if capped := sum(bool(bits & POWER_CAP) for bits in reasons):
         yield f"power was capped in {percent(capped / len(reasons))} of them, by the workload itself"
-    if not telemetry["lists_processes"]:
-        yield "NVML does not list this run's processes here, so that a foreign one could not have been found"
+    if not gpu["lists_processes"]:
+        yield f"NVML does not list this run's processes on the {name}, so that a foreign one could not have been found"
 
 
 def _others(telemetry: Mapping[str, Any]) -> Iterator[str]:

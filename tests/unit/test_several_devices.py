@@ -59,7 +59,7 @@ def test_what_several_devices_cannot_do_is_refused(
 
 def test_no_more_devices_than_are_visible(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
-    monkeypatch.setattr(environment.nvml, "describe", lambda: {"gpus": [{}, {}, {}, {}]})
+    monkeypatch.setattr(environment.nvml, "describe", lambda: {"gpus": [{}] * 4})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     code, _, error = program.run("compare", "torch:ddp", "jax:sharded", "--devices", "4", "--device", "cuda")
     assert code == 2

@@ -48,10 +48,10 @@ def scripted(**replaced: Any) -> SimpleNamespace:
     return SimpleNamespace(**(functions | replaced))
 
 
-def sampled_for(seconds: float, monkeypatch: pytest.MonkeyPatch, binding: Any) -> Telemetry:
+def sampled_for(seconds: float, monkeypatch: pytest.MonkeyPatch, binding: Any, count: int = 1) -> Telemetry:
     monkeypatch.setattr(nvml, "load", lambda: binding)
     start = time.monotonic()
-    with telemetry.sampled(Family(), lambda: time.monotonic() - start) as found:
+    with telemetry.sampled(Family(), lambda: time.monotonic() - start, count) as found:
         time.sleep(seconds)
     return found
 
@@ -87,6 +87,58 @@ def test_an_xid_is_read_once(monkeypatch: pytest.MonkeyPatch):
         0.15, monkeypatch, scripted(nvmlEventSetWait_v2=lambda events, timeout: waiting.pop() if waiting else refuse())
     )
     assert [sample.xids for sample in found.samples][:2] == [(48, 79), ()]
+
+
+def test_every_gpu_that_is_trained_on_is_watched(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    hot = {"number 3": 41, "number 1": 77}
+    binding = scripted(nvmlDeviceGetTemperature=lambda handle, sensor: hot[handle])
+    found = sampled_for(0.05, monkeypatch, binding, count=2)
+    assert [{sample.temperature_celsius for sample in each.samples} for each in found.each] == [{41}, {77}]
+    assert Telemetry.of_json(found.to_json()).to_json() == found.to_json()
+
+
+def test_what_happens_on_any_gpu_voids_the_rounds_that_it_touches():
+    throttled = [Sample(tick / 10, clock_reasons=0x40, foreign=(), own=1) for tick in range(12, 19)]
+    found = voiding.voids(ROUNDS, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")
+    assert dict(found) == {1: "GPU 1: hardware thermal slowdown"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "seen"),
+    [
+        (None, ["0", "1", "2", "3"]),
+        ("2,0", ["2", "0"]),
+        ("-1", []),
+        ("", []),
+        ("7", []),
+        ("0,-1,1", ["0"]),
+        ("0,0", ["0"]),
+        ("GPU-4d,1", ["GPU-4d", "1"]),
+        ("GPU-5", []),
+        ("MIG-17", ["MIG-17"]),
+    ],
+)
+def test_the_gpus_that_children_see(variable: str | None, seen: list[str], monkeypatch: pytest.MonkeyPatch):
+    gpus = [{"uuid": f"GPU-{number}d{number}"} for number in (1, 2, 3, 4)]
+    monkeypatch.setattr(nvml, "describe", lambda: {"gpus": gpus})
+    if variable is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert nvml.visible() == seen
+
+
+def test_a_process_holds_what_it_holds_on_all_gpus(monkeypatch: pytest.MonkeyPatch):
+    listed = {"number 0": [(7, 100), (8, 5)], "number 1": [(7, 900)]}
+    binding = scripted(
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [
+            SimpleNamespace(pid=pid, usedGpuMemory=held) for pid, held in listed[handle]
+        ],
+    )
+    monkeypatch.setattr(nvml, "load", lambda: binding)
+    assert [nvml.process_bytes(pid) for pid in (7, 8, 9)] == [1000, 5, None]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +239,26 @@ def counted(monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: flo
     binding = scripted(nvmlDeviceGetTotalEnergyConsumption=lambda handle: 1000 * joules[0])
     monkeypatch.setattr(nvml, "load", lambda: binding)
     monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: seconds[0], sleep=rest))
-    return energy.measure(train)
+    return energy.measure(train, 1)
+
+
+def test_energy_is_that_of_all_gpus_together(monkeypatch: pytest.MonkeyPatch):
+    joules = {"number 0": 1000.0, "number 1": 500.0}
+
+    def rest(window: float) -> None:
+        joules["number 0"] += 120 * window
+        joules["number 1"] += 80 * window
+
+    def train() -> int:
+        joules["number 0"] += 3000
+        joules["number 1"] += 2000
+        return 250
+
+    binding = scripted(nvmlDeviceGetTotalEnergyConsumption=lambda handle: 1000 * joules[handle])
+    monkeypatch.setattr(nvml, "load", lambda: binding)
+    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=itertools.count(0, 2).__next__, sleep=rest))
+    found = energy.measure(train, 2)
+    assert (found["joules_per_step"], found["idle_watts"]) == (20.0, 200.0)
 
 
 def test_energy_is_the_counters_difference_over_the_steps(monkeypatch: pytest.MonkeyPatch):
@@ -214,4 +285,4 @@ def test_idle_power_that_never_settles_is_not_told(monkeypatch: pytest.MonkeyPat
 )
 def test_energy_that_is_not_told_has_its_reason(binding: Any, reason: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvml, "load", lambda: binding)
-    assert energy.measure(lambda: 1) == energy.absent(reason)
+    assert energy.measure(lambda: 1, 1) == energy.absent(reason)

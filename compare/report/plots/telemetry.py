@@ -44,8 +44,9 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | A
     spans, void = rounds(result), {each["round"] for each in result["voided"]}
     if len(seconds) > _MOST_SAMPLES or len(spans) > MOST_ROUNDS:
         return Absent(f"{len(seconds):,} samples of {len(spans):,} rounds are too many to draw")
+    which = "first GPU" if telemetry.get("others") else "GPU"
     caption = (
-        "SM clock, memory clock, temperature and power of the GPU, sampled through NVML "
+        f"SM clock, memory clock, temperature and power of the {which}, sampled through NVML "
         f"(n = {len(seconds):,}); numbers: rounds, shaded: void ones."
     )
     if not spans:
