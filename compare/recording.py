@@ -2,7 +2,8 @@
 
 Names, in execution order: `initial/NAME`; for each step s from 1 `step{s}/KEY` with the keys of `Session.inspect`;
 `evaluation/logits`; and `delta/NAME`, state after the same steps taken by `Session.run`, the path that is timed,
-minus the initial state. A dispatch takes at most that many, so that it is taken.
+minus the initial state. A dispatch takes at most that many, so that it is taken; where that of the timed run takes all
+its batches equally often, and may read them in place, this one does, too (`pool`).
 
 The steps are the workload's at the batch that is recorded: the learning rate of SGD is as much lower as the batch is
 smaller than the workload's own (the linear scaling rule, Goyal et al. 2017). At the whole rate a few images throw deep
@@ -34,22 +35,23 @@ Keep = Callable[[str, Arrays], None]
 _LOWER_LOSS_SCALES = (2.0**11, 2.0**6, 2.0)
 
 
-def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep) -> list[str]:
+def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep, pool: int | None = None) -> list[str]:
     """Record the certificate's arrays of one contender, batch-norm scales, biases and statistics randomised.
 
     `keep` is given them part by part, so that they need not fit into memory together. In float16, a step whose
     gradients overflow is skipped and could not be compared; the first loss scale is then taken lower, and `keep` is
-    given every part anew. Returns the names of all arrays, in execution order.
+    given every part anew. The path that is timed is fed the first `pool` batches of an epoch (None: all). Returns the
+    names of all arrays, in execution order.
     """
-    names, finite = _recorded(backend, spec, steps, keep)
+    names, finite = _recorded(backend, spec, steps, keep, pool)
     for scale in _LOWER_LOSS_SCALES:
         if spec.precision != "float16" or finite:
             break
-        names, finite = _recorded(backend, replace(spec, loss_scale=scale), steps, keep)
+        names, finite = _recorded(backend, replace(spec, loss_scale=scale), steps, keep, pool)
     return names
 
 
-def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep) -> tuple[list[str], bool]:
+def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep, pool: int | None) -> tuple[list[str], bool]:
     """Record them once; return their names, and whether all gradients are finite."""
     session, start, batches, test = _begin(backend, spec, steps)
     names, finite = list[str](), True
@@ -62,7 +64,7 @@ def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep) -> tuple[
     keep("evaluation", evaluated)
     session.assign(start)
     before = _state(session)
-    session.feed(batches)
+    session.feed(batches[:pool])
     session.run(steps)
     moved = {f"delta/{name}": array - before[name] for name, array in _state(session).items()}
     keep("delta", moved)

@@ -5,7 +5,7 @@ from functools import partial
 
 from compare.child import Child
 from compare.launcher import Launcher, Outcome, Outcomes, Progress, attempt
-from compare.measure import load
+from compare.measure import load, repeated
 from compare.measure.order import in_turn, palindromic
 from compare.measure.voiding import Round, Window
 from compare.plan import Plan
@@ -128,10 +128,9 @@ def _warm_up(plan: Plan, child: Child, outcome: Outcome) -> None:
     outcome.unsteady_rounds += not warm["steady"]
     outcome.cached_compile_seconds.append(warm["compile_seconds"])
     trained = outcome.start
-    if trained is not None and warm["first_losses"] != trained["first_losses"]:
-        outcome.unproven = outcome.unproven or _loss_difference(
-            warm["first_losses"], trained["first_losses"], plan.precision
-        )
+    if trained is not None:
+        unlike = repeated.difference(warm["first_losses"], trained["first_losses"], plan.precision)
+        outcome.unproven = outcome.unproven or unlike
 
 
 def _block(launcher: Launcher, children: Mapping[str, Child], outcome: Outcome) -> tuple[float, Window]:
@@ -163,20 +162,3 @@ def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
 
 # Part of a block that may still be unfinished when `wait` returns; reading losses twice jitters by about as much.
 _UNWAITED = 0.25
-
-# Largest relative difference between one program's own losses over the first steps of two launches: kernel autotuning
-# and atomics change the order of summation, nothing else.
-_REPEATED_LOSS: Mapping[str, float] = {
-    "float64": 1e-9,
-    "float32": 1e-4,
-    "tf32": 1e-2,
-    "bfloat16": 5e-2,
-    "float16": 1e-2,
-}
-
-
-def _loss_difference(timed: list[float | None], trained: list[float | None], precision: str) -> str | None:
-    for step, (a, b) in enumerate(zip(timed, trained, strict=True), start=1):
-        if a is None or b is None or abs(a - b) > _REPEATED_LOSS[precision] * max(abs(b), 1e-6):
-            return f"the loss at step {step} of a timed round is {a}, in the training run it is {b}"
-    return None

@@ -154,17 +154,18 @@ class Worker:
         """Train from weights moved by a relative `roundoff`, if at all, and return the loss of every step."""
         return training.losses(self._open_session, self._spec, self._train, roundoff, generation)
 
-    def record(self, spec: dict[str, Any], steps: int, path: str) -> list[str]:
+    def record(self, spec: dict[str, Any], steps: int, path: str, pool: int | None = None) -> list[str]:
         """Record the certificate's arrays of `spec`, a file for each part of them in the folder `path`.
 
-        Returns their names in execution order; `compare.records.Record` reads them.
+        `pool` is that of `recording.record`. Returns their names in execution order; `compare.records.Record` reads
+        them.
         """
 
         def keep(part: str, arrays: Arrays) -> None:
             records.save(arrays, Path(path, part))
 
         with heap.kept():
-            return recording.record(self._backend, RunSpec(**spec), steps, keep)
+            return recording.record(self._backend, RunSpec(**spec), steps, keep, pool)
 
     def noise(self, spec: dict[str, Any], steps: int, perturbations: list[Perturbation]) -> list[dict[str, float]]:
         """Return for each perturbation how far it moves every tensor, in the precision of `spec`."""

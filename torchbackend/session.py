@@ -86,7 +86,6 @@ class TorchSession:
             image = workload.model.resized(spec.image_size).image
             images, _ = self._input.placed(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
             own.refuse_views(workload.model, lambda: self._step.layer_outputs(images))
-        self._steps = 0
         self._losses: deque[torch.Tensor] = deque(maxlen=KEPT_LOSSES)
 
     @property
@@ -102,7 +101,6 @@ class TorchSession:
         """See `compare.interface.Session`."""
         layout.assign(self._leaves, arrays)
         self._step.reset()
-        self._steps = 0
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.interface.Session`."""
@@ -115,7 +113,6 @@ class TorchSession:
             while steps:
                 taken, losses = self._input.dispatch(steps)
                 self._losses.append(losses)
-                self._steps += taken
                 steps -= taken
 
     def wait(self) -> None:
@@ -141,7 +138,6 @@ class TorchSession:
             parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
             before = {leaf.name: leaf.tensor.detach().clone() for leaf in parameters}
             internals = self._step.inspected(*self._input.placed(batch))
-            self._steps += 1
         dtype, gradients = self._policy.parameter_dtype, internals["gradient"]
         outputs = activations.neutral(self._layers, internals["activation"])
         own.refuse_other_dtypes(outputs, self._policy)
@@ -166,7 +162,7 @@ class TorchSession:
             parameters={leaf.name: arrays[leaf.name] for leaf in self._leaves if leaf.is_parameter},
             buffers={leaf.name: arrays[leaf.name] for leaf in self._leaves if not leaf.is_parameter},
             optimizer=optim.export(self._step.update, self._leaves),
-            step=self._steps,
+            step=self._step.taken,
         )
 
     def alone(self, layer: str, inputs: Array, training: bool) -> Array:

@@ -40,13 +40,19 @@ class TrainingStep:
         self._layers, self._inputs = layers, inputs
         self._trained = parallel.wrapped(model, device, place)
         self._rule, self._smoothing, self._accumulate = rule, smoothing, accumulate
-        # The steps taken, counted where the optimizer reads its learning rate: what a captured step asks of Python, its
-        # graph would repeat forever.
-        self._clock = torch.zeros((), dtype=torch.float64, device=optim.rate_device(update))
+        # The steps taken, counted by the steps themselves: what a captured step asks of Python, its graph would repeat
+        # forever, and what Python counts says nothing of the graph.
+        where = device if knobs["graph-capture"] else optim.rate_device(update)
+        self._clock = torch.zeros((), dtype=torch.float64, device=where)
         self.scaling = precision.loss_scale(policy, device.type)
         self._forward = self._cast(tuning.compiled(self._objective, knobs))
         self._inspected_forward = self._cast(tuning.compiled(self._inspected_objective, knobs))
         self._evaluate = self._cast(self.model)  # nobody times it, and its operations are compiled already
+
+    @property
+    def taken(self) -> int:
+        """The steps taken since `reset`."""
+        return int(self._clock)
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train one step on images [N, C, H, W], labels [N] or [N, H, W]; return the loss."""
@@ -131,7 +137,7 @@ class TrainingStep:
     def _descend(self) -> None:
         if not self._rule.schedule.is_constant:
             optim.schedule(self.update, self._rule, self._clock)
-            self._clock += 1
+        self._clock += 1
         if self._rule.clip_norm is not None:
             self.scaling.unscale_(self.update)
             optim.clip(self.update, self._rule.clip_norm)

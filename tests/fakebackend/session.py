@@ -3,7 +3,7 @@
 Faults of the arithmetic: `wrong-gradient` (the kernel's by 1 + 1e-6), `nan-gradient`, `zero-gradient`, `wrong-shape`
 (of the recorded logits), `wrong-dtype` (of the recorded loss), `unsteady` (sums in another order each time), `skip`
 (every tenth step), `nan-loss` (after five steps), `never-wait` (queued work is never done), `late` (it is
-done only when its result is read), `settings` (reports another
+done only when its result is read), `unlike` (every process starts from weights of its own), `settings` (reports another
 compute dtype), `nan-setting` (a value that JSON cannot carry), `protocol` (says hello in another version).
 """
 
@@ -44,6 +44,8 @@ class FakeSession:
     def assign(self, arrays: Arrays) -> None:
         self._script.at("assign")
         self._parameters = {name: arrays[name].astype(self._dtype) for name in self.signature()}
+        if self._script.has("unlike"):
+            self._parameters["dense.kernel"] *= self._dtype.type(1 + 1e-2 * (os.getpid() % 97))
         self._queued = self._step = 0
 
     def feed(self, batches: Sequence[Batch]) -> None:

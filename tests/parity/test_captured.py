@@ -1,15 +1,19 @@
 """Captured steps of torch: what changes from step to step changes in device memory, for a graph asks no Python."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from compare import weights, workloads
+from compare.agreement import gates
+from compare.data import Dataset, store, synthetic
 from compare.interface import Refused, Session
 from compare.workloads import OptimizerSpec, Schedule
 from tests.parity import recorded_graph, twins
+from torchbackend import tuning
 
 SCHEDULE = Schedule("cosine", warmup=3, total=9)
 RULES = {
@@ -52,6 +56,39 @@ def test_captured_steps_are_those_that_python_takes(
         for kind in ("parameters", "buffers", "optimizer"):
             for name, array in getattr(wanted, kind).items():
                 np.testing.assert_allclose(getattr(found, kind)[name], array, rtol=0, atol=1e-13, err_msg=name)
+
+
+def test_a_graph_that_trains_nothing_has_taken_no_steps(monkeypatch: pytest.MonkeyPatch):
+    recorded_graph.pretend(monkeypatch)
+    knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": DISPATCH}
+    captured, pool = opened(monkeypatch, RULES["nesterov"], knobs=knobs), twins.batches("cifar-cnn", 4)
+    assert twins.trained(captured, pool, STEPS).export().step == STEPS
+    monkeypatch.setattr(recorded_graph.Graph, "replay", lambda graph: None)
+    captured.run(2 * DISPATCH)
+    assert captured.export().step == STEPS
+
+
+@pytest.mark.parametrize(("pool", "in_place"), [(DISPATCH, True), (None, False)])
+def test_a_certificate_judges_the_graph_that_reads_batches_as_the_timed_one(
+    pool: int | None, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    twins.narrow(monkeypatch)
+    recorded_graph.pretend(monkeypatch)
+    train, test = synthetic.make((7, 7, 3), classes=10, seed=1, train=40, test=8)
+    store.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
+    spec = twins.spec("torch", "cifar-cnn", data=str(tmp_path / "data.safetensors"))
+    knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": 24}
+    spec, one = replace(spec, knobs={**spec.knobs, **knobs}), tuning.Several._one
+
+    def on_the_first(several: Any, step: Any, index: int) -> Any:
+        if several._whole != in_place:
+            return one(several, step, index)
+        return step(several.images[0], several.labels[0])
+
+    right = twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, pool)
+    monkeypatch.setattr(tuning.Several, "_one", on_the_first)
+    errors = gates.errors(right, twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, pool))
+    assert {name for name, error in errors.items() if error > 1e-6} == {name for name in errors if "delta/" in name}
 
 
 def test_inspecting_counts_as_a_step_of_the_schedule(monkeypatch: pytest.MonkeyPatch):

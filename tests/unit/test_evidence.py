@@ -55,6 +55,24 @@ def test_noise_is_made_without_waiting_for_a_compiler(
     assert noise["rematerialisation"] is True
 
 
+@pytest.mark.parametrize(("dispatch", "pool"), [(8, 3), (24, 3), (6, None), (1, None)])
+def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: int, pool: int | None
+) -> None:
+    asked = list[Any]()
+
+    def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
+        asked.extend(each.arguments["pool"] for job in queues[0].jobs for each in job.commands if each.name == "record")
+
+    monkeypatch.setattr(jobs, "carry_out", look)
+    made = plan.make([f"jax:compiled+steps-per-dispatch={dispatch}", "torch"], out=tmp_path, workload="cifar-cnn")
+    assert len(made.dataset.train.labels) == 8 * made.batch_size
+    launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
+    store.save(made.dataset, launcher.dataset)
+    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
+    assert set(asked) == {pool}
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float32", "float64"])
 def test_kernels_are_searched_for_in_the_precision_that_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str

@@ -2,10 +2,12 @@
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from compare.measure import repeated
 from tests.unit.stage import Result, Stage, exit_code
 
 
@@ -147,6 +149,29 @@ def test_work_that_was_not_done_is_invalid_with_the_reason(stage: Stage, fault: 
     assert comparison["verdict"] == "INVALID"
     assert reason in comparison["reason"]
     assert exit_code(result) == 1
+
+
+def test_rounds_that_train_otherwise_than_the_training_run_are_unproven(stage: Stage) -> None:
+    result = stage.run(script={"other": {"fault": "unlike"}}, agreement=False)
+    assert result["contenders"][0]["unproven"] is None
+    assert result["contenders"][1]["unproven"].startswith("the loss at step 1 of a timed round is ")
+
+
+@pytest.mark.parametrize(
+    ("timed", "precision", "step"),
+    [
+        ((2.0, 1.5, 1.0), "float32", None),
+        ((2.0001, 1.5, 1.0), "float32", None),
+        ((2.001, 1.5, 1.0), "float32", 1),
+        ((2.001, 1.5, 1.0), "tf32", None),
+        ((2.0, 1.6, 1.12), "float32", None),
+        ((2.0, 2.0, 1.0), "float32", 2),
+        ((2.0, 1.5, None), "bfloat16", 3),
+    ],
+)
+def test_losses_of_two_launches(timed: Sequence[float | None], precision: str, step: int | None) -> None:
+    found = repeated.difference(timed, (2.0, 1.5, 1.0), precision)
+    assert (found is None) if step is None else (found or "").startswith(f"the loss at step {step} of a timed round")
 
 
 def test_a_value_that_json_cannot_carry_is_the_contenders_failure(stage: Stage) -> None:
