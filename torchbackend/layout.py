@@ -113,6 +113,13 @@ def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return whole
 
 
+def selected(batches: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    """Return one of batches [P, ...] in their own memory order, its number in a tensor [1]; the host does not wait."""
+    if batches.ndim != 5 or batches.is_contiguous():
+        return batches.index_select(0, position).squeeze(0)
+    return batches.movedim(2, -1).index_select(0, position).squeeze(0).movedim(-1, 1)
+
+
 def channels_last(activation: torch.Tensor) -> torch.Tensor:
     """Return an activation [N, C, H, W] as [N, H, W, C] (others unchanged)."""
     return activation.permute(0, 2, 3, 1) if activation.ndim == 4 else activation

@@ -10,6 +10,8 @@ from torch._dynamo import config as dynamo
 from torch._inductor import config as inductor
 from torch._inductor import cpu_vec_isa
 
+from torchbackend import layout
+
 _WARM_UP_STEPS = 3
 
 OneStep = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -89,6 +91,6 @@ class Several:
     def _one(self, step: OneStep, index: int) -> torch.Tensor:
         if self._whole:
             return step(self.images[index % len(self.labels)], self.labels[index % len(self.labels)])
-        images, labels = (pool.index_select(0, self._position).squeeze(0) for pool in (self.images, self.labels))
+        images, labels = (layout.selected(pool, self._position) for pool in (self.images, self.labels))
         self._position.add_(1).remainder_(len(self.labels))
         return step(images, labels)

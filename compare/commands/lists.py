@@ -40,7 +40,8 @@ def knobs() -> None:
             if tuning == name:
                 typer.echo(f"  {backend:5}  {_written(settings)}")
     for (backend, device, workload), (settings, evidence) in TUNED.items():
-        typer.echo(f"  {backend:5}  {device}, {workload}: {_written(settings)} (measured: {evidence})")
+        measured = f"measured: {evidence}" if evidence else "not measured"
+        typer.echo(f"  {backend:5}  {device}, {workload}: {_written(settings)} ({measured})")
 
 
 def _written(settings: Mapping[str, Value]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from compare import weights, workloads
 from compare.agreement import gates
@@ -13,7 +14,7 @@ from compare.data import Dataset, store, synthetic
 from compare.interface import Refused, Session
 from compare.workloads import OptimizerSpec, Schedule
 from tests.parity import recorded_graph, twins
-from torchbackend import tuning
+from torchbackend import layout, tuning
 
 SCHEDULE = Schedule("cosine", warmup=3, total=9)
 RULES = {
@@ -56,6 +57,26 @@ def test_captured_steps_are_those_that_python_takes(
         for kind in ("parameters", "buffers", "optimizer"):
             for name, array in getattr(wanted, kind).items():
                 np.testing.assert_allclose(getattr(found, kind)[name], array, rtol=0, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize("count", [4, 3], ids=["in place", "copied"])
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_a_captured_step_gets_batches_in_the_memory_order_of_its_model(
+    last: bool, count: int, monkeypatch: pytest.MonkeyPatch
+):
+    recorded_graph.pretend(monkeypatch)
+    steps = list[tuple[torch.Tensor, torch.Tensor]]()
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        steps.append((images.clone(), labels.clone()))
+        return labels.sum()
+
+    order = torch.channels_last if last else torch.contiguous_format
+    pool = [torch.full((2, 3, 5, 7), float(index)).contiguous(memory_format=order) for index in range(4)]
+    labels = torch.arange(4).repeat_interleave(2).reshape(4, 2)
+    tuning.Several(step, lambda: lambda: None, layout.stacked(pool), labels, count)
+    assert all(images.is_contiguous(memory_format=order) for images, _ in steps)
+    assert all((images == given[0]).all() for images, given in steps)
 
 
 def test_a_graph_that_trains_nothing_has_taken_no_steps(monkeypatch: pytest.MonkeyPatch):
