@@ -16,13 +16,15 @@ from statistics import median
 from compare import statistics
 
 PLAIN: Mapping[str, Sequence[Sequence[str]]] = {
-    "torch": (("--mode", "compile"), ("--mode", "graph")),
-    "jax": (("--scan", "1"), ("--scan", "50")),
+    "torch": (("--mode", "compile"), ("--mode", "reduce-overhead"), ("--mode", "graph")),
+    "jax": (("--scan", "1"), ("--scan", "50"), ("--scan", "50", "--command-buffers")),
 }
 ON_A_CPU: Mapping[str, Sequence[Sequence[str]]] = {
-    "torch": (("--mode", "eager", "--device", "cpu"), ("--mode", "compile", "--device", "cpu")),
+    "torch": (("--mode", "eager"), ("--mode", "compile")),
     "jax": (("--scan", "1"),),
 }
+# JAX's loop takes the device that is there.
+PLACED: Mapping[str, Sequence[str]] = {"torch": ("--device",), "jax": ()}
 
 
 def milliseconds(command: Sequence[str]) -> float:
@@ -41,7 +43,8 @@ def commands(backend: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
     ours = f"{backend}:tuned"
     found = {ours: ["-m", "benchmarks.levers", "--backend", backend, *shape, "--device", wanted.device]}
     for options in (PLAIN if wanted.device == "cuda" else ON_A_CPU)[backend]:
-        found[f"plain {backend}, {' '.join(options[:2])}"] = [f"benchmarks/plain_{backend}.py", *shape, *options]
+        device = [word for option in PLACED[backend] for word in (option, wanted.device)]
+        found[f"plain {backend}, {' '.join(options)}"] = [f"benchmarks/plain_{backend}.py", *shape, *device, *options]
     return found
 
 

@@ -9,6 +9,7 @@ device; blocks of 10 steps (of one scan where --scan is larger), median of 30.
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -69,8 +70,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=tuple(SIZES), default="cifar-cnn")
     parser.add_argument("--scan", type=int, default=1, help="steps in one jax.lax.scan")
+    parser.add_argument(
+        "--command-buffers", action="store_true", help="CUDA graphs with convolutions and loops in them"
+    )
     parser.add_argument("--batch-size", type=int)
     wanted = parser.parse_args()
+    captured = ", command buffers with convolutions" if wanted.command_buffers else ""
+    if captured:  # XLA reads it when it first looks for devices
+        os.environ["XLA_FLAGS"] = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE"
     batch, size, classes = SIZES[wanted.workload]
     batch = wanted.batch_size or batch
 
@@ -118,7 +125,7 @@ def main() -> None:
         jax.block_until_ready(state)
         seconds.append((time.perf_counter() - start) / (calls * wanted.scan))
     figures = {
-        "loop": f"plain flax, {'jit' if wanted.scan == 1 else f'scan of {wanted.scan}'}",
+        "loop": f"plain flax, {'jit' if wanted.scan == 1 else f'scan of {wanted.scan}'}{captured}",
         "workload": wanted.workload,
         "batch_size": batch,
         "milliseconds": round(1e3 * median(seconds), 4),

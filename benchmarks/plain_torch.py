@@ -8,6 +8,7 @@ channels_last, fused SGD with Nesterov momentum, data resident on the device; bl
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from statistics import median
@@ -34,7 +35,10 @@ def cifar_net() -> nn.Module:
 def network(workload: str) -> nn.Module:
     if workload == "cifar-cnn":
         return cifar_net()
-    from torchvision.models import resnet50  # type: ignore[import-not-found] -- not one of samestep's packages
+    try:
+        from torchvision.models import resnet50  # type: ignore[import-not-found] -- not one of samestep's packages
+    except ImportError:
+        sys.exit("--workload resnet50 is torchvision's model, which is not installed; allowed here: cifar-cnn")
 
     return resnet50()
 
