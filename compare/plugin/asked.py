@@ -32,6 +32,9 @@ class Settings(TypedDict, total=False):
     seed: int
     margin: float
     data: str | Path
+    accumulate: int
+    devices: int
+    batch_norm: str
     agreement: bool
     deterministic: bool
     design: str

@@ -1,12 +1,13 @@
 """samestep from Python: the same run, result file and refusals as of the command line."""
 
+import inspect
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 import compare
-from compare import conduct, results
+from compare import conduct, plan, results
 from compare.interface import Refused
 from compare.plan import Plan
 from compare.plugin import asked
@@ -69,3 +70,18 @@ def test_a_test_may_ask_for_a_pair():
     )
     assert one.slug.startswith("e-f-")
     assert one.key != other.key
+
+
+def test_a_test_may_say_all_that_the_command_line_may() -> None:
+    of_plans = {"texts": "contenders", "data_folder": "data"}
+    inner = {"out", "communication", "dataset", "least_contenders", "fleet"}
+    plans = {of_plans.get(name, name) for name in inspect.signature(plan.make).parameters} - inner
+    assert set(asked.Settings.__annotations__) | {"workload"} == plans | {"check"}
+
+
+def test_a_test_may_split_batches_over_devices(tmp_path: Path) -> None:
+    ways = {"contenders": ["jax:pmap", "torch:ddp"], "device": "cpu"}
+    made = asked.merged({**ways, "devices": 2, "batch_norm": "local"}).plan(tmp_path)
+    assert (made.devices, made.batch_norm) == (2, "local")
+    with pytest.raises(Refused, match="batch_norm other is not allowed; allowed: sync, local"):
+        asked.merged({**ways, "batch_norm": "other"}).plan(tmp_path)
