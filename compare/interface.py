@@ -169,7 +169,7 @@ class Kernel(NamedTuple):
 
 
 class Session(Protocol):
-    """One model in training on one device. Calls are made from one thread, in any order after `assign` and `feed`."""
+    """One model in training. Calls are made from one thread, in any order after `assign` and `feed`."""
 
     @property
     def steps_per_dispatch(self) -> int:

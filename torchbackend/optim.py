@@ -16,7 +16,7 @@ def build(
 ) -> torch.optim.Optimizer:
     """Return the update rule of a workload over a model's parameters.
 
-    `fused` updates all parameters in one kernel (None leaves torch's own choice); `capturable` keeps what changes from
+    `fused` updates all parameters in one kernel; `capturable` keeps what changes from
     step to step on the device, as a CUDA graph needs it: Adam's step count, and a learning rate that has a schedule.
 
     Raises:

@@ -23,7 +23,7 @@ _UNSIGNED_BYTE = 8
 
 
 def load(folder: Path) -> tuple[Batch, Batch]:
-    """Return the training and the test set: images [N, 28, 28, 1] in [0, 1] (bytes / 255), labels 0 to 9.
+    """Return the training and the test set: images [N, 28, 28, 1] as bytes that mean 0 to 1, labels 0 to 9.
 
     Raises:
         Refused: a file is missing, unreadable, damaged or not MNIST; the message names it, and the byte offset.

@@ -16,8 +16,6 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 ATTEMPTS = 10
 TEST_PART = 224 / 256
 
-Box = tuple[float, float, float, float]
-
 
 def read(path: Path) -> Image.Image:
     """Return the image [H, W] of a JPEG or PNG file (by content, not by name) as 8-bit RGB.

@@ -1,1 +1,1 @@
-"""What is measured and how: order and length of blocks, memory, telemetry, energy, load, and which rounds are void."""
+"""What is measured and how: blocks, memory, energy, communication, the machine's state; and faults planted to prove it."""
