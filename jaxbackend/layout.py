@@ -25,26 +25,20 @@ class Leaf:
         name: the neutral name.
         shape: the neutral shape.
         turned: a transposed convolution's kernel [H, W, inputs, outputs], turned round in its plane.
-        flattened: of a dense kernel whose inputs are flattened channels first: the number of channels.
     """
 
     name: str
     shape: tuple[int, ...]
     turned: bool = False
-    flattened: int | None = None
 
     def neutral(self, array: Any) -> Any:
         """Return the variable's array, NumPy's or JAX's, in neutral layout."""
         if self.turned:
             array = array[::-1, ::-1].swapaxes(2, 3)
-        if self.flattened is not None:
-            array = array.reshape(self.flattened, -1, array.shape[-1]).swapaxes(0, 1)
         return array.reshape(self.shape)
 
     def own(self, array: Any, shape: tuple[int, ...]) -> Any:
         """Return a neutral array in the variable's own layout and shape: the inverse of `neutral`."""
-        if self.flattened is not None:
-            array = array.reshape(-1, self.flattened, shape[-1]).swapaxes(0, 1)
         if self.turned:
             array = array[::-1, ::-1].swapaxes(2, 3)
         return array.reshape(shape)

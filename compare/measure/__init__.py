@@ -1,1 +1,1 @@
-"""What is measured and how: blocks, memory, energy, communication, the machine's state; and faults planted to prove it."""
+"""What is measured and how: blocks, memory, energy, communication, the machine's state; faults planted to prove it."""

@@ -37,21 +37,19 @@ class Adopted:
         self.signature = {each.name: each.shape for each in table.variables}
         self._images = jax.ShapeDtypeStruct((2, *image), policy.parameter_dtype)
         self._own = {neutral: own for own, neutral in table.layers.items()}
-        kernels = (each for each in table.variables if each.flattened is not None)
-        self._flattened = {each.name.rpartition(".")[0]: each.flattened for each in kernels}
         self._calls: dict[bool, dict[str, Call]] = {}
         self._check_dtypes(policy)
         self.leaves: Leaves | None = self._crossing()
 
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """See `jaxbackend.functional.Functional`."""
-        recorder = _Recorder(self._table.layers, self._flattened)
+        recorder = _Recorder(self._table.layers, inputs=True)
         logits, buffers = self._model.run(parameters, buffers, images, training=True, around=recorder)
         return logits, buffers, recorder.found
 
     def evaluate(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Outputs]:
         """See `jaxbackend.functional.Functional`."""
-        recorder = _Recorder(self._table.layers, None)
+        recorder = _Recorder(self._table.layers, inputs=False)
         logits, _ = self._model.run(parameters, buffers, images, training=False, around=recorder)
         return logits, recorder.found
 
@@ -63,7 +61,6 @@ class Adopted:
             raise Refused(f"{self._reference}: there is no layer {layer!r}; allowed: {', '.join(self._own)}")
         if any(isinstance(each, jax.Array) for each in jax.tree.leaves((call.inputs, dict(call.options)))):
             raise Refused(f"{self._reference}: {path} takes more than one array and cannot be run alone")
-        inputs = _channels_first(inputs, self._flattened.get(layer))
         return guarded(
             lambda: self._model.alone(path, call, parameters, buffers, inputs, training=training), self._reference
         )
@@ -97,7 +94,7 @@ class Adopted:
                 crossing = crossings.pop(self._model.own_name(path, is_parameter), None)
                 if crossing is not None:
                     turned = spelt(path[:-1]) in seen and roles.turned(seen[spelt(path[:-1])].module, path[-1])
-                    found[path] = Leaf(crossing.name, crossing.shape, turned, crossing.flattened)
+                    found[path] = Leaf(crossing.name, crossing.shape, turned)
         if crossings:
             missing = next(iter(crossings))
             raise Refused(
@@ -125,13 +122,13 @@ class Adopted:
 
 
 class _Recorder:
-    """Stands for the calls of layers (`jaxbackend.activations.Around`) and keeps inputs and outputs of named ones.
+    """Stands for the calls of layers (`jaxbackend.activations.Around`).
 
-    `flattened` gives the channels of dense layers that get them first; None: inputs are not kept.
+    Keeps the outputs of named ones, and their `inputs` if asked.
     """
 
-    def __init__(self, layers: Mapping[str, str], flattened: Mapping[str, int | None] | None) -> None:
-        self._layers, self._flattened = layers, flattened
+    def __init__(self, layers: Mapping[str, str], *, inputs: bool) -> None:
+        self._layers, self._inputs = layers, inputs
         self._seen: dict[str, int] = {}
         self.found: OrderedDict[str, jax.Array] = (
             OrderedDict()
@@ -146,21 +143,9 @@ class _Recorder:
         if name is None:
             return call(*inputs, **options)
         name = name if self._seen[path] == 1 else f"{name}#{self._seen[path]}"
-        if self._flattened is not None and inputs and isinstance(inputs[0], jax.Array):
-            self.found[f"{name}.input"] = _channels_last(inputs[0], self._flattened.get(name.partition("#")[0]))
+        if self._inputs and inputs and isinstance(inputs[0], jax.Array):
+            self.found[f"{name}.input"] = inputs[0]
         result = call(*inputs, **options)
         if isinstance(result, jax.Array):
             self.found[name] = result
         return result
-
-
-def _channels_last(inputs: jax.Array, channels: int | None) -> jax.Array:
-    if channels is None:
-        return inputs
-    return inputs.reshape(len(inputs), channels, -1).swapaxes(1, 2).reshape(inputs.shape)
-
-
-def _channels_first(inputs: jax.Array, channels: int | None) -> jax.Array:
-    if channels is None:
-        return inputs
-    return inputs.reshape(len(inputs), -1, channels).swapaxes(1, 2).reshape(inputs.shape)

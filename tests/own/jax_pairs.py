@@ -34,8 +34,8 @@ def layers(factory: str, **arguments: Any) -> dict[str, Layer]:
     return {layer.path: layer for layer in traced(model(factory, **arguments)).layers}
 
 
-def named(spec: ModelSpec, flattened: Mapping[str, int] | None = None) -> ModelSpec:
-    """Return the model with neutral names: dotted paths in lower case, `flattened` by own path."""
+def named(spec: ModelSpec) -> ModelSpec:
+    """Return the model with neutral names: dotted paths in lower case."""
     found = traced(spec)
     paths = {layer.path: layer.path.lower().replace("/", ".") for layer in found.layers if layer.variables}
     variables = tuple(
@@ -43,7 +43,7 @@ def named(spec: ModelSpec, flattened: Mapping[str, int] | None = None) -> ModelS
             own=each.own,
             name=f"{paths[layer.path]}.{each.own.rpartition('/')[2] if layer.role == 'parameters' else each.role}",
             shape=each.shape,
-            flattened=(flattened or {}).get(layer.path) if each.role == "kernel" else None,
+            flattened=None,
             is_parameter=each.is_parameter,
         )
         for layer in found.layers
