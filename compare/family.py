@@ -1,6 +1,7 @@
 """Processes that end together: one that is started with its whole family, how it ended, and what it does alone."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -9,6 +10,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+OUT_OF_MEMORY = errno.ENOMEM
+"""The exit code of a process that ends because memory ran out, the machine's or a device's."""
 
 _PARENT_POLL_SECONDS = 0.5
 _GRACE_SECONDS = 2.0
@@ -31,7 +35,7 @@ class Started:
     def __init__(
         self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, descriptors: Sequence[int] = ()
     ) -> None:
-        self._log, self._kills_before = log, _kernel_kills()
+        self._log, self._kills_before = log, kernel_kills()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
@@ -68,17 +72,28 @@ class Started:
             code = self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             return None
-        if code == -signal.SIGKILL and _kernel_kills() > self._kills_before:
-            return "oom", "killed by the kernel because memory ran out"
-        if code < 0:
-            return "crash", f"killed by signal {-code} ({signal.Signals(-code).name})"
-        return "crash", f"ended with exit code {code}; last output: {self._last_line()}"
+        status, reason = ending(code, self._kills_before)
+        return status, reason if code < 0 else f"{reason}; last output: {self._last_line()}"
 
     def _last_line(self) -> str:
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
             lines = log.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else "nothing"
+
+
+def ending(code: int, kills_before: int) -> tuple[str, str]:
+    """Return what an exit code, negative for a signal, tells of a process's end: a contender's status and a reason.
+
+    `kills_before` is what `kernel_kills` was when the process started.
+    """
+    if code == -signal.SIGKILL and kernel_kills() > kills_before:
+        return "oom", "killed by the kernel because memory ran out"
+    if code < 0:
+        return "crash", f"killed by signal {-code} ({signal.Signals(-code).name})"
+    return (
+        ("oom", "ended because memory ran out") if code == OUT_OF_MEMORY else ("crash", f"ended with exit code {code}")
+    )
 
 
 def end_with_parent(parent: int) -> None:
@@ -103,7 +118,7 @@ def end() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def _kernel_kills() -> int:
+def kernel_kills() -> int:
     """Return how often this machine's kernel has killed a process for memory, 0 where it does not say (Linux only)."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import psutil
 
+from compare import family
 from compare.interface import Refused, RunSpec, Session, first_line
 from compare.protocol import Message
 
@@ -103,3 +104,8 @@ def last_words(out_of_memory: Callable[[BaseException], bool], error: Exception)
         return {"status": "refused", "reason": first_line(error)}
     status = "oom" if isinstance(error, MemoryError) or out_of_memory(error) else "crash"
     return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}
+
+
+def exit_code(words: Message) -> int:
+    """Return the exit code of a process that ends with these `last_words`, its own or another's."""
+    return family.OUT_OF_MEMORY if words["status"] == "oom" else 1

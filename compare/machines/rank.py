@@ -13,7 +13,7 @@ from typing import Any
 from compare import family
 from compare.interface import Arrays, Memory, Session
 from compare.machines import wire
-from compare.machines.crew import Crew, Place, interface_of, last_words
+from compare.machines.crew import Crew, Place, exit_code, interface_of, last_words
 from compare.machines.launched import TOKEN
 from compare.machines.wire import Wire
 from compare.protocol import Message
@@ -62,9 +62,11 @@ def _answer(first: Wire, value: Any) -> None:
 
 def _end(kind: Crew, first: Wire, error: Exception) -> None:
     """End this process, whatever its other threads do: the others wait for it in an exchange."""
-    if not isinstance(error, EOFError):
-        traceback.print_exception(error)
-        with contextlib.suppress(OSError):
-            first.send(last_words(kind.out_of_memory, error))
-        sys.stderr.flush()
-    os._exit(1)
+    if isinstance(error, EOFError):
+        os._exit(1)
+    traceback.print_exception(error)
+    words = last_words(kind.out_of_memory, error)
+    with contextlib.suppress(OSError):
+        first.send(words)
+    sys.stderr.flush()
+    os._exit(exit_code(words))

@@ -29,6 +29,7 @@ Ended = Callable[[Exception], None]
 
 _WORDS_LAST_SECONDS = 5.0
 _POLL_SECONDS = 0.5
+_HUNG_UP: Message = {"status": "crash", "reason": "has hung up"}
 
 
 class Ranks:
@@ -49,7 +50,7 @@ class Ranks:
         self._session: Session | None = None
         self._wires: dict[int, Wire] = {}
         self._answers: queue.SimpleQueue[tuple[int, Message, Arrays]] = queue.SimpleQueue()
-        self._words: dict[int, str] = {}
+        self._words: dict[int, Message] = {}
         listener, token = _meeting()
         self._locals = self._started(here, listener.getsockname()[1], token)
         self._gather(listener, token)
@@ -108,14 +109,15 @@ class Ranks:
         return [found.get(rank) for rank in range(1, self.count)]
 
     def _value(self, rank: int, message: Message, arrays: Arrays) -> Any:
-        who = f"rank {rank} of {self.count}"
         if "value" in message:
             return wire.unpacked(message["value"], arrays)
-        if "ended" in message:
+        if message == _HUNG_UP:
             time.sleep(_WORDS_LAST_SECONDS)  # what watches it from outside may know more
-            raise RuntimeError(f"{who} has ended")
-        error = {"oom": MemoryError, "refused": Refused}.get(str(message.get("status")), RuntimeError)
-        raise error(f"{who}: {message.get('reason')}")
+        raise self._error(rank, message)
+
+    def _error(self, rank: int, message: Message) -> Exception:
+        kind = {"oom": MemoryError, "refused": Refused}.get(str(message.get("status")), RuntimeError)
+        return kind(f"rank {rank} of {self.count}: {message.get('reason')}")
 
     def _started(self, here: int, port: int, token: str) -> dict[int, "subprocess.Popen[bytes]"]:
         return {
@@ -151,12 +153,13 @@ class Ranks:
     @staticmethod
     def _watch(process: "subprocess.Popen[bytes]", ended: Ended) -> None:
         process.wait()
+        time.sleep(_WORDS_LAST_SECONDS)  # its last words are read first
         ended(EOFError())
 
     def _received(self, rank: int) -> wire.Received:
         def put(message: Message, arrays: Arrays) -> None:
             if "reason" in message:
-                self._words[rank] = str(message["reason"])
+                self._words[rank] = message
             self._answers.put((rank, message, arrays))
 
         return put
@@ -164,13 +167,13 @@ class Ranks:
     def _ended(self, rank: int) -> Ended:
         def end(error: Exception) -> None:
             """End this process, which may be waiting for that one in an exchange, once there was time to say why."""
-            told = {"ended": True} if isinstance(error, EOFError) else crew.last_words(self._crew.out_of_memory, error)
+            told = _HUNG_UP if isinstance(error, EOFError) else crew.last_words(self._crew.out_of_memory, error)
             self._answers.put((rank, told, {}))
             time.sleep(2 * _WORDS_LAST_SECONDS)
-            words = f": {self._words[rank]}" if rank in self._words else ""
-            sys.stderr.write(f"rank {rank} of {self.count} ended{words}\n")
+            words = self._words.get(rank, told)
+            sys.stderr.write(f"{self._error(rank, words)}\n")
             sys.stderr.flush()
-            os._exit(1)
+            os._exit(crew.exit_code(words))
 
         return end
 

@@ -1,0 +1,84 @@
+"""A backend in two processes, of which the second ends in its first step.
+
+The variable SAMESTEP_CREW holds JSON: `second`, how it ends (`out of memory`, `exit`, `kill`, or `kernel` where the
+kernel kills it because memory ran out), `first`, what the first does in that step (`wait` in an exchange, `fail` in it,
+or `end` it without one), and `folder`, where the kernel counts.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare import family, worker
+from compare.interface import Arrays, Batch, RunSpec
+from compare.machines import ranks
+from compare.machines.crew import Crew, Place
+from compare.machines.ranks import Ranks
+from compare.machines.replicas import Replicas
+
+SCRIPT = json.loads(os.environ["SAMESTEP_CREW"])
+KILLS = Path(SCRIPT["folder"]) / "oom_kill"
+PACKAGE = "tests.fakebackend.crew"
+
+
+class CrewSession:
+    steps_per_dispatch = 1
+
+    def __init__(self, spec: RunSpec, place: Place | None) -> None:
+        assert place is not None
+        self._rank = place.rank
+
+    def signature(self) -> dict[str, tuple[int, ...]]:
+        return {"dense.kernel": (2, 2)}
+
+    def assign(self, arrays: Arrays) -> None: ...
+
+    def feed(self, batches: Sequence[Batch]) -> None: ...
+
+    def run(self, steps: int) -> None:
+        if self._rank:
+            _end(SCRIPT["second"])
+        elif SCRIPT["first"] == "wait":
+            time.sleep(60)
+        elif SCRIPT["first"] == "fail":
+            time.sleep(0.1)  # the exchange fails once the other has ended
+            raise ConnectionError("closed by peer")
+
+    def wait(self) -> None: ...
+
+
+class CrewBackend:
+    name = "crew"
+
+    def versions(self) -> dict[str, str]:
+        return {"crew": "1"}
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError)
+
+    def open(self, spec: RunSpec) -> Any:
+        return Replicas(spec, Ranks(CREW, 2, "cpu"), lockstep=False)
+
+
+def _end(how: str) -> None:
+    if how == "out of memory":
+        raise MemoryError("no more of it")
+    if how == "exit":
+        os._exit(7)
+    if how == "kernel":
+        KILLS.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+BACKEND: Any = CrewBackend()
+SESSION: Any = CrewSession
+CREW = Crew(PACKAGE, BACKEND.versions, lambda *_: None, SESSION, BACKEND.out_of_memory)
+
+if __name__ == "__main__":
+    family.kernel_kills = lambda: int(KILLS.exists())
+    ranks._WORDS_LAST_SECONDS = 0.3
+    worker.serve(BACKEND, crew=CREW)
