@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from compare import family
 from compare.interface import Arrays, Refused, RunSpec, Session
 from compare.machines import crew, wire
 from compare.machines.crew import MEETING, Crew, Place
@@ -52,6 +53,7 @@ class Ranks:
         self._answers: queue.SimpleQueue[tuple[int, Message, Arrays]] = queue.SimpleQueue()
         self._words: dict[int, Message] = {}
         listener, token = _meeting()
+        self._kills_before = family.kernel_kills()
         self._locals = self._started(here, listener.getsockname()[1], token)
         self._gather(listener, token)
         place = Place(0, self.count, here, interface=_interface(self._wires, here))
@@ -134,7 +136,7 @@ class Ranks:
         while len(self._wires) < self.count - 1:
             for rank, process in self._locals.items():
                 if rank not in self._wires and process.poll() is not None:
-                    raise RuntimeError(f"rank {rank} of {self.count} ended with exit code {process.returncode}")
+                    raise self._error(rank, self._left(process))
             came = wire.accepted(listener, token, _POLL_SECONDS)
             if came is not None:
                 hello, _ = came.receive()
@@ -150,8 +152,17 @@ class Ranks:
         for rank, process in self._locals.items():
             threading.Thread(target=self._watch, args=(process, self._ended(rank)), daemon=True).start()
 
+    def _left(self, process: "subprocess.Popen[bytes]") -> Message:
+        """Return how a process of this machine has ended, which is about to."""
+        try:
+            code = process.wait(_WORDS_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            return _HUNG_UP
+        return dict(zip(("status", "reason"), family.ending(code, self._kills_before), strict=True))
+
     @staticmethod
     def _watch(process: "subprocess.Popen[bytes]", ended: Ended) -> None:
+        """See the end of a process whose connection another, forked from it, still holds open."""
         process.wait()
         time.sleep(_WORDS_LAST_SECONDS)  # its last words are read first
         ended(EOFError())
@@ -167,7 +178,10 @@ class Ranks:
     def _ended(self, rank: int) -> Ended:
         def end(error: Exception) -> None:
             """End this process, which may be waiting for that one in an exchange, once there was time to say why."""
-            told = _HUNG_UP if isinstance(error, EOFError) else crew.last_words(self._crew.out_of_memory, error)
+            if not isinstance(error, EOFError):
+                told = crew.last_words(self._crew.out_of_memory, error)
+            else:
+                told = self._left(self._locals[rank]) if rank in self._locals else _HUNG_UP
             self._answers.put((rank, told, {}))
             time.sleep(2 * _WORDS_LAST_SECONDS)
             words = self._words.get(rank, told)

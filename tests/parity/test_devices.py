@@ -75,7 +75,10 @@ def test_devices_that_are_not_there_are_refused_by_name(recorder: Recorder):
 
 @pytest.mark.parametrize(
     ("signal", "deadline", "status", "reason"),
-    [("SIGKILL", 60, "crash", r"rank 1 of 2|closed"), ("SIGSTOP", 5, "timeout", "deadline of 5 s")],
+    [
+        ("SIGKILL", 60, "crash", r"rank 1 of 2: killed by signal 9 \(SIGKILL\)"),
+        ("SIGSTOP", 5, "timeout", "deadline of 5 s"),
+    ],
 )
 def test_a_rank_that_dies_or_hangs_ends_its_contender_with_all_its_processes(
     recorder: Recorder, signal: str, deadline: float, status: str, reason: str

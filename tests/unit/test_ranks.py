@@ -67,6 +67,9 @@ def contender(tmp_path: Path) -> Generator[Contender]:
     ("second", "status", "said"),
     [
         ("out of memory", "oom", "rank 1 of 2: MemoryError: no more of it"),
+        ("kernel", "oom", "rank 1 of 2: killed by the kernel because memory ran out"),
+        ("kill", "crash", "rank 1 of 2: killed by signal 9 (SIGKILL)"),
+        ("exit", "crash", "rank 1 of 2: ended with exit code 7"),
     ],
 )
 def test_a_contender_ends_as_the_process_that_ended_did(
