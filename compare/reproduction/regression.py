@@ -33,6 +33,8 @@ STEP_TIME, AGREEMENT, STATUS = "step time", "agreement", "status"
 MEMORY = ("live_peak_bytes", "pool_peak_bytes", "static_bytes")
 
 _SAME_WORK = ("workload", "image", "precision", "batch_size", "device", "deterministic")
+_ALSO: Object = {"accumulate": 1, "devices": 1, "machines": 1, "batch_norm": "sync"}
+"""What older results do not say, with what it then was."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Change:
 def unlike(old: Object, new: Object) -> list[str]:
     """Return in what two results are not of the same work on the same kind of device, in words."""
     pairs = {key: (old["spec"][key], new["spec"][key]) for key in _SAME_WORK}
-    pairs["accumulate"] = old["spec"].get("accumulate", 1), new["spec"].get("accumulate", 1)
+    pairs |= {key: (old["spec"].get(key, other), new["spec"].get(key, other)) for key, other in _ALSO.items()}
     a, b = (device_name(each["environment"], each["spec"]["device"]) for each in (old, new))
     pairs["device's name"] = a, b
     return [f"{key} is {a} against {b}" for key, (a, b) in pairs.items() if a != b]

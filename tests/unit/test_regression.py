@@ -200,3 +200,15 @@ def test_a_threshold_is_a_percentage_or_a_fraction(text: str, value: float) -> N
 def test_what_is_no_threshold_is_refused(text: str) -> None:
     with pytest.raises(Refused, match=r"allowed: 3% or 0\.03"):
         fraction(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "since"),
+    [("accumulate", 2, 1), ("devices", 2, 1), ("machines", 2, 1), ("batch_norm", "local", "sync")],
+)
+def test_results_of_other_devices_are_not_of_the_same_work(key: str, value: Any, since: Any) -> None:
+    one, other, said = make_result(), make_result(spec={key: value}), make_result(spec={key: since})
+    one["spec"].pop(key, None)  # as an older samestep wrote it
+    assert regression.unlike(one, other) == [f"{key} is {since} against {value}"]
+    assert regression.unlike(other, one) == [f"{key} is {value} against {since}"]
+    assert regression.unlike(one, said) == regression.unlike(other, other) == []
