@@ -20,6 +20,7 @@ def heading(result: Mapping[str, Any]) -> str:
     rounds = f"{counted(spec['rounds'], 'round')}, " if spec["rounds"] else ""
     parts = spec.get("accumulate", 1)
     batch = f"batch {spec['batch_size']}" + (f" in {parts} micro-batches" if parts > 1 else "")
+    batch += over_devices(result)
     allowed = spec.get("pair", {}).get("allowed", ())
     accepted = f" (accepted differences: {', '.join(allowed)})" if allowed else ""
     return (
@@ -77,7 +78,24 @@ def basis(results: Sequence[Mapping[str, Any]]) -> str:
 def setting(result: Mapping[str, Any]) -> str:
     """Return what was trained, on what."""
     spec = result["spec"]
-    return f"{spec['workload']} in {spec['precision']}, batch {spec['batch_size']}, on {device(result)}"
+    batch = f"batch {spec['batch_size']}{over_devices(result)}"
+    return f"{spec['workload']} in {spec['precision']}, {batch}, on {device(result)}"
+
+
+def over_devices(result: Mapping[str, Any], *, who: bool = True) -> str:
+    """Return over how many devices batches were split, to follow the batch; empty where they were not.
+
+    `who` adds the contenders that took whole batches on one device, as far as they came.
+    """
+    spec = result["spec"]
+    count, machines = spec.get("devices", 1), spec.get("machines", 1)
+    if count == 1:
+        return ""
+    told = [each for each in result["contenders"] if each["settings"]]
+    alone = [each["name"] for each in told if each["settings"].get("devices") == 1]
+    but = f" ({', '.join(alone)}: 1 device)" if who and alone else ""
+    where = f" of {machines} machines" if machines > 1 else ""
+    return f" over {count} devices{where}{but}, batch norm {spec.get('batch_norm', 'sync')}"
 
 
 def replication(result: Mapping[str, Any]) -> str:

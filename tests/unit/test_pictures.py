@@ -74,10 +74,15 @@ def test_a_ratio_beyond_all_bounds_is_drawn_as_an_arrow() -> None:
 
 
 def test_several_results_share_one_ratio_picture() -> None:
-    found = [stored.result("faster"), make_result(spec={"workload": "cifar-cnn", "precision": "bfloat16"})]
+    found = [
+        stored.result("faster"),
+        make_result(spec={"workload": "cifar-cnn", "precision": "bfloat16"}),
+        make_result(spec={"devices": 2}),
+    ]
     texts = _texts(ratios.picture(found))
     assert "digits-cnn float32: jax / torch:stock" in texts
     assert "cifar-cnn bfloat16: jax / torch" in texts
+    assert "digits-cnn float32, 2 devices: jax / torch" in texts
 
 
 def test_step_times_are_those_of_every_block_with_medians_and_voids() -> None:

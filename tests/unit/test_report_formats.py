@@ -256,6 +256,17 @@ def test_pairs_and_levels_stand_in_the_matrix_where_they_differ() -> None:
     ]
 
 
+def test_other_numbers_of_devices_have_a_row_each_in_the_matrix() -> None:
+    specs: list[dict[str, Any]] = [{}, {"devices": 2}, {"devices": 4}, {"devices": 4, "batch_norm": "local"}]
+    (table,) = matrix.overview([make_result(spec=spec) for spec in specs]).tables
+    assert [row[0] for row in table.rows] == [
+        "digits-cnn, batch 64",
+        "digits-cnn, batch 64 over 2 devices, batch norm sync",
+        "digits-cnn, batch 64 over 4 devices, batch norm sync",
+        "digits-cnn, batch 64 over 4 devices, batch norm local",
+    ]
+
+
 def test_a_result_without_the_keys_that_came_later_is_told_in_every_format() -> None:
     report = _report(_old())
     page = markup.check_page(html.render(report))

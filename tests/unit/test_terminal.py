@@ -7,7 +7,7 @@ from rich.console import Console
 
 from compare.measure.memory import DEFINITIONS
 from compare.report.measured import time_unit
-from compare.report.sentences import agreement_lines, heading, sentence
+from compare.report.sentences import agreement_lines, heading, sentence, setting
 from compare.report.terminal import render
 from compare.results import validate
 from tests.unit.result_factory import make_comparison, make_contender, make_result
@@ -46,6 +46,20 @@ def test_heading_says_what_was_trained_where_and_how() -> None:
         make_result(spec={"device": "cuda"}, environment={"nvidia": {"gpus": [{"name": "H200"}]}})
     )
     assert " on cuda in " in heading(make_result(spec={"device": "cuda"}, environment={"nvidia": None}))
+
+
+def test_reports_say_over_how_many_devices_batches_were_split() -> None:
+    spec = {"devices": 4, "machines": 2, "batch_norm": "local"}
+    sides = [make_contender(name, settings={"devices": count}) for name, count in (("torch", 4), ("jax", 1))]
+    split = "batch 64 over 4 devices of 2 machines (jax: 1 device), batch norm local, "
+    result = make_result(spec=spec, contenders=sides)
+    assert f"{split}30 epochs" in heading(result)
+    assert setting(result) == f"digits-cnn in float32, {split}on cpu (Example CPU)"
+    assert "over 2 devices, batch norm sync, 30 epochs" in heading(make_result(spec={"devices": 2}))
+    text = _rendered(width=200, spec={"devices": 2, "machines": 1, "batch_norm": "sync"})
+    assert "batch 64 over 2 devices, batch norm sync, 30 epochs" in text
+    one = make_result(spec={"devices": 1, "machines": 1, "batch_norm": "sync"})
+    assert (heading(one), setting(one)) == (heading(make_result()), setting(make_result()))
 
 
 def test_sentence_for_faster() -> None:

@@ -68,7 +68,8 @@ def round_ratios(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> li
 
 def _rows(result: Mapping[str, Any], many: bool) -> Iterator[Row]:
     spec = result["spec"]
-    place = f"{spec['workload']} {spec['precision']}: " if many else ""
+    devices = f", {spec['devices']} devices" if spec.get("devices", 1) > 1 else ""
+    place = f"{spec['workload']} {spec['precision']}{devices}: " if many else ""
     for each in result["comparisons"]:
         if each["verdict"] == "INVALID" or each["ratio"] is None:
             continue
