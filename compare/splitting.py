@@ -37,6 +37,8 @@ def check(plan: "Plan") -> None:
             f"--devices {count} on {plan.fleet.count} machines is not allowed; allowed: equally many on each, and a "
             f"contender that uses them (+ddp, +sharded or +pmap in its tuning), such as --devices {plan.fleet.count}"
         )
+    if plan.batch_norm == "local":
+        _check_local(ways, count)
     if not several:
         return
     _check_visible(plan)
@@ -46,8 +48,6 @@ def check(plan: "Plan") -> None:
         raise Refused(f"--accumulate {plan.accumulate} with {several[0]} is not allowed; allowed: 1")
     if plan.workload.model.family == workloads.PAIR:
         raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
-    if plan.batch_norm == "local" and count > 1:
-        _check_local(ways)
 
 
 def _check_visible(plan: "Plan") -> None:
@@ -61,8 +61,18 @@ def _check_visible(plan: "Plan") -> None:
             raise Refused(f"--devices {plan.devices}{where} is not allowed: {most} {kind}{place}")
 
 
-def _check_local(ways: Mapping[str, Any]) -> None:
-    """Refuse contenders whose batch norm is not local: they compute something else than those whose is."""
+def _check_local(ways: Mapping[str, Any], devices: int) -> None:
+    """Refuse contenders whose batch norm is not local: they compute something else than those whose is.
+
+    On one device the two are the same; it is left to contenders that could use several (`samestep scale`).
+    """
+    if all(way == knobs.NOT_PARALLEL for way in ways.values()):
+        raise Refused(
+            "--batch-norm local: every contender trains on one device, whose batch norm is that of the whole batch; "
+            "allowed: --batch-norm sync, or --devices N with contenders that use them (+ddp or +pmap)"
+        )
+    if devices == 1:
+        return
     for name, way in ways.items():
         if way in (knobs.NOT_PARALLEL, "sharded"):
             whole = "a program over the whole batch" if way == "sharded" else "one device"

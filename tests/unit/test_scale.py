@@ -232,6 +232,11 @@ def test_numbers_of_devices_are_what_was_written() -> None:
     assert sweep.counts("1,2,4,8") == [1, 2, 4, 8]
 
 
+def test_batch_norm_of_each_device_is_that_of_one_device_too(stage: Stage) -> None:
+    made = stage.make("1,2", batch_norm="local").plans
+    assert [(each.devices, each.batch_norm) for each in made] == [(1, "local"), (2, "local")]
+
+
 def test_more_gpus_than_are_visible_are_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
     monkeypatch.setattr(environment, "visible_gpus", lambda: 4)

@@ -37,6 +37,7 @@ REFUSALS = [
         "allowed: --batch-norm sync, or only contenders with pmap or ddp",
     ),
     (["torch:ddp", "jax:sharded", *TWO, "--batch-norm", "local"], "jax:sharded is a program over the whole batch"),
+    (["torch", "jax", "--batch-norm", "local"], "--batch-norm local: every contender trains on one device"),
 ]
 
 
