@@ -35,7 +35,7 @@ def completed(result: Object) -> dict[str, Any]:
     """
     agreement = result["agreement"]
     found = {**result, "agreement": {**agreement, **_agreement(result)}}
-    found["contenders"] = [_contender(result, contender) for contender in result["contenders"]]
+    found["contenders"] = [timed(result, contender) for contender in result["contenders"]]
     rivals = found["contenders"][1:] if result["spec"]["rounds"] else []
     found["comparisons"] = [_comparison(found, contender) for contender in rivals]
     return found
@@ -45,6 +45,29 @@ def medians(result: Object, contender: Object) -> dict[int, float]:
     """Return the median block, seconds per step, of every round that counts, by round counted from 0."""
     void, step = _void(result), contender["step_seconds"]
     return {index: median(blocks) for index, blocks in enumerate(step["samples"]) if index not in void} if step else {}
+
+
+def timed(result: Object, contender: Object) -> dict[str, Any]:
+    """Return a contender with what follows from its blocks: step times and images per second.
+
+    Of the result are read `voided`, and the batch size and the confidence in its spec.
+    """
+    step = contender["step_seconds"]
+    if not step:
+        return {**contender, "step_seconds": None, "images_per_second": None}
+    rounds, confidence = list(medians(result, contender).values()), result["spec"]["confidence"]
+    interval = statistics.geometric_interval(rounds, confidence) if len(rounds) >= LEAST_ROUNDS else None
+    estimate = interval.estimate if interval else next(iter(rounds), None)
+    figures: dict[str, Any] = {
+        "estimate": estimate,
+        **statistics.summarise(step["samples"]),
+        "interval": interval and asdict(interval),
+    }
+    return {
+        **contender,
+        "step_seconds": {**figures, **step, **figures},  # twice: a reader finds them before thousands of samples
+        "images_per_second": estimate and result["spec"]["batch_size"] / estimate,
+    }
 
 
 def step_seconds(contender: Object) -> float | None:
@@ -68,25 +91,6 @@ def gates(listed: Sequence[Object]) -> tuple[Gate, ...]:
 
 def _void(result: Object) -> set[int]:
     return {each["round"] - 1 for each in result["voided"]}
-
-
-def _contender(result: Object, contender: Object) -> dict[str, Any]:
-    step = contender["step_seconds"]
-    if not step:
-        return {**contender, "step_seconds": None, "images_per_second": None}
-    rounds, confidence = list(medians(result, contender).values()), result["spec"]["confidence"]
-    interval = statistics.geometric_interval(rounds, confidence) if len(rounds) >= LEAST_ROUNDS else None
-    estimate = interval.estimate if interval else next(iter(rounds), None)
-    figures: dict[str, Any] = {
-        "estimate": estimate,
-        **statistics.summarise(step["samples"]),
-        "interval": interval and asdict(interval),
-    }
-    return {
-        **contender,
-        "step_seconds": {**figures, **step, **figures},  # twice: a reader finds them before thousands of samples
-        "images_per_second": estimate and result["spec"]["batch_size"] / estimate,
-    }
 
 
 def _comparison(result: Object, contender: Object) -> dict[str, Any]:

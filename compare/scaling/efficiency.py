@@ -8,9 +8,10 @@ are more devices. It is 1 where a device more is worth as much as one of the few
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from compare import verdicts
+from compare.knobs import PARALLEL_WORDS
 from compare.statistics import Ratio, independent_ratio
 
 Object = Mapping[str, Any]
@@ -70,10 +71,25 @@ def faults(result: Object) -> Iterator[str]:
         yield "scaling is not of spec.contenders and spec.devices; allowed: one object for each of both, in order"
         return
     for index, each in enumerate(listed):
-        position = index % len(runs)
-        again = _completed(each, listed[index - position], runs[0], runs[position])["efficiency"]
-        if not _same(each["efficiency"], again):
-            yield f"scaling[{index}].efficiency is {each['efficiency']}; allowed by the step times: {again}"
+        for key, again in _following(result, index).items():
+            if not _same(each[key], again):
+                yield f"scaling[{index}].{key} is {each[key]}; allowed by what else the file says: {again}"
+
+
+def _following(result: Object, index: int) -> dict[str, Any]:
+    """Return what of a scaling's row follows from its spec, the contender's name and the step times."""
+    spec, runs, entry = result["spec"], result["runs"], result["scaling"][index]
+    position = index % len(runs)
+    run, fewest = runs[position], result["scaling"][index - position]
+    size = spec["batch_size"] * (entry["devices"] if spec["mode"] == "weak" else 1)
+    blocks = {"spec": {"batch_size": size, "confidence": spec["confidence"]}, "voided": run["voided"]}
+    return {
+        "parallel": _named_way(entry["contender"]) or fewest["parallel"],
+        "mode": spec["mode"],
+        "batch_size": size,
+        "efficiency": _completed(entry, fewest, runs[0], run)["efficiency"],
+        "images_per_second": verdicts.timed(blocks, entry)["images_per_second"],
+    }
 
 
 def _entry(run: Object, index: int, way: str, mode: str) -> dict[str, Any]:
@@ -102,6 +118,12 @@ def _entry(run: Object, index: int, way: str, mode: str) -> dict[str, Any]:
         "communication_seconds": communication["exposed_seconds"],
         "absent": absent,
     }
+
+
+def _named_way(name: str) -> str | None:
+    """Return the way to use several devices that a contender's name has, None where it has none."""
+    words = [each.removeprefix("parallel=") for each in name.partition("#")[0].partition(":")[2].split("+")]
+    return next((word for word in words if word in PARALLEL_WORDS), None)
 
 
 def _agreement(run: Object, name: str) -> str:
@@ -140,7 +162,9 @@ def _lacking(entry: Object, run: Object) -> str | None:
     return None
 
 
-def _same(stored: Object | None, again: Object | None) -> bool:
-    if stored is None or again is None:
-        return stored is again
-    return all(abs(stored[key] - again[key]) <= _TOLERANCE * abs(again[key]) for key in again)
+def _same(stored: Any, again: Any) -> bool:
+    if isinstance(stored, (int, float)) and isinstance(again, (int, float)):
+        return abs(stored - again) <= _TOLERANCE * abs(again)
+    if isinstance(stored, Mapping) and isinstance(again, Mapping):
+        return all(_same(cast(Object, stored)[key], value) for key, value in cast(Object, again).items())
+    return stored == again

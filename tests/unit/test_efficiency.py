@@ -1,6 +1,7 @@
 """What follows from the runs of a scaling: efficiencies by hand and by SciPy, when there is none, contradictions."""
 
 import functools
+import json
 import math
 from typing import Any
 
@@ -38,7 +39,13 @@ def listed(runs: list[Result], mode: str = "weak") -> list[Result]:
 def scaling(runs: list[Result]) -> Result:
     """Return the parts of a scaling's object that `efficiency.faults` reads."""
     return {
-        "spec": {"contenders": ["torch", "jax"], "devices": [run["spec"]["devices"] for run in runs]},
+        "spec": {
+            "contenders": ["torch", "jax"],
+            "devices": [run["spec"]["devices"] for run in runs],
+            "mode": "weak",
+            "batch_size": 64,
+            "confidence": 0.95,
+        },
         "runs": [{"devices": run["spec"]["devices"], "voided": run["voided"]} for run in runs],
         "scaling": listed(runs),
     }
@@ -172,6 +179,12 @@ FAULTS: list[tuple[list[Any], Any, str]] = [
     (["scaling", 0, "devices"], 3, "scaling is not of spec.contenders"),
     (["runs", 0, "devices"], 3, "runs are not those of spec.devices"),
     (["runs", 1, "voided"], [{"round": 1, "reason": "x"}], "scaling[1].efficiency"),
+    (["scaling", 1, "images_per_second"], 1e9, "scaling[1].images_per_second is 1000000000.0; allowed by what else"),
+    (["scaling", 2, "images_per_second"], None, "scaling[2].images_per_second is None"),
+    (["scaling", 1, "parallel"], "sharded", "scaling[1].parallel is sharded; allowed by what else the file says: ddp"),
+    (["scaling", 1, "mode"], "strong", "scaling[1].mode is strong"),
+    (["scaling", 1, "batch_size"], 64, "scaling[1].batch_size is 64; allowed by what else the file says: 128"),
+    (["spec", "mode"], "strong", "scaling[0].mode is weak"),
 ]
 
 
@@ -182,3 +195,23 @@ def test_what_contradicts_itself_is_named(path: list[Any], value: Any, said: str
     *above, last = path
     functools.reduce(lambda part, key: part[key], above, whole)[last] = value
     assert next(efficiency.faults(whole)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("torch:stock+ddp", "ddp"),
+        ("jax:tuned+sharded#2", "sharded"),
+        ("jax:parallel=pmap", "pmap"),
+        ("jax:pmap", "pmap"),
+        ("pmap", None),
+        ("jax:stock", None),
+    ],
+)
+def test_the_way_is_that_of_the_contender_s_name(name: str, way: str | None) -> None:
+    whole = json.loads(json.dumps(scaling(weak())).replace('"jax"', json.dumps(name)))
+    assert list(efficiency.faults(whole)) == (
+        []
+        if way in ("sharded", None)
+        else [f"scaling[{index}].parallel is sharded; allowed by what else the file says: {way}" for index in (2, 3)]
+    )
