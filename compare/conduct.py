@@ -25,12 +25,21 @@ def carried_out(
     Raises:
         Refused: where the result cannot be written there, with the place that it is at instead.
     """
+    result, path, interruption = as_far_as_it_came(plan, command, seeds=seeds, part=part)
+    if interruption is not None:
+        raise interruption
+    return result, path
+
+
+def as_far_as_it_came(
+    plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
+) -> tuple[dict[str, Any], Path, BaseException | None]:
+    """Return what `carried_out` does, and the interruption of its timed rounds, for who has still to do before it."""
     with progress.shown(part) as advance:
         outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
     result = judgement.result(plan, outcomes, command)
     path = results.kept(result, plan.out)
     if outcomes.interruption is not None:
         whole = f"{len(outcomes.rounds)} of {plan.rounds} rounds"
-        typer.echo(f"samestep: interrupted after {whole}, which are kept: {path}", err=True)
-        raise outcomes.interruption
-    return result, path
+        typer.echo(f"samestep: {part}interrupted after {whole}, which are kept: {path}", err=True)
+    return result, path, outcomes.interruption

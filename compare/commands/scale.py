@@ -68,11 +68,17 @@ def scale(
         deterministic=deterministic,
         deadline=deadline,
     )
-    found = sweep.run(task, command)
+    found, interruption = sweep.run(task, command)
+    if interruption is not None and not found:
+        raise interruption
     result = stored.result(task, found, command)
     path = stored.write(result, folder)
     if isinstance(picture := scaling.picture(result), Picture):
         files.write({folder / "scaling.svg": figures.vector(picture, "svg")})
+    if interruption is not None:
+        whole = f"{len(found)} of {len(task.plans)} numbers of devices"
+        typer.echo(f"samestep: interrupted after {whole}, which are kept: {path}", err=True)
+        raise interruption
     if as_json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
     else:

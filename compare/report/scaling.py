@@ -92,7 +92,8 @@ def _efficiency(entry: Mapping[str, Any]) -> str:
 
 
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
-    """Say what failed, where step times do not count, and why figures are missing, each reason once."""
+    """Say what was interrupted or failed, where step times do not count, and why figures are missing, each once."""
+    yield from _interrupted(result)
     for each in result["scaling"]:
         if each["status"] != "ok":
             yield f"{each['contender']} on {counted(each['devices'], 'device')}: {each['status']}, {each['reason']}"
@@ -112,6 +113,19 @@ def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
             lacking.setdefault(said, {}).setdefault(each["contender"], []).append(each["devices"])
     for reason, of in lacking.items():
         yield f"{reason} ({_places(of, result['spec'])})"
+
+
+def _interrupted(result: Mapping[str, Any]) -> Iterator[str]:
+    spec = result["spec"]
+    requested = spec.get("devices_requested", spec["devices"])
+    if len(requested) > len(spec["devices"]):
+        whole = f"{len(spec['devices'])} of {len(requested)} numbers of devices"
+        yield f"the run was interrupted after {whole} ({', '.join(map(str, requested))})"
+    timed = [each for each in result["scaling"] if each["status"] == "ok" and each["step_seconds"]]
+    rounds = {each["devices"]: len(each["step_seconds"]["samples"]) for each in timed}
+    for count, whole in rounds.items():
+        if whole < spec["rounds"]:
+            yield f"interrupted after {whole} of {spec['rounds']} rounds on {counted(count, 'device')}"
 
 
 def _places(of: Mapping[str, Sequence[int]], spec: Mapping[str, Any]) -> str:

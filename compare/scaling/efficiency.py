@@ -67,6 +67,10 @@ def faults(result: Object) -> Iterator[str]:
     if [run["devices"] for run in runs] != spec["devices"]:
         yield "runs are not those of spec.devices; allowed: one for each, in order"
         return
+    requested = spec.get("devices_requested", spec["devices"])
+    if requested[: len(runs)] != spec["devices"]:
+        yield f"spec.devices_requested is {requested}; allowed: spec.devices, and others after them"
+        return
     if [(each["contender"], each["devices"]) for each in listed] != expected:
         yield "scaling is not of spec.contenders and spec.devices; allowed: one object for each of both, in order"
         return

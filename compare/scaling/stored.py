@@ -16,7 +16,10 @@ KIND = "scaling"
 
 
 def result(task: Task, found: Sequence[tuple[Mapping[str, Any], Path]], command: Sequence[str]) -> dict[str, Any]:
-    """Return the object of a scaling's `result.json`; `found` are each run's result and the file that it stands in."""
+    """Return the object of a scaling's `result.json`; `found` are each run's result and the file that it stands in.
+
+    They may be the first of the task's only.
+    """
     runs, chosen = [run for run, _ in found], task.plans[0]
     return {
         **results.head(SCHEMA_VERSION, command),
@@ -24,7 +27,8 @@ def result(task: Task, found: Sequence[tuple[Mapping[str, Any], Path]], command:
         "spec": {
             "workload": chosen.workload.name,
             "contenders": [contender.name for contender in chosen.contenders],
-            "devices": [each.devices for each in task.plans],
+            "devices": [run["spec"]["devices"] for run in runs],
+            "devices_requested": [each.devices for each in task.plans],
             "mode": task.mode,
             "batch_size": task.batch_size,
             "batch_norm": chosen.batch_norm,

@@ -102,12 +102,22 @@ def make(
     return Task(tuple(plans), ways, "strong" if strong else "weak", size, out)
 
 
-def run(task: Task, command: Sequence[str]) -> list[tuple[dict[str, Any], Path]]:
+def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], Path]], BaseException | None]:
     """Carry out the comparison of every number of devices; return each one's result with its file, in order.
 
-    A contender that fails on some number of devices has failed there only.
+    A contender that fails on some number of devices has failed there only. Ctrl-C or a signal that ends the program is
+    returned beside what was finished before it, in which a number counts whose whole rounds made a result.
     """
-    return [conduct.carried_out(each, command, part=f"{each.devices} devices: ") for each in task.plans]
+    found = list[tuple[dict[str, Any], Path]]()
+    for each in task.plans:
+        try:
+            result, path, interruption = conduct.as_far_as_it_came(each, command, part=f"{each.devices} devices: ")
+        except (KeyboardInterrupt, SystemExit) as error:
+            return found, error
+        found.append((result, path))
+        if interruption is not None:
+            return found, interruption
+    return found, None
 
 
 def _way(contender: Contender, device: str, workload: str) -> str:

@@ -17,7 +17,7 @@ def test_both_frameworks_train_and_agree_on_one_and_on_two_devices(
     task = sweep.make(
         ["torch:stock+ddp", "jax:stock+sharded"], [1, 2], out=tmp_path, device="cpu", rounds=2, epochs=1, batch_size=32
     )
-    result = stored.result(task, sweep.run(task, []), [])
+    result = stored.result(task, sweep.run(task, [])[0], [])
     assert stored.load(stored.write(result, tmp_path)) == result
     for each in result["scaling"]:
         assert (each["status"], each["reason"], each["unproven"], each["agreement"]) == ("ok", None, None, "pass")

@@ -1,5 +1,6 @@
 """However the parent ends, no process of its children's families stays."""
 
+import io
 import math
 import os
 import signal
@@ -11,11 +12,13 @@ from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 
 from compare import results
 from compare.measure import voiding
-from compare.report import telemetry
+from compare.report import scaling, telemetry
 from compare.reproduction import recompute
+from compare.scaling import stored
 from tests.fakebackend import plans
 
 COMPARE = ["compare", "fake", "other", "--device", "cpu", "--epochs", "1", "--rounds", "2"]
@@ -115,3 +118,59 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
     assert [comparison["rounds"] for comparison in result["comparisons"]] == [2]
     assert recompute.mismatches(result) == []
     assert "the run was interrupted after 2 of 4 rounds" in list(telemetry.lines(result))
+
+
+# On each number of devices process 0 of a contender trains, 1 makes the certificate, 2 takes the memory, 3 to 6 are of
+# the four rounds: 7 trains on two devices, 12 is the third round's there.
+@pytest.mark.parametrize(
+    ("number", "process", "rounds"), [(signal.SIGINT, 7, [4]), (signal.SIGTERM, 12, [4, 2]), (signal.SIGTERM, 5, [2])]
+)
+def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(
+    parents: Parents, number: signal.Signals, process: int, rounds: list[int]
+) -> None:
+    devices = [1, 2, 4][: len(rounds)]
+    asked = [
+        "scale",
+        "fake:stock+ddp",
+        "other:stock+ddp",
+        "--devices",
+        "1,2,4",
+        "--batch-size",
+        "8",
+        *COMPARE[3:-1],
+        "4",
+    ]
+    parent = parents.start(
+        ["-m", "tests.fakebackend.program", *asked, "--out", "out"], fault="grandchild-hang", at="run", process=process
+    )
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists(), 60)
+    parent.send_signal(number)
+    out, error = parent.communicate(timeout=4 * plans.GONE_WITHIN)
+    assert (parent.returncode, out) == (128 + number, "")
+    assert (
+        f"samestep: interrupted after {len(rounds)} of 3 numbers of devices, which are kept: out/result.json\n" in error
+    )
+    result = stored.load(parents.folder / "out" / "result.json")
+    assert (result["spec"]["devices"], result["spec"]["devices_requested"]) == (devices, [1, 2, 4])
+    assert [len(each["step_seconds"]["samples"]) for each in result["scaling"]] == rounds * 2
+    assert (parents.folder / "out" / "scaling.svg").exists() == (len(devices) > 1)
+    console = Console(file=io.StringIO(), width=200)
+    scaling.render(result, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert f"the run was interrupted after {len(rounds)} of 3 numbers of devices (1, 2, 4)" in text
+    last = f"interrupted after 2 of 4 rounds on {devices[-1]} device"
+    assert (last in text) == (rounds[-1] == 2)
+    assert (f"samestep: {devices[-1]} devices: {last.partition(' on ')[0]}, which are kept" in error) == (
+        rounds[-1] == 2
+    )
+
+
+def test_a_scaling_that_is_interrupted_before_any_number_of_devices_is_whole_writes_nothing(parents: Parents) -> None:
+    asked = ["scale", "fake:stock+ddp", "other:stock+ddp", "--batch-size", "8", *COMPARE[3:], "--out", "out"]
+    parent = parents.start(["-m", "tests.fakebackend.program", *asked], fault="grandchild-hang", at="run", process=0)
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
+    parent.send_signal(signal.SIGTERM)
+    _, error = parent.communicate(timeout=plans.GONE_WITHIN)
+    assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGTERM, False)
+    assert not list(parents.folder.glob("out/**/*.json"))

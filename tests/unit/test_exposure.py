@@ -80,7 +80,7 @@ def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **script: Any) -> li
     monkeypatch.setattr(environment, "visible_gpus", lambda: 2)
     small: dict[str, Any] = {"rounds": 2, "epochs": 1, "batch_size": 8, "deadline": 20.0}
     task = sweep.make(["fake:stock+ddp", "other:stock+ddp"], [1, 2], out=tmp_path / "out", device="cuda", **small)
-    result = stored.result(task, sweep.run(task, []), [])
+    result = stored.result(task, sweep.run(task, [])[0], [])
     assert stored.load(stored.write(result, tmp_path / "out")) == result
     return result["scaling"]
 

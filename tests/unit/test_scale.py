@@ -40,7 +40,8 @@ class Stage:
     def run(self, devices: str, *texts: str, script: dict[str, Any] | None = None, **changes: Any) -> Result:
         """Return the object of the result file."""
         task = self.make(devices, *texts, script=script, **changes)
-        found = sweep.run(task, ["samestep", "scale"])
+        found, interruption = sweep.run(task, ["samestep", "scale"])
+        assert interruption is None
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = stored.result(task, found, ["samestep", "scale"])
         assert stored.load(stored.write(result, self.out)) == result
@@ -159,6 +160,7 @@ CHANGES = [
     ('"kind": "scaling"', '"kind": "fit"', "kind is 'fit'"),
     ('"estimate": 1.0', '"estimate": 0.5', "scaling[0].efficiency is"),
     ('"devices": 2', '"devices": 3', "runs are not those of spec.devices"),
+    ('"devices_requested"', '"devices_requested": [1, 3], "x"', "spec.devices_requested is [1, 3]; allowed: spec.dev"),
     ('"communication_seconds": null', '"communication_seconds": -1', "scaling[0].communication_seconds is -1"),
     ('"schema_version": 1', '"schema_version": 2', "schema_version is 2"),
 ]

@@ -32,6 +32,8 @@ Entry = Mapping[str, Any]
 def picture(result: Mapping[str, Any]) -> Picture | Absent:
     """Return the picture of a scaling (`compare.scaling.stored`); only what has an efficiency is drawn."""
     names, spec = result["spec"]["contenders"], result["spec"]
+    if len(spec["devices"]) == 1:
+        return Absent("there is one number of devices only")
     rows = {
         name: [each for each in result["scaling"] if each["contender"] == name and each["efficiency"]]
         for name in names[:MOST_CONTENDERS]
