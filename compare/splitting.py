@@ -27,11 +27,7 @@ def check(plan: "Plan") -> None:
     several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
     if plan.batch_norm not in BATCH_NORMS:
         raise Refused(f"--batch-norm {plan.batch_norm} is not allowed; allowed: {', '.join(BATCH_NORMS)}")
-    if count > 1 and not several:
-        raise Refused(
-            f"--devices {count}: no contender says how it uses several; allowed: --parallel WAY, or +WAY in a "
-            f"contender's tuning, with WAY {', '.join(knobs.PARALLEL['jax'])} for jax, ddp for torch"
-        )
+    check_ways(ways, count)
     if plan.fleet.count > 1 and (not several or count % plan.fleet.count):
         raise Refused(
             f"--devices {count} on {plan.fleet.count} machines is not allowed; allowed: equally many on each, and a "
@@ -48,6 +44,19 @@ def check(plan: "Plan") -> None:
         raise Refused(f"--accumulate {plan.accumulate} with {several[0]} is not allowed; allowed: 1")
     if plan.workload.model.family == workloads.PAIR:
         raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
+
+
+def check_ways(ways: Mapping[str, Any], devices: int) -> None:
+    """Check that several devices are used by one contender at least, given each one's value of the knob `parallel`.
+
+    Raises:
+        Refused: with how a contender says that it uses them.
+    """
+    if devices > 1 and all(way == knobs.NOT_PARALLEL for way in ways.values()):
+        raise Refused(
+            f"--devices {devices}: no contender says how it uses several; allowed: --parallel WAY, or +WAY in a "
+            f"contender's tuning, with WAY {', '.join(knobs.PARALLEL['jax'])} for jax, ddp for torch"
+        )
 
 
 def _check_visible(plan: "Plan") -> None:

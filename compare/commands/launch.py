@@ -1,17 +1,24 @@
 """`samestep launch`."""
 
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
-from compare import files, plan
+from compare import contenders, files, plan, splitting, tunings
 from compare.commands import endings, options
-from compare.interface import Refused
+from compare.contenders import Contender
+from compare.interface import DEVICES, Refused
+from compare.knobs import Value
 from compare.machines import slurm
+from compare.machines.slurm import Job
+from compare.naming import DEFAULT_CONTENDERS
 
 
 def launch(
+    context: typer.Context,
     arguments: Annotated[
         list[str],
         typer.Argument(
@@ -38,7 +45,10 @@ def launch(
     folder = (out or endings.default_out()).absolute()
     named = any(each.partition("=")[0] == "--out" for each in arguments)
     given = arguments if named else [*arguments, "--out", str(folder)]
-    job = slurm.checked(slurm.Job(given, nodes, gpus_per_node, sbatch or [], folder / "slurm-%j.log", Path.cwd()))
+    job = slurm.checked(Job(given, nodes, gpus_per_node, sbatch or [], folder / "slurm-%j.log", Path.cwd()))
+    asked = _read(context, given)
+    slurm.check_devices(job, asked["devices"], asked["device"])
+    _check_ways(job, asked)
     if dry_run:
         typer.echo(job.script(), nl=False)
         return
@@ -46,3 +56,37 @@ def launch(
     script = folder / "samestep.sbatch"
     files.write({script: job.script().encode()})
     typer.echo(f"{slurm.submitted(script)}: {script}, output in {folder}/slurm-JOB.log")
+
+
+def _read(context: typer.Context, arguments: Sequence[str]) -> Mapping[str, Any]:
+    """Return what samestep reads in a command's arguments, by parameter; the command is not run.
+
+    What it cannot read ends the program as it would on the nodes, with exit code 2.
+    """
+    root = context.find_root()
+    name, *rest = arguments
+    command = cast(Any, root.command).get_command(root, name)
+    return command.make_context(name, rest, parent=root).params
+
+
+def _check_ways(job: Job, asked: Mapping[str, Any]) -> None:
+    """Check that a contender uses several devices, as one must on several machines.
+
+    Raises:
+        Refused: none does, or a contender is refused on whatever devices the nodes may have.
+    """
+    device = asked["device"]
+    if device not in DEVICES:
+        raise Refused(f"unknown device {device!r}; allowed: {', '.join(DEVICES)}")
+    kinds = [device] if device != "auto" else ["cuda"] if job.gpus else ["cuda", "cpu"]
+    texts = contenders.tuned(asked["contenders"] or DEFAULT_CONTENDERS, asked["tuning"], asked["knobs"])
+    chosen = contenders.parse(contenders.spread(texts, asked["parallel"]))
+    workload = asked["workload"] or ""
+    splitting.check_ways({each.name: _way(each, kinds, workload) for each in chosen}, asked["devices"])
+
+
+def _way(contender: Contender, kinds: Sequence[str], workload: str) -> Value:
+    for kind in kinds[:-1]:
+        with contextlib.suppress(Refused):
+            return tunings.resolve(contender.backend, contender.tuning, kind, workload)["parallel"]
+    return tunings.resolve(contender.backend, contender.tuning, kinds[-1], workload)["parallel"]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compare import splitting
 from compare.interface import Refused
 from compare.machines.launched import TOKEN
 
@@ -91,6 +92,31 @@ def checked(job: Job) -> Job:
         if not re.fullmatch(r"--[a-z][a-z-]*(=[^\n]+)?", option):
             raise Refused(f"--sbatch {option!r} is not allowed; allowed: an option of sbatch, as --partition=gpu")
     return job
+
+
+def check_devices(job: Job, devices: int, device: str) -> None:
+    """Check that a job's nodes can have the devices that its command splits batches over, on `cpu`, `cuda` or `auto`.
+
+    How many GPUs a node has is known where the job asks for them.
+
+    Raises:
+        Refused: not equally many on each node, or more than there will be.
+    """
+    each, rest = divmod(devices, job.nodes)
+    known = device != "cpu" and job.gpus
+    if rest or each < 1:
+        such = job.nodes * (job.gpus if known else 1)
+        raise Refused(
+            f"--devices {devices} on {job.nodes} nodes is not allowed; allowed: equally many on each, such as "
+            f"--devices {such}"
+        )
+    most = splitting.MOST_CPU_DEVICES if device == "cpu" else job.gpus
+    if most and each > most:
+        there = "--device cpu" if device == "cpu" else f"--gpus-per-node {most}"
+        raise Refused(
+            f"--devices {devices}, {each} on each of {job.nodes} nodes, is not allowed with {there}; allowed: up to "
+            f"--devices {most * job.nodes}"
+        )
 
 
 def submitted(script: Path) -> str:

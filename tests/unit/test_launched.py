@@ -151,7 +151,7 @@ def test_the_batch_script_starts_one_samestep_a_node_with_a_secret_of_its_own(tm
 
 def test_a_job_is_submitted_and_what_sbatch_says_is_passed_on(tmp_path: Path):
     sbatch, path = tmp_path / "sbatch", f"{tmp_path}:/usr/bin:/bin"
-    command = ("--slurm", "--out", "out", "--", "agree", "--devices", "2")
+    command = ("--slurm", "--out", "out", "--", "agree", "--parallel", "ddp,sharded", "--devices", "2")
     sbatch.write_text('#!/bin/sh\ngrep -q "^exec srun" "$1" && echo "Submitted batch job 17"\n')
     sbatch.chmod(0o755)
     done = launch(tmp_path, *command, path=path)
@@ -172,13 +172,87 @@ def test_a_job_is_submitted_and_what_sbatch_says_is_passed_on(tmp_path: Path):
         (["--slurm", "--nodes", "1", "--", "compare"], "--nodes 1 is not allowed; allowed: 2 to 4096"),
         (["--slurm", "--gpus-per-node", "-1", "--", "agree"], "--gpus-per-node -1 is not allowed; allowed: 0 to 64"),
         (["--slurm", "--sbatch", "gpu", "--", "agree"], "--sbatch 'gpu' is not allowed; allowed: an option of sbatch"),
-        (["--slurm", "--", "agree"], "sbatch is not installed here, so .* was written and not submitted"),
+        (
+            ["--slurm", "--", "agree", "torch:ddp", "jax", "--devices", "2"],
+            "sbatch is not installed here, so .* was written and not submitted",
+        ),
     ],
 )
 def test_launches_that_cannot_be_are_refused(tmp_path: Path, arguments: list[str], said: str):
     done = launch(tmp_path, *arguments, path=str(tmp_path))
     assert done.returncode == 2
     assert re.search(said, done.stderr), done.stderr
+
+
+SPREAD = ["torch:stock+ddp", "jax:stock+sharded"]
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "said"),
+    [
+        (
+            [],
+            ["compare", *SPREAD],
+            "--devices 1 on 2 nodes is not allowed; allowed: equally many on each, such as --devices 2",
+        ),
+        (
+            ["--gpus-per-node", "4"],
+            ["compare", *SPREAD, "--devices", "3"],
+            "--devices 3 on 2 nodes .* such as --devices 8",
+        ),
+        (
+            ["--gpus-per-node", "1"],
+            ["compare", *SPREAD, "--devices", "16"],
+            "--devices 16, 8 on each of 2 nodes, is not allowed with --gpus-per-node 1; allowed: up to --devices 2",
+        ),
+        (
+            ["--nodes", "3"],
+            ["agree", *SPREAD, "--device", "cpu", "--devices", "195"],
+            "65 on each of 3 nodes, is not allowed with --device cpu; allowed: up to --devices 192",
+        ),
+        ([], ["compare", *SPREAD, "--nonsense"], "(?i)no such option:? '?--nonsense"),
+        ([], ["compare", *SPREAD, "--devices", "two"], "Invalid value for '--devices'"),
+        ([], ["agree", *SPREAD, "--rounds", "5"], "(?i)no such option:? '?--rounds"),
+        (
+            [],
+            ["compare", "--devices", "2"],
+            "--devices 2: no contender says how it uses several; allowed: --parallel WAY",
+        ),
+        ([], ["compare", "tensorflow", "jax", "--devices", "2"], "unknown contender 'tensorflow'; allowed: BACKEND"),
+        (
+            [],
+            ["compare", "torch:ddp", "jax:fast", "--devices", "2"],
+            "unknown tuning or knob 'fast' in jax:fast; allowed",
+        ),
+        (
+            ["--gpus-per-node", "1"],
+            ["compare", *SPREAD, "--devices", "2", "--device", "tpu"],
+            "unknown device 'tpu'; allowed: auto, cpu, cuda",
+        ),
+    ],
+)
+def test_a_command_that_must_fail_on_its_nodes_is_refused(
+    tmp_path: Path, options: list[str], command: list[str], said: str
+):
+    done = launch(tmp_path, "--slurm", "--dry-run", *options, "--", *command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(said, " ".join(done.stderr.replace("│", " ").split())), done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        (["--gpus-per-node", "8", "--nodes", "4"], ["compare", "torch:tuned", "jax:tuned+sharded", "--devices", "32"]),
+        ([], ["agree", "--parallel", "ddp,pmap", "--devices", "16"]),  # how many GPUs there are is not known
+        (["--gpus-per-node", "1"], ["compare", *SPREAD, "--devices", "128", "--device", "cpu"]),
+        ([], ["compare", "torch:ddp", "jax:pmap+overlap-reduction", "--devices", "2"]),  # which a GPU has
+    ],
+)
+def test_a_command_that_its_nodes_may_carry_out_is_taken(tmp_path: Path, options: list[str], command: list[str]):
+    done = launch(tmp_path, "--slurm", "--dry-run", *options, "--", *command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"-m compare {' '.join(command)} --out" in done.stdout
 
 
 def test_options_of_sbatch_cannot_bring_in_lines_of_their_own():
