@@ -157,18 +157,23 @@ step_pairs() {
     pair timm timm.models.resnet:resnet50 jax
 }
 
-scale() { # WORKLOAD BATCH: each way to split a batch, on one GPU, two, and so on up to all of the lane's
-    local count=1 all=1
+scale() { # NAME BATCH_NORM WORKLOAD BATCH CONTENDER...: on one GPU, two, and so on up to all of the lane's
+    local count=1 all=1 name=$1 batch_norm=$2 workload=$3 batch=$4
     local -a gpus
+    shift 4
     IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
     while ((2 * count <= ${#gpus[@]})); do all+=,$((count *= 2)); done
-    samestep "scale-$1" scale torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap --devices "$all" --workload "$1" \
-        --batch-size "$2" --precision bfloat16 --rounds 3
+    samestep "scale-$name" scale "$@" --devices "$all" --workload "$workload" --batch-size "$batch" \
+        --batch-norm "$batch_norm" --precision bfloat16 --rounds 3
 }
 
-step_scale-cifar-cnn() { scale cifar-cnn 512; }
+step_scale-cifar-cnn() { scale cifar-cnn sync cifar-cnn 512 torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap; }
 
-step_scale-resnet50() { scale resnet50 256; }
+step_scale-resnet50() { # as the public loops have it: each device's own batch norm
+    scale resnet50 local resnet50 256 torch:tuned+ddp jax:tuned+pmap
+}
+
+step_scale-resnet50-sync() { scale resnet50-sync sync resnet50 256 torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap; }
 
 in_which_dtype() { # how often each dtype is reduced over devices, in the programs that XLA has written down
     echo "== $1"

@@ -66,7 +66,10 @@ SCALING = """
 with its 95 % interval.
 
 """
-SCALING_COLUMNS = ("workload", "precision", "mode, batch", "contender", "devices", "images/s", "efficiency", "file")
+SCALING_COLUMNS = (
+    *("workload", "precision", "mode, batch", "batch norm"),
+    *("contender", "devices", "images/s", "efficiency", "file"),
+)
 CERTIFICATES = """
 ## Certificates
 Every gate at its worst over all tensors and steps, with its limit in the head; then the median over tensors of each
@@ -150,7 +153,7 @@ def scaling_lines(path: Path) -> list[str]:
     """Return a line for every contender of a `samestep scale` on every number of devices."""
     result = stored.load(path)
     spec, link = result["spec"], _link(path, result)
-    head = [spec["workload"], spec["precision"], f"{spec['mode']}, {spec['batch_size']}"]
+    head = [spec["workload"], spec["precision"], f"{spec['mode']}, {spec['batch_size']}", spec["batch_norm"]]
     return [
         _row(
             [
