@@ -7,6 +7,16 @@ import jax
 
 from compare.interface import Memory, Refused
 
+# On a CPU the same lack of memory is RESOURCE_EXHAUSTED or, met while dispatching, INTERNAL. The driver and its
+# libraries refuse where XLA's allocator was not asked.
+_SAID = (
+    "RESOURCE_EXHAUSTED",
+    "Out of memory allocating",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
 
 def report(devices: Sequence[Any], compiled: Any) -> Memory:
     """Return the allocator's peaks (device.memory_stats) and the static plan of one compiled step.
@@ -48,10 +58,11 @@ def limit(device: Any, limit_bytes: int | None) -> None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error of JAX means that memory ran out."""
-    # On a CPU the same lack of memory is RESOURCE_EXHAUSTED or, met while dispatching, INTERNAL.
-    said = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
-    return isinstance(error, jax.errors.JaxRuntimeError) and any(words in str(error) for words in said)
+    """Tell whether an error of JAX means that memory ran out, also where another error has wrapped that error."""
+    if isinstance(error, jax.errors.JaxRuntimeError) and any(words in str(error) for words in _SAID):
+        return True
+    inner = error.__cause__ or error.__context__
+    return inner is not None and out_of_memory(inner)
 
 
 def _most(sizes: Iterable[int | None]) -> int | None:

@@ -4,6 +4,16 @@ import torch
 
 from compare.interface import Memory
 
+# Of the host's allocator, and of the driver and its libraries, which refuse where torch's allocator was not asked.
+_SAID = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "Triton Error [CUDA]: out of memory",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
 
 def report(device: torch.device) -> Memory:
     """Return the allocator's peaks (torch.cuda.max_memory_allocated, max_memory_reserved)."""
@@ -33,9 +43,7 @@ def out_of_memory(error: BaseException) -> bool:
     """Tell whether an error of torch means that memory ran out, also where torch.compile has wrapped that error."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
-    # The second is the driver's own refusal, which comes before torch's allocator has been asked.
-    said = ("DefaultCPUAllocator: can't allocate memory", "CUDA error: out of memory")
-    if isinstance(error, RuntimeError) and any(words in str(error) for words in said):
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID):
         return True
     inner = error.__cause__ or error.__context__
     return inner is not None and out_of_memory(inner)

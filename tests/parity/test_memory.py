@@ -69,9 +69,16 @@ def test_torch_is_given_its_limit_as_a_fraction_of_what_it_sees(
     [
         (torchbackend, torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
         (torchbackend, RuntimeError("CUDA error: out of memory")),
+        (torchbackend, RuntimeError("CUDA driver error: out of memory")),
+        (torchbackend, RuntimeError("Triton Error [CUDA]: out of memory")),
+        (torchbackend, RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")),
+        (torchbackend, RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
         (torchbackend, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")),
         (jaxbackend, jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")),
         (jaxbackend, jax.errors.JaxRuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 8")),
+        (jaxbackend, jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory")),
+        (jaxbackend, jax.errors.JaxRuntimeError("INTERNAL: cuBLAS handle: CUBLAS_STATUS_ALLOC_FAILED")),
+        (jaxbackend, jax.errors.JaxRuntimeError("DNN library initialization failed: CUDNN_STATUS_ALLOC_FAILED")),
     ],
 )
 def test_running_out_of_memory_is_known(backend: Any, error: BaseException):
@@ -90,11 +97,20 @@ def test_running_out_of_memory_is_known_inside_torch_compile(inner: BaseExceptio
     assert torchbackend.memory.out_of_memory(caught.value)
 
 
+def test_running_out_of_memory_is_known_where_jax_starts():
+    error = RuntimeError("Unable to initialize backend 'cuda'")
+    error.__context__ = jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory")
+    assert jaxbackend.memory.out_of_memory(error)
+
+
 @pytest.mark.parametrize(
     ("backend", "error"),
     [
         (torchbackend, RuntimeError("CUDA error: an illegal memory access was encountered")),
+        (torchbackend, RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")),
+        (torchbackend, RuntimeError("Triton Error [CUDA]: invalid argument")),
         (jaxbackend, jax.errors.JaxRuntimeError("INTERNAL: illegal memory access")),
+        (jaxbackend, jax.errors.JaxRuntimeError("FAILED_PRECONDITION: DNN library initialization failed.")),
         (jaxbackend, RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")),
     ],
 )
