@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from compare import environment, jobs, tunings
@@ -68,23 +69,36 @@ def _queues(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> list[
 
 
 class _Judging:
-    """Judges every contender against the baseline, case by case, in other threads."""
+    """Judges every contender against the baseline, case by case, in other threads.
+
+    A large model's records together would fill a disk: a contender's of a case are deleted when that has been judged,
+    the baseline's with those of the last contender.
+    """
 
     def __init__(self, launcher: Launcher, outcomes: Outcomes, evidence: Evidence, threads: Executor) -> None:
         self._launcher, self._outcomes, self._evidence, self._threads = launcher, outcomes, evidence, threads
         self._found: dict[tuple[str, Case], Future[Certificate]] = {}
+        others = [outcome.contender.name for outcome in outcomes.contenders[1:]]
+        self._waiting = {case: set(others) for case in evidence.cases}
+        self._lock = Lock()
 
     def look(self) -> None:
-        """Begin to judge what has been recorded since the last time."""
+        """Begin to judge what has been recorded since the last time, and delete what never will be judged."""
         baseline, evidence = self._outcomes.contenders[0], self._evidence
         for case, outcome in itertools.product(evidence.cases, self._outcomes.contenders[1:]):
             names = tuple(side.contender.name for side in (baseline, outcome))
-            if (names[1], case) not in self._found and evidence.is_whole(case, names):
+            if (names[1], case) in self._found:
+                continue
+            if evidence.is_whole(case, names):
                 judged = self._threads.submit(
                     _judged, self._launcher, self._outcomes, (baseline, outcome), case, evidence
                 )
                 self._found[names[1], case] = judged
-        self._forget()
+                judged.add_done_callback(partial(self._forget, case, names[1]))
+            elif (baseline.status != "ok" and not evidence.is_whole(case, names[:1])) or (
+                outcome.status != "ok" and not evidence.is_recorded(case, names[1])
+            ):
+                self._forget(case, names[1])
 
     def conclude(self) -> None:
         """Give its certificate to every contender of which, as of the baseline, all has been recorded."""
@@ -99,15 +113,19 @@ class _Judging:
             made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
             pairing = self._outcomes.pairing
             self._outcomes.certificates[name] = made if pairing is None else pairing.explained(made)
-        self._forget()
 
-    def _forget(self) -> None:
-        """Delete what is judged. A first case that was recorded twice stays: it is compared with itself in the end."""
-        first = 1 if self._launcher.plan.deterministic else 0
-        for case in list(self._evidence.cases)[first:]:
-            found = [self._found.get((outcome.contender.name, case)) for outcome in self._outcomes.contenders[1:]]
-            if all(each is not None and each.done() for each in found):
-                self._evidence.forget(case)
+    def _forget(self, case: Case, name: str, _: object = None) -> None:
+        """Delete a contender's records of a case, and the baseline's if no other contender waits for them.
+
+        Of the first case, what is recorded twice stays: it is compared with itself in the end.
+        """
+        deterministic, evidence = self._launcher.plan.deterministic, self._evidence
+        kept = evidence.precision if deterministic and case == next(iter(evidence.cases)) else None
+        evidence.forget(case, name, kept)
+        with self._lock:
+            self._waiting[case].discard(name)
+            if not self._waiting[case]:
+                evidence.forget(case, self._outcomes.contenders[0].contender.name, kept)
 
 
 def certify_settings(outcomes: Outcomes) -> None:

@@ -100,7 +100,11 @@ class Evidence:
     def is_whole(self, case: Case, names: Sequence[str]) -> bool:
         """Whether all has been recorded of a case, of a baseline and another contender by name."""
         noise = len(self.floors[case]) == len(self.perturbations)
-        return noise and all(len(self.records[name, case]) == len(self.precisions) for name in names)
+        return noise and all(self.is_recorded(case, name) for name in names)
+
+    def is_recorded(self, case: Case, name: str) -> bool:
+        """Whether a contender's steps of a case have been recorded at all precisions."""
+        return len(self.records[name, case]) == len(self.precisions)
 
     def noise(self, case: Case) -> Noise:
         """Return the noise floors of a case: by tensor, the most of any perturbed run, for as much as one roundoff."""
@@ -116,11 +120,11 @@ class Evidence:
         once = self.records[name, next(iter(self.cases))][self.precision]
         return gates.determinism(once.load(), self.again[name].load())
 
-    def forget(self, case: Case) -> None:
-        """Delete a case's files: a large model's cases together would fill a disk."""
-        for key in [key for key in self.records if key[1] == case]:
-            for record in self.records.pop(key).values():
-                record.delete()
+    def forget(self, case: Case, name: str, kept: str | None = None) -> None:
+        """Delete what is recorded of a case of a contender, but for the precision `kept`."""
+        recorded = self.records[name, case]
+        for precision in [each for each in recorded if each != kept]:
+            recorded.pop(precision).delete()
 
 
 def _dataset(launcher: Launcher, case: Case) -> Path:

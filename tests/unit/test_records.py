@@ -18,10 +18,10 @@ from compare.records import Record
 from tests.fakebackend import plans
 
 CASES = (Case(8, None), Case(4, None))
-OF_A_CASE = 2 * 2  # two contenders, two precisions
+TWICE = 2 * 2  # two contenders, each recorded twice at the timed precision
 
 
-@pytest.mark.parametrize(("deterministic", "left"), [(False, 0), (True, OF_A_CASE + 2)])
+@pytest.mark.parametrize(("deterministic", "left"), [(False, 0), (True, TWICE)])
 def test_records_are_deleted_when_they_are_judged_but_those_that_were_made_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: bool, left: int
 ) -> None:

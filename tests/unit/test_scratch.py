@@ -1,0 +1,136 @@
+"""The disk that a certificate takes: which contenders' records are there at any time."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import certification, jobs
+from compare.agreement import certificate
+from compare.agreement.certificate import Certificate
+from compare.data import store
+from compare.evidence import Case
+from compare.jobs import Queue
+from compare.launcher import Launcher, Outcome, Outcomes
+from tests.fakebackend import plans
+
+FIRST, SECOND = CASES = (Case(8, None), Case(4, None))
+FAKE, OTHER, THIRD = "fake", "other", "third"
+Look = Callable[[], None]
+
+
+class AtOnce(Executor):
+    """Does what it is given in the thread that gives it."""
+
+    def __init__(self, _: int) -> None: ...
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = Future[Any]()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class Certified:
+    """A certificate of three contenders that are recorded, case by case, in the order that a test says."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, deterministic: bool = False) -> None:
+        plans.register(monkeypatch, folder)
+        plan = plans.make(folder / "out", (FAKE, OTHER, THIRD), precision="bfloat16", deterministic=deterministic)
+        self._launcher = Launcher(plan, folder)
+        self.outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
+        self._monkeypatch = monkeypatch
+        self._owners: dict[str, str] = {}
+        self._queues: dict[str, Queue] = {}
+        monkeypatch.setattr(certification, "ThreadPoolExecutor", AtOnce)
+        monkeypatch.setattr(certificate, "make", lambda *_, **__: Certificate((), None))
+        monkeypatch.setattr(certificate, "combine", lambda _: Certificate((), None))
+        store.save(plan.dataset, self._launcher.dataset)
+
+    def run(self, script: Callable[[Look], None]) -> None:
+        """Certify, with `script` in the place of the children; it is given what looks at the records."""
+
+        def carry_out(_: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None]) -> None:
+            self._queues = {queue.outcome.contender.name: queue for queue in queues}
+            script(lambda: progress(0, 1))
+
+        self._monkeypatch.setattr(jobs, "carry_out", carry_out)
+        certification.certify(self._launcher, self.outcomes, CASES, lambda *_: None)
+
+    def record(self, name: str, case: Case, *, precisions: int = 3) -> None:
+        """Have so many of a contender's records of a case come in, and the noise if it is the baseline."""
+        commands = [command for job in self._queues[name].jobs for command in job.commands]
+        of_case = [each for each in commands if each.arguments.get("spec", {}).get("batch_size") == case.batch_size]
+        for command in of_case:
+            if command.name == "noise":
+                command.keep([{} for _ in command.arguments["perturbations"]])
+        for command in [each for each in of_case if each.name == "record"][:precisions]:
+            folder = Path(command.arguments["path"])
+            folder.mkdir()
+            self._owners[folder.name] = f"{name} {case.batch_size}"
+            command.keep([])
+
+    def there(self) -> list[str]:
+        """Return contender and batch size of every record that is on the disk."""
+        return sorted(self._owners[folder.name] for folder in self._launcher.scratch.glob("record-*"))
+
+
+@pytest.fixture
+def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certified:
+    return Certified(tmp_path, monkeypatch)
+
+
+def test_a_contenders_records_go_when_they_are_judged_the_baselines_with_the_last(certified: Certified) -> None:
+    def script(look: Look) -> None:
+        certified.record(FAKE, FIRST)
+        certified.record(OTHER, FIRST)
+        certified.record(THIRD, FIRST, precisions=2)
+        look()
+        assert certified.there() == ["fake 8"] * 3 + ["third 8"] * 2
+        certified.record(OTHER, SECOND)
+        look()
+        assert certified.there() == ["fake 8"] * 3 + ["other 4"] * 3 + ["third 8"] * 2
+
+    certified.run(script)
+    assert certified.outcomes.certificates == {}  # of no contender all has come
+
+
+def test_in_the_end_nothing_is_left(certified: Certified) -> None:
+    def script(look: Look) -> None:
+        for name in (OTHER, THIRD, FAKE):
+            for case in CASES:
+                certified.record(name, case)
+        look()
+        assert certified.there() == []
+
+    certified.run(script)
+    assert [*certified.outcomes.certificates] == [OTHER, THIRD]
+
+
+@pytest.mark.parametrize("failed", [THIRD, FAKE])
+def test_records_that_a_failed_side_will_never_let_be_judged_are_deleted(certified: Certified, failed: str) -> None:
+    def script(look: Look) -> None:
+        for name in (FAKE, OTHER, THIRD):
+            certified.record(name, FIRST, precisions=1 if name == failed else 3)
+        for outcome in certified.outcomes.contenders:
+            outcome.status = "crash" if outcome.contender.name == failed else "ok"
+        look()
+        assert certified.there() == []
+
+    certified.run(script)
+
+
+def test_of_what_is_recorded_twice_the_timed_precision_alone_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certified = Certified(tmp_path, monkeypatch, deterministic=True)
+
+    def script(look: Look) -> None:
+        for case in CASES:
+            for name in (FAKE, OTHER, THIRD):
+                certified.record(name, case)
+        look()
+        assert certified.there() == ["fake 8", "other 8", "third 8"]
+
+    certified.run(script)
