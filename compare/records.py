@@ -4,7 +4,9 @@ The files are safetensors (https://huggingface.co/docs/safetensors): eight bytes
 says where each tensor's bytes are.
 """
 
+import errno
 import json
+import re
 import shutil
 import struct
 from collections.abc import Sequence
@@ -14,13 +16,15 @@ from typing import Any
 
 import numpy as np
 import psutil
+from safetensors import SafetensorError
 
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare.interface import Array, Arrays
+from compare.interface import Array, Arrays, Refused
 
 _LENGTH = struct.Struct("<Q")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}
 
 
@@ -44,9 +48,22 @@ class Record:
 
 
 def save(arrays: Arrays, path: Path) -> None:
-    """Write arrays to a file, in the place of one that was there; folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
+    """Write arrays to a file, in the place of one that was there; folders are made.
+
+    Raises:
+        Refused: where the disk has no space for them.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
+    except (OSError, SafetensorError) as error:
+        if _number(error) not in _FULL:
+            raise
+        size = sum(array.nbytes for array in arrays.values()) / 2**30
+        raise Refused(
+            f"no space is left in {path.parent}, where {size:.3g} GiB more were to be written; "
+            "allowed: TMPDIR set to a folder with more space"
+        ) from error
 
 
 def kept(arrays: Arrays, path: Path) -> Arrays:
@@ -65,6 +82,14 @@ def load(path: Path) -> Arrays:
     start = _LENGTH.size + length
     header: dict[str, dict[str, Any]] = json.loads(mapped[_LENGTH.size : start].tobytes())
     return {name: _array(mapped[start:], **told) for name, told in header.items() if name != "__metadata__"}
+
+
+def _number(error: OSError | SafetensorError) -> int | None:
+    """Return the system's number of an error, which safetensors gives in its text alone."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
 
 
 def _array(mapped: Array, dtype: str, shape: Sequence[int], data_offsets: Sequence[int]) -> Array:

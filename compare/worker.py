@@ -158,14 +158,18 @@ class Worker:
         """Record the certificate's arrays of `spec`, a file for each part of them in the folder `path`.
 
         `pool` is that of `recording.record`. Returns their names in execution order; `compare.records.Record` reads
-        them.
+        them. If it fails, no file stays.
         """
 
         def keep(part: str, arrays: Arrays) -> None:
             records.save(arrays, Path(path, part))
 
-        with heap.kept():
-            return recording.record(self._backend, RunSpec(**spec), steps, keep, pool)
+        try:
+            with heap.kept():
+                return recording.record(self._backend, RunSpec(**spec), steps, keep, pool)
+        except BaseException:
+            records.Record(Path(path), ()).delete()
+            raise
 
     def noise(self, spec: dict[str, Any], steps: int, perturbations: list[Perturbation]) -> list[dict[str, float]]:
         """Return for each perturbation how far it moves every tensor, in the precision of `spec`."""

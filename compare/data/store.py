@@ -2,24 +2,23 @@
 
 from pathlib import Path
 
-import numpy as np
-
 # safetensors' annotations leave the path's type parameter open.
-from safetensors.numpy import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
+from compare import records
 from compare.data import Dataset, digest
 from compare.interface import Array, Batch
 
 
 def save(dataset: Dataset, path: Path) -> None:
-    """Write a dataset's arrays."""
+    """Write a dataset's arrays, as `compare.records.save` does."""
     arrays = {
-        f"{part}.{name}": np.ascontiguousarray(array)
+        f"{part}.{name}": array
         for part, batch in (("train", dataset.train), ("test", dataset.test))
         for name, array in vars(batch).items()
         if array is not None
     }
-    save_file(arrays, path)
+    records.save(arrays, path)
 
 
 def load(path: str) -> tuple[Batch, Batch]:

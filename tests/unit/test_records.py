@@ -1,21 +1,28 @@
 """The files that a certificate is judged from: what is in them, how they are read, and when they are deleted."""
 
+import errno
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare import certification, records
+from compare import certification, data, records, workloads
 from compare.data import store
 from compare.evidence import Case
-from compare.interface import Arrays
+from compare.interface import Arrays, Refused, RunSpec
 from compare.launcher import Launcher, Outcome, Outcomes
 from compare.records import Record
+from compare.worker import Worker
 from tests.fakebackend import plans
+from tests.fakebackend.script import Script
+from tests.fakebackend.session import FakeBackend
 
 CASES = (Case(8, None), Case(4, None))
 TWICE = 2 * 2  # two contenders, each recorded twice at the timed precision
@@ -89,3 +96,70 @@ def test_a_part_that_is_written_again_takes_the_place_of_the_first(tmp_path: Pat
     for value in (1.0, 2.0):
         records.save({"loss": np.asarray(value)}, tmp_path / "record" / "step1")
     assert Record(tmp_path / "record", ["loss"]).load()["loss"] == 2.0
+
+
+SERIALIZING = "Error while serializing: I/O error: {} (os error {})"
+FULL = [
+    SafetensorError(SERIALIZING.format("No space left on device", 28)),
+    SafetensorError(SERIALIZING.format("Disk quota exceeded", 122)),
+    OSError(errno.ENOSPC, "No space left on device"),
+]
+"""As safetensors 0.8 says it on a file system that is full, and as Python does."""
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, part: str) -> None:
+    """Let the disk take all parts but one."""
+    save = records.save_file
+
+    def fail(arrays: Any, path: Path) -> None:
+        if path.name == part:
+            raise error
+        save(arrays, path)
+
+    monkeypatch.setattr(records, "save_file", fail)
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_a_full_disk_is_named_with_what_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    failing(monkeypatch, error, "step1")
+    with pytest.raises(Refused) as caught:
+        records.save({"loss": np.zeros((2, 2**26))}, tmp_path / "step1")
+    assert str(caught.value) == (
+        f"no space is left in {tmp_path}, where 1 GiB more were to be written; "
+        "allowed: TMPDIR set to a folder with more space"
+    )
+
+
+@pytest.mark.parametrize("error", [SafetensorError(SERIALIZING.format("File too large", 27)), SafetensorError("odd")])
+def test_another_error_of_a_disk_stays_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    failing(monkeypatch, error, "step1")
+    with pytest.raises(SafetensorError):
+        records.save({}, tmp_path / "step1")
+
+
+class Silent(Script):
+    """A script without log or files."""
+
+    def at(self, place: str) -> None:
+        pass
+
+    def _claim_number(self) -> int:
+        return 0
+
+
+def test_a_record_that_fails_leaves_its_space_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=8), tmp_path / "data")
+    worker = Worker(FakeBackend(Silent("fake", json.dumps({"folder": ""}))), lambda: 0.0)
+    path, knobs = str(tmp_path / "data"), {"steps-per-dispatch": 1}
+    told = RunSpec("digits-cnn", "float64", "cpu", batch_size=8, seed=0, knobs=knobs, epochs=1, data=path)
+    folder = tmp_path / "record"
+    worker.record(told.to_json(), 3, str(folder))
+    assert {path.name for path in folder.iterdir()} >= {"initial", "step1", "delta"}
+    failing(monkeypatch, FULL[0], "delta")
+    with pytest.raises(Refused, match="no space is left"):
+        worker.record(told.to_json(), 3, str(folder))
+    assert not folder.exists()
