@@ -100,6 +100,7 @@ def _contender(outcome: Outcome) -> dict[str, Any]:
         "reason": outcome.reason,
         "unproven": outcome.unproven,
         "settings": outcome.settings,
+        "variables": outcome.variables,
         "versions": outcome.versions,
         "compile_seconds": start.get("compile_seconds"),
         "cached_compile_seconds": median(outcome.cached_compile_seconds) if outcome.cached_compile_seconds else None,

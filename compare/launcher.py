@@ -33,6 +33,7 @@ class Outcome:
     opened: dict[str, Any] = field(default_factory=dict[str, Any])
     versions: dict[str, str] = field(default_factory=dict[str, str])
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    variables: dict[str, str] = field(default_factory=dict[str, str])
     start: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
     idle_bytes: int | None = None
@@ -142,6 +143,7 @@ class Launcher:
             devices=here,
             machines=1 if share is None else self.plan.fleet.count,
         )
+        outcome.variables = dict(added)  # what follows are folders, and the parts of cores that are shared
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # report no compile time, and keep their programs from run to run.
         kept = purpose in ("matching", "certificate")

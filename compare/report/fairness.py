@@ -24,13 +24,17 @@ def table(result: Mapping[str, Any]) -> Table | None:
     rows += [("tuning asked for", *(each["tuning"] for each in contenders), "")]
     for name in _keys(settings):
         rows += _rows(name, [each.get(name, _MISSING) for each in settings], decides=name in SHARED)
+    variables: list[Mapping[str, Any]] = [each.get("variables", {}) for each in contenders]
+    for name in _keys(variables):
+        rows += _rows(f"variable {name}", [each.get(name, _MISSING) for each in variables], decides=False)
     versions: list[Mapping[str, Any]] = [each["versions"] for each in contenders]
     rows += [
         (f"version of {name}", *(_text(each.get(name, _MISSING)) for each in versions), "") for name in _keys(versions)
     ]
     caption = (
         "Effective settings, most of them read back from the framework after the model was built; a dash stands for "
-        "a switch that a side does not have."
+        "a switch that a side does not have. Variables are those that samestep gave a contender's processes, merged "
+        "with the user's."
     )
     return Table(
         "settings",

@@ -59,7 +59,7 @@ def before_run(stored: Object, environment: Object, hashes: Mapping[str, str | N
 
 
 def after_run(stored: Object, result: Object) -> list[Difference]:
-    """Return in what the contenders of two results differ: versions, and the settings that they really ran with.
+    """Return in what the contenders of two results differ: versions, the settings that they really ran with, variables.
 
     Of a user's own pair, also in what its models were made of, how they were matched and what training started from.
     """
@@ -69,7 +69,7 @@ def after_run(stored: Object, result: Object) -> list[Difference]:
     return pair + [
         difference
         for each in stored["contenders"]
-        for key in ("versions", "settings")
-        if each["name"] in now
+        for key in ("versions", "settings", "variables")
+        if each["name"] in now and key in each and key in now[each["name"]]
         for difference in differing(each[key], now[each["name"]][key], f"{each['name']}: {key}")
     ]

@@ -20,6 +20,7 @@ def make_contender(name: str = "torch", step: float = 2.5e-3, **overrides: Any) 
         "reason": None,
         "unproven": None,
         "settings": {"compile": True},
+        "variables": {},
         "versions": {"numpy": "2.1"},
         "compile_seconds": 12.34,
         "cached_compile_seconds": 1.234,

@@ -52,3 +52,12 @@ def test_versions_and_settings_of_contenders_are_compared_after_the_run() -> Non
         Difference("torch: settings.compile", True, False),
         Difference("torch: settings.threads", None, 2),
     ]
+
+
+def test_variables_of_contenders_are_compared_where_both_results_have_them() -> None:
+    flags = "--xla_gpu_autotune_level=0"
+    now = make_result(contenders=[make_contender("torch", variables={"XLA_FLAGS": flags}), make_contender("jax")])
+    stored = make_result()
+    assert differences.after_run(stored, now) == [Difference("torch: variables.XLA_FLAGS", None, flags)]
+    del stored["contenders"][0]["variables"]
+    assert differences.after_run(stored, now) == []

@@ -194,6 +194,26 @@ def test_what_runs_once_to_match_a_pair_is_not_optimised_and_nothing_else(starte
     assert found == [False, True, *[False] * 6]
 
 
+def test_variables_that_decide_the_program_are_kept_as_they_were_set_and_no_folders(
+    started: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=false")
+    started.plan = replace(started.plan, device="cuda", deterministic=True)
+    jax, torch = (Outcome(each) for each in contenders.parse(["jax:tuned", "torch"]))
+    for purpose in ("matching", "certificate", "round"):
+        for outcome in (jax, torch):
+            started.started(outcome, purpose=purpose, beside=1)
+    assert jax.variables == {
+        "JAX_PLATFORMS": "cuda",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "XLA_FLAGS": "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE --xla_gpu_deterministic_ops=true "
+        "--xla_gpu_enable_triton_gemm=false",
+    }
+    assert torch.variables == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    for given in Scripted.environments[::2]:
+        assert given == given | jax.variables
+
+
 @pytest.mark.parametrize(
     ("size", "resizable", "other"), [(32, True, 33), (33, True, 32), (1, True, 2), (32, False, None)]
 )

@@ -284,6 +284,19 @@ def test_nothing_of_an_invalid_comparison_reads_as_a_speed() -> None:
         assert "as fast" not in text
 
 
+def test_fairness_shows_the_variables_that_each_side_was_given() -> None:
+    flags = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE"
+    given = make_contender("jax", variables={"JAX_PLATFORMS": "cuda", "XLA_FLAGS": flags})
+    report = _report(make_result(contenders=[make_contender(variables={}), given]))
+    (table,) = next(each for each in report.parts[0].sections if each.name == "fairness").tables
+    assert [row for row in table.rows if row[0].startswith("variable ")] == [
+        ("variable JAX_PLATFORMS", "–", "cuda", "not on every side"),  # noqa: RUF001 -- the report's dash
+        ("variable XLA_FLAGS", "–", flags, "not on every side"),  # noqa: RUF001 -- the report's dash
+    ]
+    for text in (html.render(report), markdown.render(report, {})):
+        assert "xla_gpu_enable_command_buffer" in text.replace("\\", "")
+
+
 def test_fairness_marks_what_differs() -> None:
     settings = {"compile": True, "tf32": False, "layer_dtypes": {"conv": "float32", "dense": "float32"}}
     other = {"compile": False, "tf32": True, "donation": None, "layer_dtypes": {"conv": "float32", "dense": "float16"}}

@@ -99,6 +99,7 @@ OPTIONAL = {
     "rounds_requested",
     "deadline_seconds",
     "unproven",
+    "variables",
     "accuracies",
     "trajectory",
     "accumulate",

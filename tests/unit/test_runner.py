@@ -38,6 +38,12 @@ def test_compilation_is_reported_cold_and_from_the_cache_and_is_part_of_no_step_
     assert first["step_seconds"]["median"] == pytest.approx(other["step_seconds"]["median"])
 
 
+def test_each_contenders_variables_are_in_the_result(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compare.variables.child_environment", lambda name, *_, **__: {"XLA_FLAGS": f"--of={name}"})
+    result = stage.run("fake", "other", agreement=False)
+    assert [each["variables"]["XLA_FLAGS"] for each in result["contenders"]] == ["--of=fake", "--of=other"]
+
+
 def test_three_contenders_get_their_scripted_ratios_in_palindromic_order(stage: Stage) -> None:
     noise = {"launch_noise": 0.001, "step_noise": 0.003}
     script = {
