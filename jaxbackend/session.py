@@ -1,6 +1,5 @@
 """One model in training with JAX: batches, dispatch, and what is read back."""
 
-import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from compare.interface import KEPT_LOSSES, OWN_WEIGHTS, Array, Arrays, Batch, Ke
 from compare.machines.crew import Place
 from compare.workloads import PAIR, ModelSpec
 from jaxbackend import (
+    flags,
     layout,
     memory,
     models,
@@ -170,6 +170,7 @@ class JaxSession:
     def settings(self) -> dict[str, Any]:
         """See `compare.interface.Session`."""
         knobs, policy = self._spec.knobs, self._policy
+        mixed = policy.compute_dtype != policy.parameter_dtype
         with policy.scope():
             copied = jax.tree.map(jnp.copy, self._state)
             images, labels = self._input.first()
@@ -191,13 +192,15 @@ class JaxSession:
             "batch_norm": self._way.batch_norm,
             "compile": self._step.programs > 0,
             "pieces": bool(knobs["pieces"]) and self._step.programs > 1,
+            "graph-capture": self._step.programs > 0 and flags.captures_convolutions(self._device),
+            "kernel-search": flags.searches_kernels(self._device, asked=bool(knobs["kernel-search"])),
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
             "rematerialisation": recomputed > 0,
             "input": self._input.name,
             "input_dtype": str(self._input.dtype),
-            "excess_precision": bool(knobs["compile"]) and _excess_precision(policy),
-            "deterministic": self._spec.deterministic and _deterministic(self._device),
+            "excess_precision": bool(knobs["compile"]) and mixed and flags.excess_precision(),
+            "deterministic": self._spec.deterministic and flags.deterministic(self._device),
         }
 
     def _lowered(self) -> jax.stages.Lowered:
@@ -214,14 +217,3 @@ class JaxSession:
 
 def _model(spec: ModelSpec, policy: precision.Policy, *, initialised: bool, blocks: Sequence[str]) -> Functional:
     return own.adopt(spec, policy, initialised) if spec.family == PAIR else Twin(models.build(spec, policy), blocks)
-
-
-def _excess_precision(policy: precision.Policy) -> bool:
-    """XLA may leave out roundings between fused operations unless its flag forbids it."""
-    mixed = policy.compute_dtype != policy.parameter_dtype
-    return mixed and "--xla_allow_excess_precision=false" not in os.environ.get("XLA_FLAGS", "")
-
-
-def _deterministic(device: Any) -> bool:
-    """XLA has no switch on a CPU, where it is deterministic; on a GPU its flag is in the environment or it is not."""
-    return device.platform == "cpu" or "--xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")

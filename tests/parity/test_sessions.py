@@ -185,6 +185,7 @@ READ_BACK = [
     ("jax", "compile=off", {"compile": False, "donation": False}),
     ("jax", "pieces", {"compile": True, "pieces": True, "donation": False}),
     ("jax", "compiled", {"compile": True, "pieces": False, "donation": True}),
+    ("jax", "tuned", {"graph-capture": False, "kernel-search": False}),
     ("jax", "compiled+steps-per-dispatch=4", {"compile": True, "donation": True, "steps-per-dispatch": 4}),
     ("torch", "stock", {"compile": False, "channels-last": False, "fused-optimizer": False, "graph-capture": False}),
     ("torch", "tuned", {"compile": False, "channels-last": True, "fused-optimizer": True}),

@@ -1,0 +1,40 @@
+"""What XLA's flags in the environment say: that is read once for all programs, a flag's last value holds."""
+
+import os
+from typing import Any
+
+
+def excess_precision() -> bool:
+    """Tell whether XLA may leave out roundings between fused operations: unless its flag forbids it."""
+    return _values("xla_allow_excess_precision")[-1:] not in (["false"], ["0"])
+
+
+def deterministic(device: Any) -> bool:
+    """Tell whether XLA is deterministic: on a CPU always, on a GPU if its flag says so."""
+    return device.platform == "cpu" or _values("xla_gpu_deterministic_ops")[-1:] in (["true"], ["1"], [""])
+
+
+def captures_convolutions(device: Any) -> bool:
+    """Tell whether XLA captures convolutions in command buffers, as it does on a GPU where its flag names them.
+
+    Names with a sign change the set that earlier ones have made, names without replace it.
+    """
+    kinds = set[str]()
+    for value in _values("xla_gpu_enable_command_buffer"):
+        names = value.upper().split(",")
+        added = {name[1:] for name in names if name.startswith("+")}
+        removed = {name[1:] for name in names if name.startswith("-")}
+        kinds = (kinds | added) - removed if added or removed else set(names)
+    return device.platform != "cpu" and "CONVOLUTION" in kinds
+
+
+def searches_kernels(device: Any, *, asked: bool) -> bool:
+    """Tell whether XLA times kernels, as it does on a GPU where its flag says so or, without one, where it is asked."""
+    levels = _values("xla_gpu_autotune_level")
+    return device.platform != "cpu" and (levels[-1] != "0" if levels else asked)
+
+
+def _values(flag: str) -> list[str]:
+    """Return all values of a flag, in order: samestep's come first, a user's behind them."""
+    given = [each.partition("=") for each in os.environ.get("XLA_FLAGS", "").split()]
+    return [value.strip("'\"") for name, _, value in given if name == f"--{flag}"]

@@ -1,0 +1,74 @@
+"""What JAX's side reads back from XLA's flags, where torch asks its own switches: the last value of a flag holds."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from compare import tunings, variables
+from jaxbackend import flags
+
+GPU, CPU = SimpleNamespace(platform="gpu"), SimpleNamespace(platform="cpu")
+BUFFERS, SEARCH = "--xla_gpu_enable_command_buffer", "--xla_gpu_autotune_level"
+OURS = f"{BUFFERS}=+CONVOLUTION,+WHILE"
+
+
+def captured(device: Any) -> bool:
+    return flags.captures_convolutions(device)
+
+
+def searched(device: Any) -> bool:
+    return flags.searches_kernels(device, asked=True)
+
+
+# As jaxlib 0.10.2 takes them: the field of its debug options after each.
+@pytest.mark.parametrize(
+    ("read", "given", "expected"),
+    [
+        (captured, "", False),
+        (captured, OURS, True),
+        (captured, f"{OURS} {BUFFERS}=", False),
+        (captured, f"{OURS} {BUFFERS}=''", False),
+        (captured, f"{OURS} {BUFFERS}=-while", True),
+        (captured, f"{OURS} {BUFFERS}=-CONVOLUTION", False),
+        (captured, f"{OURS} {BUFFERS}=FUSION", False),
+        (captured, f"{BUFFERS}=convolution,custom_call", True),
+        (searched, "", True),
+        (searched, f"{SEARCH}=0", False),
+        (searched, f"{SEARCH}=0 {SEARCH}=4", True),
+        (searched, f"{SEARCH}=4 {SEARCH}=0", False),
+        (flags.deterministic, "", False),
+        (flags.deterministic, "--xla_gpu_deterministic_ops=true", True),
+        (flags.deterministic, "--xla_gpu_deterministic_ops", True),
+        (flags.deterministic, "--xla_gpu_deterministic_ops=true --xla_gpu_deterministic_ops=false", False),
+    ],
+)
+def test_the_last_value_of_a_flag_holds_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[Any], bool], given: str, expected: bool
+):
+    monkeypatch.setenv("XLA_FLAGS", given)
+    assert read(GPU) is expected
+    assert read(CPU) is (read is flags.deterministic)
+
+
+@pytest.mark.parametrize(("given", "expected"), [("", True), ("=false", False), ("=0", False), ("=true", True)])
+def test_excess_precision_is_allowed_unless_a_flag_forbids_it(
+    monkeypatch: pytest.MonkeyPatch, given: str, expected: bool
+):
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_allow_excess_precision{given}" if given else "")
+    assert flags.excess_precision() is expected
+
+
+@pytest.mark.parametrize(
+    ("tuning", "graph", "search"),
+    [("tuned", True, True), ("stock", False, True), ("tuned+kernel-search=off+graph-capture=off", False, False)],
+)
+def test_what_a_tuning_asks_for_is_what_is_read_back(
+    monkeypatch: pytest.MonkeyPatch, tuning: str, graph: bool, search: bool
+):
+    knobs = tunings.resolve("jax", tuning, "cuda", "resnet50")
+    added = variables.child_environment("jax", knobs, "cuda", False, {})
+    monkeypatch.setenv("XLA_FLAGS", added.get("XLA_FLAGS", ""))
+    assert flags.captures_convolutions(GPU) is graph
+    assert flags.searches_kernels(GPU, asked=bool(knobs["kernel-search"])) is search
