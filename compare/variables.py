@@ -55,6 +55,16 @@ def child_environment(
     return added
 
 
+def overridden(flags: str) -> list[tuple[str, str]]:
+    """Return the first and the last text of every flag that is given twice, unlike: the last holds, a user's own."""
+    first, last = dict[str, str](), dict[str, str]()
+    for flag in flags.split():
+        name = flag.partition("=")[0]
+        first.setdefault(name, flag)
+        last[name] = flag
+    return [(first[name], last[name]) for name in first if first[name] != last[name]]
+
+
 def user_cache() -> Path:
     """Return the folder for compiled programs that are kept from run to run."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"

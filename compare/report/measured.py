@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from compare import verdicts
+from compare import variables, verdicts
 from compare.measure.memory import DEFINITIONS
 from compare.report.sentences import DASH, percent
 
@@ -47,10 +47,15 @@ def rows(contenders: Contenders, spec: Mapping[str, Any]) -> list[tuple[str, lis
 
 
 def remarks(contenders: Contenders) -> Iterator[str]:
-    """Yield what a reader of the rows must know: failures, step times that never settled, how energy was measured."""
+    """Yield what a reader of the rows must know.
+
+    That is failures, flags that do not hold, step times that never settled, how energy was measured.
+    """
     for each in contenders:
         if each["status"] != "ok" or each["reason"]:
             yield f"{each['name']}: {each['status']}, {each['reason'] or 'no reason was recorded'}"
+        for first, last in variables.overridden(each.get("variables", {}).get("XLA_FLAGS", "")):
+            yield f"{each['name']}: {last} comes after {first} in XLA_FLAGS, and decides"
         if each["steady"] is False or each.get("unsteady_rounds"):
             rounds = f" in {each['unsteady_rounds']} rounds" if each.get("unsteady_rounds") else ""
             yield f"{each['name']}: no steady state{rounds}: step times still changed after warm-up"

@@ -193,6 +193,15 @@ def test_voids_and_unsteady_times_are_listed() -> None:
     assert "jax: no steady state in 2 rounds" in text
 
 
+def test_a_flag_of_the_users_that_undoes_a_tuning_s_is_told() -> None:
+    ours, users = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE", "--xla_gpu_enable_command_buffer="
+    flags = f"{ours} --xla_gpu_deterministic_ops=true {users} --xla_gpu_deterministic_ops=true --xla_dump_to=/a'b"
+    text = _rendered(300, contenders=[make_contender(), make_contender("jax", variables={"XLA_FLAGS": flags})])
+    assert f"jax: {users} comes after {ours} in XLA_FLAGS, and decides" in text
+    assert text.count("XLA_FLAGS") == 1  # what is said twice, alike, is not undone
+    assert "XLA_FLAGS" not in _rendered()
+
+
 def test_what_went_on_beside_is_told() -> None:
     comparison = make_comparison(outliers=[7])
     spec = {"design": "turns", "design_reason": "from round 1 on: the contenders do not fit in memory together"}
