@@ -1,6 +1,7 @@
 """Making certificates: children record each contender's steps, the pure gates judge the records."""
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -24,6 +25,8 @@ _STEPS = 3
 MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 4}
 # Cases are judged at the same time where there are so many cores for each: a large model's arrays take much memory.
 _CORES_OF_A_CASE = 5
+# All records of a case take as much as two of its largest, that in float64.
+_RECORDS_OF_A_CASE = 2
 _NUMBERS = itertools.count()
 
 
@@ -43,12 +46,15 @@ def carry_out(
 
     A case is judged as soon as it is recorded, by threads, while the children go on.
     """
-    queues = _queues(launcher, outcomes, evidence)
-    for queue in queues:
-        # The longest jobs early, but after the first, whose child is to have done nothing before.
-        queue.jobs[1:1] = (more or {}).get(queue.outcome.contender.name, ())
     with ThreadPoolExecutor(max(1, environment.cores() // _CORES_OF_A_CASE)) as threads:
         judging = _Judging(launcher, outcomes, evidence, threads)
+        queues = _queues(launcher, outcomes, evidence, judging.may_record)
+        for queue in queues:
+            # The longest jobs early, but after the first, whose child is to have done nothing before and goes on.
+            added = (more or {}).get(queue.outcome.contender.name, ())
+            for job in added[:1]:
+                queue.jobs[0].may_begin = job.may_begin
+            queue.jobs[1:1] = added
 
         def look(done: int, total: int) -> None:
             judging.look()
@@ -58,12 +64,14 @@ def carry_out(
         judging.conclude()
 
 
-def _queues(launcher: Launcher, outcomes: Outcomes, evidence: Evidence) -> list[Queue]:
+def _queues(
+    launcher: Launcher, outcomes: Outcomes, evidence: Evidence, may_record: Callable[[str], bool]
+) -> list[Queue]:
     """Return what is to be recorded of every contender that is alive."""
     baseline = outcomes.contenders[0]
     parted, most = jobs.may_be_shared(launcher, outcomes), MOST_CHILDREN[launcher.plan.device]
     return [
-        Queue(outcome, list(_jobs(launcher, outcome, outcome is baseline, evidence, parted)), most)
+        Queue(outcome, list(_jobs(launcher, outcome, outcome is baseline, evidence, parted, may_record)), most)
         for outcome in outcomes.alive
     ]
 
@@ -72,7 +80,7 @@ class _Judging:
     """Judges every contender against the baseline, case by case, in other threads.
 
     A large model's records together would fill a disk: a contender's of a case are deleted when that has been judged,
-    the baseline's with those of the last contender.
+    the baseline's with those of the last contender, and where there is no room for all, one records after the other.
     """
 
     def __init__(self, launcher: Launcher, outcomes: Outcomes, evidence: Evidence, threads: Executor) -> None:
@@ -81,6 +89,7 @@ class _Judging:
         others = [outcome.contender.name for outcome in outcomes.contenders[1:]]
         self._waiting = {case: set(others) for case in evidence.cases}
         self._lock = Lock()
+        self._admitted = {outcome.contender.name for outcome in outcomes.contenders[:2]}
 
     def look(self) -> None:
         """Begin to judge what has been recorded since the last time, and delete what never will be judged."""
@@ -99,6 +108,29 @@ class _Judging:
                 outcome.status != "ok" and not evidence.is_recorded(case, names[1])
             ):
                 self._forget(case, names[1])
+
+    def may_record(self, name: str) -> bool:
+        """Whether a contender may record: beside the baseline the first may, others where there is room for them.
+
+        That is known when the first record is there. Where there is none, the next begins when those before have been
+        judged.
+        """
+        through = all(self._admitted.isdisjoint(waiting) for waiting in self._waiting.values())
+        if name not in self._admitted and (through or self._has_room()):
+            self._admitted.add(name)
+        return name in self._admitted
+
+    def _has_room(self) -> bool:
+        """Whether the disk has room for what is yet to be recorded, and for one contender more."""
+        evidence, baseline = self._evidence, self._outcomes.contenders[0].contender.name
+        recording = {
+            name
+            for case, waiting in self._waiting.items()
+            for name in self._admitted
+            if (waiting if name == baseline else name in waiting) and not evidence.is_recorded(case, name)
+        }
+        size = _RECORDS_OF_A_CASE * evidence.largest * len(evidence.cases)
+        return bool(size) and size * (len(recording) + 1) <= shutil.disk_usage(self._launcher.scratch).free
 
     def conclude(self) -> None:
         """Give its certificate to every contender of which, as of the baseline, all has been recorded."""
@@ -177,12 +209,20 @@ def _comparable(
     ]
 
 
-def _jobs(launcher: Launcher, outcome: Outcome, noisy: bool, evidence: Evidence, parted: bool) -> Iterator[Job]:
+def _jobs(
+    launcher: Launcher,
+    outcome: Outcome,
+    noisy: bool,
+    evidence: Evidence,
+    parted: bool,
+    may_record: Callable[[str], bool],
+) -> Iterator[Job]:
     """Yield what a contender is asked, the perturbed runs of a case in one job or `parted`."""
     name = outcome.contender.name
     # Before its first command, a child has imported its framework and nothing else.
     idle = {"device": launcher.plan.device}
-    yield _job(Command("idle_memory", idle, "memory", partial(setattr, outcome, "idle_bytes")))
+    may_begin = partial(may_record, name)
+    yield _job(Command("idle_memory", idle, "memory", partial(setattr, outcome, "idle_bytes")), may_begin)
     parts = [[each] for each in evidence.perturbations] if parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
         for perturbations in parts if noisy else ():
@@ -193,16 +233,17 @@ def _jobs(launcher: Launcher, outcome: Outcome, noisy: bool, evidence: Evidence,
             keep = partial(_keep_floors, evidence, case, perturbations)
             yield _job(Command("noise", arguments, "record", keep))
         for precision in evidence.precisions:
-            keep = partial(evidence.records[name, case].__setitem__, precision)
-            yield _job(_record(launcher, outcome, precision, case, dataset, keep))
+            keep = partial(evidence.keep, case, name, precision)
+            command = _record(launcher, outcome, precision, case, dataset, keep)
+            yield _job(command, may_begin)
     if launcher.plan.deterministic:
         case, dataset = next(iter(evidence.cases.items()))
         keep = partial(evidence.again.__setitem__, name)
         yield _job(_record(launcher, outcome, evidence.precision, case, dataset, keep))
 
 
-def _job(command: Command) -> Job:
-    return Job("certificate", [command])
+def _job(command: Command, may_begin: Callable[[], bool] = lambda: True) -> Job:
+    return Job("certificate", [command], may_begin=may_begin)
 
 
 def _keep_floors(evidence: Evidence, case: Case, made: Sequence[Perturbation], floors: Sequence[Floor]) -> None:

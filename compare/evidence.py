@@ -63,6 +63,7 @@ class Evidence:
     """What children record of the `cases`, whose datasets those are, at float64, float32 and the timed `precision`.
 
     `records` are by contender, case and precision, `again` those made twice, `floors` by case and `Perturbation`.
+    `largest` is the size of the largest record so far, in bytes.
     """
 
     cases: Mapping[Case, Path]
@@ -74,6 +75,7 @@ class Evidence:
     floors: dict[Case, dict[Perturbation, Floor]] = field(
         default_factory=lambda: defaultdict[Case, dict[Perturbation, Floor]](dict)
     )
+    largest: int = 0
 
     @classmethod
     def of(cls, launcher: Launcher, cases: Sequence[Case]) -> "Evidence":
@@ -96,6 +98,11 @@ class Evidence:
             found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in _NEAR]
             found += [(gates.PRECISION_LIMIT * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
         return found
+
+    def keep(self, case: Case, name: str, precision: str, record: Record) -> None:
+        """Take what has been recorded of a contender."""
+        self.records[name, case][precision] = record
+        self.largest = max(self.largest, record.size)
 
     def is_whole(self, case: Case, names: Sequence[str]) -> bool:
         """Whether all has been recorded of a case, of a baseline and another contender by name."""

@@ -28,12 +28,14 @@ class Job:
     """Commands that one child carries out one after the other.
 
     `purpose` is said where one fails. That marks the contender at once and ends all its work, unless the job `spares`
-    it: then only such jobs of it end, and it is marked when all others are done.
+    it: then only such jobs of it end, and it is marked when all others are done. A job that may not begin yet holds up
+    those behind it.
     """
 
     purpose: str
     commands: list[Command]
     spares: bool = False
+    may_begin: Callable[[], bool] = lambda: True
 
 
 @dataclass
@@ -47,7 +49,12 @@ class Queue:
 
     @property
     def waits(self) -> bool:
-        """Whether there is a job to take, for a contender that has not failed."""
+        """Whether there is a job to take now."""
+        return self.is_open and self.jobs[0].may_begin()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a job to take, now or later, for a contender that has not failed."""
         return bool(self.jobs) and self.outcome.status == "ok"
 
 
@@ -77,7 +84,7 @@ def carry_out(launcher: Launcher, queues: Sequence[Queue], progress: Callable[[i
                 workers.append(_Worker(launcher, queue, beside=children - 1))
             if told != (told := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
                 progress(told, total)
-            if not workers:
+            if not workers and not any(queue.is_open for queue in queues):
                 break
             time.sleep(_POLL_SECONDS)
     finally:

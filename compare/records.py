@@ -42,6 +42,11 @@ class Record:
             found |= load(path)
         return {name: found[name] for name in self.names}
 
+    @property
+    def size(self) -> int:
+        """The bytes that its files take."""
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
     def delete(self) -> None:
         """Delete its files."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -225,3 +225,22 @@ def test_a_pair_is_certified_at_the_size_asked_for_and_at_its_neighbour(
     made = plans.make(tmp_path / "out", ("fake", "other"), workload=workload, accumulate=2, batch_size=32)
     plan = replace(made, resizable=resizable)
     assert evidence.adversarial(plan) == (evidence.native(plan), Case(6, other))
+
+
+def test_a_job_that_may_not_begin_waits_and_so_do_those_behind_it(started: Launcher) -> None:
+    answers: list[str] = []
+    held = replace(asked(answers, ("held", 0)), may_begin=lambda: "long" in answers)
+    carried_out(
+        started,
+        queue("fake", asked(answers, ("one", 0)), held, asked(answers, ("behind", 0))),
+        queue("other", asked(answers, ("long", 9))),
+    )
+    assert answers == ["one", "long", "held", "behind"]
+
+
+def test_what_may_begin_when_no_child_is_left_is_waited_for(started: Launcher) -> None:
+    answers: list[str] = []
+    looks = iter([False] * 9)
+    held = replace(asked(answers, ("held", 0)), may_begin=lambda: next(looks, True))
+    carried_out(started, queue("fake", held))
+    assert answers == ["held"]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from compare.data import store
 from compare.evidence import Case
 from compare.jobs import Queue
 from compare.launcher import Launcher, Outcome, Outcomes
+from compare.records import Record
 from tests.fakebackend import plans
+from tests.unit.stage import Stage, exit_code
 
 FIRST, SECOND = CASES = (Case(8, None), Case(4, None))
 FAKE, OTHER, THIRD = "fake", "other", "third"
@@ -45,6 +48,7 @@ class Certified:
         self._queues: dict[str, Queue] = {}
         monkeypatch.setattr(certification, "ThreadPoolExecutor", AtOnce)
         monkeypatch.setattr(certificate, "make", lambda *_, **__: Certificate((), None))
+        monkeypatch.setattr(Record, "load", lambda _: {})
         monkeypatch.setattr(certificate, "combine", lambda _: Certificate((), None))
         store.save(plan.dataset, self._launcher.dataset)
 
@@ -58,7 +62,11 @@ class Certified:
         self._monkeypatch.setattr(jobs, "carry_out", carry_out)
         certification.certify(self._launcher, self.outcomes, CASES, lambda *_: None)
 
-    def record(self, name: str, case: Case, *, precisions: int = 3) -> None:
+    def may_record(self, name: str) -> bool:
+        """Return whether the next record of a contender may begin."""
+        return self._queues[name].jobs[-1].may_begin()
+
+    def record(self, name: str, case: Case, *, precisions: int = 3, size: int = 1) -> None:
         """Have so many of a contender's records of a case come in, and the noise if it is the baseline."""
         commands = [command for job in self._queues[name].jobs for command in job.commands]
         of_case = [each for each in commands if each.arguments.get("spec", {}).get("batch_size") == case.batch_size]
@@ -67,7 +75,8 @@ class Certified:
                 command.keep([{} for _ in command.arguments["perturbations"]])
         for command in [each for each in of_case if each.name == "record"][:precisions]:
             folder = Path(command.arguments["path"])
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
+            (folder / "part").write_bytes(bytes(size))
             self._owners[folder.name] = f"{name} {case.batch_size}"
             command.keep([])
 
@@ -134,3 +143,77 @@ def test_of_what_is_recorded_twice_the_timed_precision_alone_stays(
         assert certified.there() == ["fake 8", "other 8", "third 8"]
 
     certified.run(script)
+
+
+def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(certification.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+
+
+OF_A_SIDE = 2 * 1000 * len(CASES)
+"""The bytes of a contender's records, by the first that is there."""
+
+
+@pytest.mark.parametrize(
+    ("free", "at_first", "later"),
+    [
+        (3 * OF_A_SIDE, True, True),
+        (3 * OF_A_SIDE - 1, False, True),  # one side less has yet to be recorded
+        (2 * OF_A_SIDE - 1, False, False),
+    ],
+)
+def test_a_contender_waits_for_room_or_until_those_before_it_are_judged(
+    certified: Certified, monkeypatch: pytest.MonkeyPatch, free: int, at_first: bool, later: bool
+) -> None:
+    disk(monkeypatch, free)
+
+    def script(look: Look) -> None:
+        assert [certified.may_record(name) for name in (FAKE, OTHER, THIRD)] == [True, True, False]
+        certified.record(OTHER, FIRST, size=1000, precisions=1)
+        assert certified.may_record(THIRD) is at_first
+        for case in CASES:
+            certified.record(OTHER, case)
+        certified.record(FAKE, FIRST)
+        look()
+        assert certified.may_record(THIRD) is later
+        certified.record(FAKE, SECOND)
+        look()
+        assert certified.may_record(THIRD)
+
+    certified.run(script)
+
+
+@pytest.mark.parametrize("failed", [FAKE, OTHER])
+def test_nobody_waits_for_one_that_has_failed(
+    certified: Certified, monkeypatch: pytest.MonkeyPatch, failed: str
+) -> None:
+    disk(monkeypatch, 0)
+
+    def script(look: Look) -> None:
+        certified.record(OTHER, FIRST)
+        for outcome in certified.outcomes.contenders:
+            outcome.status = "crash" if outcome.contender.name == failed else "ok"
+        certified.record(FAKE, FIRST)
+        look()
+        assert certified.may_record(THIRD)
+
+    certified.run(script)
+
+
+def test_on_a_full_disk_contenders_are_certified_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, monkeypatch)
+    disk(monkeypatch, 0)
+    result = stage.agree(FAKE, OTHER, THIRD)
+    assert [pair["status"] for pair in result["agreement"]["pairs"]] == ["pass", "pass"]
+    order = [call[0] for call in stage.calls("inspect") if call[0] != FAKE]
+    assert order == sorted(order)  # other, then third
+    assert exit_code(result) == 0
+
+
+def test_a_contender_that_waits_starts_no_process_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(tmp_path, monkeypatch)
+    disk(monkeypatch, 0)
+    stage.run(FAKE, OTHER, THIRD)
+    processes = {name: {call[1] for call in stage.calls("start") if call[0] == name} for name in (OTHER, THIRD)}
+    assert len(processes[THIRD]) == len(processes[OTHER])
