@@ -95,6 +95,7 @@ ONLY_TORCH = {
         "Leaf.assign": "jax makes a new state, see Leaf.own",
         "leaves": "flax's variables carry names and have the neutral axes; torch's tensors need both beside them",
         "names": "a twin is read by the same kind of table as a user's model",
+        "selected": "jax indexes, and XLA chooses the memory order",
         "channels_last_rows": "torch's layers need it beside the leaves",
         "channels_first_rows": "see channels_last_rows",
         "channels_last": "jax activations are channels-last already",
@@ -131,6 +132,7 @@ ONLY_TORCH = {
     "resident.py": {"Resident.captured": "jax's graphs are XLA's own matter"},
     "stream.py": {"Stream.captured": "see Resident.captured"},
     "step.py": {
+        "TrainingStep.taken": "jax's state counts its steps",
         "TrainingStep.reset": "jax makes a new state",
         "TrainingStep.snapshot": "a captured graph updates in place; jax keeps the old state",
     },
