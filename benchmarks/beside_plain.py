@@ -1,9 +1,11 @@
 """samestep's tuned contenders beside the plain loops of the same framework: step times and ratios.
 
-Every figure is a fresh process's; a round has each once, and every other round runs them backwards. The ratio is to the
-plain loop that is fastest over all rounds, with its 95 % interval.
+Every figure is a fresh process's; a round has each once, and every other round runs them backwards. The ratio is to
+the plain loop that is fastest over all rounds, with its 95 % interval. With `--devices`, so many train together, each way to
+do so beside the plain loop of that way.
 
     python -m benchmarks.beside_plain --workload resnet50 --rounds 3
+    python -m benchmarks.beside_plain --workload resnet50 --devices 2
 """
 
 import argparse
@@ -23,6 +25,8 @@ ON_A_CPU: Mapping[str, Sequence[Sequence[str]]] = {
     "torch": (("--mode", "eager"), ("--mode", "compile")),
     "jax": (("--scan", "1"),),
 }
+# Each with samestep's batch norm that computes the same: a program over the whole batch takes its statistics over that.
+WAYS: Mapping[str, tuple[str, str]] = {"ddp": ("torch", "local"), "pmap": ("jax", "local"), "sharded": ("jax", "sync")}
 # JAX's loop takes the device that is there.
 PLACED: Mapping[str, Sequence[str]] = {"torch": ("--device",), "jax": ()}
 
@@ -37,9 +41,7 @@ def milliseconds(command: Sequence[str]) -> float:
 
 def commands(backend: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
     """Return the commands of a framework's loops by name, samestep's first."""
-    shape = ["--workload", wanted.workload]
-    if wanted.batch_size is not None:
-        shape += ["--batch-size", str(wanted.batch_size)]
+    shape = _shape(wanted)
     ours = f"{backend}:tuned"
     found = {ours: ["-m", "benchmarks.levers", "--backend", backend, *shape, "--device", wanted.device]}
     for options in (PLAIN if wanted.device == "cuda" else ON_A_CPU)[backend]:
@@ -48,19 +50,44 @@ def commands(backend: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
     return found
 
 
+def over_devices(way: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the commands of the loops that train on several devices in one way, samestep's first."""
+    backend, batch_norm = WAYS[way]
+    count = str(wanted.devices)
+    shape = _shape(wanted)
+    place = ["--device", wanted.device]
+    ours = ["-m", "benchmarks.step_time", "--backend", backend, "--tuning", f"tuned+{way}", "--batch-norm", batch_norm]
+    if way == "ddp":
+        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
+        plain = [*start, "benchmarks/plain_torch.py", *shape, *place]
+    else:
+        plain = ["benchmarks/plain_jax.py", *shape, "--devices", count, "--parallel", way]
+    return {f"{backend}:tuned+{way}": [*ours, *shape, *place, "--devices", count], f"plain {backend}, {way}": plain}
+
+
+def _shape(wanted: argparse.Namespace) -> list[str]:
+    size = [] if wanted.batch_size is None else ["--batch-size", str(wanted.batch_size)]
+    return ["--workload", wanted.workload, *size]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("torch", "jax"), action="append", help="one framework alone")
     parser.add_argument("--workload", choices=("resnet50", "cifar-cnn"), default="cifar-cnn")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     wanted = parser.parse_args()
     if wanted.rounds < 2:
         parser.error(f"--rounds {wanted.rounds}: an interval needs 2 and more")
 
-    for backend in wanted.backend or PLAIN:
-        loops = commands(backend, wanted)
+    backends = wanted.backend or list(PLAIN)
+    if wanted.devices == 1:
+        groups = [commands(backend, wanted) for backend in backends]
+    else:
+        groups = [over_devices(way, wanted) for way, (backend, _) in WAYS.items() if backend in backends]
+    for loops in groups:
         times: dict[str, list[float]] = {name: [] for name in loops}
         for number in range(wanted.rounds):
             for name in loops if number % 2 == 0 else reversed(loops):

@@ -113,6 +113,13 @@ step_beside-cifar-cnn() { run beside-plain-cifar-cnn "$python" -m benchmarks.bes
 
 step_beside-resnet50() { run beside-plain-resnet50 "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2; }
 
+step_beside-devices() { # all GPUs of the lane together
+    local -a gpus
+    IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
+    run "beside-plain-resnet50-${#gpus[@]}-devices" "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2 \
+        --devices "${#gpus[@]}"
+}
+
 step_levers() { run levers all_levers; }
 
 photographs="--batch-size 64" # several certificates share a GPU's memory, and so do their training runs

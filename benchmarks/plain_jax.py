@@ -2,9 +2,11 @@
 
 ResNet-50 v1.5 as in Flax's ImageNet example, written in linen; the CIFAR net is six convolutions with batch norm.
 bfloat16 computation with float32 parameters, optax SGD with Nesterov momentum, donated state, data resident on the
-device; blocks of 10 steps (of one scan where --scan is larger), median of 30.
+device; blocks of 10 steps (of one scan where --scan is larger), median of 30. On several devices by `pmap`, as in that
+example, or by `jit` of a batch that is sharded over them.
 
     python benchmarks/plain_jax.py --workload resnet50
+    python benchmarks/plain_jax.py --workload resnet50 --devices 2 --parallel pmap
 """
 
 import argparse
@@ -20,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from jax.sharding import NamedSharding, PartitionSpec
 
 SIZES = {"resnet50": (256, 224, 1000), "cifar-cnn": (512, 32, 10)}
 BLOCK, BLOCKS, WARM_UP = 10, 30, 5
@@ -73,13 +76,19 @@ def main() -> None:
     parser.add_argument(
         "--command-buffers", action="store_true", help="CUDA graphs with convolutions and loops in them"
     )
-    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--batch-size", type=int, help="images per step and device")
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--parallel", choices=("pmap", "sharded"), default="pmap", help="on several devices")
     wanted = parser.parse_args()
+    way = wanted.parallel if wanted.devices > 1 else None
+    if way and wanted.scan > 1:
+        parser.error("--scan is for one device")
+    jax.config.update("jax_num_cpu_devices", wanted.devices)  # where there is no GPU
     captured = ", command buffers with convolutions" if wanted.command_buffers else ""
     if captured:  # XLA reads it when it first looks for devices
         os.environ["XLA_FLAGS"] = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE"
     batch, size, classes = SIZES[wanted.workload]
-    batch = wanted.batch_size or batch
+    batch = wanted.devices * (wanted.batch_size or batch)
 
     model = ResNet() if wanted.workload == "resnet50" else CifarNet()
     images = jax.random.normal(jax.random.key(0), (batch, size, size, 3), jnp.bfloat16)
@@ -99,14 +108,27 @@ def main() -> None:
         parameters, statistics, moments = state
         gradient = jax.value_and_grad(loss_of, has_aux=True)
         (loss, statistics), gradients = gradient(parameters, statistics, images, labels)
+        if way == "pmap":
+            gradients = jax.lax.pmean(gradients, "devices")
         updates, moments = optimizer.update(gradients, moments, parameters)
         return (optax.apply_updates(parameters, updates), statistics, moments), loss
 
-    @partial(jax.jit, donate_argnums=0)
-    def train(state: Any, images: Any, labels: Any) -> Any:
+    def steps(state: Any, images: Any, labels: Any) -> Any:
         if wanted.scan == 1:
             return step(state, images, labels)
         return jax.lax.scan(lambda state, _: step(state, images, labels), state, length=wanted.scan)
+
+    train: Any = jax.jit(steps, donate_argnums=0)
+    if way:
+        devices = jax.devices()[: wanted.devices]
+        mesh = jax.make_mesh((len(devices),), ("devices",), devices=devices)
+        split, whole = NamedSharding(mesh, PartitionSpec("devices")), NamedSharding(mesh, PartitionSpec())
+        if way == "pmap":
+            train = jax.pmap(steps, "devices", devices=devices, donate_argnums=0)
+            state = jax.tree.map(lambda each: jnp.stack([each] * len(devices)), state)
+            images, labels = (each.reshape(len(devices), -1, *each.shape[1:]) for each in (images, labels))
+        state = jax.device_put(state, split if way == "pmap" else whole)
+        images, labels = jax.device_put((images, labels), split)
 
     start = time.perf_counter()
     state, _ = train(state, images, labels)
@@ -125,8 +147,9 @@ def main() -> None:
         jax.block_until_ready(state)
         seconds.append((time.perf_counter() - start) / (calls * wanted.scan))
     figures = {
-        "loop": f"plain flax, {'jit' if wanted.scan == 1 else f'scan of {wanted.scan}'}{captured}",
+        "loop": f"plain flax, {way or ('jit' if wanted.scan == 1 else f'scan of {wanted.scan}')}{captured}",
         "workload": wanted.workload,
+        "devices": wanted.devices,
         "batch_size": batch,
         "milliseconds": round(1e3 * median(seconds), 4),
         "first_step_seconds": round(compiled, 1),

@@ -1,21 +1,26 @@
 """A plain PyTorch training loop as in the public examples, the yardstick for `torch:tuned`; needs no samestep.
 
 ResNet-50 is torchvision's; the CIFAR net is six convolutions with batch norm. Automatic mixed precision in bfloat16,
-channels_last, fused SGD with Nesterov momentum, data resident on the device; blocks of 10 steps, median of 30.
+channels_last, fused SGD with Nesterov momentum, data resident on the device; blocks of 10 steps, median of 30. Under
+torchrun DistributedDataParallel trains on a device a process, each with its own batch.
 
     python benchmarks/plain_torch.py --workload resnet50 --mode compile
+    torchrun --standalone --nproc-per-node 2 benchmarks/plain_torch.py --workload resnet50 --mode compile
 """
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from statistics import median
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 SIZES = {"resnet50": (256, 224, 1000), "cifar-cnn": (512, 32, 10)}
 BLOCK, BLOCKS, WARM_UP, CAPTURED = 10, 30, 5, 10
@@ -48,22 +53,33 @@ def main() -> None:
     parser.add_argument("--workload", choices=tuple(SIZES), default="cifar-cnn")
     parser.add_argument("--mode", choices=("eager", "compile", "reduce-overhead", "graph"), default="compile")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--batch-size", type=int, help="images per step and device")
+    parser.add_argument("--sync-batch-norm", action="store_true", help="statistics over the devices' batches together")
     wanted = parser.parse_args()
     batch, size, classes = SIZES[wanted.workload]
-    batch = wanted.batch_size or batch
+    batch, ranks = wanted.batch_size or batch, int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks > 1 and wanted.mode == "graph":
+        parser.error("--mode graph is for one device")
 
     torch.backends.cudnn.benchmark = True
     device = torch.device(wanted.device)
+    if ranks > 1:
+        dist.init_process_group("nccl" if wanted.device == "cuda" else "gloo")
+        if wanted.device == "cuda":
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
     model = network(wanted.workload).to(device)
+    if wanted.sync_batch_norm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] -- torch's annotations leave out this form
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-5, fused=True)
     images = torch.randn(batch, 3, size, size, device=device).to(memory_format=torch.channels_last)
     labels = torch.randint(classes, (batch,), device=device)
-    forward: Callable[[torch.Tensor], torch.Tensor] = model
+    trained = DistributedDataParallel(model, gradient_as_bucket_view=True) if ranks > 1 else model
+    forward: Callable[[torch.Tensor], torch.Tensor] = trained
     if wanted.mode != "eager":
         mode = "reduce-overhead" if wanted.mode == "reduce-overhead" else "default"
-        forward = torch.compile(model, mode=mode)
+        forward = torch.compile(trained, mode=mode)
 
     def step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
@@ -109,13 +125,17 @@ def main() -> None:
         wait()
         seconds.append((time.perf_counter() - start) / BLOCK)
     figures = {
-        "loop": f"plain torch, {wanted.mode}",
+        "loop": f"plain torch, {wanted.mode}{', synchronised batch norm' if wanted.sync_batch_norm else ''}",
         "workload": wanted.workload,
-        "batch_size": batch,
+        "devices": ranks,
+        "batch_size": batch * ranks,
         "milliseconds": round(1e3 * median(seconds), 4),
         "first_step_seconds": round(compiled, 1),
     }
-    print(json.dumps(figures))
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps(figures))
+    if ranks > 1:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ then disturb one another.
 import argparse
 import contextlib
 import fcntl
+import json
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -36,11 +37,11 @@ def main() -> None:
     asked = parser.parse_args()
     with asked.turn.open("a") if asked.turn else contextlib.nullcontext() as turn:
         _hold(turn, fcntl.LOCK_SH)
-        print(_timed(asked, turn), flush=True)
+        print(json.dumps(_timed(asked, turn)), flush=True)
 
 
-def _timed(asked: argparse.Namespace, turn: IO[str] | None) -> str:
-    """Return in words what a step takes."""
+def _timed(asked: argparse.Namespace, turn: IO[str] | None) -> dict[str, Any]:
+    """Return what a step takes, in the words of the plain loops."""
     size = asked.devices * (asked.batch_size or workloads.get(asked.workload).batch_size)
     worker = in_process.opened(
         asked.backend,
@@ -56,11 +57,16 @@ def _timed(asked: argparse.Namespace, turn: IO[str] | None) -> str:
     _hold(turn, fcntl.LOCK_EX)
     steps = worker.warm_up(_BLOCK_SECONDS, None)["steps_per_block"]
     seconds = float(np.median([worker.block(steps) for _ in range(_BLOCKS)])) / steps
-    devices = "1 device" if asked.devices == 1 else f"{asked.devices} devices, batch norm {asked.batch_norm}"
-    return (
-        f"{asked.workload} {asked.backend}:{asked.tuning} {asked.precision}, {devices}, batch {size}: "
-        f"{1e3 * seconds:.3f} ms, {size / seconds:,.0f} images/s (first step {first:.0f} s)"
-    )
+    return {
+        "loop": f"{asked.backend}:{asked.tuning}",
+        "workload": asked.workload,
+        "precision": asked.precision,
+        "devices": asked.devices,
+        "batch_norm": asked.batch_norm,
+        "batch_size": size,
+        "milliseconds": round(1e3 * seconds, 4),
+        "first_step_seconds": round(first, 1),
+    }
 
 
 def _hold(turn: IO[str] | None, how: int) -> None:
