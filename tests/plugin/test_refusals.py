@@ -25,7 +25,7 @@ CALLS = {
     "samestep(contenders=['fake'])": "samestep: a comparison needs at least two contenders, got 1: fake",
     "samestep(contenders=['fake', 'other:'])": "samestep: contender 'other:' has an empty tuning; *",
     "samestep(contenders='fake')": "E * TypeError: contenders='fake' is not allowed; allowed: a list such as *",
-    "samestep(precison='float32')": "E * TypeError: samestep has no setting 'precison'; allowed: accumulate, agreement, *",
+    "samestep(precison='float32')": "E * TypeError: samestep has no setting 'precison'; allowed: accumulate, *",
     f"samestep({SETTINGS}).ratio('fake')": "E * LookupError: fake is the baseline, which the others are compared with",
     f"samestep({SETTINGS}).verdict('jax')": "E * LookupError: no contender 'jax' in this comparison; there are: *",
     f"samestep({SETTINGS}, seed=2).ratio('other')": "E * AssertionError: other against fake: INCONCLUSIVE, 2 of 2 *",
@@ -89,7 +89,7 @@ def test_a_row_without_a_round_that_counts_fails(suite: Suite) -> None:
     ("marker", "arguments", "said"),
     [
         ("()", "", "takes neither `contender` (one test for each contender) nor `samestep`"),
-        ("(precison='float32')", "contender", "samestep has no setting 'precison'; allowed: accumulate, agreement, "),
+        ("(precison='float32')", "contender", "samestep has no setting 'precison'; allowed: accumulate, "),
         ("(contenders='jax')", "samestep", "contenders='jax' is not allowed; allowed: a list such as "),
         ("('digits-cnn', 'jax')", "contender", "takes from 0 to 1 positional arguments but 2 were given"),
     ],
