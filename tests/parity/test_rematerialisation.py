@@ -11,21 +11,12 @@ import torch
 import jaxbackend.rematerialisation
 import torchbackend.rematerialisation
 import torchbackend.tuning
-from compare import descriptions, tunings, weights, workloads
-from compare.interface import Arrays, Batch, Refused, RunSpec
-from compare.workloads import BLOCKS, Workload
+from compare import weights, workloads
+from compare.interface import Arrays, Batch, Refused
+from compare.workloads import BLOCKS
 from tests.parity import recorded_graph, twins
+from tests.parity.small import SIDES, batches, opened, small, spec
 
-# What pooling and strides leave of so few pixels is a pixel at least.
-SIDES = {
-    "cifar-cnn": 7,
-    "cifar-resnet18": 5,
-    "resnet50": 9,
-    "convnext-tiny": 9,
-    "vgg16": 9,
-    "mobilenet-v2": 9,
-    "unet": 9,
-}
 COUNTS = {
     "cifar-cnn": 4,
     "cifar-resnet18": 2,
@@ -35,38 +26,7 @@ COUNTS = {
     "mobilenet-v2": 2,
     "unet": 5,
 }
-BATCH = 4
 ON = "stock+rematerialisation"
-
-
-def small(name: str, side: int, **arguments: Any) -> Workload:
-    found = workloads.get(name)
-    model = twins.narrowed(found.model, image=(side, side, 3), classes=5)
-    return replace(found, name="small", model=replace(model, arguments={**model.arguments, **arguments}))
-
-
-def spec(workload: Workload, backend: str, tuning: str, **changes: Any) -> RunSpec:
-    described = descriptions.to_json(workload)
-    made = twins.spec(backend, image_size=None, batch_size=BATCH, described=described, **changes)
-    return replace(made, workload=workload.name, knobs=tunings.resolve(backend, tuning, "cpu", workload.name))
-
-
-def opened(workload: Workload, backend: str, tuning: str, **changes: Any) -> Any:
-    session = twins.BACKENDS[backend].open(spec(workload, backend, tuning, **changes))
-    session.assign(weights.randomised(session.signature(), 3))
-    return session
-
-
-def batches(workload: Workload, count: int = 2) -> list[Batch]:
-    drawn, model = np.random.default_rng(1), workload.model
-    labels = (BATCH, *model.image[:2]) if model.family == "unet" else (BATCH,)
-    return [
-        Batch(
-            drawn.normal(size=(BATCH, *model.image)).astype(np.float32),
-            drawn.integers(model.classes, size=labels, dtype=np.int32),
-        )
-        for _ in range(count)
-    ]
 
 
 def steps(session: Any, pool: list[Batch]) -> Arrays:
