@@ -27,8 +27,6 @@ ON_A_CPU: Mapping[str, Sequence[Sequence[str]]] = {
 }
 # Each with samestep's batch norm that computes the same: a program over the whole batch takes its statistics over that.
 WAYS: Mapping[str, tuple[str, str]] = {"ddp": ("torch", "local"), "pmap": ("jax", "local"), "sharded": ("jax", "sync")}
-# JAX's loop takes the device that is there.
-PLACED: Mapping[str, Sequence[str]] = {"torch": ("--device",), "jax": ()}
 
 
 def milliseconds(command: Sequence[str]) -> float:
@@ -43,10 +41,13 @@ def commands(backend: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
     """Return the commands of a framework's loops by name, samestep's first."""
     shape = _shape(wanted)
     ours = f"{backend}:tuned"
-    found = {ours: ["-m", "benchmarks.levers", "--backend", backend, *shape, "--device", wanted.device]}
+    place = ["--device", wanted.device]
+    found = {ours: ["-m", "benchmarks.levers", "--backend", backend, *shape, *place]}
+    plain = [f"benchmarks/plain_{backend}.py", *shape]
+    if backend == "torch":  # JAX's loop takes the device that is there
+        plain += place
     for options in (PLAIN if wanted.device == "cuda" else ON_A_CPU)[backend]:
-        device = [word for option in PLACED[backend] for word in (option, wanted.device)]
-        found[f"plain {backend}, {' '.join(options)}"] = [f"benchmarks/plain_{backend}.py", *shape, *device, *options]
+        found[f"plain {backend}, {' '.join(options)}"] = [*plain, *options]
     return found
 
 

@@ -26,6 +26,8 @@ run() { # NAME COMMAND...: run it, keep the command and what it prints
     echo "$name: exit code $? after $SECONDS s"
 }
 
+gpus() { tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l; } # how many the lane has
+
 samestep() { # NAME ARGUMENTS...: run samestep, its result and what it prints in a folder of that name
     local name=$1
     shift
@@ -114,10 +116,8 @@ step_beside-cifar-cnn() { run beside-plain-cifar-cnn "$python" -m benchmarks.bes
 step_beside-resnet50() { run beside-plain-resnet50 "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2; }
 
 step_beside-devices() { # all GPUs of the lane together
-    local -a gpus
-    IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
-    run "beside-plain-resnet50-${#gpus[@]}-devices" "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2 \
-        --devices "${#gpus[@]}"
+    run "beside-plain-resnet50-$(gpus)-devices" "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2 \
+        --devices "$(gpus)"
 }
 
 step_levers() { run levers all_levers; }
@@ -166,10 +166,8 @@ step_pairs() {
 
 scale() { # NAME BATCH_NORM WORKLOAD BATCH CONTENDER...: on one GPU, two, and so on up to all of the lane's
     local count=1 all=1 name=$1 batch_norm=$2 workload=$3 batch=$4
-    local -a gpus
     shift 4
-    IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
-    while ((2 * count <= ${#gpus[@]})); do all+=,$((count *= 2)); done
+    while ((2 * count <= $(gpus))); do all+=,$((count *= 2)); done
     samestep "scale-$name" scale "$@" --devices "$all" --workload "$workload" --batch-size "$batch" \
         --batch-norm "$batch_norm" --precision bfloat16 --rounds 3
 }

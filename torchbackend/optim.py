@@ -16,8 +16,8 @@ def build(
 ) -> torch.optim.Optimizer:
     """Return the update rule of a workload over a model's parameters.
 
-    `fused` updates all parameters in one kernel; `capturable` keeps what changes from
-    step to step on the device, as a CUDA graph needs it: Adam's step count, and a learning rate that has a schedule.
+    `fused` updates all parameters in one kernel; `capturable` keeps what changes from step to step on the device, as a
+    CUDA graph needs it: Adam's step count, and a learning rate that has a schedule.
 
     Raises:
         Refused: a scheduled learning rate of SGD on the device, but not `fused`.

@@ -1,6 +1,5 @@
 """`samestep fit`: the largest batch that each contender can train, and the least memory that a batch needs."""
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from compare.fitting.bisection import Bracket
 from compare.fitting.trial import SMALLEST_BATCH, Tester
 from compare.interface import Batch, ContenderFailed, Refused
 from compare.launcher import Progress
+from compare.measure import nvml
 from compare.plan import Plan
 
 SCHEMA_VERSION = 1
@@ -186,7 +186,7 @@ def _contender(task: Task, fitted: Fitted) -> dict[str, Any]:
 
 def _gpu_bytes(described: Mapping[str, Any]) -> int:
     """Return the memory of the GPU that both frameworks train on: the first that CUDA_VISIBLE_DEVICES leaves them."""
-    name = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    name = (nvml.named() or ["0"])[0]
     for gpu in described["nvidia"]["gpus"]:
         if name and (name == str(gpu["index"]) or str(gpu["uuid"]).startswith(name)):
             if gpu["mig"]:

@@ -90,6 +90,12 @@ def text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def named() -> list[str]:
+    """Return the entries of CUDA_VISIBLE_DEVICES, none where it is not set."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [] if chosen is None else [each.strip() for each in chosen.split(",")]
+
+
 def visible() -> list[str]:
     """Return the GPUs that a child sees, by number or UUID: NVML's, or those that CUDA_VISIBLE_DEVICES names.
 
@@ -97,11 +103,8 @@ def visible() -> list[str]:
     or comes again.
     """
     there = describe()["gpus"]
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return [str(number) for number in range(len(there))]
     uuids, found = [each.get("uuid") or "" for each in there], list[str]()
-    for entry in map(str.strip, chosen.split(",")):
+    for entry in named() or map(str, range(len(there))):
         is_one = int(entry) < len(there) if entry.isdecimal() else bool(entry) and _names(entry, uuids)
         if not is_one or entry in found:
             break
@@ -123,8 +126,8 @@ class Device:
     def __init__(self, number: int = 0) -> None:
         self._nvml = load()
         self._nvml.nvmlInit()
-        named = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
-        self._handle = self._find(named[number] if number < len(named) else str(number))
+        entries = [each for each in named() if each]
+        self._handle = self._find(entries[number] if number < len(entries) else str(number))
         self._events = read(self._nvml, self._register)
 
     def close(self) -> None:
