@@ -111,9 +111,18 @@ all_levers() {
     lever torch resnet50 tuned torch-coordinate-descent
 }
 
-step_beside-cifar-cnn() { run beside-plain-cifar-cnn "$python" -m benchmarks.beside_plain --workload cifar-cnn; }
+beside() { # BACKEND WORKLOAD ROUNDS: samestep's loop beside the plain ones of its framework
+    run "beside-plain-$2-$1" "$python" -m benchmarks.beside_plain --backend "$1" --workload "$2" --rounds "$3"
+}
 
-step_beside-resnet50() { run beside-plain-resnet50 "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2; }
+step_beside-cifar-cnn() {
+    beside torch cifar-cnn 3
+    beside jax cifar-cnn 3
+}
+
+step_beside-resnet50-torch() { beside torch resnet50 2; }
+
+step_beside-resnet50-jax() { beside jax resnet50 2; }
 
 step_beside-devices() { # all GPUs of the lane together
     run "beside-plain-resnet50-$(gpus)-devices" "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2 \
@@ -201,11 +210,20 @@ in_turn() { # NAME, and arguments of a contender a line: all compile side by sid
     turn=$(mktemp)
     while read -ra arguments; do
         echo "\$ python -m benchmarks.step_time --turn FILE ${arguments[*]}"
-        timeout 500 "$python" -m benchmarks.step_time --turn "$turn" "${arguments[@]}" 2>&1 | tail -n 5 &
+        one_in_turn "$turn" "${arguments[@]}" &
     done >"$folder/$1.txt"
     wait
     rm "$turn"
     echo "$1: after $SECONDS s"
+}
+
+one_in_turn() { # FILE ARGUMENTS...: the figure, or how it failed: what a framework says of its failure comes first
+    local complaints status
+    complaints=$(mktemp)
+    timeout 500 "$python" -m benchmarks.step_time --turn "$@" 2>"$complaints"
+    status=$?
+    if ((status)); then echo "exit code $status of ${*:2}" && head -c 6000 "$complaints"; fi
+    rm "$complaints"
 }
 
 step_devices() { # resnet50 on one GPU and on two, in every way to use them; a GPU's memory holds not all of them at once

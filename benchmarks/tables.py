@@ -24,9 +24,9 @@ Written by `python -m benchmarks.tables` from the files under [benchmarks/h200](
 its benchmarks wrote themselves and nobody edited. Each result file holds its exact command, all raw samples, the
 environment and the certificate tensor by tensor; the link gives its date. Files without telemetry were made before
 samestep watched the GPU while it timed. A file that says of its checkout that it was `dirty` names the commit that the
-machine's day began with; what ran was that or a later one of the day. Certificates of `torch:tuned` made until
-2026-11-22 judged captured steps that copy each batch, where the timed ones read batches in place; both are judged alike
-since, which has not run on a GPU yet. Idle power until then is too high (measurements.md).
+machine's day began with; what ran was that or a later one of the day. Certificates of `torch:tuned` made before
+2026-11-22, 22:00 judged captured steps that copy each batch, where the timed ones read batches in place; later ones
+judge what is timed. Idle power until then is too high (measurements.md).
 """
 TIMES = """
 ## Step times
