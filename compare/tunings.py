@@ -50,10 +50,10 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
         (backend, "cuda", workload): ({**graph, "steps-per-dispatch": steps}, evidence)
         for workload, steps, evidence in (
             ("cifar-cnn", 24, "benchmarks/h200/cifar-cnn-bfloat16/result.json"),
-            ("convnext-tiny", 8, None),
-            ("mobilenet-v2", 8, None),
-            ("unet", 1, None),
-            ("vgg16", 1, None),
+            ("convnext-tiny", 8, "benchmarks/h200/screen-convnext-tiny-bfloat16.txt"),
+            ("mobilenet-v2", 8, "benchmarks/h200/screen-mobilenet-v2-bfloat16.txt"),
+            ("unet", 1, "benchmarks/h200/screen-unet-bfloat16.txt"),
+            ("vgg16", 1, "benchmarks/h200/screen-vgg16-bfloat16.txt"),
             (EVERY_OTHER, 24, None),
         )
         for backend, graph in (("jax", _JAX_GRAPH), ("torch", _TORCH_GRAPH))
@@ -91,9 +91,8 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
             values[name] = value
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
-    if values["parallel"] != NOT_PARALLEL:
-        # Torch's reductions are started by hooks of Python's, which no graph would replay; XLA aborted with both on two
-        # GPUs (docs/several-devices.md).
+    if backend == "jax" and values["parallel"] != NOT_PARALLEL:
+        # XLA aborted with both on two GPUs (docs/several-devices.md).
         values |= {name: KNOBS[name].default for name in ("graph-capture", "steps-per-dispatch") if name not in given}
     _check_together(f"{backend}:{tuning}", backend, device, values, given)
     return values
@@ -129,8 +128,6 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: {backend} has no way {way!r}; allowed: {', '.join(own)}")
     if way in PARALLEL["jax"] and not values["compile"]:
         raise Refused(f"{where}: {way} needs compile in jax")
-    if way == "ddp" and (values["graph-capture"] or values["steps-per-dispatch"] != 1):
-        raise Refused(f"{where}: ddp excludes graph-capture and steps-per-dispatch above 1")
     if way != NOT_PARALLEL and values.get("pieces"):
         raise Refused(f"{where}: {way} excludes pieces, which are for a step on one device")
     if way != NOT_PARALLEL and values["input"] == "stream":

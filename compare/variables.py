@@ -31,6 +31,8 @@ def child_environment(
     flags: list[str] = []
     if backend == "torch" and deterministic:
         added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch.use_deterministic_algorithms asks for it
+    if backend == "torch" and knobs.get("graph-capture") and knobs.get("parallel") == "ddp":
+        added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # as a captured step needs it (pytorch.org, CUDA semantics)
     if backend == "jax":
         added["JAX_PLATFORMS"] = device
         added["XLA_PYTHON_CLIENT_PREALLOCATE"] = inherited.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

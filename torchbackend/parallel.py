@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -31,19 +32,22 @@ def device(name: str, place: Place | None) -> torch.device:
     return found
 
 
-def wrapped(model: nn.Module, device: torch.device, place: Place | None) -> nn.Module:
+def wrapped(model: nn.Module, device: torch.device, place: Place | None, *, captured: bool) -> nn.Module:
     """Return what trains the model: the model itself, or DistributedDataParallel around it.
 
-    Buffers are left to each process, as local batch norm has them; synchronised ones are equal everywhere.
+    Buffers are left to each process, as local batch norm has them; synchronised ones are equal everywhere. Where steps
+    are `captured`, it is made on a stream of its own, as no capture may meet the default one (pytorch.org, CUDA
+    semantics, usage with DistributedDataParallel).
     """
     if place is None:
         return model
-    return DistributedDataParallel(
-        model,
-        device_ids=[device] if device.type == "cuda" else None,
-        gradient_as_bucket_view=True,
-        **_LEFT,
-    )
+    with torch.cuda.stream(torch.cuda.Stream(device)) if captured else nullcontext():
+        return DistributedDataParallel(
+            model,
+            device_ids=[device] if device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            **_LEFT,
+        )
 
 
 # torch 2.13 calls it otherwise, and warns of the old name.

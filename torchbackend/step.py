@@ -38,7 +38,7 @@ class TrainingStep:
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
         self._layers, self._inputs = layers, inputs
-        self._trained = parallel.wrapped(model, device, place)
+        self._trained = parallel.wrapped(model, device, place, captured=bool(knobs["graph-capture"]))
         self._rule, self._smoothing, self._accumulate = rule, smoothing, accumulate
         # The steps taken, counted by the steps themselves: what a captured step asks of Python, its graph would repeat
         # forever, and what Python counts says nothing of the graph.

@@ -40,7 +40,8 @@ def pretend(patch: pytest.MonkeyPatch) -> None:
     """Let steps be captured on a CPU."""
 
     @contextmanager
-    def capturing(graph: Graph) -> Generator[None]:
+    def capturing(graph: Graph, capture_error_mode: str) -> Generator[None]:
+        assert capture_error_mode == "thread_local"
         with graph:
             yield
 

@@ -25,7 +25,7 @@ REFUSALS = [
     (["jax:pmap+overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
     (["jax:overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
     (["torch:ddp+overlap-reduction=off", "jax"], "torch has no switch 'overlap-reduction' (always on: Distr"),
-    (["torch:ddp+steps-per-dispatch=2", "jax"], "ddp excludes graph-capture and steps-per-dispatch above 1"),
+    (["torch:ddp+graph-capture", "jax"], "graph-capture needs --device cuda"),
     (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
     (["torch:ddp", "jax", "--devices", "65"], "--devices 65 is not allowed: 64 parts of this CPU can be used"),
     (["torch:ddp", "jax", "--devices", "0"], "--devices 0 is not allowed; allowed: a whole number from 1"),
@@ -82,6 +82,20 @@ def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
     assert int(added["PJRT_NPROC"]) > 100
     assert "XLA_FLAGS" not in variables.child_environment("jax", {}, "cpu", False, {})
     assert "XLA_FLAGS" not in variables.child_environment("torch", {}, "cpu", False, {}, devices=4)
+
+
+def test_a_step_of_several_gpus_is_captured_as_one_of_a_gpu_in_torch_alone() -> None:
+    one, several = (tunings.resolve("torch", f"tuned{way}", "cuda", "resnet50") for way in ("", "+ddp"))
+    assert several == one | {"parallel": "ddp"}
+    assert (one["graph-capture"], one["steps-per-dispatch"]) == (True, 8)
+    lenient = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    assert variables.child_environment("torch", several, "cuda", False, {})[lenient] == "0"
+    for other in (one, several | {"graph-capture": False}):
+        assert lenient not in variables.child_environment("torch", other, "cuda", False, {})
+    mapped = tunings.resolve("jax", "tuned+pmap", "cuda", "resnet50")
+    assert (mapped["graph-capture"], mapped["steps-per-dispatch"]) == (False, 1)
+    asked = tunings.resolve("jax", "tuned+pmap+steps-per-dispatch=2", "cuda", "resnet50")
+    assert (asked["graph-capture"], asked["steps-per-dispatch"]) == (False, 2)
 
 
 def test_xla_hides_the_latency_of_reductions_where_it_is_asked_to() -> None:
