@@ -42,7 +42,7 @@ _ALL = (
         "compile",
         "compile the training step",
         False,
-        {"jax": "jax.jit of the whole step (off: op by op)", "torch": "torch.compile of model and loss, default mode"},
+        {"jax": "jax.jit of the whole step (off: op by op)", "torch": "torch.compile of model and loss"},
         {},
     ),
     Knob(
@@ -97,6 +97,14 @@ _ALL = (
         False,
         {"jax": "XLA's autotuning (off: --xla_gpu_autotune_level=0)", "torch": "torch.backends.cudnn.benchmark"},
         {},
+    ),
+    Knob(
+        "max-autotune",
+        "have the compiler time its own kernels, too, templates and block sizes: a long compilation",
+        False,
+        {"torch": "what torch.compile's mode max-autotune-no-cudagraphs sets; graphs are graph-capture"},
+        {},
+        {"jax": "kernel-search is all that XLA searches by itself"},
     ),
     Knob(
         "pointwise-matmul",

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from compare.interface import Refused
 from compare.knobs import KNOBS, NOT_PARALLEL, PARALLEL, PARALLEL_WORDS, Knob, Value
 
-_TO_SEARCH = ("kernel-search",)
+_TO_SEARCH = ("kernel-search", "max-autotune")
 _TO_COMPILE = ("compile", "graph-capture", "steps-per-dispatch", "pointwise-matmul", *_TO_SEARCH)
 
 TUNINGS: Mapping[str, str] = {
@@ -140,8 +140,9 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):
         raise Refused(f"{where}: kernel-search needs --device cuda")
-    if values.get("pointwise-matmul") and not values.get("compile"):
-        raise Refused(f"{where}: pointwise-matmul needs compile")
+    for name in ("max-autotune", "pointwise-matmul"):
+        if values.get(name) and not values.get("compile"):
+            raise Refused(f"{where}: {name} needs compile")
     several = values.get("steps-per-dispatch", 1) != 1
     if backend == "torch" and several and not values.get("graph-capture"):
         raise Refused(f"{where}: steps-per-dispatch above 1 needs graph-capture (and --device cuda) in torch")

@@ -216,6 +216,7 @@ class TorchSession:
             "input": self._input.name,
             "input_dtype": _name(self._input.dtype),
             "kernel-search": cudnn.benchmark,
+            "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
             "pointwise-matmul": inductor.conv_1x1_as_mm,
             "rematerialisation": rematerialisation.recomputed(self._step.model) > 0,
             "threads": torch.get_num_threads(),
