@@ -189,9 +189,7 @@ READ_BACK = [
     ("jax", "compiled+steps-per-dispatch=4", {"compile": True, "donation": True, "steps-per-dispatch": 4}),
     ("torch", "stock", {"compile": False, "channels-last": False, "fused-optimizer": False, "graph-capture": False}),
     ("torch", "tuned", {"compile": False, "channels-last": True, "fused-optimizer": True}),
-    pytest.param(
-        "torch", "compiled", {"compile": True, "graph-breaks": 0, "max-autotune": False}, marks=COMPILED
-    ),
+    pytest.param("torch", "compiled", {"compile": True, "graph-breaks": 0, "max-autotune": False}, marks=COMPILED),
 ]
 
 
