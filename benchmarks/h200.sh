@@ -92,7 +92,7 @@ step_gradient() {
 lever() { # BACKEND WORKLOAD TUNING LEVER [--kernels]
     echo "== $1:$3 $2 $4 ${XLA_FLAGS:-}"
     timeout 200 "$python" -m benchmarks.levers --backend "$1" --workload "$2" --tuning "$3" --lever "$4" ${5:-} 2>&1 |
-        grep -v "Delay kernel" | tail -40
+        grep -vE "Delay kernel|site-packages|warnings.warn" | tail -40
 }
 
 all_levers() {
@@ -114,6 +114,18 @@ all_levers() {
 beside() { # BACKEND WORKLOAD ROUNDS: samestep's loop beside the plain ones of its framework
     run "beside-plain-$2-$1" "$python" -m benchmarks.beside_plain --backend "$1" --workload "$2" --rounds "$3"
 }
+
+all_profiles() { # where single steps go, for profilers miss kernels of a replayed loop: of the largest workload and of
+    # those in which the frameworks differ most
+    local workload alone="+steps-per-dispatch=1"
+    for workload in resnet50 unet convnext-tiny mobilenet-v2; do
+        lever torch "$workload" "tuned$alone" none --kernels
+        lever jax "$workload" "tuned$alone+graph-capture=off" none --kernels
+    done
+    lever jax unet "tuned$alone+graph-capture=off" jax-transposed-as-matmul --kernels
+}
+
+step_profiles() { run profiles all_profiles; }
 
 step_beside-cifar-cnn() {
     beside torch cifar-cnn 3

@@ -53,6 +53,24 @@ def pointwise_as_matmul_jax() -> None:
     setattr(layers.Conv, "__call__", call)  # noqa: B010 -- pyright wants the same argument names
 
 
+def transposed_as_matmul_jax() -> None:
+    """Have XLA see a transposed convolution without overlaps as a matrix product, each pixel of which becomes a tile."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxbackend import layers
+
+    def call(self: Any, inputs: jax.Array) -> jax.Array:
+        kernel = self.kernel[...].astype(self.dtype)  # [height, width, outputs, inputs]
+        assert kernel.shape[:2] == (self.strides, self.strides)
+        n, h, w, _ = inputs.shape
+        tiles = jnp.einsum("nhwi,yxoi->nhywxo", inputs.astype(self.dtype), kernel)
+        joined = tiles.reshape(n, h * kernel.shape[0], w * kernel.shape[1], kernel.shape[2])
+        return joined + self.bias[...].astype(self.dtype)
+
+    setattr(layers.ConvTranspose, "__call__", call)  # noqa: B010 -- pyright wants the same argument names
+
+
 def coordinate_descent() -> None:
     from torch._inductor import config
 
@@ -113,6 +131,7 @@ def two_pass_variance() -> None:
 LEVERS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None,
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
+    "jax-transposed-as-matmul": transposed_as_matmul_jax,
     "jax-library-max-pool": library_max_pool,
     "jax-two-pass-variance": two_pass_variance,
     "torch-library-batch-norm": torch_library_batch_norm,
