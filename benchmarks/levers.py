@@ -54,7 +54,7 @@ def pointwise_as_matmul_jax() -> None:
 
 
 def transposed_as_matmul_jax() -> None:
-    """Have XLA see a transposed convolution without overlaps as a matrix product, each pixel of which becomes a tile."""
+    """Have XLA see a transposed convolution without overlaps as a product, each pixel of which becomes a tile."""
     import jax
     import jax.numpy as jnp
 
