@@ -12,9 +12,10 @@ from unittest import mock
 
 import numpy as np
 
-from compare import data, tunings, variables, workloads
+from compare import data, workloads
 from compare.data import Dataset, digits, store
 from compare.interface import Batch, RunSpec
+from compare.tuning import tunings, variables
 from compare.worker import Worker
 
 SEEDS = range(5)

@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from compare import data, tunings, variables, workloads
+from compare import data, workloads
 from compare.data import store
 from compare.interface import RunSpec
+from compare.tuning import tunings, variables
 from compare.worker import Worker
 
 

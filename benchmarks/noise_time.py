@@ -15,9 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from compare import data, heap, recording, tunings, workloads
+from compare import data, workloads
+from compare.certificates import heap, recording
 from compare.data import store
 from compare.interface import RunSpec
+from compare.tuning import tunings
 
 _MODES = {"default": contextlib.nullcontext, "kept": heap.kept}
 _STEPS, _PERTURBATION = 3, (1e-12, 0, 2)

@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves
 
 import jaxbackend.backend
 import torchbackend.backend
-from compare import tunings, weights, workloads
+from compare import weights, workloads
 from compare.interface import Batch, RunSpec
+from compare.tuning import tunings
 
 TUNINGS = ("stock", "stock+rematerialisation")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from compare import conduct, plan
 from compare.commands import endings
-from compare.contenders import of_certificate
-from compare.naming import DEFAULT_CONTENDERS
 from compare.plugin.result import Result
+from compare.tuning.contenders import of_certificate
+from compare.tuning.naming import DEFAULT_CONTENDERS
 from compare.workloads import Workload
 
 

@@ -85,7 +85,7 @@ class RunSpec:
         device: `cpu` or `cuda` (already resolved, never `auto`).
         batch_size: images per step, over all devices.
         seed: fixes weights, data split and shuffles.
-        knobs: the resolved optimisation switches, every knob of `compare.knobs` by name.
+        knobs: the resolved optimisation switches, every knob of `compare.tuning.knobs` by name.
         epochs: passes over the training set in the training run.
         data: safetensors file of the dataset (`compare.data.store`), written by the runner.
         image_size: height and width in pixels in place of the workload's (certificates use odd and even sizes).

@@ -7,12 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from compare import contenders, data, descriptions, environment, installed, knobs, splitting, tunings, workloads
-from compare.contenders import Contender
+from compare import data, descriptions, environment, installed, workloads
 from compare.data import Dataset
 from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
+from compare.machines import splitting
 from compare.machines.fleet import Fleet
 from compare.pairing.asked import Request
+from compare.tuning import contenders, knobs, tunings
+from compare.tuning.contenders import Contender
 from compare.workloads import Workload
 
 # Seconds that each phase of a child may take before it counts as hanging; compilation is the longest.

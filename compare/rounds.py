@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from compare.child import Child
-from compare.launcher import Launcher, Outcome, Outcomes, Progress, attempt
 from compare.measure import load, repeated
 from compare.measure.order import in_turn, palindromic
 from compare.measure.voiding import Round, Window
 from compare.plan import Plan
+from compare.processes.child import Child
+from compare.processes.launcher import Launcher, Outcome, Outcomes, Progress, attempt
 from compare.verdicts import LEAST_ROUNDS
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}

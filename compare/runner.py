@@ -9,16 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare import certification, evidence, jobs, pairs, trajectories
-from compare.certification import certify
-from compare.child import Child
+from compare.certificates import certification, evidence, trajectories
+from compare.certificates.certification import certify
+from compare.certificates.evidence import Evidence
 from compare.data import store
-from compare.evidence import Evidence
 from compare.fitting import smaller
-from compare.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.measure import energy, exposure, telemetry, voiding
+from compare.pairing import pairs
 from compare.pairing.found import Pairing
 from compare.plan import Plan
+from compare.processes import jobs
+from compare.processes.child import Child
+from compare.processes.launcher import Launcher, Outcome, Outcomes, Progress
 from compare.rounds import BLOCK_SECONDS, time_rounds
 from compare.workloads import PAIR
 

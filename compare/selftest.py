@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from compare import plan
-from compare.child import Child
 from compare.data import store
-from compare.launcher import Launcher, Outcome, Progress
 from compare.measure import simulation, voiding
 from compare.measure.nvml import SLOWDOWNS, Device
 from compare.measure.simulation import Machine
 from compare.measure.telemetry import Sample, Telemetry
 from compare.measure.voiding import Round
+from compare.processes.child import Child
+from compare.processes.launcher import Launcher, Outcome, Progress
 from compare.rounds import BLOCK_SECONDS
 
 TRIALS = 2000

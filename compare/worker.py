@@ -13,14 +13,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import descriptions, family, heap, protocol, recording, records, training, weights
+from compare import descriptions, weights
+from compare.certificates import heap, recording, records, training
+from compare.certificates.recording import Perturbation
 from compare.data import store
 from compare.interface import OWN_WEIGHTS, Arrays, Backend, Refused, RunSpec, Session, first_line
 from compare.machines import rank
 from compare.machines.crew import Crew, last_words
 from compare.measure import exposure, limit, memory, warmup
 from compare.measure.planted import Planted, occupy
-from compare.recording import Perturbation
+from compare.processes import family, protocol
 
 Clock = Callable[[], float]
 
@@ -157,8 +159,8 @@ class Worker:
     def record(self, spec: dict[str, Any], steps: int, path: str, pool: int | None = None) -> list[str]:
         """Record the certificate's arrays of `spec`, a file for each part of them in the folder `path`.
 
-        `pool` is that of `recording.record`. Returns their names in execution order; `compare.records.Record` reads
-        them. If it fails, no file stays.
+        `pool` is that of `recording.record`. Returns their names in execution order; they are read by
+        `compare.certificates.records.Record`. If it fails, no file stays.
         """
 
         def keep(part: str, arrays: Arrays) -> None:
@@ -196,7 +198,7 @@ class Worker:
         records.save({**state.parameters, **state.buffers}, Path(path))
 
     def alone(self, spec: dict[str, Any], inputs: dict[str, list[int]], path: str) -> None:
-        """Write what each layer makes of random inputs of the given shape, by itself (`compare.recording.alone`)."""
+        """Write what each layer makes of random inputs of the given shape (`compare.certificates.recording.alone`)."""
         records.save(recording.alone(self._backend, RunSpec(**spec), inputs), Path(path))
 
     def memory(self, steps: int) -> dict[str, Any]:

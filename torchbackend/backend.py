@@ -5,11 +5,11 @@ from importlib.metadata import version
 from typing import Any
 
 from compare.interface import Refused, RunSpec, Session
-from compare.knobs import NOT_PARALLEL
 from compare.machines import crew
 from compare.machines.crew import Crew, Place
 from compare.machines.ranks import Ranks
 from compare.machines.replicas import Replicas
+from compare.tuning.knobs import NOT_PARALLEL
 from compare.workloads import ModelSpec
 from torchbackend import memory, parallel, proofs
 from torchbackend.own import tracing

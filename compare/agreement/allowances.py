@@ -46,7 +46,7 @@ def with_biased_variance(record: Arrays, momenta: Mapping[str, float], *, accumu
     calls differ in n, or n is 1, which has no unbiased variance. n is counted from `step{s}/activation/LAYER`.
 
     Args:
-        record: arrays of one side, as `compare.recording` makes them.
+        record: arrays of one side, as `compare.certificates.recording` makes them.
         momenta: by layer, as of `momenta`.
         accumulate: micro-batches of a step: each updates the state once, with n of its own.
     """

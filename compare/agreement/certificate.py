@@ -93,7 +93,7 @@ def make(
     *,
     normalised: bool = False,
 ) -> Certificate:
-    """Judge two contenders by their records (precision to arrays by name; `compare.recording` makes them).
+    """Judge two contenders by their records (precision to arrays by name; `compare.certificates.recording` makes them).
 
     `normalised` says whether their optimizer divides by the gradient's size, as Adam does (`referee.judge`).
     Without a noise floor at `precision` (float64 is its own reference) the precision gate is left out.

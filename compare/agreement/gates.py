@@ -1,4 +1,4 @@
-"""The gates: pure functions over two contenders' recorded arrays (`compare.recording` says which).
+"""The gates: pure functions over two contenders' recorded arrays (`compare.certificates.recording` says which).
 
 An error is |a - b| / |b| in the Euclidean norm over one tensor, b being the baseline's.
 """

@@ -53,7 +53,7 @@ _OWNED, _TIMES_THE_OTHER, _SCATTER = 0.5 / PRECISION_LIMIT, 2.5 / PRECISION_LIMI
 
 @dataclass(frozen=True)
 class Noise:
-    """By tensor, how far rounding the inputs alone moves it, relatively (`compare.recording.noise`), in float64.
+    """By tensor, how far rounding the inputs moves it, relatively, float64 (`compare.certificates.recording.noise`).
 
     Attributes:
         ulp: at one ulp of float64. Most tensors move by about as much. One that cancels moves by far more, and cannot
@@ -129,20 +129,21 @@ def judge(
 ) -> Referee:
     """Compare each side's record at `precision` with its own in float64.
 
-    The floor of a tensor is its noise (`compare.recording.noise`) times the square root of the number of layers, or
-    what float32 storage resolves of it, or what a float32 sum loses, whichever is larger. The noise comes from rounding
-    the inputs once; every layer rounds its output once more, and independent errors add in quadrature (Higham 2002,
-    section 2.8). A kernel may add up n terms one after the other, whatever the precision of its inputs: in float32 the
-    rounded partial sums are off by the square root of n / 2 units of roundoff together (Higham and Mary 2019). A bias's
-    gradient is a sum over pixels that may be all alike, behind a mean over them for instance, and is then rounded the
-    same way n times: its error is proportional to n and to the sum of absolute values (Higham 2002, section 4.2), which
-    is at most the square root of n times what the noise is of. torch's convolutions on a CPU lose that much. Where a
-    tensor cancels, the noise is taken from float64's own rounding, scaled to the precision. Gradients of a layer that
-    computes in bfloat16 or float16 are rounded to that when they are stored, as torch.autocast casts its parameters,
-    whatever the noise: a loss that is all but certain has none. An update may besides be off in the elements whose
-    gradient is lost in noise, by a full step each if the optimizer divides by the gradient's size (`normalised`: Adam,
-    AdamW); all later steps start from parameters that are off by as much. The state after the whole run (`delta/`),
-    which comes by the path that is timed, may be off by what all updates may be off by together.
+    The floor of a tensor is its noise (`compare.certificates.recording.noise`) times the square root of the number
+    of layers, or what float32 storage resolves of it, or what a float32 sum loses, whichever is larger. It comes
+    from rounding the inputs once; every layer rounds its output once more, and independent errors add in quadrature
+    (Higham 2002, section 2.8). A kernel may add up n terms one after the other, whatever the precision of its
+    inputs: in float32 the rounded partial sums are off by the square root of n / 2 units of roundoff together
+    (Higham and Mary 2019). A bias's gradient is a sum over pixels that may be all alike, behind a mean over them
+    for instance, and is then rounded the same way n times: its error is proportional to n and to the sum of
+    absolute values (Higham 2002, section 4.2), which is at most the square root of n times what the noise is of.
+    torch's convolutions on a CPU lose that much. Where a tensor cancels, the noise is taken from float64's own
+    rounding, scaled to the precision. Gradients of a layer that computes in bfloat16 or float16 are rounded to that
+    when they are stored, as torch.autocast casts its parameters, whatever the noise: a loss that is all but certain
+    has none. An update may besides be off in the elements whose gradient is lost in noise, by a full step each if
+    the optimizer divides by the gradient's size (`normalised`: Adam, AdamW); all later steps start from parameters
+    that are off by as much. The state after the whole run (`delta/`), which comes by the path that is timed, may be
+    off by what all updates may be off by together.
 
     Deep models lose gradients in noise at half precision, and their floors would forgive one that is all zero. So no
     floor of a first gradient, or of the state after the run, forgives an error of half the tensor that is two and

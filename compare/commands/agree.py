@@ -10,13 +10,13 @@ from rich.console import Console
 
 from compare import conduct, files, plan
 from compare.commands import endings, options, pairs
-from compare.contenders import of_certificate, spread, tuned
 from compare.machines import fleet
-from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report import certificate, figures
 from compare.report.plots import losses
 from compare.report.plots.canvas import Picture
+from compare.tuning.contenders import of_certificate, spread, tuned
+from compare.tuning.naming import DEFAULT_CONTENDERS
 from compare.workloads import Workload
 
 

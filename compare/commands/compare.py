@@ -10,11 +10,11 @@ from rich.console import Console
 
 from compare import conduct, plan
 from compare.commands import endings, options, pairs
-from compare.contenders import spread, tuned
 from compare.machines import fleet
-from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report import terminal
+from compare.tuning.contenders import spread, tuned
+from compare.tuning.naming import DEFAULT_CONTENDERS
 from compare.workloads import Workload
 
 

@@ -7,11 +7,11 @@ import typer
 from rich.console import Console
 
 from compare.commands import endings, options
-from compare.contenders import tuned
 from compare.fitting import search
-from compare.naming import DEFAULT_CONTENDERS
 from compare.report import fit as fit_report
 from compare.report import progress
+from compare.tuning.contenders import tuned
+from compare.tuning.naming import DEFAULT_CONTENDERS
 
 
 def fit(

@@ -7,14 +7,15 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from compare import contenders, files, plan, splitting, tunings
+from compare import files, plan
 from compare.commands import endings, options
-from compare.contenders import Contender
 from compare.interface import DEVICES, Refused
-from compare.knobs import Value
-from compare.machines import slurm
+from compare.machines import slurm, splitting
 from compare.machines.slurm import Job
-from compare.naming import DEFAULT_CONTENDERS
+from compare.tuning import contenders, tunings
+from compare.tuning.contenders import Contender
+from compare.tuning.knobs import Value
+from compare.tuning.naming import DEFAULT_CONTENDERS
 
 
 def launch(

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from compare import environment, installed
-from compare.knobs import KNOBS, Value
-from compare.tunings import GIVEN, TUNED, TUNINGS
+from compare.tuning.knobs import KNOBS, Value
+from compare.tuning.tunings import GIVEN, TUNED, TUNINGS
 from compare.workloads import WORKLOADS
 
 

@@ -9,9 +9,9 @@ import typer
 from compare import plan, runner
 from compare.commands import options, pairs
 from compare.interface import Refused
-from compare.naming import DEFAULT_CONTENDERS
 from compare.pairing.asked import Request
 from compare.report.sentences import printable
+from compare.tuning.naming import DEFAULT_CONTENDERS
 from compare.workloads import Workload
 
 

@@ -9,13 +9,13 @@ from rich.console import Console
 
 from compare import files
 from compare.commands import endings, options
-from compare.contenders import spread, tuned
-from compare.naming import DEFAULT_CONTENDERS
 from compare.report import figures
 from compare.report import scaling as scaling_report
 from compare.report.plots import scaling
 from compare.report.plots.canvas import Picture
 from compare.scaling import stored, sweep
+from compare.tuning.contenders import spread, tuned
+from compare.tuning.naming import DEFAULT_CONTENDERS
 
 
 def scale(

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from compare import selftest as selftests
 from compare.commands import endings, options
-from compare.naming import DEFAULT_CONTENDERS
 from compare.report import progress
 from compare.report import selftest as proof_table
+from compare.tuning.naming import DEFAULT_CONTENDERS
 
 
 def selftest(

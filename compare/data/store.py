@@ -5,13 +5,13 @@ from pathlib import Path
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare import records
+from compare.certificates import records
 from compare.data import Dataset, digest
 from compare.interface import Array, Batch
 
 
 def save(dataset: Dataset, path: Path) -> None:
-    """Write a dataset's arrays, as `compare.records.save` does."""
+    """Write a dataset's arrays, as `compare.certificates.records.save` does."""
     arrays = {
         f"{part}.{name}": array
         for part, batch in (("train", dataset.train), ("test", dataset.test))

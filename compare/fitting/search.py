@@ -10,15 +10,15 @@ import numpy as np
 import psutil
 
 from compare import environment, plan, results
-from compare.contenders import Contender
 from compare.data import Dataset, synthetic
 from compare.fitting import bisection, trial
 from compare.fitting.bisection import Bracket
 from compare.fitting.trial import SMALLEST_BATCH, Tester
 from compare.interface import Batch, ContenderFailed, Refused
-from compare.launcher import Progress
 from compare.measure import nvml
 from compare.plan import Plan
+from compare.processes.launcher import Progress
+from compare.tuning.contenders import Contender
 
 SCHEMA_VERSION = 1
 FILE_NAME = "fit.json"

@@ -1,9 +1,9 @@
 """The batch that would have fitted, for a contender that ran out of memory."""
 
-from compare.contenders import Contender
 from compare.fitting.trial import SMALLEST_BATCH, Tester
 from compare.interface import ContenderFailed
 from compare.plan import Plan
+from compare.tuning.contenders import Contender
 
 
 def advice(plan: Plan, contender: Contender) -> str:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from compare import data
-from compare.contenders import Contender
 from compare.data import store
 from compare.interface import ContenderFailed
-from compare.launcher import Launcher, Outcome
 from compare.plan import Plan
+from compare.processes.launcher import Launcher, Outcome
+from compare.tuning.contenders import Contender
 
 STEPS = 3
 """Training steps of a try; more where one dispatch takes more."""

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import psutil
 
-from compare import family
 from compare.interface import Refused, RunSpec, Session, first_line
-from compare.protocol import Message
+from compare.processes import family
+from compare.processes.protocol import Message
 
 MEETING = "SAMESTEP_MEETING"
 """The variable that tells a contender's first process where the others, on several machines, will find it."""

@@ -17,7 +17,7 @@ from compare.machines import follower, launched, wire
 from compare.machines.crew import MEETING, Place
 from compare.machines.launched import TOKEN, Here
 from compare.machines.wire import Wire
-from compare.protocol import Message, ProtocolError
+from compare.processes.protocol import Message, ProtocolError
 
 GATHER_SECONDS = 300.0
 _ACCEPT_SECONDS, _ANSWER_SECONDS = 1.0, 30.0

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compare import variables
-from compare.family import Started
 from compare.interface import Refused
 from compare.machines import launched, wire
 from compare.machines.crew import Place, start_arguments
 from compare.machines.launched import Here
 from compare.machines.wire import Wire
-from compare.protocol import Message, ProtocolError
+from compare.processes.family import Started
+from compare.processes.protocol import Message, ProtocolError
+from compare.tuning import variables
 
 GONE = 3
 

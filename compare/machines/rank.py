@@ -10,13 +10,13 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from compare import family
 from compare.interface import Arrays, Memory, Session
 from compare.machines import wire
 from compare.machines.crew import Crew, Place, exit_code, interface_of, last_words
 from compare.machines.launched import TOKEN
 from compare.machines.wire import Wire
-from compare.protocol import Message
+from compare.processes import family
+from compare.processes.protocol import Message
 
 COMING_SECONDS = 600.0
 # Of what other calls return, the first process's is enough.

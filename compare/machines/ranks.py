@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from compare import family
 from compare.interface import Arrays, Refused, RunSpec, Session
 from compare.machines import crew, wire
 from compare.machines.crew import MEETING, Crew, Place
 from compare.machines.launched import TOKEN
 from compare.machines.wire import Wire
-from compare.protocol import Message
+from compare.processes import family
+from compare.processes.protocol import Message
 
 Ended = Callable[[Exception], None]
 

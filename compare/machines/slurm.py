@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compare import splitting
 from compare.interface import Refused
+from compare.machines import splitting
 from compare.machines.launched import TOKEN
 
 OVER_MACHINES = ("compare", "agree")

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from compare.interface import Array, Arrays, Batch, RunSpec
-from compare.protocol import Message, ProtocolError
+from compare.processes.protocol import Message, ProtocolError
 
 _LENGTHS = struct.Struct("!IQ")
 _LONGEST_JSON, _LONGEST_ARRAYS = 64 << 20, 1 << 40

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from compare import naming
+from compare.tuning import naming
 
 if TYPE_CHECKING:
     from compare.pairing.asked import Request

@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from compare import variables, verdicts
+from compare import verdicts
 from compare.measure.memory import DEFINITIONS
 from compare.report.sentences import DASH, percent
+from compare.tuning import variables
 
 _STEP_TIME = "step time: geometric mean over rounds of each round's median block, Student's t interval"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))

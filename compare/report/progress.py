@@ -7,7 +7,7 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from compare.launcher import Progress as Callback
+from compare.processes.launcher import Progress as Callback
 
 _LINE_SECONDS = 60.0
 """The log of a long job has at most a line a minute, when a part of it ends; what takes less says nothing."""

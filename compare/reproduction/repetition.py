@@ -6,11 +6,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from compare import contenders, descriptions, installed, plan
+from compare import descriptions, installed, plan
 from compare.interface import Refused
 from compare.plan import Plan
 from compare.reproduction import code
 from compare.reproduction.differences import differing
+from compare.tuning import contenders
 from compare.workloads import OptimizerSpec
 
 Object = Mapping[str, Any]

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from compare import verdicts
-from compare.knobs import PARALLEL_WORDS
 from compare.statistics import Ratio, independent_ratio
+from compare.tuning.knobs import PARALLEL_WORDS
 
 Object = Mapping[str, Any]
 

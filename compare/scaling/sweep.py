@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import conduct, contenders, data, knobs, plan, tunings
-from compare.contenders import Contender
+from compare import conduct, data, plan
 from compare.interface import Refused
 from compare.plan import Plan
+from compare.tuning import contenders, knobs, tunings
+from compare.tuning.contenders import Contender
 
 WAYS = "ddp,sharded"
 """How contenders that do not say so split a batch over devices, as the option --parallel has it."""

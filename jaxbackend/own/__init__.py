@@ -6,9 +6,8 @@ import jax
 import numpy as np
 from flax import linen, nnx
 
-from compare import factories
 from compare.interface import Refused
-from compare.pairing import names
+from compare.pairing import factories, names
 from compare.workloads import ModelSpec
 from jaxbackend.functional import Functional
 from jaxbackend.own.adopted import Adopted
@@ -22,7 +21,7 @@ _ALLOWED = "allowed: a factory that returns a flax.linen or flax.nnx module"
 
 @dataclass(frozen=True)
 class Built:
-    """What `build` returns; `reference` is the factory's, the rest as in `compare.factories.Made`."""
+    """What `build` returns; `reference` is the factory's, the rest as in `compare.pairing.factories.Made`."""
 
     model: Own
     reference: str
@@ -36,7 +35,7 @@ def build(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Built:
     A linen model's variables have their initial values only if `initialised`: that compiles another program.
 
     Raises:
-        Refused: as `compare.factories.make`; for what is no flax model; for one that cannot be run on the images.
+        Refused: as `compare.pairing.factories.make`; what is no flax model; one that cannot be run on the images.
     """
     reference = spec.arguments["jax"]
     offered = {"rngs": nnx.Rngs(0), "dtype": policy.compute_dtype, "param_dtype": policy.parameter_dtype}

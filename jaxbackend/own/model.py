@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from flax import errors, nnx
 
-from compare import factories
 from compare.interface import Refused, first_line
+from compare.pairing import factories
 from jaxbackend.activations import Around
 
 _T = TypeVar("_T")

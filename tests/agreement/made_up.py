@@ -1,4 +1,4 @@
-"""Made-up records of a small network, named and ordered as `compare.recording` makes them."""
+"""Made-up records of a small network, named and ordered as `compare.certificates.recording` makes them."""
 
 from collections.abc import Callable
 

@@ -13,7 +13,7 @@ NAMES = ("conv.kernel", "dense.kernel")
 
 
 def record(dtype: str = "float64", noise: float = 0.0) -> Arrays:
-    """Return two steps of a model of two layers in the order in which `compare.recording` makes them."""
+    """Return two steps of a model of two layers in the order in which `compare.certificates.recording` makes them."""
     random, errors = np.random.default_rng(0), np.random.default_rng(1)
 
     def draw() -> Array:

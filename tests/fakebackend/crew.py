@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import family, worker
+from compare import worker
 from compare.interface import Arrays, Batch, RunSpec
 from compare.machines import ranks
 from compare.machines.crew import Crew, Place
 from compare.machines.ranks import Ranks
 from compare.machines.replicas import Replicas
+from compare.processes import family
 
 SCRIPT = json.loads(os.environ["SAMESTEP_CREW"])
 KILLS = Path(SCRIPT["folder"]) / "oom_kill"

@@ -10,9 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
-from compare import certification, contenders, knobs, plan
+from compare import plan
+from compare.certificates import certification
 from compare.measure import voiding
 from compare.plan import Plan
+from compare.tuning import contenders, knobs
 from tests.fakebackend import BACKENDS
 
 ROOT = Path(__file__).resolve().parents[2]

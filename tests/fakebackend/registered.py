@@ -3,8 +3,9 @@
 import math
 from typing import Any
 
-from compare import certification, contenders, knobs
+from compare.certificates import certification
 from compare.measure import voiding
+from compare.tuning import contenders, knobs
 from tests.fakebackend import BACKENDS
 
 ways: Any = knobs.PARALLEL

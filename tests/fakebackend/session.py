@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from compare import descriptions, protocol, worker
+from compare import descriptions, worker
 from compare.interface import Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
+from compare.processes import protocol
 from compare.workloads import ModelSpec
 from tests.fakebackend.script import Script
 

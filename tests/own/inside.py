@@ -12,17 +12,20 @@ from typing import Any
 
 import pytest
 
-from compare import cli, evidence, launcher, pairs, plan, trajectories, weights, worker
+from compare import cli, plan, weights, worker
+from compare.certificates import evidence, trajectories
 from compare.data import store
 from compare.interface import Arrays, Backend, ContenderFailed
+from compare.pairing import pairs
 from compare.pairing.asked import Request
+from compare.processes import launcher
 from compare.worker import Worker
 from compare.workloads import Workload
 from tests.fakebackend.plans import ROOT
 
 
 class Inside:
-    """Stands for `compare.child.Child`: what is asked of it is done at once, here."""
+    """Stands for `compare.processes.child.Child`: what is asked of it is done at once, here."""
 
     pid = 0
 

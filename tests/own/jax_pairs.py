@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import tunings, weights, workloads
+from compare import weights, workloads
 from compare.data import synthetic
 from compare.interface import Arrays, Batch, RunSpec, Session
 from compare.pairing import trace
 from compare.pairing.names import Crossing, Names
 from compare.pairing.trace import Layer, Trace
+from compare.tuning import tunings
 from compare.workloads import ModelSpec, OptimizerSpec, Workload
 from jaxbackend.backend import BACKEND
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 import torchbackend.backend
-from compare import descriptions, tunings, weights
+from compare import descriptions, weights
 from compare.interface import RunSpec, Session
 from compare.pairing import trace
 from compare.pairing.names import Crossing, Names
 from compare.pairing.trace import Trace
+from compare.tuning import tunings
 from compare.workloads import PAIR, ModelSpec, OptimizerSpec, Workload
 
 MODELS = Path(__file__).with_name("torch_models.py")

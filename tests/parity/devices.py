@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from compare import descriptions, tunings, variables, workloads
-from compare.child import Child
+from compare import descriptions, workloads
+from compare.certificates.records import Record
 from compare.data import Dataset, store, synthetic
 from compare.interface import Arrays
-from compare.records import Record
+from compare.processes.child import Child
+from compare.tuning import tunings, variables
 from tests.parity import twins
 
 STEPS, BATCH, PIXELS, MOST = 2, 8, 7, 4

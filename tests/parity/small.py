@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from compare import descriptions, tunings, weights, workloads
+from compare import descriptions, weights, workloads
 from compare.interface import Batch, RunSpec
+from compare.tuning import tunings
 from compare.workloads import Workload
 from tests.parity import twins
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compare import tunings, variables
+from compare.tuning import tunings, variables
 from jaxbackend import flags
 
 GPU, CPU = SimpleNamespace(platform="gpu"), SimpleNamespace(platform="cpu")

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from compare import tunings
+from compare.tuning import tunings
 from jaxbackend import tuning
 
 NO_SEARCH = {"xla_gpu_autotune_level": 0}

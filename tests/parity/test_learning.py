@@ -8,7 +8,8 @@ import pytest
 
 import jaxbackend.session
 import torchbackend.session
-from compare import data, training, workloads
+from compare import data, workloads
+from compare.certificates import training
 from tests.parity import twins
 
 EPOCHS, BATCH, SIZE, CLASSES = 5, 16, 17, 5

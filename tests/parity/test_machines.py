@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from compare import plan
-from compare.child import Child
 from compare.data import Dataset, store, synthetic
 from compare.interface import ContenderFailed
-from compare.launcher import Launcher, Outcome
 from compare.machines import fleet
 from compare.machines.fleet import Fleet
+from compare.processes.child import Child
+from compare.processes.launcher import Launcher, Outcome
 from tests.fakebackend import plans
 from tests.parity.devices import BATCH, LIMIT, QUICK, WORKLOAD, Recorder, distance, recorded
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import recording, records, tunings, workloads
+from compare import workloads
 from compare.agreement import gates, referee
+from compare.certificates import recording, records
 from compare.data import Dataset, store
 from compare.interface import Array, Arrays, Batch, RunSpec, Session
+from compare.tuning import tunings
 from jaxbackend import tuning
 from tests.parity import twins
 

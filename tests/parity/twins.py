@@ -7,9 +7,11 @@ import pytest
 
 import jaxbackend.backend
 import torchbackend.backend
-from compare import recording, tunings, weights, workloads
+from compare import weights, workloads
+from compare.certificates import recording
 from compare.data import synthetic
 from compare.interface import Arrays, Backend, Batch, RunSpec, Session
+from compare.tuning import tunings
 from compare.workloads import ModelSpec
 
 BACKENDS: dict[str, Backend] = {"jax": jaxbackend.backend.BACKEND, "torch": torchbackend.backend.BACKEND}

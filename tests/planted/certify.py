@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from compare import descriptions, recording
+from compare import descriptions
 from compare.agreement import certificate, referee
 from compare.agreement.referee import Noise
+from compare.certificates import recording
 from compare.interface import Arrays, Backend, RunSpec, Session
 from tests.parity import twins
 from tests.planted.bug import Bug

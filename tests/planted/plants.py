@@ -12,7 +12,8 @@ from torch.nn import functional
 
 import jaxbackend.layers
 import torchbackend.optim
-from compare import recording, weights
+from compare import weights
+from compare.certificates import recording
 from compare.interface import Arrays, Batch
 from tests.planted.probes import BATCH, CLASSES, Side
 

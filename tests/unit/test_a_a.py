@@ -9,8 +9,8 @@ import pytest
 
 from compare import judgement, results, rounds
 from compare.data import store
-from compare.launcher import Launcher, Outcome, Outcomes
 from compare.measure import load
+from compare.processes.launcher import Launcher, Outcome, Outcomes
 from compare.worker import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script
@@ -51,7 +51,7 @@ class Quiet(Script):
 
 
 class InProcess:
-    """Stands for `compare.child.Child`, with the worker in this process."""
+    """Stands for `compare.processes.child.Child`, with the worker in this process."""
 
     pid = 0
 

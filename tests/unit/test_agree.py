@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import records
 from compare.agreement import trajectory
+from compare.certificates import records
 from tests.unit.stage import Result, Stage, exit_code
 
 GATES = ["semantic", "scaling", "precision", "trajectory", "accuracy", "settings"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from compare.child import Child
 from compare.interface import ContenderFailed
+from compare.processes.child import Child
 from tests.fakebackend import BACKENDS, plans
 
 DEADLINE = 1.5
@@ -133,7 +133,7 @@ def test_a_backend_that_cannot_be_found_is_a_crash_that_says_so(nursery: Nursery
 
 def test_the_kernels_memory_killer_is_told_from_other_kills(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     kills = iter([3, 4])
-    monkeypatch.setattr("compare.family.kernel_kills", lambda: next(kills))
+    monkeypatch.setattr("compare.processes.family.kernel_kills", lambda: next(kills))
     failure = nursery.failure("settings", fault="kill", at="start")
     assert failure.status == "oom"
     assert "memory ran out" in failure.reason

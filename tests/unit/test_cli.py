@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from compare import __version__, contenders, environment, variables
-from compare.knobs import KNOBS
-from compare.tunings import TUNED, resolve, soonest, unsearched
+from compare import __version__, environment
+from compare.tuning import contenders, variables
+from compare.tuning.knobs import KNOBS
+from compare.tuning.tunings import TUNED, resolve, soonest, unsearched
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program

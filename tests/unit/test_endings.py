@@ -64,7 +64,7 @@ def test_a_killed_parent_leaves_no_child_that_works(parents: Parents) -> None:
 
 
 def test_a_killed_parent_leaves_no_grandchild_of_a_child_that_waits(parents: Parents, tmp_path: Path) -> None:
-    code = "import sys, time\nfrom pathlib import Path\nfrom compare.child import Child\n"
+    code = "import sys, time\nfrom pathlib import Path\nfrom compare.processes.child import Child\n"
     code += "child = Child('fake', 'tests.fakebackend', {}, Path(sys.argv[1]))\nchild.greet(20)\n"
     code += "print('greeted', flush=True)\ntime.sleep(60)\n"
     parent = parents.start(["-c", code, str(tmp_path)], fault="grandchild", at="start")

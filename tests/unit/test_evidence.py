@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from compare import certification, jobs, plan
+from compare import plan
 from compare.agreement.referee import ROUNDOFF, ULP64
+from compare.certificates import certification
+from compare.certificates.evidence import Case, Evidence
 from compare.data import store
-from compare.evidence import Case, Evidence
-from compare.jobs import Queue
-from compare.launcher import Launcher, Outcome, Outcomes
+from compare.processes import jobs
+from compare.processes.jobs import Queue
+from compare.processes.launcher import Launcher, Outcome, Outcomes
 
 CASE = Case(2, None)
 

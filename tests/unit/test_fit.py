@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from compare import child, environment, variables
+from compare import environment
 from compare.data import synthetic
 from compare.fitting import bisection, trial
 from compare.fitting import search as fit
 from compare.fitting.search import MEBIBYTE
 from compare.interface import Refused
+from compare.processes import child
+from compare.tuning import variables
 from tests.fakebackend import plans
 
 Result = dict[str, Any]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compare import training, workloads
+from compare import workloads
+from compare.certificates import training
 from compare.data import Dataset, batches, digest, folders, load, store
 from compare.interface import Array, RunSpec
 from tests.unit.photo_folders import COLOURS, COUNTS, IMAGE, RESNET, dataset, made, names

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compare import heap, recording
+from compare.certificates import heap, recording
 from compare.worker import Worker
 from tests.parity import twins
 
@@ -16,7 +16,7 @@ _COUNTED = """
 import contextlib, resource, sys
 import numpy as np
 import psutil
-from compare import heap
+from compare.certificates import heap
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from compare import contenders, environment, evidence, jobs, launcher, pair, variables
-from compare.evidence import Case
+from compare import environment, pair
+from compare.certificates import evidence
+from compare.certificates.evidence import Case
 from compare.interface import ContenderFailed
-from compare.jobs import Command, Job, Queue
-from compare.launcher import Launcher, Outcome
+from compare.processes import jobs, launcher
+from compare.processes.jobs import Command, Job, Queue
+from compare.processes.launcher import Launcher, Outcome
+from compare.tuning import contenders, variables
 from tests.fakebackend import plans
 
 

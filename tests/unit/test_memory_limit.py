@@ -8,8 +8,9 @@ from typing import cast
 
 import pytest
 
-from compare import variables, worker
+from compare import worker
 from compare.interface import Backend, RunSpec
+from compare.tuning import variables
 from tests.fakebackend import plans
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import psutil
 import pytest
 
-from compare import family
-from compare.child import Child
 from compare.data import Dataset, store, synthetic
 from compare.interface import ContenderFailed
+from compare.processes import family
+from compare.processes.child import Child
 from tests.fakebackend import plans
 
 

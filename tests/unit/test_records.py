@@ -13,12 +13,13 @@ from safetensors import SafetensorError
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare import certification, data, records, workloads
+from compare import data, workloads
+from compare.certificates import certification, records
+from compare.certificates.evidence import Case
+from compare.certificates.records import Record
 from compare.data import store
-from compare.evidence import Case
 from compare.interface import Arrays, Refused, RunSpec
-from compare.launcher import Launcher, Outcome, Outcomes
-from compare.records import Record
+from compare.processes.launcher import Launcher, Outcome, Outcomes
 from compare.worker import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from compare import certification, jobs
 from compare.agreement import certificate
 from compare.agreement.certificate import Certificate
+from compare.certificates import certification
+from compare.certificates.evidence import Case
+from compare.certificates.records import Record
 from compare.data import store
-from compare.evidence import Case
-from compare.jobs import Queue
-from compare.launcher import Launcher, Outcome, Outcomes
-from compare.records import Record
+from compare.processes import jobs
+from compare.processes.jobs import Queue
+from compare.processes.launcher import Launcher, Outcome, Outcomes
 from tests.fakebackend import plans
 from tests.unit.stage import Stage, exit_code
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from compare import contenders, environment, tunings, variables
+from compare import environment
 from compare.interface import Refused
+from compare.tuning import contenders, tunings, variables
 from tests.unit import programs
 from tests.unit.programs import Program
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import training, workloads
+from compare import workloads
+from compare.certificates import training
 from compare.data import digest, load, shapes, store
 from compare.interface import Batch, Refused
 

@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils import parametrize
 
-from compare import factories
 from compare.interface import Refused, first_line
-from compare.pairing import names
+from compare.pairing import factories, names
 from compare.pairing.names import Names
 from compare.workloads import ModelSpec
 from torchbackend.own import roles
@@ -41,8 +40,8 @@ def build(spec: ModelSpec) -> Built:
     """Return the model of a pair's torch factory, on the host.
 
     Raises:
-        Refused: whatever `compare.factories.make` refuses; the factory returns no torch.nn.Module, or one that is
-            compiled, scripted or wrapped, has lazy or parametrized layers, or weights that are not finite.
+        Refused: whatever `compare.pairing.factories.make` refuses; the factory returns no torch.nn.Module, or one
+            that is compiled, scripted or wrapped, has lazy or parametrized layers, or weights that are not finite.
     """
     reference, arguments = spec.arguments["torch"], spec.arguments["arguments"]["torch"]
     with torch.random.fork_rng(devices=[]):

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from compare import factories
 from compare.interface import Refused, first_line
+from compare.pairing import factories
 from compare.pairing.trace import Trace
 from compare.workloads import ModelSpec
 from torchbackend import own

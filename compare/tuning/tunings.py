@@ -7,7 +7,7 @@ A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compi
 from collections.abc import Collection, Mapping
 
 from compare.interface import Refused
-from compare.knobs import KNOBS, NOT_PARALLEL, PARALLEL, PARALLEL_WORDS, Knob, Value
+from compare.tuning.knobs import KNOBS, NOT_PARALLEL, PARALLEL, PARALLEL_WORDS, Knob, Value
 
 _TO_SEARCH = ("kernel-search", "max-autotune")
 _TO_COMPILE = ("compile", "graph-capture", "steps-per-dispatch", "pointwise-matmul", *_TO_SEARCH)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from compare import environment
-from compare.child import Child
 from compare.interface import ContenderFailed
-from compare.launcher import Launcher, Outcome, Outcomes
+from compare.processes.child import Child
+from compare.processes.launcher import Launcher, Outcome, Outcomes
 
 _POLL_SECONDS = 0.02
 

@@ -9,16 +9,18 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from compare import environment, jobs, tunings
+from compare import environment
 from compare.agreement import allowances, certificate, settings, shapes
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
-from compare.evidence import Case, Evidence
+from compare.certificates.evidence import Case, Evidence
+from compare.certificates.recording import Floor, Perturbation
+from compare.certificates.records import Record
 from compare.interface import Arrays
-from compare.jobs import Command, Job, Queue
-from compare.launcher import Launcher, Outcome, Outcomes, Progress
-from compare.recording import Floor, Perturbation
-from compare.records import Record
+from compare.processes import jobs
+from compare.processes.jobs import Command, Job, Queue
+from compare.processes.launcher import Launcher, Outcome, Outcomes, Progress
+from compare.tuning import tunings
 
 _STEPS = 3
 # Children of a contender at a time: a GPU's memory holds four, a float64 record of a large workload takes 6 GB of it.

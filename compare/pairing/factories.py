@@ -23,7 +23,7 @@ from compare.interface import Refused, first_line
 from compare.pairing.asked import FORMS
 
 _T = TypeVar("_T")
-_ROOT, _LIBRARY = Path(__file__).resolve().parent.parent, Path(sysconfig.get_path("stdlib"))
+_ROOT, _LIBRARY = Path(__file__).resolve().parents[2], Path(sysconfig.get_path("stdlib"))
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from compare import descriptions, records, weights
+from compare import descriptions, weights
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.gates import changes, is_finite, relative_error, size
+from compare.certificates import records
 from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.data.seeding import generator

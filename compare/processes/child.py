@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from compare import family, protocol
 from compare.interface import ContenderFailed
 from compare.machines.fleet import Share
+from compare.processes import family, protocol
 
 _LIVENESS_SECONDS = 1.0
 _WORDS_SECONDS = 15.0

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compare import environment, naming
+from compare import environment
 from compare.interface import Refused
-from compare.knobs import PARALLEL, PARALLEL_WORDS
+from compare.tuning import naming
+from compare.tuning.knobs import PARALLEL, PARALLEL_WORDS
 from compare.workloads import PAIR, Workload
 
 # Backend name to the package that serves it as `python -m PACKAGE` and the distributions that the package needs.

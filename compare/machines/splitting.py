@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from compare import environment, knobs, tunings, workloads
+from compare import environment, workloads
 from compare.interface import BATCH_NORMS, Refused
+from compare.tuning import knobs, tunings
 
 if TYPE_CHECKING:
     from compare.plan import Plan

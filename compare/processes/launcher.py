@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from compare import environment, knobs, tunings, variables
+from compare import environment
 from compare.agreement.certificate import Certificate
 from compare.agreement.trajectory import Curves
-from compare.child import Child
-from compare.contenders import Contender
 from compare.interface import ContenderFailed
 from compare.measure.telemetry import Family, Telemetry
 from compare.measure.voiding import Round, Window
 from compare.pairing.found import Pairing
 from compare.plan import Plan
+from compare.processes.child import Child
+from compare.tuning import knobs, tunings, variables
+from compare.tuning.contenders import Contender
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, how many parts of it are done, and out of how many; never while a block is timed."""

@@ -9,11 +9,11 @@ from compare import data
 from compare.agreement import gates, referee
 from compare.agreement.gates import Gate
 from compare.agreement.referee import Noise
+from compare.certificates.recording import Floor, Perturbation
+from compare.certificates.records import Record
 from compare.data import store
-from compare.launcher import Launcher
 from compare.plan import Plan
-from compare.recording import Floor, Perturbation
-from compare.records import Record
+from compare.processes.launcher import Launcher
 from compare.workloads import PAIR
 
 # Perturbed runs: five at one ulp of float64, twenty at the precision's unit roundoff, of which the last five are at ten

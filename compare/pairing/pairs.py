@@ -11,16 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare import contenders, descriptions, evidence, records
+from compare import descriptions
 from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
-from compare.child import Child
+from compare.certificates import evidence, records
 from compare.interface import Arrays, ContenderFailed, Refused
-from compare.launcher import Launcher, Outcome
 from compare.pairing import flattening, matching, trace
 from compare.pairing.found import Pairing
 from compare.pairing.matching import Matching
 from compare.pairing.trace import Layer, Trace
 from compare.plan import Plan
+from compare.processes.child import Child
+from compare.processes.launcher import Launcher, Outcome
+from compare.tuning import contenders
 
 _BATCH = 2
 
