@@ -45,7 +45,8 @@ class JaxSession:
             self._policy = replace(self._policy, batch_norm_axis=way.axis)
         memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
-            tuning.prepare(spec.knobs, spec.device)
+            for each in way.local:
+                tuning.prepare(spec.knobs, each)
             model = self._model = _model(
                 workload.model.resized(spec.image_size),
                 self._policy,

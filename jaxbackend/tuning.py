@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxbackend.pieces import Pieces
 from jaxbackend.pixels import Images
@@ -27,13 +28,15 @@ def compiled(step: Callable[..., Any], knobs: Mapping[str, Any], platform: str) 
     return jax.jit(step, donate_argnums=(0,) if knobs["donation"] else (), compiler_options=_options(knobs, platform))
 
 
-def prepare(knobs: Mapping[str, Any], device: str) -> None:
-    """Run one small convolution, so that cuDNN is up before a program from the cache is captured as a graph.
+def prepare(knobs: Mapping[str, Any], device: Any) -> None:
+    """Run one small convolution on a device, so that cuDNN is up there before a program is captured as a graph.
 
-    Without it the first captured convolution fails with "No DNN support for stream" (jax 0.11.2).
+    Without it the first captured convolution fails with "No DNN support for stream" (jax 0.11.2) where the program comes
+    from the cache: nothing has run there yet, as on further devices when XLA has searched for kernels on the first.
     """
-    if knobs["graph-capture"] and device == "cuda":
-        jax.lax.conv(jnp.ones((1, 4, 8, 8)), jnp.ones((4, 4, 3, 3)), (1, 1), "SAME").block_until_ready()
+    if knobs["graph-capture"] and device.platform != "cpu":
+        image, kernel = jax.device_put((np.ones((1, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)), device)
+        jax.lax.conv(image, kernel, (1, 1), "SAME").block_until_ready()
 
 
 def several(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any] | None:

@@ -1,5 +1,9 @@
 """Several devices train as one does: virtual ones of JAX's, processes of torch's, each backend in its worker."""
 
+import os
+import subprocess
+import sys
+
 import psutil
 import pytest
 
@@ -57,6 +61,23 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
     absent = child.call("communication", 120, steps=2)  # every process is asked for its kernels
     assert absent == exposure.absent("the framework's profiler showed no kernels of a device")
+
+
+PREPARED = """
+from jaxbackend import tuning
+from tests.parity import twins
+prepared = []
+tuning.prepare = lambda knobs, device: prepared.append(device.id)
+twins.session("jax", tuning="stock+sharded", devices=2)
+print(prepared)
+"""
+
+
+def test_every_device_that_is_used_is_made_ready_for_captured_graphs():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", PREPARED]
+    told = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True)
+    assert told.stdout == "[0, 1]\n"
 
 
 @pytest.mark.parametrize("way", WAYS["jax"])
