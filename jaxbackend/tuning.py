@@ -31,8 +31,8 @@ def compiled(step: Callable[..., Any], knobs: Mapping[str, Any], platform: str) 
 def prepare(knobs: Mapping[str, Any], device: Any) -> None:
     """Run one small convolution on a device, so that cuDNN is up there before a program is captured as a graph.
 
-    Without it the first captured convolution fails with "No DNN support for stream" (jax 0.11.2) where the program comes
-    from the cache: nothing has run there yet, as on further devices when XLA has searched for kernels on the first.
+    Without it the first captured convolution fails with "No DNN support for stream" (jax 0.11.2) where the program
+    comes from the cache: nothing has run there yet, as on further devices when XLA has searched on the first alone.
     """
     if knobs["graph-capture"] and device.platform != "cpu":
         image, kernel = jax.device_put((np.ones((1, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)), device)
