@@ -27,6 +27,7 @@ KINDS: Mapping[str, str] = {
     "convolution weight gradient": r"wgrad",
     "matrix product": r"gemm|nvjet|cutlass|matmul|triton_mm|_dot_",
     # TorchInductor names a kernel by all that is fused in it, casts and paddings too.
+    "communication": r"nccl|all_?reduce|all_?gather|reduce_?scatter",
     "layout and copies": r"^(?!triton_(poi|red|per)).*(memcpy|memset|nchwtonhwc|nhwctonchw|transpose|copy|pad)",
     "optimizer": r"multi_tensor|adam|sgd",
     "batch norm and elementwise": r"triton|fusion|reduce|elementwise|norm|pool|vectorized|select|add|convert",
@@ -147,6 +148,7 @@ def kind(kernel: str) -> str:
 
 
 def table(kernels: Iterable[Kernel], steps: int, step_seconds: float) -> str:
+    """Return the time of one device's kernels; two that run at once count both."""
     by_kind: defaultdict[str, float] = defaultdict(float)
     by_name: defaultdict[str, float] = defaultdict(float)
     for kernel in kernels:
@@ -170,7 +172,9 @@ def main() -> None:
     parser.add_argument("--workload", choices=tuple(WORKLOADS), required=True)
     parser.add_argument("--precision", choices=PRECISIONS, default="bfloat16")
     parser.add_argument("--device", choices=[name for name in DEVICES if name != "auto"], default="cuda")
-    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--batch-norm", default="sync")
+    parser.add_argument("--batch-size", type=int, help="images per step of all devices together")
     parser.add_argument("--lever", choices=tuple(LEVERS), default="none")
     parser.add_argument("--kernels", action="store_true", help="profile some steps and print time by kind of kernel")
     wanted = parser.parse_args()
@@ -183,6 +187,8 @@ def main() -> None:
         precision=wanted.precision,
         device=wanted.device,
         batch_size=wanted.batch_size,
+        devices=wanted.devices,
+        batch_norm=wanted.batch_norm,
     )
     warm = worker.warm_up(BLOCK_SECONDS, None)
     steps, session = warm["steps_per_block"], worker._open_session
@@ -200,7 +206,9 @@ def main() -> None:
     print(json.dumps(figures), flush=True)
     if wanted.kernels:
         profiled = max(PROFILED_STEPS, session.steps_per_dispatch)
-        print(table(session.kernels(profiled), profiled, median(blocks)), flush=True)
+        kernels = session.kernels(profiled)
+        first = min((kernel.device for kernel in kernels), default="")
+        print(table([each for each in kernels if each.device == first], profiled, median(blocks)), flush=True)
 
 
 if __name__ == "__main__":
