@@ -76,6 +76,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "parameter_count": opened.get("parameter_count"),
         "data_source": dataset.source,
         "data_folder": plan.data_folder,
+        "images": plan.images,
         "data_sha256": store.sha256(dataset),
         "train_images": len(dataset.train.labels),
         "test_images": len(dataset.test.labels),

@@ -58,6 +58,7 @@ class Plan:
     out: Path
     dataset: Dataset
     data_folder: str | None = None
+    images: int | None = None
     request: Request = field(default_factory=Request)
     weights: str | None = None
     resizable: bool = True
@@ -125,6 +126,7 @@ def make(
     epochs: int | None = None,
     margin: float = 0.01,
     data_folder: str | None = None,
+    images: int | None = None,
     accumulate: int = 1,
     devices: int = 1,
     batch_norm: str = "sync",
@@ -141,12 +143,13 @@ def make(
 ) -> Plan:
     """Return the plan of a comparison.
 
-    `rounds` None times nothing; `accumulate` and `batch_norm` are those of `RunSpec`; `devices` is for the contenders
-    that say how they split batches, all others train on one; `design` is one of `DESIGNS`; `energy` asks for
-    joules per step, where a GPU tells, `communication` for what of it several GPUs do not hide; `batch_size` and
-    `epochs` default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline
-    of every phase; `dataset` (default: the workload's own, loaded) is what is trained on; `request` how a user's own
-    pair is brought together; `fleet` the machines of the run.
+    `rounds` None times nothing; `images` of the training images are taken, None for all; `accumulate` and
+    `batch_norm` are those of `RunSpec`; `devices` is for the contenders that say how they split batches, all others
+    train on one; `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells,
+    `communication` for what of it several GPUs do not hide; `batch_size` and `epochs` default to the workload's;
+    `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline of every phase; `dataset`
+    (default: the workload's own, loaded) is what is trained on; `request` how a user's own pair is brought
+    together; `fleet` the machines of the run.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -180,8 +183,10 @@ def make(
         epochs=passes,
         margin=margin,
         out=out,
-        dataset=dataset or data.load(chosen, folder=data_folder, seed=seed, batch_size=size, epochs=passes),
+        dataset=dataset
+        or data.load(chosen, folder=data_folder, seed=seed, batch_size=size, epochs=passes, images=images),
         data_folder=data_folder,
+        images=images,
         request=request or Request(),
         accumulate=accumulate,
         devices=devices,

@@ -41,7 +41,12 @@ class Runs:
         plan, names = launcher.plan, [outcome.contender.name for outcome in outcomes.alive]
         for seed in range(plan.seed + 1, plan.seed + seeds):
             made = data.load(
-                plan.workload, folder=plan.data_folder, seed=seed, batch_size=plan.batch_size, epochs=plan.epochs
+                plan.workload,
+                folder=plan.data_folder,
+                seed=seed,
+                batch_size=plan.batch_size,
+                epochs=plan.epochs,
+                images=plan.images,
             )
             store.save(made, launcher.seeded(seed))
         return cls(range(plan.seed, plan.seed + seeds), {name: {} for name in names}, {name: {} for name in names})

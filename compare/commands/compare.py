@@ -38,6 +38,7 @@ def compare(
     seed: options.Seed = 0,
     margin: Annotated[float, typer.Option(help="Relative difference that matters.")] = 0.01,
     data: options.Data = None,
+    images: options.Images = None,
     skip_agreement: Annotated[
         bool, typer.Option("--skip-agreement", help="Make no certificate; every verdict is then INVALID.")
     ] = False,
@@ -65,6 +66,7 @@ def compare(
             epochs=epochs,
             margin=margin,
             data_folder=data,
+            images=images,
             agreement=not skip_agreement,
             deterministic=deterministic,
             design=design,

@@ -66,6 +66,14 @@ Data = Annotated[
         "`samestep workloads` says which workload takes one."
     ),
 ]
+Images = Annotated[
+    int | None,
+    typer.Option(
+        help="Training images, drawn by the seed, of a folder of photographs with more; of its test images the same "
+        "share. Default: all.",
+        show_default=False,
+    ),
+]
 Deadline = Annotated[float | None, typer.Option(help="Seconds that any phase of a contender may take.")]
 MemoryLimit = Annotated[
     int | None,

@@ -42,6 +42,7 @@ def load(
     batch_size: int,
     image_size: int | None = None,
     epochs: int = 1,
+    images: int | None = None,
 ) -> Dataset:
     """Return the data that `workload` trains and is tested on.
 
@@ -56,10 +57,11 @@ def load(
         batch_size: images per step; the training set must fill at least one batch.
         image_size: height and width in pixels in place of the workload's.
         epochs: views of the training images, where each epoch has its own: photographs.
+        images: how many of a folder's photographs are trained on, and of those to test on the same share; None: all.
 
     Raises:
         Refused: unknown dataset, folder missing or not wanted, file missing or damaged (named, with the byte offset),
-            `batch_size` or `image_size` outside what is possible.
+            `batch_size`, `image_size` or `images` outside what is possible.
     """
     if workload.data not in (*_ORIGINAL, *_SYNTHETIC):
         allowed = ", ".join((*_ORIGINAL, *_SYNTHETIC))
@@ -70,12 +72,14 @@ def load(
         raise Refused(f"image size {image_size}: allowed are 1 pixel and more")
     if folder is not None and workload.data in _BUILT_IN:
         raise Refused(f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}")
+    if images is not None and (workload.data != "photographs" or folder is None):
+        raise Refused(f"--images {images}: allowed with --data DIR of photographs, of which so many are drawn")
     if made_for_batch(workload, folder, image_size):
         image = workload.model.resized(image_size).image
         dataset = _synthetic(workload, image, seed, batch_size, folder)
     else:
         try:
-            dataset = _original(workload, folder, seed, epochs)
+            dataset = _original(workload, folder, seed, epochs, images)
         except OSError as error:
             raise Refused(f"--data {folder}: cannot be read: {error}") from error
     count = len(dataset.train.labels)
@@ -116,7 +120,7 @@ def digest(*arrays: Array) -> str:
     return total.hexdigest()
 
 
-def _original(workload: Workload, folder: str | None, seed: int, epochs: int) -> Dataset:
+def _original(workload: Workload, folder: str | None, seed: int, epochs: int, images: int | None) -> Dataset:
     # Loaders are imported where they are used: a child process pays only for its own dataset.
     if workload.data == "digits":
         from compare.data import digits
@@ -132,21 +136,24 @@ def _original(workload: Workload, folder: str | None, seed: int, epochs: int) ->
         return Dataset(train, test, f"MNIST IDX files in {folder} ({_counts(train, test)})")
     assert folder is not None
     if workload.data == "photographs":
-        return _photographs(workload, folder, seed, epochs)
+        return _photographs(workload, folder, seed, epochs, images)
     from compare.data import cifar
 
     train, test = cifar.load(_folder(folder))
     return Dataset(train, test, f"CIFAR-10 binary files in {folder} ({_counts(train, test)})")
 
 
-def _photographs(workload: Workload, folder: str, seed: int, epochs: int) -> Dataset:
+def _photographs(workload: Workload, folder: str, seed: int, epochs: int, images: int | None) -> Dataset:
     from compare.data import folders
 
     model = workload.model
-    train, test = folders.load(_folder(folder), model.image, classes=model.classes, seed=seed, epochs=epochs)
-    classes = f"{train.labels.max() + 1:,} of {model.classes:,} classes"
+    train, test = folders.load(
+        _folder(folder), model.image, classes=model.classes, seed=seed, epochs=epochs, images=images
+    )
+    classes = f"{len(np.unique(train.labels)):,} of {model.classes:,} classes"
+    drawn = "" if images is None else ", drawn by the seed"
     views = "" if epochs == 1 else f", cropped afresh for each of {epochs:,} epochs"
-    return Dataset(train, test, f"photographs in {folder} ({classes}; {_counts(train, test)}{views})")
+    return Dataset(train, test, f"photographs in {folder} ({classes}; {_counts(train, test)}{drawn}{views})")
 
 
 def _synthetic(

@@ -44,29 +44,48 @@ class Files:
         counts = [len(paths) for _, paths in sorted(classes.items())]
         return Files(paths, np.repeat(np.arange(len(counts), dtype=np.int32), counts))
 
+    def drawn(self, count: int, part: str, seed: int) -> "Files":
+        """Return `count` of them, in the same order."""
+        chosen = sorted(int(index) for index in generator("draw", seed, part).permutation(len(self.paths))[:count])
+        return Files([self.paths[index] for index in chosen], self.labels[chosen])
+
 
 def load(
-    folder: Path, image: tuple[int, int, int], *, classes: int, seed: int, epochs: int, threads: int | None = None
+    folder: Path,
+    image: tuple[int, int, int],
+    *,
+    classes: int,
+    seed: int,
+    epochs: int,
+    images: int | None = None,
+    threads: int | None = None,
 ) -> tuple[Batch, Batch]:
     """Return the training set, a view for each epoch (`compare.data.Dataset`), and the test set.
 
     Training images are `photographs.training_crop`, test images `photographs.test_crop`, as bytes; a channel's value is
     (byte / 255 - mean) / std. What is drawn for image i in an epoch depends on (seed, epoch, i) alone, i counting the
-    training files by class and name.
+    training files that are read, by class and name.
 
     Args:
         folder: DIR.
         image: (side, side, 3) of every image.
         classes: how many the model can tell apart; there may be fewer.
-        seed: fixes crops, flips and what is held out.
+        seed: fixes crops, flips, what is held out and what is drawn.
         epochs: how often each training image is cropped afresh.
+        images: of the training files so many are read, and of the test files the same share; None: all.
         threads: that decode; default: one a core, up to 8.
 
     Raises:
         Refused: no or too many classes, a class without images, a file that is no image or damaged, a link out of the
-            folder, more than 8 GiB of images. The message names it.
+            folder, fewer training images than `images`, more than 8 GiB of images. The message names it.
     """
     train, test = listed(folder, classes=classes, seed=seed)
+    if images is not None:
+        whole = len(train.paths)
+        if not 1 <= images <= whole:
+            raise Refused(f"--images {images} of --data {folder} is not allowed; allowed: 1 to {whole}, all there are")
+        train = train.drawn(images, TRAIN, seed)
+        test = test.drawn(max(1, round(len(test.paths) * images / whole)), TEST, seed)
     _check_memory(folder, image, len(train.paths), len(test.paths), epochs)
     side, count = image[0], len(train.paths)
     training = np.empty((epochs * count, *image), np.uint8)
@@ -168,7 +187,8 @@ def _check_memory(folder: Path, image: tuple[int, int, int], train: int, test: i
         gib = count * 4 * int(np.prod(image)) / 2**30
         raise Refused(
             f"--data {folder}: {crops} and {test} test images make {count} of {gib:.1f} GiB; allowed: "
-            f"{most} of {synthetic.MOST_BYTES / 2**30:g} GiB, by fewer epochs or a smaller folder"
+            f"{most} of {synthetic.MOST_BYTES / 2**30:g} GiB, by fewer epochs or by --images N, of which so many are "
+            "then trained on"
         )
 
 

@@ -32,6 +32,7 @@ class Settings(TypedDict, total=False):
     seed: int
     margin: float
     data: str | Path
+    images: int
     accumulate: int
     devices: int
     batch_norm: str

@@ -73,6 +73,7 @@ def plan_of(
         epochs=spec["epochs"],
         margin=spec["margin"],
         data_folder=_data_folder(stored) if data_folder is None else data_folder,
+        images=spec.get("images"),
         agreement=spec["agreement_requested"],
         deterministic=spec["deterministic"],
         design=_planned_design(spec),

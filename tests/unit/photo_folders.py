@@ -46,8 +46,8 @@ def parted(tmp_path: Path) -> Path:
     return tmp_path / "parted"
 
 
-def made(folder: Path, *, seed: int = 0, epochs: int = 1, threads: int | None = None) -> tuple[Batch, Batch]:
-    return folders.load(folder, IMAGE, classes=10, seed=seed, epochs=epochs, threads=threads)
+def made(folder: Path, *, seed: int = 0, epochs: int = 1, **options: int | None) -> tuple[Batch, Batch]:
+    return folders.load(folder, IMAGE, classes=10, seed=seed, epochs=epochs, **options)
 
 
 def dataset(folder: Path, **options: int) -> Dataset:

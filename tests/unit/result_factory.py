@@ -107,6 +107,7 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "optimizer": {"name": "adam", "learning_rate": 0.001},
             "data_source": "digits",
             "data_folder": None,
+            "images": None,
             "data_sha256": "0" * 64,
             "train_images": 1437,
             "test_images": 360,

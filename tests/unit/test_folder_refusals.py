@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from compare import workloads
 from compare.data import load, synthetic
 from compare.interface import Refused
 from tests.unit.photo_folders import RESNET, fill, made, names, picture
@@ -18,6 +19,18 @@ from tests.unit.photo_folders import parted as parted
 def test_a_batch_larger_than_the_folder_is_refused(flat: Path) -> None:
     with pytest.raises(Refused, match=r"batch size 16 is larger than the training set, .*15 train.*allowed: 2 to 15"):
         load(RESNET, folder=str(flat), seed=0, batch_size=16)
+
+
+def test_images_that_cannot_be_drawn_are_refused(flat: Path) -> None:
+    for images in (0, 16):
+        with pytest.raises(
+            Refused, match=rf"--images {images} of --data .* is not allowed; allowed: 1 to 15, all there"
+        ):
+            load(RESNET, folder=str(flat), seed=0, batch_size=2, images=images)
+    cifar = workloads.get("cifar-cnn")
+    for workload, folder in ((RESNET, None), (cifar, str(flat)), (cifar, None)):
+        with pytest.raises(Refused, match="--images 4: allowed with --data DIR of photographs"):
+            load(workload, folder=folder, seed=0, batch_size=2, images=4)
 
 
 def jpeg(folder: Path) -> Path:

@@ -40,6 +40,23 @@ def test_values_are_standardised_by_imagenets_constants(tmp_path: Path) -> None:
         assert np.array_equal(part.values(), np.broadcast_to(expected.astype(np.float32), (1, *IMAGE)))
 
 
+def test_of_a_large_folder_so_many_images_are_drawn_by_the_seed(parted: Path) -> None:
+    whole, _ = made(parted)
+    colours = np.array(list(COLOURS.values()))
+    drawn = [made(parted, seed=seed, images=10) for seed in range(5)]
+    for train, test in drawn:
+        assert (len(train.images), len(test.images)) == (10, 2)  # of 19 and 4
+        assert train.labels.tolist() == sorted(train.labels.tolist())
+        for part in (train, test):
+            shown = part.values().mean(axis=(1, 2)) * folders.STD + folders.MEAN
+            np.testing.assert_allclose(shown, colours[part.labels] / 255, atol=0.03)
+    assert len({tuple(train.labels) for train, _ in drawn}) > 1
+    again, _ = made(parted, seed=4, images=10)
+    assert np.array_equal(again.images, drawn[4][0].images)
+    assert np.array_equal(made(parted, images=19)[0].images, whole.images)
+    assert len(made(parted, images=1)[1].labels) == 1
+
+
 def test_without_parts_a_fifth_of_each_class_is_held_out(flat: Path) -> None:
     train, test = names(flat)
     assert sorted(train + test) == sorted(f"{path.parent.name}/{path.name}" for path in flat.glob("*/*"))
@@ -177,10 +194,34 @@ def test_a_run_has_crops_for_each_epoch_and_seed(flat: Path, tmp_path: Path, mon
 
     monkeypatch.setattr(store, "save", save)
     few = replace(RESNET, model=replace(RESNET.model, image=IMAGE, classes=3))
-    result = Stage(tmp_path, monkeypatch).agree(workload=few, data_folder=str(flat), batch_size=4, epochs=2, seeds=3)
+    asked = {"workload": few, "data_folder": str(flat), "batch_size": 4, "epochs": 2}
+    result = Stage(tmp_path, monkeypatch).agree(**asked, seeds=3)
     assert len(set(digests)) == len(digests) == 3
     assert result["spec"]["data_sha256"] in digests
     assert {each["name"]: each["reason"] for each in result["contenders"]} == {"fake": None, "other": None}
     assert result["spec"]["data_folder"] == str(flat)
     assert (result["spec"]["train_images"], result["spec"]["test_images"]) == (15, 4)
     assert len(result["contenders"][0]["training"]["loss"]) == 2
+    assert result["spec"]["images"] is None
+
+
+def test_a_run_draws_its_images_anew_for_each_seed_and_says_so(
+    flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests: list[str] = []
+    real = store.save
+
+    def save(kept: Dataset, path: Path) -> None:
+        if kept.source.startswith("photographs"):
+            assert (len(kept.train.labels), len(kept.test.labels)) == (6, 2)
+            assert kept.source.endswith("6 train, 2 test, drawn by the seed)")
+            digests.append(digest(kept.train.labels, np.sort(kept.train.images.mean((1, 2, 3)))))
+        real(kept, path)
+
+    monkeypatch.setattr(store, "save", save)
+    few = replace(RESNET, model=replace(RESNET.model, image=IMAGE, classes=3))
+    result = Stage(tmp_path, monkeypatch).agree(
+        workload=few, data_folder=str(flat), batch_size=4, epochs=1, seeds=3, images=6
+    )
+    assert len(set(digests)) == len(digests) == 3
+    assert (result["spec"]["images"], result["spec"]["train_images"], result["spec"]["test_images"]) == (6, 6, 2)

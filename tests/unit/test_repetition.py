@@ -72,6 +72,11 @@ def test_rounds_and_deadline_may_be_others(tmp_path: Path) -> None:
         planned(stored("fake", "other"), tmp_path, rounds=0)
 
 
+def test_as_many_images_are_drawn_again(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="--images 6: allowed with --data DIR of photographs"):  # here are digits
+        planned(stored("fake", "other", spec={"images": 6}), tmp_path)
+
+
 def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
     certificate = stored("fake", "other", spec={"rounds": 0})
     assert not repetition.timed(certificate)

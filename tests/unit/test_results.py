@@ -103,6 +103,7 @@ OPTIONAL = {
     "accuracies",
     "trajectory",
     "accumulate",
+    "images",
 }
 
 
