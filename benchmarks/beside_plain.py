@@ -16,7 +16,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from compare import statistics
+from compare.workloads import WORKLOADS
 
+LOOPED = tuple(name for name in WORKLOADS if name not in ("digits-cnn", "mnist-cnn"))
+"""The workloads that the plain loops train."""
 PLAIN: Mapping[str, Sequence[Sequence[str]]] = {
     "torch": (("--mode", "compile"), ("--mode", "reduce-overhead"), ("--mode", "graph")),
     "jax": (("--scan", "1"), ("--scan", "50"), ("--scan", "50", "--command-buffers")),
@@ -74,7 +77,7 @@ def _shape(wanted: argparse.Namespace) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("torch", "jax"), action="append", help="one framework alone")
-    parser.add_argument("--workload", choices=("resnet50", "cifar-cnn"), default="cifar-cnn")
+    parser.add_argument("--workload", choices=LOOPED, default="cifar-cnn")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--devices", type=int, default=1)

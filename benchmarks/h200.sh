@@ -3,8 +3,9 @@
 # other on that GPU and so many cores (an equal part without @), side by side with the other lanes'. What is timed has a
 # GPU to itself; certificates may share one, but keep the host's memory and disk so busy that nothing should be timed beside
 # many. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below,
-# WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning, and
-# WORKLOAD/PRECISION/screen, step times alone, in a few minutes. GPU may be several, for a step that scales; a lane without
+# WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning,
+# WORKLOAD/PRECISION/screen, step times alone, in a few minutes, and WORKLOAD/torch/beside and WORKLOAD/jax/beside, its
+# plain loops in turn with samestep's. GPU may be several, for a step that scales; a lane without
 # steps leaves its cores to others.
 #   bash benchmarks/h200.sh 0:selftest,equal-torch,cifar-cnn/tf32/tunings@8 1:resnet50/tf32,unet/bfloat16@12 1:vgg16@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
@@ -111,8 +112,8 @@ all_levers() {
     lever torch resnet50 tuned torch-coordinate-descent
 }
 
-beside() { # BACKEND WORKLOAD ROUNDS: samestep's loop beside the plain ones of its framework
-    run "beside-plain-$2-$1" "$python" -m benchmarks.beside_plain --backend "$1" --workload "$2" --rounds "$3"
+beside() { # WORKLOAD BACKEND: samestep's loop beside the plain ones of its framework
+    run "beside-plain-$1-$2" "$python" -m benchmarks.beside_plain --backend "$2" --workload "$1" --rounds 2
 }
 
 all_profiles() { # where single steps go, for profilers miss kernels of a replayed loop: of the largest workload and of
@@ -127,14 +128,6 @@ all_profiles() { # where single steps go, for profilers miss kernels of a replay
 
 step_profiles() { run profiles all_profiles; }
 
-step_beside-cifar-cnn() {
-    beside torch cifar-cnn 3
-    beside jax cifar-cnn 3
-}
-
-step_beside-resnet50-torch() { beside torch resnet50 2; }
-
-step_beside-resnet50-jax() { beside jax resnet50 2; }
 
 step_beside-devices() { # all GPUs of the lane together
     run "beside-plain-resnet50-$(gpus)-devices" "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2 \
@@ -267,7 +260,7 @@ step_rematerialisation() { # memory and step time with and without, in one run
         jax:compiled jax:compiled+rematerialisation --workload resnet50 --precision bfloat16 --quick
 }
 
-carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings or /screen
+carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings or /screen, WORKLOAD/BACKEND/beside
     local precision workload=${1%%/*} rest=${1#*/}
     if [[ $1 == */*/* ]]; then
         "${rest#*/}" "$workload" "${rest%/*}"

@@ -1,9 +1,9 @@
 """A plain Flax training loop as in the public examples, the yardstick for `jax:tuned`; needs no samestep.
 
-ResNet-50 v1.5 as in Flax's ImageNet example, written in linen; the CIFAR net is six convolutions with batch norm.
-bfloat16 computation with float32 parameters, optax SGD with Nesterov momentum, donated state, data resident on the
-device; blocks of 10 steps (of one scan where --scan is larger), median of 30. On several devices by `pmap`, as in that
-example, or by `jit` of a batch that is sharded over them.
+The networks are in plain_flax_models.py; ResNet-50 is that of Flax's ImageNet example. bfloat16 computation, float32
+parameters, optax (SGD with Nesterov momentum; AdamW for ConvNeXt), donated state, data resident on the device; blocks
+of 10 steps (of one scan where --scan is larger), median of 30. On several devices by `pmap`, as in that example, or by
+`jit` of a batch that is sharded over them.
 
     python benchmarks/plain_jax.py --workload resnet50
     python benchmarks/plain_jax.py --workload resnet50 --devices 2 --parallel pmap
@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 from typing import Any
@@ -21,57 +21,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+import plain_flax_models as models
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
-SIZES = {"resnet50": (256, 224, 1000), "cifar-cnn": (512, 32, 10)}
+# By workload: images per step, height and width, classes, label smoothing, network.
+WORKLOADS: dict[str, tuple[int, int, int, float, Callable[[int], nn.Module]]] = {
+    "cifar-cnn": (512, 32, 10, 0.0, models.CifarNet),
+    "cifar-resnet18": (512, 32, 10, 0.0, partial(models.ResNet, block=models.Basic, depths=(2, 2, 2, 2), small=True)),
+    "resnet50": (256, 224, 1000, 0.1, models.ResNet),
+    "vgg16": (128, 224, 1000, 0.0, models.VGG),
+    "mobilenet-v2": (256, 224, 1000, 0.0, models.MobileNetV2),
+    "convnext-tiny": (128, 224, 1000, 0.1, models.ConvNeXt),
+    "unet": (16, 256, 5, 0.0, models.UNet),
+}
 BLOCK, BLOCKS, WARM_UP = 10, 30, 5
-
-
-class Bottleneck(nn.Module):
-    width: int
-    stride: int
-
-    @nn.compact
-    def __call__(self, x: Any, train: bool) -> Any:
-        conv = partial(nn.Conv, use_bias=False, dtype=jnp.bfloat16)
-        norm = partial(nn.BatchNorm, use_running_average=not train, momentum=0.9, epsilon=1e-5, dtype=jnp.bfloat16)
-        y = nn.relu(norm()(conv(self.width, (1, 1))(x)))
-        y = nn.relu(norm()(conv(self.width, (3, 3), self.stride)(y)))
-        y = norm(scale_init=nn.initializers.zeros_init())(conv(4 * self.width, (1, 1))(y))
-        if x.shape != y.shape:
-            x = norm()(conv(4 * self.width, (1, 1), self.stride)(x))
-        return nn.relu(x + y)
-
-
-class ResNet(nn.Module):
-    depths: Sequence[int] = (3, 4, 6, 3)
-
-    @nn.compact
-    def __call__(self, x: Any, train: bool = True) -> Any:
-        x = nn.Conv(64, (7, 7), 2, [(3, 3), (3, 3)], use_bias=False, dtype=jnp.bfloat16)(x)
-        x = nn.BatchNorm(not train, momentum=0.9, epsilon=1e-5, dtype=jnp.bfloat16)(x)
-        x = nn.max_pool(nn.relu(x), (3, 3), (2, 2), "SAME")
-        for stage, depth in enumerate(self.depths):
-            for index in range(depth):
-                x = Bottleneck(64 * 2**stage, 2 if stage and index == 0 else 1)(x, train)
-        return nn.Dense(1000, dtype=jnp.bfloat16)(x.mean((1, 2))).astype(jnp.float32)
-
-
-class CifarNet(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any, train: bool = True) -> Any:
-        for width in (32, 64, 128):
-            for _ in range(2):
-                x = nn.Conv(width, (3, 3), use_bias=False, dtype=jnp.bfloat16)(x)
-                x = nn.relu(nn.BatchNorm(not train, momentum=0.9, epsilon=1e-5, dtype=jnp.bfloat16)(x))
-            x = nn.max_pool(x, (2, 2), (2, 2))
-        return nn.Dense(10, dtype=jnp.bfloat16)(x.mean((1, 2))).astype(jnp.float32)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", choices=tuple(SIZES), default="cifar-cnn")
+    parser.add_argument("--workload", choices=tuple(WORKLOADS), default="cifar-cnn")
     parser.add_argument("--scan", type=int, default=1, help="steps in one jax.lax.scan")
     parser.add_argument(
         "--command-buffers", action="store_true", help="CUDA graphs with convolutions and loops in them"
@@ -87,22 +56,32 @@ def main() -> None:
     captured = ", command buffers with convolutions" if wanted.command_buffers else ""
     if captured:  # XLA reads it when it first looks for devices
         os.environ["XLA_FLAGS"] = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE"
-    batch, size, classes = SIZES[wanted.workload]
+    batch, size, classes, smoothing, network = WORKLOADS[wanted.workload]
     batch = wanted.devices * (wanted.batch_size or batch)
 
-    model = ResNet() if wanted.workload == "resnet50" else CifarNet()
+    model = network(classes)
     images = jax.random.normal(jax.random.key(0), (batch, size, size, 3), jnp.bfloat16)
-    labels = jax.random.randint(jax.random.key(1), (batch,), 0, classes)
+    pixels = (size, size) if wanted.workload == "unet" else ()
+    labels = jax.random.randint(jax.random.key(1), (batch, *pixels), 0, classes)
     variables = model.init(jax.random.key(2), images[:2])
     optimizer = optax.chain(optax.add_decayed_weights(5e-5), optax.sgd(0.1, momentum=0.9, nesterov=True))
-    state = (variables["params"], variables["batch_stats"], optimizer.init(variables["params"]))
+    if wanted.workload == "convnext-tiny":
+        optimizer = optax.adamw(1e-3, weight_decay=0.05)
+    elif wanted.workload == "unet":
+        optimizer = optax.chain(optax.clip_by_global_norm(1.0), optimizer)
+    state = (variables["params"], variables.get("batch_stats", {}), optimizer.init(variables["params"]))
 
     def loss_of(parameters: Any, statistics: Any, images: Any, labels: Any) -> Any:
         logits, changed = model.apply(
             {"params": parameters, "batch_stats": statistics}, images, mutable=["batch_stats"]
         )
-        targets = optax.smooth_labels(jax.nn.one_hot(labels, classes), 0.1)
-        return optax.softmax_cross_entropy(logits, targets).mean(), changed["batch_stats"]
+        logits = logits.astype(jnp.float32)
+        if smoothing:
+            targets = optax.smooth_labels(jax.nn.one_hot(labels, classes), smoothing)
+            loss = optax.softmax_cross_entropy(logits, targets).mean()
+        else:
+            loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        return loss, changed.get("batch_stats", {})
 
     def step(state: Any, images: Any, labels: Any) -> Any:
         parameters, statistics, moments = state

@@ -1,8 +1,8 @@
 """A plain PyTorch training loop as in the public examples, the yardstick for `torch:tuned`; needs no samestep.
 
-ResNet-50 is torchvision's; the CIFAR net is six convolutions with batch norm. Automatic mixed precision in bfloat16,
-channels_last, fused SGD with Nesterov momentum, data resident on the device; blocks of 10 steps, median of 30. Under
-torchrun DistributedDataParallel trains on a device a process, each with its own batch.
+The networks are torchvision's, or in plain_torch_models.py. Automatic mixed precision in bfloat16, channels_last, a
+fused optimizer (SGD with Nesterov momentum; AdamW for ConvNeXt), data resident on the device; blocks of 10 steps,
+median of 30. Under torchrun DistributedDataParallel trains on a device a process, each with its own batch.
 
     python benchmarks/plain_torch.py --workload resnet50 --mode compile
     torchrun --standalone --nproc-per-node 2 benchmarks/plain_torch.py --workload resnet50 --mode compile
@@ -11,52 +11,39 @@ torchrun DistributedDataParallel trains on a device a process, each with its own
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from statistics import median
 
 import torch
 import torch.distributed as dist
+from plain_torch_models import network
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-SIZES = {"resnet50": (256, 224, 1000), "cifar-cnn": (512, 32, 10)}
+# By workload: images per step, height and width, classes, label smoothing.
+WORKLOADS = {
+    "cifar-cnn": (512, 32, 10, 0.0),
+    "cifar-resnet18": (512, 32, 10, 0.0),
+    "resnet50": (256, 224, 1000, 0.1),
+    "vgg16": (128, 224, 1000, 0.0),
+    "mobilenet-v2": (256, 224, 1000, 0.0),
+    "convnext-tiny": (128, 224, 1000, 0.1),
+    "unet": (16, 256, 5, 0.0),
+}
 BLOCK, BLOCKS, WARM_UP, CAPTURED = 10, 30, 5, 10
-
-
-def cifar_net() -> nn.Module:
-    layers: list[nn.Module] = []
-    inputs = 3
-    for width in (32, 64, 128):
-        for _ in range(2):
-            layers += [nn.Conv2d(inputs, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-            inputs = width
-        layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
-
-
-def network(workload: str) -> nn.Module:
-    if workload == "cifar-cnn":
-        return cifar_net()
-    try:
-        from torchvision.models import resnet50  # type: ignore[import-not-found] -- not one of samestep's packages
-    except ImportError:
-        sys.exit("--workload resnet50 is torchvision's model, which is not installed; allowed here: cifar-cnn")
-
-    return resnet50()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", choices=tuple(SIZES), default="cifar-cnn")
+    parser.add_argument("--workload", choices=tuple(WORKLOADS), default="cifar-cnn")
     parser.add_argument("--mode", choices=("eager", "compile", "reduce-overhead", "graph"), default="compile")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--batch-size", type=int, help="images per step and device")
     parser.add_argument("--sync-batch-norm", action="store_true", help="statistics over the devices' batches together")
     wanted = parser.parse_args()
-    batch, size, classes = SIZES[wanted.workload]
+    batch, size, classes, smoothing = WORKLOADS[wanted.workload]
     batch, ranks = wanted.batch_size or batch, int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1 and wanted.mode == "graph":
         parser.error("--mode graph is for one device")
@@ -68,13 +55,19 @@ def main() -> None:
         if wanted.device == "cuda":
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
-    model = network(wanted.workload).to(device)
+    model = network(wanted.workload, classes).to(device)
     if wanted.sync_batch_norm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] -- torch's annotations leave out this form
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-5, fused=True)
+    optimizer: torch.optim.Optimizer
+    if wanted.workload == "convnext-tiny":
+        captured = wanted.mode == "graph"
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.05, fused=True, capturable=captured)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, nesterov=True, weight_decay=5e-5, fused=True)
     images = torch.randn(batch, 3, size, size, device=device).to(memory_format=torch.channels_last)
-    labels = torch.randint(classes, (batch,), device=device)
+    pixels = (size, size) if wanted.workload == "unet" else ()
+    labels = torch.randint(classes, (batch, *pixels), device=device)
     trained = DistributedDataParallel(model, gradient_as_bucket_view=True) if ranks > 1 else model
     forward: Callable[[torch.Tensor], torch.Tensor] = trained
     if wanted.mode != "eager":
@@ -84,8 +77,10 @@ def main() -> None:
     def step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(wanted.device, torch.bfloat16):
-            loss = functional.cross_entropy(forward(images), labels, label_smoothing=0.1)
+            loss = functional.cross_entropy(forward(images), labels, label_smoothing=smoothing)
         loss.backward()
+        if wanted.workload == "unet":
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return loss
 

@@ -1,0 +1,44 @@
+"""The plain loops that samestep is held against train the same networks on as many images."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+import torch
+
+import torchbackend.models
+import torchbackend.precision
+from benchmarks.beside_plain import LOOPED
+from compare import workloads
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def loops(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("plain_jax"), importlib.import_module("plain_torch")
+
+
+@pytest.mark.parametrize("name", LOOPED)
+def test_a_plain_loop_trains_what_the_workload_is(loops: tuple[Any, Any], name: str):
+    (plain_jax, plain_torch), workload = loops, workloads.get(name)
+    batch, size, classes, smoothing, network = plain_jax.WORKLOADS[name]
+    model = workload.model
+    assert (batch, (size, size, 3), classes) == (workload.batch_size, model.image, model.classes)
+    assert smoothing == workload.label_smoothing
+    assert plain_torch.WORKLOADS[name] == (batch, size, classes, smoothing)
+    with torch.device("meta"):
+        twin = torchbackend.models.build(model, torchbackend.precision.policy("float32", "cpu", 1.0))
+    count = sum(each.numel() for each in twin.parameters())
+    images = jax.ShapeDtypeStruct((2, size, size, 3), "bfloat16")
+    made = jax.eval_shape(network(classes).init, jax.random.key(0), images)["params"]
+    assert sum(each.size for each in jax.tree.leaves(made)) == count
+    try:
+        plain = plain_torch.network(name, classes)
+    except SystemExit as refusal:  # torchvision is none of samestep's packages
+        assert "torchvision's, which is not installed" in str(refusal)  # noqa: PT017 -- where it is there, nothing raises
+    else:
+        assert sum(each.numel() for each in plain.parameters()) == count
