@@ -59,6 +59,10 @@ def conform(value: Any, schema: str) -> None:
         raise Refused(_explain(error)) from None
 
 
+class OfScale(Refused):
+    """A file is a scaling's, which `compare.scaling.stored` reads."""
+
+
 def write(result: Mapping[str, Any], folder: Path) -> Path:
     """Validate the result and write `folder/result.json` atomically; return that path.
 
@@ -115,24 +119,26 @@ def load(path: Path) -> dict[str, Any]:
     """Read and validate a result file.
 
     Raises:
-        Refused: with the file's name, for a file that cannot be read, is over `SIZE_LIMIT`, or is refused by `parse`.
+        OfScale, Refused: with the file's name, as `parse`.
+        Refused: for a file that cannot be read or is over `SIZE_LIMIT`.
     """
     try:
         return parse(untrusted.read(path, SIZE_LIMIT, f"a {FILE_NAME}"))
     except Refused as error:
-        raise Refused(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
 
 
 def parse(data: bytes) -> dict[str, Any]:
     """Return the result object that the bytes of a result file hold.
 
     Raises:
+        OfScale: for a result of `samestep scale`.
         Refused: for what is no JSON (`compare.untrusted.parse`), comes from a newer samestep or another command, or
             breaks the schema.
     """
     result = untrusted.parse(data)
     if isinstance(result, dict) and "scaling" in result:
-        raise Refused(
+        raise OfScale(
             "is of samestep scale; allowed: the result of one number of devices, such as devices-1/result.json"
         )
     _check_version(result)

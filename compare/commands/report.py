@@ -11,15 +11,30 @@ from rich.console import Console
 
 from compare import consistency, files, results
 from compare.interface import Refused
-from compare.report import certificate, csv, figures, html, latex, markdown, matrix, terminal
+from compare.report import (
+    certificate,
+    csv,
+    figures,
+    html,
+    latex,
+    markdown,
+    matrix,
+    scaling,
+    scaling_sections,
+    terminal,
+)
 from compare.report.document import Report
 from compare.report.plots.canvas import Picture
+from compare.scaling import stored
 
 
 def report(
     result: Annotated[
         list[Path],
-        typer.Argument(metavar="RESULT", help="A result.json, or a folder that holds one; several give a matrix."),
+        typer.Argument(
+            metavar="RESULT",
+            help="A result.json, or a folder that holds one; several give a matrix. A scaling comes alone.",
+        ),
     ],
     html_file: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="One page with everything in it.")
@@ -38,13 +53,14 @@ def report(
     """Report stored results, without an option in the terminal; folders of files to be written must be there."""
     sources = [_file_of(path) for path in result]
     found = [_loaded(path) for path in sources]
+    _check_kinds(found, csv_file)
     asked = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
     pages = {option: page for option, page in asked.items() if page}
     if not pages and not figure_folder:
         _print(found)
         return
     _check_folders({**{option: page.parent for option, page in pages.items()}, "--figures": figure_folder})
-    made = matrix.report(found)
+    made = _report(found)
     drawings: dict[Path, tuple[Picture, str]] = {}
     if figure_folder:
         for name, picture in made.pictures().items():
@@ -73,12 +89,35 @@ def _page(option: str, page: Path, made: Report, found: Sequence[Mapping[str, An
 
 def _loaded(path: Path) -> dict[str, Any]:
     """Return a result that says of itself what its figures say: any other could not be reported truly."""
-    found = results.load(path)
+    try:
+        found = results.load(path)
+    except results.OfScale:
+        return stored.load(path)
     try:
         consistency.check_verdicts(found)
     except Refused as error:
         raise Refused(f"{path}: {error}") from None
     return found
+
+
+def _is_scaling(result: Mapping[str, Any]) -> bool:
+    return "scaling" in result
+
+
+def _check_kinds(found: Sequence[Mapping[str, Any]], csv_file: Path | None) -> None:
+    if not any(map(_is_scaling, found)):
+        return
+    if len(found) > 1:
+        raise Refused("a result of samestep scale with others is not allowed; allowed: alone")
+    if csv_file:
+        raise Refused("--csv: a scaling has no blocks of its own; allowed: the results under devices-N")
+
+
+def _report(found: Sequence[Mapping[str, Any]]) -> Report:
+    if not _is_scaling(found[0]):
+        return matrix.report(found)
+    part = scaling_sections.part(found[0])
+    return Report(part.claim, part.verdict, None, [part])
 
 
 def _file_of(path: Path) -> Path:
@@ -87,6 +126,9 @@ def _file_of(path: Path) -> Path:
 
 def _print(found: Sequence[Mapping[str, Any]]) -> None:
     console = Console()
+    if _is_scaling(found[0]):
+        scaling.render(found[0], console)
+        return
     if len(found) > 1:
         terminal.render_matrix(matrix.overview(found), console)
     for index, result in enumerate(found):

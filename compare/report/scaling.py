@@ -29,7 +29,7 @@ def render(result: Mapping[str, Any], console: Console) -> None:
     say(heading(result))
     console.print()
     console.print(_table(result))
-    for part in (list(_remarks(result)), list(_claims(result)), list(_definitions(result))):
+    for part in (list(remarks(result)), list(claims(result)), list(definitions(result))):
         console.print()
         for line in part:
             say(line)
@@ -66,21 +66,25 @@ def _table(result: Mapping[str, Any]) -> Table:
     for each in result["scaling"]:
         if each["devices"] == result["spec"]["devices"][0]:
             table.add_row(Text(plain(each["contender"])))
-        speed, memory = each["images_per_second"], each["memory_per_device_bytes"]
-        exposed = each["communication_seconds"]
-        cells = (
-            f"  {each['devices']}",
-            DASH if speed is None else f"{speed:,.0f}",
-            _efficiency(each),
-            DASH if memory is None else mebibytes(memory),
-            DASH if exposed is None else f"{1e3 * exposed:.3f}",
-            each["agreement"],
-        )
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(cell) for cell in (f"  {each['devices']}", *cells(each))))
     return table
 
 
-def _efficiency(entry: Mapping[str, Any]) -> str:
+def cells(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+    """Return images/s, efficiency, MiB, exposed milliseconds and agreement; a dash for what there is not."""
+    speed, memory, exposed = (
+        entry[name] for name in ("images_per_second", "memory_per_device_bytes", "communication_seconds")
+    )
+    return (
+        DASH if speed is None else f"{speed:,.0f}",
+        efficiency(entry),
+        DASH if memory is None else mebibytes(memory),
+        DASH if exposed is None else f"{1e3 * exposed:.3f}",
+        entry["agreement"],
+    )
+
+
+def efficiency(entry: Mapping[str, Any]) -> str:
     """Return the efficiency of one contender on one number of devices, with its interval, in figures or a dash."""
     found = entry["efficiency"]
     if found is None:
@@ -91,7 +95,7 @@ def _efficiency(entry: Mapping[str, Any]) -> str:
     return f"{estimate} ({low}{DASH}{high})"
 
 
-def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
+def remarks(result: Mapping[str, Any]) -> Iterator[str]:
     """Say what was interrupted or failed, where step times do not count, and why figures are missing, each once."""
     yield from _interrupted(result)
     for each in result["scaling"]:
@@ -137,13 +141,15 @@ def _places(of: Mapping[str, Sequence[int]], spec: Mapping[str, Any]) -> str:
     return "all" if named == spec["contenders"] else "; ".join(named)
 
 
-def _claims(result: Mapping[str, Any]) -> Iterator[str]:
+def claims(result: Mapping[str, Any]) -> Iterator[str]:
+    """Say how the comparison on each number of devices ended."""
     for run in result["runs"]:
         for comparison in run["comparisons"]:
             yield f"on {counted(run['devices'], 'device')}: {sentence(comparison)}"
 
 
-def _definitions(result: Mapping[str, Any]) -> Iterator[str]:
+def definitions(result: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the figures are."""
     yield (
         f"efficiency: {definition(result)}; {percent(result['spec']['confidence'], 6)} interval, Welch's t over the "
         "rounds of both numbers of devices"

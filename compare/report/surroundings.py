@@ -34,8 +34,10 @@ def tables(result: Mapping[str, Any]) -> tuple[Table, Table]:
     known = dict(every)
     rows = [(name, known[name]) for name in _FIRST if known.get(name, DASH) != DASH]
     rows += [(name, value) for name, value in every if name.startswith("variables.")]
-    rows += [("seed", str(spec["seed"])), ("data", spec["data_source"]), ("data, SHA-256", spec["data_sha256"])]
-    rows += [("initial weights, SHA-256", spec["weights_sha256"] or DASH)]
+    rows.append(("seed", str(spec["seed"])))
+    if "data_source" in spec:  # of a scaling, each number of devices has its own
+        rows += [("data", spec["data_source"]), ("data, SHA-256", spec["data_sha256"])]
+        rows.append(("initial weights, SHA-256", spec["weights_sha256"] or DASH))
     heads = ("what", "value")
     return (
         Table("first", "Environment, seed and hashes of what went in.", heads, rows, prose=True),

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 from collections.abc import Generator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from compare import data, environment, plan, results
 from compare.data import Dataset
 from compare.interface import Refused
 from compare.report import scaling as scaling_report
+from compare.report import scaling_sections
 from compare.report.plots import scaling
 from compare.report.plots.canvas import Absent, Picture
 from compare.report.sentences import DASH
 from compare.scaling import efficiency, stored, sweep
 from tests.fakebackend import plans
+from tests.unit import markup, programs
 
 Result = dict[str, Any]
 CONTENDERS = ("fake:stock+ddp", "other:stock+ddp")
@@ -53,9 +56,9 @@ def figures(result: Result, name: str) -> list[Any]:
     return [each["efficiency"]["estimate"] for each in result["scaling"] if name in each["contender"]]
 
 
-def printed(result: Result) -> list[str]:
+def printed(result: Result, width: int = 1000) -> list[str]:
     """Return the lines of the terminal's report."""
-    console = Console(file=io.StringIO(), width=1000)
+    console = Console(file=io.StringIO(), width=width)
     scaling_report.render(result, console)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
@@ -183,6 +186,45 @@ def test_only_what_would_be_read_is_written(weak: tuple[Result, Path], tmp_path:
         with pytest.raises(Refused):
             stored.write({**weak[0], **broken}, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_stored_scaling_is_reported_in_every_format(
+    weak: tuple[Result, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        code, out, _ = program.run("report", str(weak[1]))
+        assert (code, [line.rstrip() for line in out.splitlines()]) == (0, printed(weak[0], width=80))
+        asked = ("--html", "page.html", "--markdown", "page.md", "--latex", "tables.tex", "--figures", ".")
+        assert program.run("report", str(weak[1] / "result.json"), *asked)[0] == 0
+        pages = {name: (program.folder / name).read_bytes() for name in program.files()}
+        assert sorted(pages) == ["page.html", "page.md", "scaling.pdf", "scaling.svg", "tables.tex"]
+        row = ["fake:stock+ddp", "2", "12,800", f"0.800 (0.800{DASH}0.800)", "1.0", DASH, "pass"]
+        text = pages["page.md"].decode()
+        assert f"| {' | '.join(row)} |" in text
+        words = markup.check_markdown(text), markup.check_page(pages["page.html"].decode()).text
+        for found in words:
+            assert "efficiency on 4 devices: fake:stock+ddp 0.625" in found
+            assert "no exposed communication: the run trains on the CPU (all)." in found
+            assert "on 4 devices: other:stock+ddp takes " in found
+        assert "scaling.pdf" in pages["tables.tex"].decode()
+        tables = markup.check_latex(pages["tables.tex"].decode())
+        assert row[:3] in [cells[:3] for cells in tables["samestep-scaling-scaling"]]
+        one = str(weak[1] / "devices-1" / "result.json")
+        assert "of samestep scale with others is not allowed" in program.run("report", str(weak[1]), one)[2]
+        assert "--csv: a scaling has no blocks of its own" in program.run("report", str(weak[1]), "--csv", "a.csv")[2]
+        assert sorted(program.files()) == sorted(pages)
+
+
+def test_what_a_report_claims_of_a_scaling(weak: tuple[Result, Path]) -> None:
+    result = deepcopy(weak[0])
+    result["scaling"][5]["efficiency"] = None
+    said = scaling_sections.verdict(result)
+    own = f"efficiency on 4 devices: fake:stock+ddp 0.625 (0.625{DASH}0.625)"
+    assert said == f"{own}; none on 4 devices for other:stock+ddp"
+    result["scaling"][2]["efficiency"] = None
+    assert scaling_sections.verdict(result) == "none on 4 devices for fake:stock+ddp, other:stock+ddp"
+    result["spec"]["devices"] = [4]
+    assert scaling_sections.verdict(result) == "4 devices alone: nothing says how the contenders scale"
 
 
 def test_a_scaling_is_no_comparison_and_says_so(weak: tuple[Result, Path]) -> None:
