@@ -128,7 +128,6 @@ all_profiles() { # where single steps go, for profilers miss kernels of a replay
 
 step_profiles() { run profiles all_profiles; }
 
-
 step_beside-devices() { # all GPUs of the lane together
     run "beside-plain-resnet50-$(gpus)-devices" "$python" -m benchmarks.beside_plain --workload resnet50 --rounds 2 \
         --devices "$(gpus)"

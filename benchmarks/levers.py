@@ -26,8 +26,8 @@ KINDS: Mapping[str, str] = {
     "convolution data gradient": r"dgrad",
     "convolution weight gradient": r"wgrad",
     "matrix product": r"gemm|nvjet|cutlass|matmul|triton_mm|_dot_",
-    # TorchInductor names a kernel by all that is fused in it, casts and paddings too.
     "communication": r"nccl|all_?reduce|all_?gather|reduce_?scatter",
+    # TorchInductor names a kernel by all that is fused in it, casts and paddings too.
     "layout and copies": r"^(?!triton_(poi|red|per)).*(memcpy|memset|nchwtonhwc|nhwctonchw|transpose|copy|pad)",
     "optimizer": r"multi_tensor|adam|sgd",
     "batch norm and elementwise": r"triton|fusion|reduce|elementwise|norm|pool|vectorized|select|add|convert",

@@ -3,8 +3,8 @@
 python -m benchmarks.synthetic_mnist DIR
 """
 
+import argparse
 import struct
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,4 +33,6 @@ def _write(folder: Path, name: str, batch: Batch) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path, help="where the four files are written")
+    write(parser.parse_args().folder)

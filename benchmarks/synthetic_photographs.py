@@ -3,7 +3,7 @@
 python -m benchmarks.synthetic_photographs DIR
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -33,4 +33,6 @@ def _write(folder: Path, batch: Batch) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path, help="where train/CLASS and val/CLASS are written")
+    write(parser.parse_args().folder)

@@ -7,7 +7,7 @@ from typing import Any
 from compare.report import scaling, surroundings
 from compare.report.document import Part, Section, Table
 from compare.report.plots import scaling as picture
-from compare.report.sentences import counted, device, percent
+from compare.report.sentences import counted, device, percent, source
 
 Result = Mapping[str, Any]
 
@@ -24,14 +24,12 @@ def part(result: Result) -> Part:
     rows = [(each["contender"], str(each["devices"]), *scaling.cells(each)) for each in result["scaling"]]
     caption = f"Efficiency is {scaling.definition(result)}."
     table = Table("scaling", caption, _COLUMNS, rows, f"Setting: {setting}; {rounds}, {level}.")
-    version: Any = result["environment"].get("samestep")
-    made = f"samestep {version}" if isinstance(version, str) else "samestep"
     return Part(
         claim=said,
         verdict=said,
         setting=setting,
         heading=scaling.heading(result),
-        source=f"Measured by {made} at {result['created']}, {rounds}; result {result['id']}.",
+        source=source(result, rounds),
         sections=(
             Section(
                 "scaling",

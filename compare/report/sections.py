@@ -19,6 +19,7 @@ from compare.report.sentences import (
     replication,
     sentence,
     setting,
+    source,
 )
 
 Result = Mapping[str, Any]
@@ -32,8 +33,6 @@ _AGREES = {
 
 def part(result: Result) -> Part:
     """Return all that a report says of a valid result."""
-    version: Any = result["environment"].get("samestep")
-    made = f"samestep {version}" if isinstance(version, str) else "samestep"
     said = verdict(result)
     claims = [claim(each) for each in result["comparisons"]]
     return Part(
@@ -41,7 +40,7 @@ def part(result: Result) -> Part:
         verdict=said,
         setting=setting(result),
         heading=heading(result),
-        source=f"Measured by {made} at {result['created']}, {replication(result)}; result {result['id']}.",
+        source=source(result, replication(result)),
         sections=tuple(
             make(result)
             for make in (

@@ -98,6 +98,13 @@ def over_devices(result: Mapping[str, Any], *, who: bool = True) -> str:
     return f" over {count} devices{where}{but}, batch norm {spec.get('batch_norm', 'sync')}"
 
 
+def source(result: Mapping[str, Any], how_often: str) -> str:
+    """Return which samestep measured a result, when and how often."""
+    version: Any = result["environment"].get("samestep")
+    made = f"samestep {version}" if isinstance(version, str) else "samestep"
+    return f"Measured by {made} at {result['created']}, {how_often}; result {result['id']}."
+
+
 def replication(result: Mapping[str, Any]) -> str:
     """Return how often it was timed, and what its intervals are."""
     spec, count = result["spec"], _counting(result)
