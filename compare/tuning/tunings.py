@@ -91,8 +91,8 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
             values[name] = value
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
-    if backend == "jax" and values["parallel"] != NOT_PARALLEL:
-        # XLA aborted with both on two GPUs (docs/several-devices.md).
+    if values["parallel"] == "sharded":
+        # XLA aborted with both on two GPUs; with pmap it no longer does (docs/several-devices.md).
         values |= {name: KNOBS[name].default for name in ("graph-capture", "steps-per-dispatch") if name not in given}
     _check_together(f"{backend}:{tuning}", backend, device, values, given)
     return values

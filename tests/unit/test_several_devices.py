@@ -85,18 +85,26 @@ def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
     assert "XLA_FLAGS" not in variables.child_environment("torch", {}, "cpu", False, {}, devices=4)
 
 
-def test_a_step_of_several_gpus_is_captured_as_one_of_a_gpu_in_torch_alone() -> None:
-    one, several = (tunings.resolve("torch", f"tuned{way}", "cuda", "resnet50") for way in ("", "+ddp"))
-    assert several == one | {"parallel": "ddp"}
+@pytest.mark.parametrize(("backend", "way"), [("torch", "ddp"), ("jax", "pmap")])
+def test_a_step_of_several_gpus_is_captured_as_one_of_a_gpu(backend: str, way: str) -> None:
+    one, several = (tunings.resolve(backend, f"tuned{way}", "cuda", "resnet50") for way in ("", f"+{way}"))
+    assert several == one | {"parallel": way}
     assert (one["graph-capture"], one["steps-per-dispatch"]) == (True, 8)
+
+
+def test_what_xla_splits_over_several_gpus_is_captured_where_it_is_asked_for() -> None:
+    tuned = tunings.resolve("jax", "tuned+sharded", "cuda", "resnet50")
+    assert (tuned["graph-capture"], tuned["steps-per-dispatch"]) == (False, 1)
+    asked = tunings.resolve("jax", "tuned+sharded+steps-per-dispatch=2", "cuda", "resnet50")
+    assert (asked["graph-capture"], asked["steps-per-dispatch"]) == (False, 2)
+
+
+def test_captured_reductions_are_not_watched() -> None:
+    one, several = (tunings.resolve("torch", f"tuned{way}", "cuda", "resnet50") for way in ("", "+ddp"))
     lenient = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
     assert variables.child_environment("torch", several, "cuda", False, {})[lenient] == "0"
     for other in (one, several | {"graph-capture": False}):
         assert lenient not in variables.child_environment("torch", other, "cuda", False, {})
-    mapped = tunings.resolve("jax", "tuned+pmap", "cuda", "resnet50")
-    assert (mapped["graph-capture"], mapped["steps-per-dispatch"]) == (False, 1)
-    asked = tunings.resolve("jax", "tuned+pmap+steps-per-dispatch=2", "cuda", "resnet50")
-    assert (asked["graph-capture"], asked["steps-per-dispatch"]) == (False, 2)
 
 
 def test_xla_hides_the_latency_of_reductions_where_it_is_asked_to() -> None:
