@@ -164,7 +164,7 @@ tunings() { # WORKLOAD PRECISION: every tuning of both frameworks, as the table 
     local data
     data_of "$1"
     samestep "tunings-$1-$2" compare torch:stock torch:compiled torch:tuned jax:stock jax:compiled jax:tuned \
-        --workload "$1" "${data[@]}" --precision "$2" --rounds 3
+        --workload "$1" "${data[@]}" --precision "$2" --rounds 3 --skip-energy
 }
 
 pair() { # NAME FACTORY SIDE: somebody else's ResNet-50 against ours, as a user's own pair (SIDE gives the weights)

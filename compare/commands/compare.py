@@ -42,6 +42,9 @@ def compare(
     skip_agreement: Annotated[
         bool, typer.Option("--skip-agreement", help="Make no certificate; every verdict is then INVALID.")
     ] = False,
+    skip_energy: Annotated[
+        bool, typer.Option("--skip-energy", help="Measure no energy: some 20 s less for each contender on a GPU.")
+    ] = False,
     deterministic: options.Deterministic = False,
     design: Annotated[str, typer.Option(help="alternating, turns or sequential (which is INVALID).")] = "alternating",
     deadline: options.Deadline = None,
@@ -70,7 +73,7 @@ def compare(
             agreement=not skip_agreement,
             deterministic=deterministic,
             design=design,
-            energy=not quick,
+            energy=not (quick or skip_energy),
             deadline=deadline,
             request=request,
             fleet=machines,

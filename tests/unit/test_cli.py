@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compare import __version__, environment
+from compare import __version__, environment, plan
 from compare.tuning import contenders, variables
 from compare.tuning.knobs import KNOBS
 from compare.tuning.tunings import TUNED, resolve, soonest, unsearched
@@ -110,6 +110,24 @@ def test_what_cannot_be_done_is_refused_before_any_process(
     monkeypatch.setattr(environment, "has_cuda", lambda: False)
     monkeypatch.setattr(environment, "installed", lambda package: True)
     _refused(program, arguments, said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rounds", "energy"),
+    [([], 10, True), (["--quick"], 5, False), (["--rounds", "3", "--skip-energy"], 3, False), (["--paper"], 20, True)],
+)
+def test_energy_is_measured_unless_time_is_to_be_saved(
+    program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], rounds: int, energy: bool
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def made(*_: Any, **options: Any) -> None:
+        asked.update(options)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(plan, "make", made)
+    program.run("compare", "fake", "other", *arguments)
+    assert (asked["rounds"], asked["energy"]) == (rounds, energy)
 
 
 def _refused(program: Program, arguments: list[str], said: str) -> None:
