@@ -108,4 +108,4 @@ def last_words(out_of_memory: Callable[[BaseException], bool], error: Exception)
 
 def exit_code(words: Message) -> int:
     """Return the exit code of a process that ends with these `last_words`, its own or another's."""
-    return family.OUT_OF_MEMORY if words["status"] == "oom" else 1
+    return family.EXIT_CODES.get(words["status"], 1)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-OUT_OF_MEMORY = errno.ENOMEM
-"""The exit code of a process that ends because memory ran out, the machine's or a device's."""
+EXIT_CODES = {"oom": errno.ENOMEM, "refused": errno.EINVAL}
+"""The exit code of a process that ends with a contender's status other than `crash`."""
 
 _PARENT_POLL_SECONDS = 0.5
 _GRACE_SECONDS = 2.0
@@ -91,9 +91,11 @@ def ending(code: int, kills_before: int) -> tuple[str, str]:
         return "oom", "killed by the kernel because memory ran out"
     if code < 0:
         return "crash", f"killed by signal {-code} ({signal.Signals(-code).name})"
-    return (
-        ("oom", "ended because memory ran out") if code == OUT_OF_MEMORY else ("crash", f"ended with exit code {code}")
-    )
+    if code == EXIT_CODES["oom"]:
+        return "oom", "ended because memory ran out"
+    if code == EXIT_CODES["refused"]:
+        return "refused", "ended because it refused what it was asked"
+    return "crash", f"ended with exit code {code}"
 
 
 def end_with_parent(parent: int) -> None:

@@ -1,8 +1,8 @@
 """A backend in two processes, of which the second ends in its first step.
 
-The variable SAMESTEP_CREW holds JSON: `second`, how it ends (`out of memory`, `exit`, `kill`, or `kernel` where the
-kernel kills it because memory ran out), `first`, what the first does in that step (`wait` in an exchange, `fail` in it,
-or `end` it without one), and `folder`, where the kernel counts.
+The variable SAMESTEP_CREW holds JSON: `second`, how it ends (`out of memory`, `refuse`, `exit`, `kill`, or `kernel`
+where the kernel kills it because memory ran out), `first`, what the first does in that step (`wait` in an exchange,
+`fail` in it, or `end` it without one), and `folder`, where the kernel counts.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import worker
-from compare.interface import Arrays, Batch, RunSpec
+from compare.interface import Arrays, Batch, Refused, RunSpec
 from compare.machines import ranks
 from compare.machines.crew import Crew, Place
 from compare.machines.ranks import Ranks
@@ -68,6 +68,8 @@ class CrewBackend:
 def _end(how: str) -> None:
     if how == "out of memory":
         raise MemoryError("no more of it")
+    if how == "refuse":
+        raise Refused("no such thing")
     if how == "exit":
         os._exit(7)
     if how == "kernel":

@@ -67,6 +67,7 @@ def contender(tmp_path: Path) -> Generator[Contender]:
     ("second", "status", "said"),
     [
         ("out of memory", "oom", "rank 1 of 2: MemoryError: no more of it"),
+        ("refuse", "refused", "rank 1 of 2: no such thing"),
         ("kernel", "oom", "rank 1 of 2: killed by the kernel because memory ran out"),
         ("kill", "crash", "rank 1 of 2: killed by signal 9 (SIGKILL)"),
         ("exit", "crash", "rank 1 of 2: ended with exit code 7"),
@@ -83,7 +84,8 @@ def test_a_contender_ends_as_the_process_that_ended_did(
 @pytest.mark.parametrize(
     ("code", "before", "status", "reason"),
     [
-        (family.OUT_OF_MEMORY, 3, "oom", "ended because memory ran out"),
+        (family.EXIT_CODES["oom"], 3, "oom", "ended because memory ran out"),
+        (family.EXIT_CODES["refused"], 3, "refused", "ended because it refused what it was asked"),
         (1, 3, "crash", "ended with exit code 1"),
         (-9, 2, "oom", "killed by the kernel because memory ran out"),
         (-9, 3, "crash", "killed by signal 9 (SIGKILL)"),
