@@ -123,7 +123,11 @@ all_profiles() { # where single steps go, for profilers miss kernels of a replay
         lever torch "$workload" "tuned$alone" none --kernels
         lever jax "$workload" "tuned$alone+graph-capture=off" none --kernels
     done
-    lever jax unet "tuned$alone+graph-capture=off" jax-transposed-as-matmul --kernels
+    for workload in resnet50 unet convnext-tiny; do
+        lever jax "$workload" tuned none
+        lever jax "$workload" tuned jax-library-gradients
+    done
+    lever jax unet tuned jax-transposed-as-matmul
 }
 
 step_profiles() { run profiles all_profiles; }

@@ -107,13 +107,25 @@ def library_max_pool() -> None:
     """XLA's own max-pool, whose gradient scatters."""
     from flax import nnx
 
-    from jaxbackend import layers
+    from jaxbackend import gradients
 
     def pool(x: Any, size: int, stride: int, padding: int) -> Any:
         sides: Any = [(padding, padding)] * 2
         return nnx.max_pool(x, (size, size), (stride, stride), sides)
 
-    layers._max_pool = pool
+    gradients.max_pool = pool
+
+
+def library_gradients() -> None:
+    """JAX's own gradients of ReLUs after sums, of GELU and of transposed convolutions."""
+    from functools import partial
+
+    from flax import nnx
+
+    from jaxbackend import gradients, layers
+
+    gradients.relu, gradients.gelu = nnx.relu, partial(nnx.gelu, approximate=False)
+    del layers.ConvTranspose.__call__
 
 
 def two_pass_variance() -> None:
@@ -134,6 +146,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
     "jax-transposed-as-matmul": transposed_as_matmul_jax,
     "jax-library-max-pool": library_max_pool,
+    "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,

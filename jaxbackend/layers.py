@@ -1,13 +1,12 @@
 """Layers, in torch's conventions, for channels-last activations [N, H, W, C]."""
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxbackend import parallel
+from jaxbackend import gradients, parallel
 from jaxbackend.precision import Policy
 
 
@@ -81,10 +80,13 @@ class ConvTranspose(nnx.ConvTranspose):
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
+        self.stride, self.cut = stride, padding
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Return the transposed convolution of inputs [N, H, W, C]."""
-        return super().__call__(inputs).astype(self.dtype)
+        assert self.bias is not None  # Flax's default
+        inputs, kernel, bias = _promoted((inputs, self.kernel[...], self.bias[...]), dtype=self.dtype)
+        return (gradients.conv_transpose(inputs, kernel, self.stride, self.cut) + bias).astype(self.dtype)
 
 
 class Dense(nnx.Linear):
@@ -183,7 +185,7 @@ class MaxPool(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Pool x [N, H, W, C] over height and width."""
-        return _max_pool(x, self.size, self.stride, self.padding)
+        return gradients.max_pool(x, self.size, self.stride, self.padding)
 
 
 class GlobalAveragePool(nnx.Module):
@@ -219,6 +221,11 @@ def relu(x: jax.Array) -> jax.Array:
     return nnx.relu(x)
 
 
+def relu_sum(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Return max(x + y, 0)."""
+    return gradients.relu(x + y)
+
+
 def relu6(x: jax.Array) -> jax.Array:
     """Return min(max(x, 0), 6), whose gradient is 0 at 0 and at 6."""
     return jax.nn.relu6(x)
@@ -226,7 +233,7 @@ def relu6(x: jax.Array) -> jax.Array:
 
 def gelu(x: jax.Array) -> jax.Array:
     """Return x * Phi(x) with the exact Gaussian distribution function, torch's default (Flax's is the tanh form)."""
-    return nnx.gelu(x, approximate=False)
+    return gradients.gelu(x)
 
 
 def _promoted(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:
@@ -241,48 +248,6 @@ def _promoted(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:
 
 def _sides(padding: int) -> Any:
     return [(padding, padding)] * 2
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _max_pool(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
-    """Pool by comparing strided slices; XLA's own gradient of a max-pool scatters, and takes three times as long."""
-    return _max_and_winner(x, size, stride, padding)[0]
-
-
-def _max_and_winner(x: jax.Array, size: int, stride: int, padding: int) -> tuple[jax.Array, jax.Array]:
-    """Return each window's maximum and the place in it, row by row, that had it first (NaN before all)."""
-    _, height, width, _ = x.shape
-    lowest = jnp.array(-jnp.inf, x.dtype)
-    padded = jax.lax.pad(x, lowest, [(0, 0, 0), (padding, padding, 0), (padding, padding, 0), (0, 0, 0)])
-    rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in (height, width))
-    places = [divmod(place, size) for place in range(size * size)]
-    best, *others = [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
-    winner = jnp.zeros(best.shape, jnp.int8)
-    for place, seen in enumerate(others, start=1):
-        better = (seen > best) | (jnp.isnan(seen) & ~jnp.isnan(best))
-        best, winner = jnp.where(better, seen, best), jnp.where(better, jnp.int8(place), winner)
-    return best, winner
-
-
-def _max_pool_forward(x: jax.Array, size: int, stride: int, padding: int) -> tuple[jax.Array, Any]:
-    best, winner = _max_and_winner(x, size, stride, padding)
-    return best, (winner, jnp.zeros((0, *x.shape[1:3])))
-
-
-def _max_pool_backward(size: int, stride: int, padding: int, kept: Any, gradient: jax.Array) -> tuple[jax.Array]:
-    winner, (_, height, width) = kept[0], kept[1].shape
-    wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
-    total = jnp.zeros((), wide.dtype)
-    for place in range(size * size):
-        sides = [(0, 0, 0)]
-        for offset, side, count in zip(divmod(place, size), (height, width), gradient.shape[1:3], strict=True):
-            before = offset - padding
-            sides.append((before, side - before - (count - 1) * stride - 1, stride - 1))
-        total += jax.lax.pad(jnp.where(winner == place, wide, 0), jnp.zeros((), wide.dtype), [*sides, (0, 0, 0)])
-    return (total.astype(gradient.dtype),)
-
-
-_max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 
 def _moments(wide: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:

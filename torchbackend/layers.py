@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from torchbackend import parallel
+from torchbackend import gradients, parallel
 from torchbackend.precision import Policy
 
 
@@ -171,7 +171,7 @@ class MaxPool(nn.MaxPool2d):
         """Pool input [N, C, H, W] over height and width."""
         if not torch.compiler.is_compiling():
             return super().forward(input)
-        return _MaxPool.apply(input, self.kernel_size, self.stride, self.padding)
+        return gradients.MaxPool.apply(input, self.kernel_size, self.stride, self.padding)
 
 
 class GlobalAveragePool(nn.Module):
@@ -207,6 +207,11 @@ def relu(x: torch.Tensor) -> torch.Tensor:
     return functional.relu(x)
 
 
+def relu_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return max(x + y, 0)."""
+    return functional.relu(x + y)
+
+
 def relu6(x: torch.Tensor) -> torch.Tensor:
     """Return min(max(x, 0), 6), whose gradient is 0 at 0 and at 6."""
     return functional.relu6(x)
@@ -215,59 +220,6 @@ def relu6(x: torch.Tensor) -> torch.Tensor:
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """Return x * Phi(x) with the exact Gaussian distribution function, torch's default (Flax's is the tanh form)."""
     return functional.gelu(x)
-
-
-class _MaxPool(torch.autograd.Function):
-    """Pool by comparing strided slices; TorchInductor's own gradient of a max-pool takes three times as long.
-
-    In float64 it is also wrong at some odd sizes (torch 2.11 on CUDA, benchmarks/compiled_gradient.py).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
-        """Return each window's maximum."""
-        best, winner = _max_and_winner(x, size, stride, padding)
-        ctx.save_for_backward(winner)
-        ctx.window, ctx.sides = (size, stride, padding), x.shape[2:]
-        return best
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
-        """Return the gradient of the input: each window's own, at the place that won."""
-        (winner,) = ctx.saved_tensors
-        (size, stride, padding), (height, width) = ctx.window, ctx.sides
-        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-        # The padded input in tiles [lines, stride, columns, stride]: a window reaches into as many as `overlaps`.
-        lines, columns = (-(-(side + 2 * padding) // stride) for side in (height, width))
-        overlaps, within = -(-size // stride), torch.arange(stride, device=gradient.device)
-        total = torch.zeros((), dtype=wide.dtype, device=gradient.device)
-        for down in range(overlaps):
-            for right in range(overlaps):
-                i, j = within[:, None] + down * stride, within + right * stride
-                place = torch.where(j < size, i * size + j, -1)[:, None, :]
-                sides = right, columns - winner.shape[3] - right, down, lines - winner.shape[2] - down
-                won, share = (_in_tiles(functional.pad(each, sides)) for each in (winner, wide))
-                total = total + torch.where(won == place, share, 0)
-        whole = total.to(gradient.dtype).flatten(4, 5).flatten(2, 3)
-        return whole[:, :, padding : padding + height, padding : padding + width], None, None, None
-
-
-def _max_and_winner(x: torch.Tensor, size: int, stride: int, padding: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each window's maximum and the place in it, row by row, that had it first (NaN before all)."""
-    padded = functional.pad(x, (padding,) * 4, value=-torch.inf)
-    rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in x.shape[2:])
-    places = [divmod(place, size) for place in range(size * size)]
-    best, *others = [padded[:, :, i : i + rows : stride, j : j + columns : stride] for i, j in places]
-    winner = torch.zeros_like(best, dtype=torch.int8)
-    for place, seen in enumerate(others, start=1):
-        better = (seen > best) | (seen.isnan() & ~best.isnan())
-        best, winner = torch.where(better, seen, best), torch.where(better, place, winner)
-    return best, winner
-
-
-def _in_tiles(x: torch.Tensor) -> torch.Tensor:
-    """Return x [N, C, H, W] as [N, C, H, 1, W, 1]."""
-    return x[:, :, :, None, :, None]
 
 
 def _of_channels(x: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 from flax import nnx
 
-from jaxbackend.layers import Dense, GlobalAveragePool, MaxPool, relu
+from jaxbackend.layers import Dense, GlobalAveragePool, MaxPool, relu, relu_sum
 from jaxbackend.models.parts import ConvNorm
 from jaxbackend.precision import Policy
 
@@ -24,7 +24,7 @@ class BasicBlock(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return activations, height and width divided by the stride and rounded up."""
         y = self.last(relu(self.first(x)))
-        return relu(y + (x if self.shortcut is None else self.shortcut(x)))
+        return relu_sum(y, x if self.shortcut is None else self.shortcut(x))
 
 
 class Bottleneck(nnx.Module):
@@ -44,7 +44,7 @@ class Bottleneck(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return activations, height and width divided by the stride and rounded up."""
         y = self.last(relu(self.middle(relu(self.first(x)))))
-        return relu(y + (x if self.shortcut is None else self.shortcut(x)))
+        return relu_sum(y, x if self.shortcut is None else self.shortcut(x))
 
 
 class ResNet(nnx.Module):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import special  # pyright: ignore[reportMissingTypeStubs]
 
+import jaxbackend.gradients
 import jaxbackend.layers
 import jaxbackend.layout
 import jaxbackend.losses
@@ -192,6 +193,29 @@ def test_relu6_is_cut_at_0_and_6_and_has_no_gradient_there():
     for value, gradient in (ours, (result.detach().numpy(), leaf.grad.numpy())):
         same(value, np.array([0, 0, 1e-9, 3, 6 - 1e-9, 6, 6, np.nan]))
         np.testing.assert_array_equal(gradient[:-1], [0, 0, 1, 1, 1, 0, 0])
+
+
+def test_a_relu_of_a_sum_has_the_gradient_of_both_terms_where_it_is_positive():
+    first, second = np.array([-1.0, 1.0, 0.5, 1e-9, 2.0, np.nan]), np.array([0.5, -1.0, 1.0, 0.0, np.nan, 1.0])
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        value, pull = jax.vjp(jaxbackend.layers.relu_sum, jnp.asarray(first), jnp.asarray(second))
+        ours = [np.asarray(each) for each in (value, *pull(jnp.ones(6)))]
+    leaves = [torch.from_numpy(each).requires_grad_() for each in (first, second)]
+    result = torchbackend.layers.relu_sum(*leaves)
+    result.sum().backward()
+    theirs = [result.detach().numpy(), *(leaf.grad.numpy() for leaf in leaves if leaf.grad is not None)]
+    for found in (ours, theirs):
+        same(found[0], np.array([0, 0, 1.5, 1e-9, np.nan, np.nan]))
+        for gradient in found[1:]:
+            np.testing.assert_array_equal(gradient[:-2], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("function", ["relu", "gelu"])
+def test_what_a_gradient_keeps_is_an_activation_that_is_there_already(function: str):
+    x = jnp.asarray(drawn(0, 7), jnp.float32)
+    value, pull = jax.vjp(getattr(jaxbackend.gradients, function), x)
+    (kept,) = jax.tree.leaves(pull)
+    np.testing.assert_array_equal(kept, {"relu": value, "gelu": x}[function])
 
 
 def test_layer_scale_multiplies_each_channel_by_its_factor():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from torchbackend.layers import Dense, GlobalAveragePool, MaxPool, relu
+from torchbackend.layers import Dense, GlobalAveragePool, MaxPool, relu, relu_sum
 from torchbackend.models.parts import ConvNorm
 from torchbackend.precision import Policy
 
@@ -25,7 +25,7 @@ class BasicBlock(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return activations, height and width divided by the stride and rounded up."""
         y = self.last(relu(self.first(x)))
-        return relu(y + (x if self.shortcut is None else self.shortcut(x)))
+        return relu_sum(y, x if self.shortcut is None else self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
@@ -46,7 +46,7 @@ class Bottleneck(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return activations, height and width divided by the stride and rounded up."""
         y = self.last(relu(self.middle(relu(self.first(x)))))
-        return relu(y + (x if self.shortcut is None else self.shortcut(x)))
+        return relu_sum(y, x if self.shortcut is None else self.shortcut(x))
 
 
 class ResNet(nn.Module):

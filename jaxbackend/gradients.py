@@ -1,0 +1,129 @@
+"""Functions with a gradient of their own, where automatic differentiation's makes a slower program on a GPU.
+
+Each has a library's value and its gradient to rounding; what the compiler makes of them differs.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+
+@jax.custom_vjp
+def relu(x: jax.Array) -> jax.Array:
+    """Return max(x, 0), whose gradient reads what it returns, as torch's does, and not what it was given.
+
+    What it returns is kept for the next layer. A sum is not: XLA would read both terms again, and keep the masked
+    gradient's pass over memory apart from the sums that batch norm takes of it.
+    """
+    return nnx.relu(x)
+
+
+def _relu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = nnx.relu(x)
+    return y, y
+
+
+def _relu_backward(y: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    # Not y > 0: XLA knows that to be x > 0, and would ask x.
+    return (jnp.where(y != 0, gradient, jnp.zeros((), gradient.dtype)),)
+
+
+relu.defvjp(_relu_forward, _relu_backward)
+
+
+@jax.custom_vjp
+def gelu(x: jax.Array) -> jax.Array:
+    """Return x * Phi(x), whose gradient computes Phi again, as torch's does: XLA would keep it in memory."""
+    return nnx.gelu(x, approximate=False)
+
+
+def _gelu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return nnx.gelu(x, approximate=False), x
+
+
+def _gelu_backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    x = jax.lax.optimization_barrier(x)  # or XLA merges both computations
+    _, pull = jax.vjp(partial(nnx.gelu, approximate=False), x)
+    return pull(gradient)
+
+
+gelu.defvjp(_gelu_forward, _gelu_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def conv_transpose(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
+    """Return the gradient of a convolution's input [N, H, W, O]: x [N, h, w, I] is that of its output.
+
+    The convolution's kernel is [height, width, O, I], its zero padding the same on every side. The gradients of this
+    are then a convolution and the gradient of a convolution's kernel, and cuDNN has kernels for all three; the gradient
+    of a transposed convolution's kernel is to XLA a convolution whose window is as large as the image.
+    """
+    count, *sides, _ = x.shape
+    *sizes, outputs, _ = kernel.shape
+    height, width = (stride * (side - 1) + size - 2 * padding for side, size in zip(sides, sizes, strict=True))
+    enlarged = jax.ShapeDtypeStruct((count, height, width, outputs), x.dtype)
+    return jax.linear_transpose(lambda y: _convolved(y, kernel, stride, padding), enlarged)(x)[0]
+
+
+def _conv_transpose_forward(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tuple[jax.Array, Any]:
+    return conv_transpose(x, kernel, stride, padding), (x, kernel)
+
+
+def _conv_transpose_backward(stride: int, padding: int, kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = kept
+    of_kernel = jax.linear_transpose(lambda k: _convolved(gradient, k, stride, padding), kernel)(x)[0]
+    return _convolved(gradient, kernel, stride, padding), of_kernel
+
+
+conv_transpose.defvjp(_conv_transpose_forward, _conv_transpose_backward)
+
+
+def _convolved(y: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
+    return jax.lax.conv_general_dilated(
+        y, kernel, (stride, stride), [(padding, padding)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def max_pool(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
+    """Pool by comparing strided slices; XLA's own gradient of a max-pool scatters, and takes three times as long."""
+    return _max_and_winner(x, size, stride, padding)[0]
+
+
+def _max_and_winner(x: jax.Array, size: int, stride: int, padding: int) -> tuple[jax.Array, jax.Array]:
+    """Return each window's maximum and the place in it, row by row, that had it first (NaN before all)."""
+    _, height, width, _ = x.shape
+    lowest = jnp.array(-jnp.inf, x.dtype)
+    padded = jax.lax.pad(x, lowest, [(0, 0, 0), (padding, padding, 0), (padding, padding, 0), (0, 0, 0)])
+    rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in (height, width))
+    places = [divmod(place, size) for place in range(size * size)]
+    best, *others = [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
+    winner = jnp.zeros(best.shape, jnp.int8)
+    for place, seen in enumerate(others, start=1):
+        better = (seen > best) | (jnp.isnan(seen) & ~jnp.isnan(best))
+        best, winner = jnp.where(better, seen, best), jnp.where(better, jnp.int8(place), winner)
+    return best, winner
+
+
+def _max_pool_forward(x: jax.Array, size: int, stride: int, padding: int) -> tuple[jax.Array, Any]:
+    best, winner = _max_and_winner(x, size, stride, padding)
+    return best, (winner, jnp.zeros((0, *x.shape[1:3])))
+
+
+def _max_pool_backward(size: int, stride: int, padding: int, kept: Any, gradient: jax.Array) -> tuple[jax.Array]:
+    winner, (_, height, width) = kept[0], kept[1].shape
+    wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
+    total = jnp.zeros((), wide.dtype)
+    for place in range(size * size):
+        sides = [(0, 0, 0)]
+        for offset, side, count in zip(divmod(place, size), (height, width), gradient.shape[1:3], strict=True):
+            before = offset - padding
+            sides.append((before, side - before - (count - 1) * stride - 1, stride - 1))
+        total += jax.lax.pad(jnp.where(winner == place, wide, 0), jnp.zeros((), wide.dtype), [*sides, (0, 0, 0)])
+    return (total.astype(gradient.dtype),)
+
+
+max_pool.defvjp(_max_pool_forward, _max_pool_backward)
