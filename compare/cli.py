@@ -1,6 +1,7 @@
 """The command line. Exit codes: 0 done, 1 a claim failed, 2 refused input, 3 a contender failed."""
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -85,12 +86,18 @@ for command in COMMANDS:
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
+_STDOUT = 1
+
+
 def _end(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
 def main() -> None:
     """Run the program; the console script's entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a dash that the locale has not is no reason to lose a report
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has SIGHUP ignored
             signal.signal(number, _end)  # so that children are ended on the way out
@@ -98,7 +105,12 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] -- closed before the start
+                sys.stdout.flush()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer ends as for an error; who read has read enough
+            sys.exit(128 + signal.SIGPIPE)
+        raise
     except Refused as error:
         lines = [printable(line) for line in str(error).splitlines()]  # it may quote a file that somebody else wrote
         typer.echo("samestep: " + "\n".join(lines), err=True)
@@ -107,5 +119,5 @@ def main() -> None:
         if error.errno not in _NO_ROOM:
             raise
         typer.echo(f"samestep: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left of it has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # what is left of it has nowhere to go
         sys.exit(endings.REFUSED)

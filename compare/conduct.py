@@ -35,8 +35,12 @@ def as_far_as_it_came(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
 ) -> tuple[dict[str, Any], Path, BaseException | None]:
     """Return what `carried_out` does, and the interruption of its timed rounds, for who has still to do before it."""
-    with progress.shown(part) as advance:
-        outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
+    try:
+        with progress.shown(part) as advance:
+            outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
+    except (KeyboardInterrupt, SystemExit):
+        typer.echo(f"samestep: {part}interrupted before there was anything to keep", err=True)
+        raise
     result = judgement.result(plan, outcomes, command)
     path = results.kept(result, plan.out)
     if outcomes.interruption is not None:

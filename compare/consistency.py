@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from reprlib import repr
 from typing import Any
 
-from compare import statistics
+from compare import statistics, verdicts
 from compare.interface import Refused
 
 Result = Mapping[str, Any]
@@ -30,7 +30,7 @@ def check_verdicts(result: Result) -> None:
     Raises:
         Refused: with the first that is not.
     """
-    for find in (_verdicts, _agreement):
+    for find in (_agreement, _verdicts):
         for fault in find(result):
             raise Refused(fault)
 
@@ -57,9 +57,15 @@ def _ratios(result: Result) -> Iterator[str]:
 
 
 def _verdicts(result: Result) -> Iterator[str]:
+    if all(comparison["verdict"] == "INVALID" for comparison in result["comparisons"]):
+        return
+    again = {each["contender"]: each for each in verdicts.completed(result)["comparisons"]}
     for index, comparison in enumerate(result["comparisons"]):
+        found = again.get(comparison["contender"])
         if comparison["verdict"] == "INVALID" or comparison["ratio"] is None:
             continue
+        if found and found["verdict"] == "INVALID":
+            yield f"comparisons[{index}].verdict is {comparison['verdict']}; allowed: INVALID, for {found['reason']}"
         keys = ("estimate", "low", "high", "confidence")
         ratio = statistics.Ratio(*(comparison["ratio"][key] for key in keys))
         verdict = statistics.verdict(ratio, comparison["margin"])

@@ -81,15 +81,15 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> bool:
         after = load.read(pids)
         if len(alive) > 1 and any(outcome.status == "oom" for outcome in alive):
             return False
+        if timed:
+            seen.foreign_cores = max(seen.foreign_cores or 0.0, load.foreign_cores(before, after))
         for outcome in timed:
             if outcome.status == "ok":
                 seconds, windows = zip(*blocks[outcome.contender.name], strict=True)
-                outcome.samples.append(list(seconds))
-                outcome.windows.append(list(windows))
                 seen.windows += windows
                 _attempt(outcome, lambda o: _prove(plan, children[o.contender.name], o))
-        if timed:
-            seen.foreign_cores = max(seen.foreign_cores or 0.0, load.foreign_cores(before, after))
+                outcome.samples.append(list(seconds))  # a round that ends before its proof is none
+                outcome.windows.append(list(windows))
         return True
     finally:
         for child in children.values():

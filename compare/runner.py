@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compare.agreement import settings
 from compare.certificates import certification, evidence, trajectories
 from compare.certificates.certification import certify
 from compare.certificates.evidence import Evidence
@@ -122,6 +123,7 @@ def _train(launcher: Launcher, outcome: Outcome) -> None:
         seconds = BLOCK_SECONDS[plan.device]
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
         outcome.settings = child.call("settings", plan.deadlines["open"])
+        outcome.unproven = settings.ineffective(spec["knobs"], outcome.settings)
         outcome.training = child.call("train", plan.deadlines["train"])
 
 

@@ -81,7 +81,7 @@ class Worker:
         session = self._open_session
         unit = session.steps_per_dispatch
         first = self._timed(unit)
-        self._timed(unit * -(-_FIRST_LOSSES // unit))
+        self._timed(_whole_dispatches(session, _FIRST_LOSSES))
         losses = session.losses()
         start = self._clock()
         if steps is None:
@@ -204,7 +204,7 @@ class Worker:
     def memory(self, steps: int) -> dict[str, Any]:
         """Train a few steps and return the framework's own memory figures and this process's peak resident bytes."""
         session = self._open_session
-        session.run(max(steps, session.steps_per_dispatch))
+        session.run(_whole_dispatches(session, steps))
         session.wait()
         return {"framework": vars(session.memory()), "process": memory.process_bytes(self._spec.device)}
 
@@ -214,7 +214,7 @@ class Worker:
         A profiler that cannot do its work is a reason for there being no figure, not a failure.
         """
         session = self._open_session
-        taken = session.steps_per_dispatch * -(-steps // session.steps_per_dispatch)
+        taken = _whole_dispatches(session, steps)
         session.run(taken)  # nothing is compiled under the profiler
         session.wait()
         try:
@@ -290,6 +290,11 @@ def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> prot
     except Exception as error:
         traceback.print_exc()
         return {"error": last_words(backend.out_of_memory, error)}
+
+
+def _whole_dispatches(session: Session, steps: int) -> int:
+    """Return the least number of steps, `steps` or more, that are dispatched as those that are timed."""
+    return session.steps_per_dispatch * -(-steps // session.steps_per_dispatch)
 
 
 def _is_buffer(name: str) -> bool:

@@ -18,6 +18,16 @@ SHARED = (
 )
 
 
+# Of the knobs, those without which a contender is another than the one it is called.
+_NAMED = ("compile", "rematerialisation")
+
+
+def ineffective(knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+    """Return which knob was asked for and is not in effect, None where all are that a session tells of."""
+    names = [name for name in _NAMED if knobs.get(name) and settings.get(name) is False]
+    return f"{', '.join(names)} asked for and not in effect" if names else None
+
+
 def gate(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Gate:
     """No setting that decides the mathematics differs; the value is the number of those that do."""
     names = [name for name in SHARED if baseline.get(name) != contender.get(name)]

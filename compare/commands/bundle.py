@@ -15,6 +15,8 @@ def bundle(
     out: Annotated[Path, typer.Option("--out", "-o", help="The zip file to write.", show_default=False)],
 ) -> None:
     """Pack a result with its raw samples, report, versions and checksums into one zip file."""
+    if out.exists() and file.exists() and out.samefile(file):
+        raise Refused(f"--out {out} would be written over the result; allowed: another file")
     try:
         packed = bundles.make(untrusted.read(file, untrusted.SIZE_LIMIT, f"a {results.FILE_NAME}"))
     except Refused as error:

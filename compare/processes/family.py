@@ -64,7 +64,8 @@ class Started:
         """End the process and every one that it started, at once; safe to call twice."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold one that waits for a device
+            self._process.wait(_GRACE_SECONDS)
 
     def death(self) -> tuple[str, str] | None:
         """Return how the process ended, as a contender's status and a reason; None where it does not end."""

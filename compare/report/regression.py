@@ -39,12 +39,14 @@ def _sentence(changes: Sequence[Change], threshold: float) -> str:
 
 
 def _figures(change: Change) -> tuple[str, str, str]:
-    if isinstance(change.before, str) or isinstance(change.after, str):
+    sides = change.before, change.after
+    numbers = [side for side in sides if not isinstance(side, str)]
+    if not numbers:
         return _label(change), str(change.before), str(change.after)
-    if change.figure == STEP_TIME:
-        scale, unit = time_unit([change.before, change.after])
-        return f"{_label(change)} ({unit})", f"{change.before / scale:,.4g}", f"{change.after / scale:,.4g}"
-    return f"{_label(change)} (MiB)", f"{change.before / _MEBIBYTE:,.1f}", f"{change.after / _MEBIBYTE:,.1f}"
+    scale, unit = time_unit(numbers) if change.figure == STEP_TIME else (_MEBIBYTE, "MiB")
+    form = ",.4g" if change.figure == STEP_TIME else ",.1f"
+    before, after = (side if isinstance(side, str) else format(side / scale, form) for side in sides)
+    return f"{_label(change)} ({unit})", before, after
 
 
 def _ratio(change: Change) -> tuple[str, str]:

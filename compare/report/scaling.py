@@ -13,7 +13,7 @@ from compare.measure.memory import DEFINITIONS
 from compare.report.measured import mebibytes
 from compare.report.sentences import DASH, counted, device, percent, plain, ratio_figures, sentence
 
-_MOST_LETTERS = 24
+_MOST_LETTERS = 20
 _FIGURES = {"communication_seconds": "exposed communication", "memory_per_device_bytes": "memory per device"}
 
 

@@ -20,7 +20,9 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         reason = f" ({spec['design_reason']})" if spec.get("design_reason") else ""
         yield f"design of the rounds: {spec['design']}{reason}"
     if telemetry and spec["rounds"]:
-        yield from _gpu(result, telemetry) if spec["device"] == "cuda" else _others(telemetry)
+        if spec["device"] == "cuda":
+            yield from _gpu(result, telemetry)
+        yield from _others(telemetry)
     for comparison in result["comparisons"]:
         for number in comparison.get("outliers", ()):
             pair = f"{comparison['contender']} against {comparison['baseline']}"

@@ -12,6 +12,8 @@ Both halves of the first two are needed: without the interval, a noisy run would
 all; without the threshold, enough rounds would find a difference that nobody minds. To ask for the whole interval above
 the threshold would let a noisy run pass whatever it is. What is 3 % slower in truth fails at 3 % in every second run.
 
+Step times are judged of work that was proved and certified in both runs; others are told, with the reason.
+
 Memory is counted, not sampled: its interval has no width. What the process takes (`process_bytes`) holds much that is
 not the step's and changes from launch to launch (by 10 % and more in JAX on a CPU), so it is told and not judged.
 """
@@ -63,7 +65,7 @@ def unlike(old: Object, new: Object) -> list[str]:
 
 
 def changes(old: Object, new: Object, threshold: float) -> list[Change]:
-    """Return what became of every contender that both results have.
+    """Return what became of every contender of the earlier result.
 
     Args:
         old: the earlier result.
@@ -78,8 +80,11 @@ def changes(old: Object, new: Object, threshold: float) -> list[Change]:
     if not common:
         raise Refused(f"no contender in common: {', '.join(before)} against {', '.join(after)}")
     found = [*_agreement(old, new)]
-    for name in common:
-        found += _contender(old, new, before[name], after[name], threshold)
+    for name, contender in before.items():
+        if name in after:
+            found += _contender(old, new, contender, after[name], threshold)
+        else:
+            found.append(Change(name, STATUS, contender["status"], "not there", None, INCONCLUSIVE, "in OLD only"))
     if all(change.outcome is None for change in found):
         raise Refused(f"nothing to compare of {', '.join(common)}: no step times and no memory figures in both")
     return found
@@ -104,10 +109,11 @@ def _by_name(result: Object) -> dict[str, Object]:
 
 def _agreement(old: Object, new: Object) -> Iterator[Change]:
     before, after = old["agreement"]["status"], new["agreement"]["status"]
-    if "skipped" not in (before, after):
-        worse, better = (before, after) == ("pass", "fail"), (before, after) == ("fail", "pass")
+    if (before, after) != ("skipped", "skipped"):
+        worse, better = (each == "pass" and before != after for each in (before, after))
         outcome = REGRESSION if worse else IMPROVEMENT if better else UNCHANGED
-        yield Change("", AGREEMENT, before, after, None, outcome, new["agreement"]["first_mismatch"])
+        reason = new["agreement"]["first_mismatch"] or (new["agreement"]["reason"] if worse else None)
+        yield Change("", AGREEMENT, before, after, None, outcome, reason)
 
 
 def _contender(old: Object, new: Object, before: Object, after: Object, threshold: float) -> Iterator[Change]:
@@ -117,8 +123,14 @@ def _contender(old: Object, new: Object, before: Object, after: Object, threshol
         outcome = REGRESSION if worse else IMPROVEMENT if better else UNCHANGED
         yield Change(name, STATUS, before["status"], after["status"], None, outcome, after["reason"])
         return
-    if before["step_seconds"] and after["step_seconds"]:
+    if unproven := after.get("unproven") or before.get("unproven"):  # older results do not say
+        was, now = ("unproven" if side.get("unproven") else "ok" for side in (before, after))
+        yield Change(name, STATUS, was, now, None, INCONCLUSIVE if was == "unproven" else REGRESSION, unproven)
+    elif before["step_seconds"] and after["step_seconds"]:
         yield _step_time(old, new, before, after, threshold)
+    elif before["step_seconds"]:
+        was = verdicts.step_seconds(before) or "no round"
+        yield Change(name, STEP_TIME, was, "not timed", None, INCONCLUSIVE, "NEW has no timed rounds")
     for figure in (*MEMORY, "process_bytes"):
         a, b = (_bytes(side, figure) for side in (before, after))
         if a > 0 and b > 0:
@@ -140,4 +152,8 @@ def _step_time(old: Object, new: Object, before: Object, after: Object, threshol
         return Change(name, STEP_TIME, a, b, None, INCONCLUSIVE, f"{counts} rounds count; needed: 2 and 2")
     a, b = (statistics.geometric_interval(each, confidence).estimate for each in rounds)
     ratio = statistics.independent_ratio(rounds[0], rounds[1], confidence)
+    uncertified = [which for which, side in (("OLD", old), ("NEW", new)) if side["agreement"]["status"] != "pass"]
+    if uncertified:
+        said = f"no speed is judged without agreement, which {' and '.join(uncertified)} lack"
+        return Change(name, STEP_TIME, a, b, ratio, None, said + ("s" if len(uncertified) == 1 else ""))
     return Change(name, STEP_TIME, a, b, ratio, judged(ratio, threshold))

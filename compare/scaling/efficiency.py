@@ -159,8 +159,8 @@ def _lacking(entry: Object, run: Object) -> str | None:
         return f"{entry['status']} {where}"
     if entry["unproven"]:
         return f"{where} it {verdicts.UNPROVEN}: {entry['unproven']}"
-    if entry["agreement"] == "fail":
-        return f"no agreement {where}"
+    if entry["agreement"] != "pass":
+        return f"no {'agreement' if entry['agreement'] == 'fail' else 'certificate'} {where}"
     if len(verdicts.medians(run, entry)) < verdicts.LEAST_ROUNDS:
         return f"too few rounds {where} that are not void"
     return None

@@ -118,7 +118,9 @@ class FakeSession:
     def settings(self) -> dict[str, Any]:
         self._script.at("settings")
         compute = "float16" if self._script.has("settings") else self._spec.precision
-        extra = {"odd": float("nan")} if self._script.has("nan-setting") else {}
+        extra: dict[str, Any] = {"odd": float("nan")} if self._script.has("nan-setting") else {}
+        if self._script.has("uncompiled"):
+            extra["compile"] = False
         batch_size = self._spec.batch_size
         return {"parameter_dtype": str(self._dtype), "compute_dtype": compute, "batch_size": batch_size, **extra}
 

@@ -12,6 +12,7 @@ from compare import results, verdicts
 from tests.unit.result_factory import make_contender, make_result
 
 H200 = sorted((Path(__file__).resolve().parents[2] / "benchmarks" / "h200").glob("*/result.json"))
+H200 = [path for path in H200 if not path.parent.name.startswith("scale-")]  # a scaling is no comparison
 
 
 def consistent() -> dict[str, Any]:

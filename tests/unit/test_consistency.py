@@ -56,6 +56,10 @@ def test_what_samestep_wrote_holds(name: str) -> None:
             "comparisons[0].verdict is SLOWER; allowed by its ratio: FASTER",
         ),
         (
+            {"contenders": [make_contender(), make_contender("jax", unproven="the work was not done")]},
+            "comparisons[0].verdict is FASTER; allowed: INVALID, for jax did not do the work that was timed",
+        ),
+        (
             {"comparisons": [make_comparison(verdict="INCONCLUSIVE", ratio=make_comparison()["ratio"])]},
             "comparisons[0].verdict is INCONCLUSIVE; allowed by its ratio: FASTER",
         ),

@@ -129,7 +129,9 @@ def test_a_contender_that_fails_by_now_is_a_regression() -> None:
         ("pass", "fail", REGRESSION),
         ("fail", "pass", IMPROVEMENT),
         ("pass", "pass", UNCHANGED),
-        ("pass", "skipped", None),
+        ("pass", "skipped", REGRESSION),
+        ("skipped", "pass", IMPROVEMENT),
+        ("skipped", "skipped", None),
     ],
 )
 def test_an_agreement_that_is_lost_is_a_regression(before: str, after: str, outcome: str | None) -> None:
@@ -139,9 +141,34 @@ def test_an_agreement_that_is_lost_is_a_regression(before: str, after: str, outc
     assert (change and change.outcome) == outcome
 
 
+def test_no_speed_is_judged_of_what_was_not_proved_or_not_certified() -> None:
+    slow, fast = (result(timed("torch", 2e-3), timed("jax", seconds)) for seconds in (2e-3, 1e-3))
+    fast["contenders"][1]["unproven"] = "the work was not done"
+    change = found(slow, fast)["jax", "status"]
+    assert (change.before, change.after, change.outcome) == ("ok", "unproven", REGRESSION)
+    assert change.reason == "the work was not done"
+    assert ("jax", "step time") not in found(slow, fast)
+    assert found(fast, slow)["jax", "status"].outcome == INCONCLUSIVE
+    fast["contenders"][1]["unproven"] = None
+    assert found(slow, fast)["jax", "step time"].outcome == IMPROVEMENT
+    slow["agreement"]["status"] = "skipped"
+    change = found(slow, fast)["jax", "step time"]
+    assert (change.outcome, change.reason) == (None, "no speed is judged without agreement, which OLD lacks")
+
+
+def test_step_times_that_are_gone_are_undecided() -> None:
+    old, new = (result(timed("torch", 2e-3), timed("jax", 1e-3)) for _ in range(2))
+    new["contenders"][1]["step_seconds"] = None
+    change = found(old, new)["jax", "step time"]
+    assert (change.before, change.after, change.outcome) == (pytest.approx(1e-3), "not timed", INCONCLUSIVE)
+    assert ("jax", "step time") not in found(new, new)
+
+
 def test_only_what_both_have_is_compared() -> None:
     old, new = result(timed("torch", 2e-3), timed("jax", 1e-3)), result(timed("jax", 1e-3), timed("torch:stock", 3e-3))
-    assert {name for name, _ in found(old, new)} == {"", "jax"}
+    assert {name for name, _ in found(old, new)} == {"", "torch", "jax"}
+    change = found(old, new)["torch", "status"]
+    assert (change.after, change.outcome, change.reason) == ("not there", INCONCLUSIVE, "in OLD only")
     with pytest.raises(Refused, match="no contender in common: torch, jax against torch:stock"):
         found(old, result(timed("torch:stock", 1e-3)))
 

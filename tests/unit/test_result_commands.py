@@ -138,6 +138,14 @@ def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None
     assert [check["held"] for check in told["checks"]] == [True, True, False, True, True, True]
 
 
+def test_a_bundle_is_not_written_over_its_own_result(program: Program) -> None:
+    before = (program.folder / "old.json").read_bytes()
+    code, out, error = program.run("bundle", "old.json", "-o", "./old.json")
+    assert (code, out) == (2, "")
+    assert "would be written over the result" in error
+    assert (program.folder / "old.json").read_bytes() == before
+
+
 def test_where_a_bundle_cannot_be_written_is_named(program: Program) -> None:
     code, out, error = program.run("bundle", "old.json", "-o", "old.json/x.zip")
     assert (code, out) == (2, "")

@@ -4,9 +4,11 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from compare import rounds
 from compare.measure import repeated
 from tests.unit.stage import Result, Stage, exit_code
 
@@ -157,6 +159,30 @@ def test_work_that_was_not_done_is_invalid_with_the_reason(stage: Stage, fault: 
     assert comparison["verdict"] == "INVALID"
     assert reason in comparison["reason"]
     assert exit_code(result) == 1
+
+
+def test_a_contender_that_is_not_what_it_is_called_is_invalid(stage: Stage) -> None:
+    result = stage.run("fake", "other:compile", script={"other": {"fault": "uncompiled"}})
+    assert result["contenders"][1]["unproven"] == "compile asked for and not in effect"
+    assert result["comparisons"][0]["verdict"] == "INVALID"
+    result = stage.run("fake", "other", script={"other": {"fault": "uncompiled"}})
+    assert result["contenders"][1]["unproven"] is None
+
+
+def test_a_round_without_its_proof_is_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    proofs: list[str] = []
+
+    def interrupted(plan: Any, child: Any, outcome: Any) -> None:
+        proofs.append(outcome.contender.name)
+        if len(proofs) == 6:  # the last contender's, of the third round
+            raise KeyboardInterrupt
+        prove(plan, child, outcome)
+
+    prove = rounds._prove
+    monkeypatch.setattr(rounds, "_prove", interrupted)
+    result = stage.run(rounds=4)
+    assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]
+    assert None not in result["telemetry"]["foreign_cores"]
 
 
 def test_rounds_that_train_otherwise_than_the_training_run_are_unproven(stage: Stage) -> None:

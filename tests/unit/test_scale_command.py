@@ -118,7 +118,9 @@ def test_a_contender_that_fails_on_some_devices_is_exit_code_3_beside_all_other_
     assert "out of fake memory" in short["reason"]
     assert (short["efficiency"], short["images_per_second"]) == (None, None)
     assert [each["status"] for each in others] == ["ok", "ok"]
-    assert others[1]["efficiency"]["estimate"] == pytest.approx(1)
+    assert others[0]["efficiency"]["estimate"] == pytest.approx(1)
+    assert others[1]["absent"]["efficiency"] == "no certificate on 2 devices"
+    assert others[1]["images_per_second"] > 0
     parts = ["out", "out/devices-1", "out/devices-1/result.json", "out/devices-2", "out/devices-2/result.json"]
     assert program.files() == [*parts, "out/result.json", "out/scaling.svg"]
     assert ElementTree.parse(program.folder / "out/scaling.svg").getroot().tag.endswith("svg")

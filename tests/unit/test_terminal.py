@@ -230,6 +230,10 @@ def test_the_gpus_state_while_blocks_were_timed_is_told() -> None:
     )
     assert "power was capped in 50 % of them, by the workload itself" in text
     assert "NVML does not list this run's processes" in text
+    assert "other programs" not in text
+    telemetry["foreign_cores"] = [3.0]
+    text = " ".join(_rendered(spec={"device": "cuda"}, telemetry=telemetry).split())
+    assert "other programs kept 3.00 cores busy in the median round" in text
     always = telemetry | {"samples": samples | {"clock_reasons": [4, 4, 4]}}
     assert "power was capped in 100 % of them" in " ".join(_rendered(spec={"device": "cuda"}, telemetry=always).split())
     absent = telemetry | {"reason": "no NVML: not supported"}

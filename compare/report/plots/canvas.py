@@ -29,6 +29,8 @@ MOST_ROUNDS = 1000
 """Of more, nothing can be seen in a column's width."""
 
 FONT_POINTS = 8.0
+# Tick labels and the axis label, which a legend below the axes must clear.
+_LABEL_LINES = 4.5
 LETTER_INCHES = 0.065
 """Width of a letter of the mean width."""
 
@@ -116,7 +118,18 @@ def shade(axes: Axes, spans: Sequence[tuple[float, float]]) -> None:
 def name_lines(axes: Axes, lines: Sequence[Any]) -> None:
     """Write each line's label at the right of the axes, where it ends; below them in a legend where labels are long."""
     if max(len(str(line.get_label())) for line in lines) > _LONGEST_DIRECT:
-        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.3), frameon=False, borderpad=0, fontsize="medium")
+        from matplotlib.transforms import offset_copy
+
+        below = offset_copy(axes.transAxes, axes.figure, y=-_LABEL_LINES * FONT_POINTS, units="points")
+        axes.legend(
+            loc="upper left",
+            bbox_to_anchor=(0, 0),
+            bbox_transform=below,
+            frameon=False,
+            borderpad=0,
+            borderaxespad=0,
+            fontsize="medium",
+        )
         return
     low, high = axes.get_ylim()
     transform = axes.transData + axes.transAxes.inverted()
