@@ -4,7 +4,7 @@ An error is |a - b| / |b| in the Euclidean norm over one tensor, b being the bas
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ from compare.interface import Array, Arrays
 SEMANTIC_LIMIT = 1e-10
 SCALING_LIMIT = 1e6
 PRECISION_LIMIT = 10.0
+UPDATE_LIMIT = 10.0
+ALL_PARAMETERS = "all parameters"
 LIMITS = {"semantic": SEMANTIC_LIMIT, "scaling": SCALING_LIMIT, "precision": PRECISION_LIMIT}
 
 ROUNDOFF64, ROUNDOFF32 = 2.0**-53, 2.0**-24
@@ -199,6 +201,26 @@ def determinism(once: Arrays, again: Arrays) -> Gate:
     """Two runs of one side must be equal bit for bit; the value is the number of tensors that are not."""
     unequal = [name for name in in_execution_order(list(once)) if not np.array_equal(once[name], again[name])]
     return Gate("determinism", float(len(unequal)), 0.0, not unequal, unequal[0] if unequal else None)
+
+
+def update(baseline: Arrays, contender: Arrays, judged: Collection[str]) -> Gate:
+    """At the batch that is timed, a contender's update is no other: along the baseline's, a tenth to ten times of it.
+
+    The figure of a tensor is p or 1 / p, where p is <a, b> / <b, b>, the part of the baseline's change b that the
+    contender's change a makes. Asked are each of the `judged` tensors and all parameters together. That is coarse,
+    because rounding errors have grown over the steps of a dispatch; it finds what is wrong at that size alone.
+    """
+    names = [name for name in baseline if name in judged and (baseline[name].any() or contender[name].any())]
+    sums = {name: (_product(contender[name], each), _product(each, each)) for name, each in baseline.items()}
+    parts = {name: sums[name] for name in names}
+    parts[ALL_PARAMETERS] = sum(a for a, _ in sums.values()), sum(b for _, b in sums.values())
+    factors = {name: max(a / b, b / a) if a > 0 and b > 0 else math.inf for name, (a, b) in parts.items()}
+    worst = max(factors, key=lambda name: factors[name])
+    return Gate("update", _json(factors[worst]), UPDATE_LIMIT, factors[worst] <= UPDATE_LIMIT, worst)
+
+
+def _product(a: Array, b: Array) -> float:
+    return float(np.einsum("i,i->", a.ravel(), b.ravel(), dtype=np.float64))
 
 
 def fails(e64: float, ratio: float) -> bool:

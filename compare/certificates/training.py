@@ -31,6 +31,15 @@ def train(
     }
 
 
+def update(session: Session, spec: RunSpec, train: Batch, steps: int) -> Arrays:
+    """Return what so many steps from the initial weights change of each parameter, dispatched as they are timed."""
+    session.assign(initial(session, spec))
+    before = session.export().parameters
+    session.feed(epoch(spec, train, 0))
+    session.run(steps)
+    return {name: array - before[name] for name, array in session.export().parameters.items()}
+
+
 def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, generation: int) -> list[float | None]:
     """Train as `train` does and return the loss of every step, None where not finite.
 

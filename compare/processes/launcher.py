@@ -37,6 +37,7 @@ class Outcome:
     variables: dict[str, str] = field(default_factory=dict[str, str])
     start: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
+    update: Path | None = None
     idle_bytes: int | None = None
     memory: dict[str, Any] | None = None
     energy: dict[str, Any] | None = None

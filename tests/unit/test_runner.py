@@ -169,6 +169,18 @@ def test_a_contender_that_is_not_what_it_is_called_is_invalid(stage: Stage) -> N
     assert result["contenders"][1]["unproven"] is None
 
 
+def test_what_is_wrong_at_the_timed_batch_alone_is_found(stage: Stage) -> None:
+    result = stage.run(batch_size=256)
+    gates = {gate["name"]: gate for gate in result["agreement"]["gates"]}
+    assert gates["update"]["value"] == pytest.approx(1, abs=1e-6)
+    result = stage.run(batch_size=256, script={"other": {"fault": "zero-gradient-of-many"}})
+    gates = {gate["name"]: gate for gate in result["agreement"]["gates"]}
+    assert (gates["semantic"]["passed"], gates["precision"]["passed"]) == (True, True)
+    assert (gates["update"]["passed"], gates["update"]["value"]) == (False, None)
+    assert result["agreement"]["first_mismatch"].startswith("the update at the batch that is timed is another: ")
+    assert result["comparisons"][0]["verdict"] == "INVALID"
+
+
 def test_a_round_without_its_proof_is_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     proofs: list[str] = []
 
