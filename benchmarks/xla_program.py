@@ -1,0 +1,155 @@
+"""What XLA makes of a training step for an H200, on a machine without one: its kernels, and the bytes that they move.
+
+    pip install "jax[cuda13]"    # some gigabytes, for the compiler; best in an environment of its own
+    python -m benchmarks.xla_program --workload resnet50 --steps-per-dispatch 8 [--lever jax-library-gradients]
+
+Nothing runs, and no kernels are timed against each other. Bytes are those of a kernel's operands and results, in
+milliseconds at 4.2 TB/s, what an H200 copies; an operand of which a kernel reads a part counts as a whole. What a
+convolution computes takes longer than its bytes.
+"""
+
+import argparse
+import importlib
+import logging
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from benchmarks import levers
+from compare import workloads
+from compare.interface import PRECISIONS, RunSpec
+from compare.tuning import tunings
+
+H200 = """
+platform_name: "CUDA"
+device_description_str: "NVIDIA H200"
+dnn_version_info { major: 9 minor: 19 patch: 0 }
+gpu_device_info {
+  cuda_compute_capability { major: 9 minor: 0 }
+  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  device_memory_size: 150754820096 memory_bandwidth: 4814000000000 l2_cache_size: 62914560
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+  registers_per_block_limit: 65536 registers_per_core_limit: 65536
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+}
+"""
+BYTES_PER_MILLISECOND = 4.2e9
+WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
+NO_KERNEL = ("parameter", "get-tuple-element", "tuple", "bitcast", "constant")
+
+
+class Kernel(NamedTuple):
+    """One instruction of the program that is a kernel, or a few: what it is, its results, where it comes from."""
+
+    kind: str
+    results: str
+    origin: str
+    milliseconds: float
+
+
+def compiled(workload: str, precision: str, batch_size: int | None, steps: int) -> str:
+    """Return the text of the program that takes so many steps."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import topologies
+
+    from jaxbackend import tuning
+    from jaxbackend.session import JaxSession
+
+    _register_compiler()
+    described = topologies.get_topology_desc("", "cuda", target_config=H200, topology="1x1x1")
+    here = jax.sharding.SingleDeviceSharding(described.devices[0])
+    chosen, knobs = workloads.get(workload), tunings.resolve("jax", "compiled", "cpu", workload)
+    size = batch_size or chosen.batch_size
+    session = JaxSession(RunSpec(workload, precision, "cpu", size, 0, knobs, 1, ""))
+    labels = (size, *chosen.model.image[:2]) if chosen.data == "shapes" else (size,)
+    pool = () if steps == 1 else (8,)
+    step = session._step
+    program = tuning.several(step._train, {**knobs, "steps-per-dispatch": steps}) or step._train
+    arguments: list[Any] = [
+        jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), session._state),
+        jax.ShapeDtypeStruct((*pool, size, *chosen.model.image), session._policy.parameter_dtype),
+        jax.ShapeDtypeStruct((*pool, *labels), jnp.int32),
+    ]
+    arguments += [jax.ShapeDtypeStruct((), jnp.int32)] if pool else []
+    with session._policy.scope():
+        lowered = jax.jit(program, in_shardings=here, out_shardings=here, donate_argnums=(0,)).lower(*arguments)
+        return str(lowered.compile().as_text())
+
+
+def _register_compiler() -> None:
+    """Let JAX know XLA's compiler for CUDA, without its plugin's checks of a driver, which is not there."""
+    from jax._src import xla_bridge
+
+    plugin: Any = importlib.import_module("jax_plugins.xla_cuda13")
+    xla_bridge.register_plugin("cuda", library_path=str(plugin._get_library_path()), options=None)
+    logging.getLogger(xla_bridge.__name__).disabled = True  # JAX tries again by itself, and says that it is there
+
+
+def kernels(program: str) -> Iterator[Kernel]:
+    """Yield what one step runs: of a loop its body, else the whole program."""
+    loop = re.search(r"while\(.*?body=(%[\w.\-]+)", program)
+    start = program.index(f"\n{loop[1]} (") if loop else program.index("ENTRY")
+    types: dict[str, str] = {}
+    for line in program[start : program.index("\n}", start)].splitlines():
+        found = re.match(r"\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)", line)
+        if found is None:
+            continue
+        name, types[found[1]], operation, rest = found.groups()
+        if operation not in NO_KERNEL:
+            operands = re.findall(r"%([\w.\-]+)", rest.split("),")[0])
+            moved = size_of(types[name]) + sum(size_of(types.get(each, "")) for each in operands)
+            yield Kernel(kind(operation, line), types[name], origin(line), moved / BYTES_PER_MILLISECOND)
+
+
+def kind(operation: str, line: str) -> str:
+    told = re.search(r'custom_call_target="([^"]*)"' if operation == "custom-call" else r"kind=(\w+)", line)
+    return f"{operation} {told[1]}" if told else operation
+
+
+def origin(line: str) -> str:
+    window, name = re.search(r"window=\{([^}]*)\}", line), re.search(r'op_name="([^"]*)"', line)
+    return " ".join([window[1]] if window else []) + (name[1][-60:] if name else "")
+
+
+def size_of(types: str) -> int:
+    """Return the bytes of all arrays in a type."""
+    arrays = re.findall(rf"\b({'|'.join(WIDTHS)})\[([\d,]*)\]", types)
+    return sum(WIDTHS[dtype] * math.prod(int(side) for side in shape.split(",") if side) for dtype, shape in arrays)
+
+
+def table(found: list[Kernel], count: int) -> Iterator[str]:
+    times: Mapping[str, float] = {each.kind: 0.0 for each in found}
+    numbers = Counter(each.kind for each in found)
+    times = {name: sum(each.milliseconds for each in found if each.kind == name) for name in times}
+    for name in sorted(times, key=lambda name: -times[name]):
+        yield f"{times[name]:8.3f} ms {numbers[name]:5} {name}"
+    fused = [each for each in found if each.kind.startswith("fusion")]
+    yield f"{sum(each.milliseconds for each in fused):8.3f} ms {len(fused):5} fusions together"
+    for each in sorted(found, key=lambda each: -each.milliseconds)[:count]:
+        yield f"  {each.milliseconds:8.3f} {each.kind:40} {each.results[:50]:50} {each.origin}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=tuple(workloads.WORKLOADS), required=True)
+    parser.add_argument("--precision", choices=PRECISIONS, default="bfloat16")
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--steps-per-dispatch", type=int, default=1)
+    parser.add_argument(
+        "--lever", choices=[name for name in levers.LEVERS if not name.startswith("torch")], default="none"
+    )
+    parser.add_argument("--kernels", type=int, default=0, help="print so many of those that move most")
+    asked = parser.parse_args()
+    levers.LEVERS[asked.lever]()
+    program = compiled(asked.workload, asked.precision, asked.batch_size, asked.steps_per_dispatch)
+    print("\n".join(table(list(kernels(program)), asked.kernels)))
+
+
+if __name__ == "__main__":
+    main()
