@@ -59,6 +59,9 @@ def conform(value: Any, schema: str) -> None:
         raise Refused(_explain(error)) from None
 
 
+_NOT_OF_FIT = ("comparisons", "agreement", "voided")
+
+
 class OfScale(Refused):
     """A file is a scaling's, which `compare.scaling.stored` reads."""
 
@@ -141,6 +144,8 @@ def parse(data: bytes) -> dict[str, Any]:
         raise OfScale(
             "is of samestep scale; allowed: the result of one number of devices, such as devices-1/result.json"
         )
+    if isinstance(result, dict) and "contenders" in result and result.keys().isdisjoint(_NOT_OF_FIT):
+        raise Refused("is of samestep fit, which no command reads again; allowed: the result of compare or agree")
     _check_version(result)
     validate(result)
     return cast("dict[str, Any]", result)

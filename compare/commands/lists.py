@@ -21,7 +21,8 @@ def workloads() -> None:
         table.add_column(column)
     for each in WORKLOADS.values():
         image = "x".join(map(str, each.model.image))
-        optimizer = f"{each.optimizer.name} {each.optimizer.learning_rate:g}"
+        rule = "adamw" if each.optimizer.decoupled else each.optimizer.name
+        optimizer = f"{rule} {each.optimizer.learning_rate:g}"
         table.add_row(each.name, image, str(each.batch_size), str(each.epochs), optimizer, each.summary)
     for name, distribution in installed.names().items():
         table.add_row(Text(name), "", "", "", "", Text(f"installed with {distribution}"))

@@ -53,7 +53,7 @@ def report(
     """Report stored results, without an option in the terminal; folders of files to be written must be there."""
     sources = [_file_of(path) for path in result]
     found = [_loaded(path) for path in sources]
-    _check_kinds(found, csv_file)
+    _check_kinds(sources, found, csv_file)
     asked = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
     pages = {option: page for option, page in asked.items() if page}
     if not pages and not figure_folder:
@@ -104,11 +104,12 @@ def _is_scaling(result: Mapping[str, Any]) -> bool:
     return "scaling" in result
 
 
-def _check_kinds(found: Sequence[Mapping[str, Any]], csv_file: Path | None) -> None:
-    if not any(map(_is_scaling, found)):
+def _check_kinds(sources: Sequence[Path], found: Sequence[Mapping[str, Any]], csv_file: Path | None) -> None:
+    scalings = [path for path, each in zip(sources, found, strict=True) if _is_scaling(each)]
+    if not scalings:
         return
     if len(found) > 1:
-        raise Refused("a result of samestep scale with others is not allowed; allowed: alone")
+        raise Refused(f"{scalings[0]}: a result of samestep scale with others is not allowed; allowed: alone")
     if csv_file:
         raise Refused("--csv: a scaling has no blocks of its own; allowed: the results under devices-N")
 

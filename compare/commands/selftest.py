@@ -15,7 +15,7 @@ from compare.tuning.naming import DEFAULT_CONTENDERS
 
 
 def selftest(
-    backends: Annotated[list[str] | None, typer.Argument(help="torch, jax or both.", show_default=False)] = None,
+    backends: Annotated[list[str] | None, typer.Argument(help="torch, jax; default: both.", show_default=False)] = None,
     device: options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the proofs as JSON alone.")] = False,
 ) -> None:

@@ -59,5 +59,5 @@ def verdict(result: Result) -> str:
     found = [f"{each['contender']} {scaling.efficiency(each)}" for each in most if each["efficiency"]]
     lacking = [each["contender"] for each in most if not each["efficiency"]]
     said = [f"efficiency on {spec['devices'][-1]} devices: {', '.join(found)}"] if found else []
-    said += [f"none on {spec['devices'][-1]} devices for {', '.join(lacking)}"] if lacking else []
+    said += [f"no efficiency on {spec['devices'][-1]} devices for {', '.join(lacking)}"] if lacking else []
     return "; ".join(said)

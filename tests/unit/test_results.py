@@ -19,6 +19,12 @@ from compare.results import kept, load, validate, write
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 
+def test_a_result_of_fit_is_told_from_a_broken_one() -> None:
+    fitted = Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "fit-jax" / "fit.json"
+    with pytest.raises(Refused, match=r"is of samestep fit, which no command reads again; allowed: "):
+        load(fitted)
+
+
 def _refusal(result: Any) -> str:
     with pytest.raises(Refused) as refused:
         validate(result)

@@ -220,9 +220,9 @@ def test_what_a_report_claims_of_a_scaling(weak: tuple[Result, Path]) -> None:
     result["scaling"][5]["efficiency"] = None
     said = scaling_sections.verdict(result)
     own = f"efficiency on 4 devices: fake:stock+ddp 0.625 (0.625{DASH}0.625)"
-    assert said == f"{own}; none on 4 devices for other:stock+ddp"
+    assert said == f"{own}; no efficiency on 4 devices for other:stock+ddp"
     result["scaling"][2]["efficiency"] = None
-    assert scaling_sections.verdict(result) == "none on 4 devices for fake:stock+ddp, other:stock+ddp"
+    assert scaling_sections.verdict(result) == "no efficiency on 4 devices for fake:stock+ddp, other:stock+ddp"
     result["spec"]["devices"] = [4]
     assert scaling_sections.verdict(result) == "4 devices alone: nothing says how the contenders scale"
 
