@@ -61,15 +61,11 @@ def conv_transpose(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -
     are then a convolution and the gradient of a convolution's kernel, and cuDNN has kernels for all three; the gradient
     of a transposed convolution's kernel is to XLA a convolution whose window is as large as the image.
     """
-    count, *sides, _ = x.shape
-    *sizes, outputs, _ = kernel.shape
-    height, width = (stride * (side - 1) + size - 2 * padding for side, size in zip(sides, sizes, strict=True))
-    enlarged = jax.ShapeDtypeStruct((count, height, width, outputs), x.dtype)
-    return jax.linear_transpose(lambda y: _convolved(y, kernel, stride, padding), enlarged)(x)[0]
+    return _conv_transposed(x, kernel, stride, padding)
 
 
 def _conv_transpose_forward(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tuple[jax.Array, Any]:
-    return conv_transpose(x, kernel, stride, padding), (x, kernel)
+    return _conv_transposed(x, kernel, stride, padding), (x, kernel)
 
 
 def _conv_transpose_backward(stride: int, padding: int, kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -81,15 +77,27 @@ def _conv_transpose_backward(stride: int, padding: int, kept: Any, gradient: jax
 conv_transpose.defvjp(_conv_transpose_forward, _conv_transpose_backward)
 
 
+def _conv_transposed(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
+    count, *sides, _ = x.shape
+    *sizes, outputs, _ = kernel.shape
+    height, width = (stride * (side - 1) + size - 2 * padding for side, size in zip(sides, sizes, strict=True))
+    enlarged = jax.ShapeDtypeStruct((count, height, width, outputs), x.dtype)
+    return jax.linear_transpose(lambda y: _convolved(y, kernel, stride, padding), enlarged)(x)[0]
+
+
 def _convolved(y: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
     return jax.lax.conv_general_dilated(
         y, kernel, (stride, stride), [(padding, padding)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def max_pool(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
     """Pool by comparing strided slices; XLA's own gradient of a max-pool scatters, and takes three times as long."""
+    return _pooled(x, size, stride, padding)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _pooled(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
     return _max_and_winner(x, size, stride, padding)[0]
 
 
@@ -126,4 +134,4 @@ def _max_pool_backward(size: int, stride: int, padding: int, kept: Any, gradient
     return (total.astype(gradient.dtype),)
 
 
-max_pool.defvjp(_max_pool_forward, _max_pool_backward)
+_pooled.defvjp(_max_pool_forward, _max_pool_backward)

@@ -6,12 +6,16 @@ import torch
 from torch.nn import functional
 
 
-class MaxPool(torch.autograd.Function):
+def max_pool(x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
     """Pool by comparing strided slices; TorchInductor's own gradient of a max-pool takes three times as long.
 
     In float64 it is also wrong at some odd sizes (torch 2.11 on CUDA, benchmarks/compiled_gradient.py).
     """
+    pooled: Any = _MaxPool.apply(x, size, stride, padding)
+    return pooled
 
+
+class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
         """Return each window's maximum."""

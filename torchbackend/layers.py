@@ -166,12 +166,13 @@ class MaxPool(nn.MaxPool2d):
 
     def __init__(self, size: int, *, stride: int | None = None, padding: int = 0) -> None:
         super().__init__(size, stride, padding)
+        self.window = size, stride or size, padding
 
     def forward(self, input: torch.Tensor) -> Any:
         """Pool input [N, C, H, W] over height and width."""
         if not torch.compiler.is_compiling():
             return super().forward(input)
-        return gradients.MaxPool.apply(input, self.kernel_size, self.stride, self.padding)
+        return gradients.max_pool(input, *self.window)
 
 
 class GlobalAveragePool(nn.Module):

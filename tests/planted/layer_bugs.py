@@ -114,14 +114,14 @@ BUGS = (
         "transposed convolution's kernel turned round",
         "jax",
         "unet",
-        plants.transposed(lambda kernel, padding: (kernel[::-1, ::-1], padding)),
+        plants.turned_kernel,
         "step1/activation/up.0.enlarge ",
     ),
     Bug(
         "transposed convolution's padding on one side",
         "jax",
         "unet",
-        plants.transposed(lambda kernel, padding: (kernel, [(0, low + high) for low, high in padding])),
+        plants.one_sided_padding,
         "step1/activation/up.0.enlarge ",
     ),
     Bug(

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from flax import nnx
 from torch.nn import functional
 
+import jaxbackend.gradients
 import jaxbackend.layers
 import torchbackend.optim
 from compare import weights
@@ -77,17 +77,27 @@ def same_pooling(side: Side) -> None:
     def pool(x: Any, size: int, stride: int, _: int) -> Any:
         return nnx.max_pool(x, (size, size), (stride, stride), "SAME")
 
-    side.patch.setattr(jaxbackend.layers, "_max_pool", pool)
+    side.patch.setattr(jaxbackend.gradients, "max_pool", pool)
 
 
-def transposed(change: Callable[[Any, Any], tuple[Any, Any]]) -> Plant:
-    real = jax.lax.conv_transpose
+def turned_kernel(side: Side) -> None:
+    real = jaxbackend.gradients.conv_transpose
 
-    def changed(x: Any, kernel: Any, strides: Any, padding: Any, **options: Any) -> Any:
-        kernel, padding = change(kernel, padding)
-        return real(x, kernel, strides, padding, **options)
+    def changed(x: Any, kernel: Any, stride: int, padding: int) -> Any:
+        return real(x, kernel[::-1, ::-1], stride, padding)
 
-    return lambda side: side.patch.setattr(jax.lax, "conv_transpose", changed)
+    side.patch.setattr(jaxbackend.gradients, "conv_transpose", changed)
+
+
+def one_sided_padding(side: Side) -> None:
+    real = jaxbackend.gradients.conv_transpose
+
+    def changed(x: Any, kernel: Any, stride: int, padding: int) -> Any:
+        past = len(kernel) - 1 - padding  # of the enlarged input's two sides
+        whole = real(x, kernel, stride, padding)
+        return jnp.pad(whole, ((0, 0), (0, past), (0, past), (0, 0)))[:, past:, past:]
+
+    side.patch.setattr(jaxbackend.gradients, "conv_transpose", changed)
 
 
 def near_edge(_: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
