@@ -94,7 +94,7 @@ def one_sided_padding(side: Side) -> None:
 
     def changed(x: Any, kernel: Any, stride: int, padding: int) -> Any:
         past = len(kernel) - 1 - padding  # of the enlarged input's two sides
-        whole = real(x, kernel, stride, padding)
+        whole: Any = real(x, kernel, stride, padding)
         return jnp.pad(whole, ((0, 0), (0, past), (0, past), (0, 0)))[:, past:, past:]
 
     side.patch.setattr(jaxbackend.gradients, "conv_transpose", changed)
