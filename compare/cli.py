@@ -84,9 +84,7 @@ for command in COMMANDS:
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-_STDOUT = 1
+_STDOUT = 1  # of the process: sys.stdout may be closed
 
 
 def _end(number: int, _frame: object) -> None:

@@ -181,7 +181,7 @@ def certify_updates(outcomes: Outcomes, precision: str, steps: int) -> None:
 
     Asked one by one are the parameters whose change rounding moved little on the certificate's own batch. After many
     steps none are, for rounding errors grow from step to step, nor in float16, where one side may lose small gradients
-    that the other keeps.
+    that the other keeps, nor in float64, where it is not known which parameters rounding alone moves.
     """
     baseline = outcomes.contenders[0]
     for outcome in outcomes.alive:
@@ -191,7 +191,8 @@ def certify_updates(outcomes: Outcomes, precision: str, steps: int) -> None:
         steady = {
             each.name.removeprefix("delta/")
             for each in made.evidence
-            if each.name.startswith("delta/") and max(each.baseline_error or 0, each.contender_error or 0) < _STEADY
+            if each.name.startswith("delta/") and each.baseline_error is not None and each.contender_error is not None
+            if max(each.baseline_error, each.contender_error) < _STEADY
         }
         sides = records.load(baseline.update), records.load(outcome.update)
         gate = gates.update(*sides, steady if precision != "float16" and steps <= _FEW_STEPS else ())
