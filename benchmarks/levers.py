@@ -103,6 +103,20 @@ def max_autotune_pointwise() -> None:
     config.max_autotune_pointwise = True
 
 
+def combo_kernels() -> None:
+    """One kernel for several that do not need one another, as the last passes of two reductions."""
+    from torch._inductor import config
+
+    config.combo_kernels = True
+
+
+def cooperative_reductions() -> None:
+    """One kernel for a reduction whose parts are summed by another."""
+    from torch._inductor import config
+
+    config.triton.cooperative_reductions = True
+
+
 def library_max_pool() -> None:
     """XLA's own max-pool, whose gradient scatters."""
     from flax import nnx
@@ -153,6 +167,8 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-library-layers": torch_library_layers,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
+    "torch-combo-kernels": combo_kernels,
+    "torch-cooperative-reductions": cooperative_reductions,
 }
 
 
