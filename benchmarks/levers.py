@@ -103,13 +103,6 @@ def max_autotune_pointwise() -> None:
     config.max_autotune_pointwise = True
 
 
-def combo_kernels() -> None:
-    """One kernel for several that do not need one another, as the last passes of two reductions."""
-    from torch._inductor import config
-
-    config.combo_kernels = True
-
-
 def cooperative_reductions() -> None:
     """One kernel for a reduction whose parts are summed by another."""
     from torch._inductor import config
@@ -131,15 +124,32 @@ def library_max_pool() -> None:
 
 
 def library_gradients() -> None:
-    """JAX's own gradients of ReLUs after sums, of GELU and of transposed convolutions."""
-    from functools import partial
-
+    """JAX's own gradients of ReLUs after sums and of transposed convolutions."""
     from flax import nnx
 
     from jaxbackend import gradients, layers
 
-    gradients.relu, gradients.gelu = nnx.relu, partial(nnx.gelu, approximate=False)
+    gradients.relu = nnx.relu
     del layers.ConvTranspose.__call__
+
+
+def recomputed_gelu() -> None:
+    """A gradient of GELU that computes its distribution function again, for XLA keeps a part of it in memory."""
+    from functools import partial
+
+    import jax
+    from flax import nnx
+
+    from jaxbackend.models import convnext
+
+    plain = partial(nnx.gelu, approximate=False)
+
+    def pulled(x: Any, gradient: Any) -> tuple[Any]:
+        return jax.vjp(plain, jax.lax.optimization_barrier(x))[1](gradient)  # or XLA merges both computations
+
+    recomputed = jax.custom_vjp(plain)
+    recomputed.defvjp(lambda x: (plain(x), x), pulled)
+    convnext.gelu = recomputed
 
 
 def two_pass_variance() -> None:
@@ -162,12 +172,12 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-library-max-pool": library_max_pool,
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
+    "jax-recomputed-gelu": recomputed_gelu,
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,
     "torch-library-layers": torch_library_layers,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
-    "torch-combo-kernels": combo_kernels,
     "torch-cooperative-reductions": cooperative_reductions,
 }
 

@@ -28,6 +28,11 @@ def captures_convolutions(device: Any) -> bool:
     return device.platform != "cpu" and "CONVOLUTION" in kinds
 
 
+def runs_concurrently(device: Any) -> bool:
+    """Tell whether kernels of a command buffer wait for what they read alone, as on a GPU if its flag says so."""
+    return device.platform != "cpu" and _values("xla_gpu_command_buffer_scheduling_mode")[-1:] == ["CONCURRENT"]
+
+
 def searches_kernels(device: Any, *, asked: bool) -> bool:
     """Tell whether XLA times kernels, as it does on a GPU where its flag says so or, without one, where it is asked."""
     levels = _values("xla_gpu_autotune_level")

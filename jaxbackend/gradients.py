@@ -34,25 +34,6 @@ def _relu_backward(y: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
 relu.defvjp(_relu_forward, _relu_backward)
 
 
-@jax.custom_vjp
-def gelu(x: jax.Array) -> jax.Array:
-    """Return x * Phi(x), whose gradient computes Phi again, as torch's does: XLA would keep it in memory."""
-    return nnx.gelu(x, approximate=False)
-
-
-def _gelu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return nnx.gelu(x, approximate=False), x
-
-
-def _gelu_backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
-    x = jax.lax.optimization_barrier(x)  # or XLA merges both computations
-    _, pull = jax.vjp(partial(nnx.gelu, approximate=False), x)
-    return pull(gradient)
-
-
-gelu.defvjp(_gelu_forward, _gelu_backward)
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def conv_transpose(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
     """Return the gradient of a convolution's input [N, H, W, O]: x [N, h, w, I] is that of its output.

@@ -233,7 +233,7 @@ def relu6(x: jax.Array) -> jax.Array:
 
 def gelu(x: jax.Array) -> jax.Array:
     """Return x * Phi(x) with the exact Gaussian distribution function, torch's default (Flax's is the tanh form)."""
-    return gradients.gelu(x)
+    return nnx.gelu(x, approximate=False)
 
 
 def _promoted(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:

@@ -218,6 +218,7 @@ class TorchSession:
             "kernel-search": cudnn.benchmark,
             "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
             "pointwise-matmul": inductor.conv_1x1_as_mm,
+            "concurrent-kernels": inductor.combo_kernels,
             "rematerialisation": rematerialisation.recomputed(self._step.model) > 0,
             "threads": torch.get_num_threads(),
             "excess_precision": counters["frames"]["ok"] > 0 and _excess_precision(self._policy),

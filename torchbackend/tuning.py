@@ -31,6 +31,7 @@ def prepare(knobs: Mapping[str, Any], device: str) -> None:
     programs by default, whatever cache this process has been given, and no compile time contains them.
     """
     inductor.conv_1x1_as_mm = bool(knobs["pointwise-matmul"])
+    inductor.combo_kernels = bool(knobs["concurrent-kernels"])
     inductor.max_autotune = inductor.coordinate_descent_tuning = bool(knobs["max-autotune"])
     # What hooks record in a recomputed block they record in the forward pass alone, as without the compiler.
     dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = bool(knobs["rematerialisation"])

@@ -92,6 +92,16 @@ _ALL = (
         {},
     ),
     Knob(
+        "concurrent-kernels",
+        "run kernels that do not need one another's results together",
+        False,
+        {
+            "jax": "side by side in a command buffer (--xla_gpu_command_buffer_scheduling_mode=CONCURRENT)",
+            "torch": "several small ones as one: torch._inductor.config.combo_kernels",
+        },
+        {},
+    ),
+    Knob(
         "kernel-search",
         "time several kernels and keep the fastest",
         False,

@@ -10,7 +10,14 @@ from compare.interface import Refused
 from compare.tuning.knobs import KNOBS, NOT_PARALLEL, PARALLEL, PARALLEL_WORDS, Knob, Value
 
 _TO_SEARCH = ("kernel-search", "max-autotune")
-_TO_COMPILE = ("compile", "graph-capture", "steps-per-dispatch", "pointwise-matmul", *_TO_SEARCH)
+_TO_COMPILE = (
+    "compile",
+    "graph-capture",
+    "steps-per-dispatch",
+    "concurrent-kernels",
+    "pointwise-matmul",
+    *_TO_SEARCH,
+)
 
 TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
@@ -26,16 +33,24 @@ GIVEN: Mapping[tuple[str, str], Mapping[str, Value]] = {
     ("torch", "compiled"): {"compile": True},
 }
 
-EVERY_OTHER = "every other workload"
-_JAX_GRAPH: Mapping[str, Value] = {"compile": True, "donation": True, "graph-capture": True}
-_TORCH_GRAPH: Mapping[str, Value] = {
-    "compile": True,
-    "channels-last": True,
-    "fused-optimizer": True,
-    "graph-capture": True,
-    "kernel-search": True,
+_GRAPHS: Mapping[str, Mapping[str, Value]] = {
+    "jax": {"compile": True, "donation": True, "graph-capture": True},
+    "torch": {
+        "compile": True,
+        "channels-last": True,
+        "fused-optimizer": True,
+        "graph-capture": True,
+        "kernel-search": True,
+    },
 }
-_RESNET50 = "benchmarks/h200/resnet50-bfloat16/result.json"
+
+
+def _captured(backend: str, steps: int, *switches: str) -> dict[str, Value]:
+    return {**_GRAPHS[backend], "steps-per-dispatch": steps, **dict.fromkeys(switches, True)}
+
+
+EVERY_OTHER = "every other workload"
+_H200 = "benchmarks/h200"
 
 # The fastest known, by (backend, device, workload), each with the file in which it was measured, None where it was not.
 # A scan of convolutions is slower than single steps on XLA's CPU backend, a compiled model slower than eager kernels
@@ -44,19 +59,24 @@ _RESNET50 = "benchmarks/h200/resnet50-bfloat16/result.json"
 TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
     ("jax", "cpu", EVERY_OTHER): ({"compile": True, "donation": True}, "docs/measurements.md"),
     ("torch", "cpu", EVERY_OTHER): ({"channels-last": True, "fused-optimizer": True}, "docs/measurements.md"),
-    ("jax", "cuda", "resnet50"): ({**_JAX_GRAPH, "steps-per-dispatch": 8}, _RESNET50),
-    ("torch", "cuda", "resnet50"): ({**_TORCH_GRAPH, "steps-per-dispatch": 8, "pointwise-matmul": True}, _RESNET50),
     **{
-        (backend, "cuda", workload): ({**graph, "steps-per-dispatch": steps}, evidence)
-        for workload, steps, evidence in (
-            ("cifar-cnn", 24, "benchmarks/h200/cifar-cnn-bfloat16/result.json"),
-            ("convnext-tiny", 8, "benchmarks/h200/screen-convnext-tiny-bfloat16.txt"),
-            ("mobilenet-v2", 8, "benchmarks/h200/screen-mobilenet-v2-bfloat16.txt"),
-            ("unet", 1, "benchmarks/h200/screen-unet-bfloat16.txt"),
-            ("vgg16", 1, "benchmarks/h200/screen-vgg16-bfloat16.txt"),
-            (EVERY_OTHER, 24, None),
+        (backend, "cuda", workload): (_captured(backend, steps, *switches), evidence and f"{_H200}/{evidence}")
+        for backend, workload, steps, switches, evidence in (
+            ("jax", "resnet50", 8, ["concurrent-kernels"], "levers-flags.txt"),
+            ("torch", "resnet50", 8, ["pointwise-matmul"], "resnet50-bfloat16/result.json"),
+            ("jax", "cifar-cnn", 24, ["concurrent-kernels"], "levers-cifar.txt"),
+            ("torch", "cifar-cnn", 24, ["concurrent-kernels"], "levers-cifar.txt"),
+            ("jax", "convnext-tiny", 8, ["concurrent-kernels"], "levers-flags.txt"),
+            ("torch", "convnext-tiny", 8, [], "screen-convnext-tiny-bfloat16.txt"),
+            ("jax", "mobilenet-v2", 8, [], "screen-mobilenet-v2-bfloat16.txt"),
+            ("torch", "mobilenet-v2", 8, [], "screen-mobilenet-v2-bfloat16.txt"),
+            ("jax", "unet", 1, [], "screen-unet-bfloat16.txt"),
+            ("torch", "unet", 1, [], "screen-unet-bfloat16.txt"),
+            ("jax", "vgg16", 1, [], "screen-vgg16-bfloat16.txt"),
+            ("torch", "vgg16", 1, [], "screen-vgg16-bfloat16.txt"),
+            ("jax", EVERY_OTHER, 24, ["concurrent-kernels"], None),
+            ("torch", EVERY_OTHER, 24, ["concurrent-kernels"], None),
         )
-        for backend, graph in (("jax", _JAX_GRAPH), ("torch", _TORCH_GRAPH))
     },
 }
 
@@ -91,9 +111,9 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
             values[name] = value
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
-    if values["parallel"] == "sharded":
-        # XLA aborted with both on two GPUs; with pmap it no longer does (docs/several-devices.md).
-        values |= {name: KNOBS[name].default for name in ("graph-capture", "steps-per-dispatch") if name not in given}
+    may_be_together = values["parallel"] == NOT_PARALLEL and values.get(_together_with(backend))
+    if "concurrent-kernels" not in given and not may_be_together:
+        values["concurrent-kernels"] = False  # on several devices it has not been measured
     _check_together(f"{backend}:{tuning}", backend, device, values, given)
     return values
 
@@ -140,6 +160,10 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):
         raise Refused(f"{where}: kernel-search needs --device cuda")
+    if device == "cpu" and values.get("concurrent-kernels"):
+        raise Refused(f"{where}: concurrent-kernels needs --device cuda")
+    if values.get("concurrent-kernels") and not values.get(_together_with(backend)):
+        raise Refused(f"{where}: concurrent-kernels needs {_together_with(backend)} in {backend}")
     for name in ("max-autotune", "pointwise-matmul"):
         if values.get(name) and not values.get("compile"):
             raise Refused(f"{where}: {name} needs compile")
@@ -160,6 +184,11 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: pieces excludes rematerialisation: a step in pieces keeps every layer's output")
     if values.get("pieces") and (several or values.get("donation")):
         raise Refused(f"{where}: pieces excludes donation and steps-per-dispatch above 1, which are for a whole step")
+
+
+def _together_with(backend: str) -> str:
+    """Return the knob without which a backend runs no kernels together."""
+    return "compile" if backend == "torch" else "graph-capture"
 
 
 def soonest(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:

@@ -48,6 +48,8 @@ def child_environment(
             flags.append("--xla_gpu_shard_autotuning=false")
         if knobs.get("graph-capture"):
             flags.append("--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE")
+        if knobs.get("concurrent-kernels"):
+            flags.append("--xla_gpu_command_buffer_scheduling_mode=CONCURRENT")
         if knobs.get("overlap-reduction"):
             flags.append("--xla_gpu_enable_latency_hiding_scheduler=true")
         if deterministic and device == "cuda":

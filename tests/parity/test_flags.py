@@ -11,6 +11,7 @@ from jaxbackend import flags
 
 GPU, CPU = SimpleNamespace(platform="gpu"), SimpleNamespace(platform="cpu")
 BUFFERS, SEARCH = "--xla_gpu_enable_command_buffer", "--xla_gpu_autotune_level"
+ORDER = "--xla_gpu_command_buffer_scheduling_mode"
 OURS = f"{BUFFERS}=+CONVOLUTION,+WHILE"
 
 
@@ -38,6 +39,9 @@ def searched(device: Any) -> bool:
         (searched, f"{SEARCH}=0", False),
         (searched, f"{SEARCH}=0 {SEARCH}=4", True),
         (searched, f"{SEARCH}=4 {SEARCH}=0", False),
+        (flags.runs_concurrently, "", False),
+        (flags.runs_concurrently, f"{ORDER}=CONCURRENT", True),
+        (flags.runs_concurrently, f"{ORDER}=CONCURRENT {ORDER}=LHS", False),
         (flags.deterministic, "", False),
         (flags.deterministic, "--xla_gpu_deterministic_ops=true", True),
         (flags.deterministic, "--xla_gpu_deterministic_ops", True),
@@ -61,14 +65,20 @@ def test_excess_precision_is_allowed_unless_a_flag_forbids_it(
 
 
 @pytest.mark.parametrize(
-    ("tuning", "graph", "search"),
-    [("tuned", True, True), ("stock", False, True), ("tuned+kernel-search=off+graph-capture=off", False, False)],
+    ("tuning", "graph", "concurrent", "search"),
+    [
+        ("tuned", True, True, True),
+        ("tuned+concurrent-kernels=off", True, False, True),
+        ("stock", False, False, True),
+        ("tuned+kernel-search=off+graph-capture=off", False, False, False),
+    ],
 )
 def test_what_a_tuning_asks_for_is_what_is_read_back(
-    monkeypatch: pytest.MonkeyPatch, tuning: str, graph: bool, search: bool
+    monkeypatch: pytest.MonkeyPatch, tuning: str, graph: bool, concurrent: bool, search: bool
 ):
     knobs = tunings.resolve("jax", tuning, "cuda", "resnet50")
     added = variables.child_environment("jax", knobs, "cuda", False, {})
     monkeypatch.setenv("XLA_FLAGS", added.get("XLA_FLAGS", ""))
     assert flags.captures_convolutions(GPU) is graph
+    assert flags.runs_concurrently(GPU) is concurrent
     assert flags.searches_kernels(GPU, asked=bool(knobs["kernel-search"])) is search

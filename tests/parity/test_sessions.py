@@ -204,6 +204,17 @@ def test_settings_are_read_back(backend: str, tuning: str, expected: dict):
     assert found["batch_size"] == 8
 
 
+OPTIONS = ("pointwise-matmul", "concurrent-kernels", "max-autotune")
+
+
+@pytest.mark.parametrize("asked", [*OPTIONS, None])  # the last puts them back
+def test_options_of_torch_s_compiler_are_set_and_read_back(asked: str | None):
+    knobs = {**twins.spec("torch").knobs, **{name: name == asked for name in OPTIONS}}
+    session = twins.trained(twins.session("torch", knobs=knobs), twins.batches("digits-cnn", 1), 1)
+    found = session.settings()
+    assert [name for name in OPTIONS if found[name]] == [name for name in OPTIONS if name == asked]
+
+
 @BOTH
 def test_tf32_is_refused_on_a_cpu(backend: str):
     with pytest.raises(Refused, match="tf32 needs --device cuda"):

@@ -53,7 +53,7 @@ ONLY_JAX = {
         "function": "jax compiles some functions under names of their own",
         "spoken": "some of jax's functions are known by several words",
     },
-    "gradients.py": dict.fromkeys(("relu", "gelu", "conv_transpose"), "torch's own gradient does so"),
+    "gradients.py": dict.fromkeys(("relu", "conv_transpose"), "torch's own gradient does so"),
     "layers.py": dict.fromkeys([f"{layer}.__call__" for layer in ("Conv", "ConvTranspose", "Dense")], INHERITED),
     "precision.py": {
         "LossScale": "jax has no GradScaler; torch's own is used there",

@@ -46,8 +46,9 @@ def spec(backend: str, workload: str = "digits-cnn", tuning: str = "stock", **ch
         "epochs": 1,
         "data": "",
         "image_size": IMAGE_SIZE[workload],
+        "knobs": tunings.resolve(backend, tuning, "cpu", workload),
     }
-    return RunSpec(workload=workload, knobs=tunings.resolve(backend, tuning, "cpu", workload), **(arguments | changes))
+    return RunSpec(workload=workload, **(arguments | changes))
 
 
 def batches(workload: str, count: int, *, size: int = 8) -> list[Batch]:

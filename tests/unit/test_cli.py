@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from compare import __version__, environment, plan
+from compare.interface import Refused
 from compare.tuning import contenders, variables
 from compare.tuning.knobs import KNOBS
 from compare.tuning.tunings import TUNED, resolve, soonest, unsearched
@@ -48,6 +49,7 @@ REFUSALS = [
     (["fake", "other:steps-per-dispatch=1e9"], "allowed: a whole number from 1 to 1000"),
     (["fake", "other:compile=on+compile=off"], "other:compile=on+compile=off gives 'compile' twice"),
     (["fake", "other:graph-capture"], "graph-capture needs --device cuda"),
+    (["torch:compile+concurrent-kernels", "fake"], "concurrent-kernels needs --device cuda"),
     (["jax:channels-last=off", "fake"], "jax has no switch 'channels-last' (always on: images and kernels are NHWC)"),
     (["jax:pointwise-matmul", "fake"], "jax has no switch 'pointwise-matmul' (none: XLA has no such switch"),
     (["torch:pointwise-matmul", "fake"], "torch:pointwise-matmul: pointwise-matmul needs compile"),
@@ -248,6 +250,7 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
         "rematerialisation": False,
         "steps-per-dispatch": 1,
         "graph-capture": False,
+        "concurrent-kernels": False,
         "kernel-search": False,
         "input": "resident",
         "overlap-reduction": False,
@@ -275,6 +278,15 @@ def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:
     )
     assert "autotune" not in searching["XLA_FLAGS"]
     assert "--xla_gpu_autotune_level=0" in not_searching["XLA_FLAGS"].split()
+
+
+@pytest.mark.parametrize(("backend", "needed"), [("jax", "graph-capture"), ("torch", "compile")])
+def test_kernels_run_together_only_in_what_lets_them(backend: str, needed: str) -> None:
+    without = "tuned+graph-capture=off+steps-per-dispatch=1" + ("+compile=off" if needed == "compile" else "")
+    assert resolve(backend, "tuned", "cuda", "cifar-cnn")["concurrent-kernels"] is True
+    assert resolve(backend, without, "cuda", "cifar-cnn")["concurrent-kernels"] is False
+    with pytest.raises(Refused, match=f"concurrent-kernels needs {needed} in {backend}"):
+        resolve(backend, f"{without}+concurrent-kernels", "cuda", "cifar-cnn")
 
 
 def test_a_run_whose_folder_refuses_the_result_says_where_it_is(

@@ -209,7 +209,8 @@ def test_variables_that_decide_the_program_are_kept_as_they_were_set_and_no_fold
     assert jax.variables == {
         "JAX_PLATFORMS": "cuda",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "XLA_FLAGS": "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE --xla_gpu_deterministic_ops=true "
+        "XLA_FLAGS": "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE "
+        "--xla_gpu_command_buffer_scheduling_mode=CONCURRENT --xla_gpu_deterministic_ops=true "
         "--xla_gpu_enable_triton_gemm=false",
     }
     assert torch.variables == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

@@ -85,18 +85,13 @@ def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
     assert "XLA_FLAGS" not in variables.child_environment("torch", {}, "cpu", False, {}, devices=4)
 
 
-@pytest.mark.parametrize(("backend", "way"), [("torch", "ddp"), ("jax", "pmap")])
+@pytest.mark.parametrize(("backend", "way"), [("torch", "ddp"), ("jax", "pmap"), ("jax", "sharded")])
 def test_a_step_of_several_gpus_is_captured_as_one_of_a_gpu(backend: str, way: str) -> None:
-    one, several = (tunings.resolve(backend, f"tuned{way}", "cuda", "resnet50") for way in ("", f"+{way}"))
-    assert several == one | {"parallel": way}
-    assert (one["graph-capture"], one["steps-per-dispatch"]) == (True, 8)
-
-
-def test_what_xla_splits_over_several_gpus_is_captured_where_it_is_asked_for() -> None:
-    tuned = tunings.resolve("jax", "tuned+sharded", "cuda", "resnet50")
-    assert (tuned["graph-capture"], tuned["steps-per-dispatch"]) == (False, 1)
-    asked = tunings.resolve("jax", "tuned+sharded+steps-per-dispatch=2", "cuda", "resnet50")
-    assert (asked["graph-capture"], asked["steps-per-dispatch"]) == (False, 2)
+    one, several = (tunings.resolve(backend, f"tuned{way}", "cuda", "cifar-cnn") for way in ("", f"+{way}"))
+    assert several == one | {"parallel": way, "concurrent-kernels": False}
+    assert (one["graph-capture"], one["steps-per-dispatch"], one["concurrent-kernels"]) == (True, 24, True)
+    asked = tunings.resolve(backend, f"tuned+{way}+concurrent-kernels", "cuda", "cifar-cnn")
+    assert asked == one | {"parallel": way}
 
 
 def test_captured_reductions_are_not_watched() -> None:
