@@ -54,6 +54,44 @@ def pointwise_as_matmul_jax() -> None:
     setattr(layers.Conv, "__call__", call)  # noqa: B010 -- pyright wants the same argument names
 
 
+def padded_stem_jax(channels: int) -> None:
+    """Give images of three channels more, all zeros, for convolutions whose kernels want a multiple of so many."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxbackend import layers
+
+    plain = layers.Conv.__call__
+
+    def call(self: Any, inputs: jax.Array) -> jax.Array:
+        if inputs.shape[-1] != 3:
+            return plain(self, inputs)
+        more = (0, channels - 3)
+        x = jnp.pad(inputs.astype(self.dtype), ((0, 0), (0, 0), (0, 0), more))
+        kernel = jnp.pad(self.kernel[...].astype(self.dtype), ((0, 0), (0, 0), more, (0, 0)))
+        strides = self.strides if isinstance(self.strides, tuple) else (self.strides,) * 2
+        y = jax.lax.conv_general_dilated(x, kernel, strides, self.padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return y if self.bias is None else (y + self.bias[...]).astype(self.dtype)
+
+    setattr(layers.Conv, "__call__", call)  # noqa: B010 -- pyright wants the same argument names
+
+
+def padded_stem_torch(channels: int) -> None:
+    """The same."""
+    import torch
+    from torch.nn import functional
+
+    from torchbackend import layers
+
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+        x, weight = input, self.weight
+        if x.shape[1] == 3:
+            x, weight = (functional.pad(each, (0, 0, 0, 0, 0, channels - 3)) for each in (x, weight))
+        return functional.conv2d(x, weight, self.bias, self.stride, self.padding, 1, self.groups)
+
+    layers.Conv.forward = forward
+
+
 def transposed_as_matmul_jax() -> None:
     """Have XLA see a transposed convolution without overlaps as a product, each pixel of which becomes a tile."""
     import jax
@@ -169,6 +207,10 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None,
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
     "jax-transposed-as-matmul": transposed_as_matmul_jax,
+    "jax-stem-of-4": lambda: padded_stem_jax(4),
+    "jax-stem-of-8": lambda: padded_stem_jax(8),
+    "torch-stem-of-4": lambda: padded_stem_torch(4),
+    "torch-stem-of-8": lambda: padded_stem_torch(8),
     "jax-library-max-pool": library_max_pool,
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
