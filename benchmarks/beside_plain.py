@@ -45,7 +45,7 @@ def commands(backend: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
     shape = _shape(wanted)
     ours = f"{backend}:tuned"
     place = ["--device", wanted.device]
-    found = {ours: ["-m", "benchmarks.levers", "--backend", backend, *shape, *place]}
+    found = {ours: ["-m", "benchmarks.step_time", "--backend", backend, *shape, *place]}
     plain = [f"benchmarks/plain_{backend}.py", *shape]
     if backend == "torch":  # JAX's loop takes the device that is there
         plain += place

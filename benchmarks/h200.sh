@@ -92,7 +92,7 @@ step_gradient() {
 
 lever() { # BACKEND WORKLOAD TUNING LEVER [--kernels]
     echo "== $1:$3 $2 $4 ${XLA_FLAGS:-}"
-    timeout 200 "$python" -m benchmarks.levers --backend "$1" --workload "$2" --tuning "$3" --lever "$4" ${5:-} 2>&1 |
+    timeout 200 "$python" -m benchmarks.step_time --backend "$1" --workload "$2" --tuning "$3" --lever "$4" ${5:-} 2>&1 |
         grep -vE "Delay kernel|site-packages|warnings.warn" | tail -40
 }
 
@@ -138,6 +138,18 @@ step_beside-devices() { # all GPUs of the lane together
 }
 
 step_levers() { run levers all_levers; }
+
+all_stems() { # images of three channels as of more
+    local workload backend channels
+    for workload in cifar-cnn resnet50; do
+        for backend in jax torch; do
+            lever "$backend" "$workload" tuned none
+            for channels in 4 8; do lever "$backend" "$workload" tuned "$backend-stem-of-$channels"; done
+        done
+    done
+}
+
+step_stems() { run levers-stems all_stems; }
 
 photographs="--batch-size 64" # several certificates share a GPU's memory, and so do their training runs
 declare -A certified=(
@@ -245,8 +257,8 @@ END
 --backend jax --tuning tuned+pmap --devices 2
 --backend jax --tuning tuned+pmap --devices 2 --batch-norm local
 --backend jax --tuning tuned+sharded --devices 2
---backend jax --tuning tuned+pmap+overlap-reduction --devices 2
---backend jax --tuning tuned+sharded+overlap-reduction --devices 2
+--backend jax --tuning tuned+pmap+concurrent-kernels --devices 2 --batch-norm local
+--backend jax --tuning tuned+sharded+concurrent-kernels --devices 2
 END
 }
 

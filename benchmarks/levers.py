@@ -1,37 +1,10 @@
-"""What one change to a tuned contender brings: step time, compile time, memory and, by kind of kernel, where time goes.
+"""Changes that samestep does not make (yet), for `benchmarks.step_time --lever` and `benchmarks.xla_program` to try.
 
-A lever is a change that samestep does not make (yet). One process each; environment variables are levers too.
-
-    XLA_FLAGS=--xla_gpu_autotune_level=5 python -m benchmarks.levers --backend jax --workload resnet50 --kernels
+Environment variables are levers too: XLA_FLAGS=--xla_gpu_autotune_level=5 python -m benchmarks.step_time ...
 """
 
-import argparse
-import json
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from statistics import median
-from time import perf_counter
+from collections.abc import Callable, Mapping
 from typing import Any
-
-from benchmarks import in_process
-from compare.interface import DEVICES, PRECISIONS, Kernel
-from compare.worker import timed
-from compare.workloads import WORKLOADS
-
-BLOCK_SECONDS, BLOCKS, PROFILED_STEPS = 0.3, 15, 10
-
-KINDS: Mapping[str, str] = {
-    "convolution forward": r"fprop|convolve_sgemm|winograd",
-    "convolution data gradient": r"dgrad",
-    "convolution weight gradient": r"wgrad",
-    "matrix product": r"gemm|nvjet|cutlass|matmul|triton_mm|_dot_",
-    "communication": r"nccl|all_?reduce|all_?gather|reduce_?scatter",
-    # TorchInductor names a kernel by all that is fused in it, casts and paddings too.
-    "layout and copies": r"^(?!triton_(poi|red|per)).*(memcpy|memset|nchwtonhwc|nhwctonchw|transpose|copy|pad)",
-    "optimizer": r"multi_tensor|adam|sgd",
-    "batch norm and elementwise": r"triton|fusion|reduce|elementwise|norm|pool|vectorized|select|add|convert",
-}
 
 
 def pointwise_as_matmul_jax() -> None:
@@ -222,75 +195,3 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,
 }
-
-
-def kind(kernel: str) -> str:
-    return next((name for name, pattern in KINDS.items() if re.search(pattern, kernel.lower())), "other")
-
-
-def table(kernels: Iterable[Kernel], steps: int, step_seconds: float) -> str:
-    """Return the time of one device's kernels; two that run at once count both."""
-    by_kind: defaultdict[str, float] = defaultdict(float)
-    by_name: defaultdict[str, float] = defaultdict(float)
-    for kernel in kernels:
-        seconds = (kernel.end - kernel.begin) / steps
-        by_kind[kind(kernel.name)] += seconds
-        by_name[kernel.name] += seconds
-    by_kind["no kernel runs"] = max(0.0, step_seconds - sum(by_kind.values()))
-    lines = [f"  {1e3 * seconds:9.4f} ms  {name}" for name, seconds in longest(by_kind)]
-    lines += [f"    {1e3 * seconds:9.4f} ms  {kind(name)[:20]:20}  {name[:140]}" for name, seconds in longest(by_name)]
-    return "\n".join(lines)
-
-
-def longest(seconds: Mapping[str, float], count: int = 25) -> list[tuple[str, float]]:
-    return sorted(seconds.items(), key=lambda item: -item[1])[:count]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", choices=("jax", "torch"), required=True)
-    parser.add_argument("--tuning", default="tuned")
-    parser.add_argument("--workload", choices=tuple(WORKLOADS), required=True)
-    parser.add_argument("--precision", choices=PRECISIONS, default="bfloat16")
-    parser.add_argument("--device", choices=[name for name in DEVICES if name != "auto"], default="cuda")
-    parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--batch-norm", default="sync")
-    parser.add_argument("--batch-size", type=int, help="images per step of all devices together")
-    parser.add_argument("--lever", choices=tuple(LEVERS), default="none")
-    parser.add_argument("--kernels", action="store_true", help="profile some steps and print time by kind of kernel")
-    wanted = parser.parse_args()
-
-    LEVERS[wanted.lever]()
-    worker = in_process.opened(
-        wanted.backend,
-        wanted.tuning,
-        wanted.workload,
-        precision=wanted.precision,
-        device=wanted.device,
-        batch_size=wanted.batch_size,
-        devices=wanted.devices,
-        batch_norm=wanted.batch_norm,
-    )
-    warm = worker.warm_up(BLOCK_SECONDS, None)
-    steps, session = warm["steps_per_block"], worker._open_session
-    blocks = sorted(timed(session, steps, perf_counter) / steps for _ in range(BLOCKS))
-    figures = {
-        "contender": f"{wanted.backend}:{wanted.tuning}",
-        "workload": wanted.workload,
-        "lever": wanted.lever,
-        "milliseconds": round(1e3 * median(blocks), 4),
-        "fastest": round(1e3 * blocks[0], 4),
-        "slowest": round(1e3 * blocks[-1], 4),
-        "compile_seconds": round(warm["compile_seconds"], 1),
-        "steady": warm["steady"],
-    }
-    print(json.dumps(figures), flush=True)
-    if wanted.kernels:
-        profiled = max(PROFILED_STEPS, session.steps_per_dispatch)
-        kernels = session.kernels(profiled)
-        first = min((kernel.device for kernel in kernels), default="")
-        print(table([each for each in kernels if each.device == first], profiled, median(blocks)), flush=True)
-
-
-if __name__ == "__main__":
-    main()

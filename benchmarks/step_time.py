@@ -1,10 +1,11 @@
 """Step time of one contender in one process, on one device or several: a screening, no claim.
 
-python -m benchmarks.step_time --backend jax --tuning tuned+sharded --devices 2 [--turn FILE]
+    python -m benchmarks.step_time --backend jax --tuning tuned+sharded --devices 2 [--turn FILE]
+    XLA_FLAGS=--xla_gpu_autotune_level=5 python -m benchmarks.step_time --backend jax --workload unet --kernels
 
-With `--turn`, it holds the lock of FILE with others while it compiles, and alone while it is timed: contenders started
-together compile side by side, and are then timed one after the other. On one GPU their searches for the fastest kernels
-then disturb one another.
+With `--lever`, the contender is changed as benchmarks/levers.py has it. With `--turn`, it holds the lock of FILE with
+others while it compiles, and alone while it is timed: contenders started together compile side by side, and are then
+timed one after the other. On one GPU their searches for the fastest kernels then disturb one another.
 """
 
 import argparse
@@ -16,32 +17,56 @@ from typing import IO, Any
 
 import numpy as np
 
-from benchmarks import in_process
+from benchmarks import in_process, kernel_times
+from benchmarks.levers import LEVERS
 from compare import workloads
+from compare.interface import DEVICES, PRECISIONS
+from compare.worker import Worker
+from compare.workloads import WORKLOADS
 
-_BLOCKS = 11
-_BLOCK_SECONDS = 0.2
+_BLOCKS = 15
+_BLOCK_SECONDS = 0.3
+_PROFILED_STEPS = 10
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("jax", "torch"), required=True)
-    parser.add_argument("--tuning", required=True)
-    parser.add_argument("--workload", default="resnet50")
-    parser.add_argument("--precision", default="bfloat16")
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tuning", default="tuned")
+    parser.add_argument("--workload", choices=tuple(WORKLOADS), default="resnet50")
+    parser.add_argument("--precision", choices=PRECISIONS, default="bfloat16")
+    parser.add_argument("--device", choices=[name for name in DEVICES if name != "auto"], default="cuda")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--batch-size", type=int, help="images per step and device")
     parser.add_argument("--batch-norm", default="sync")
+    parser.add_argument("--lever", choices=tuple(LEVERS), default="none")
+    parser.add_argument("--kernels", action="store_true", help="profile some steps and print time by kind of kernel")
     parser.add_argument("--turn", type=Path)
     asked = parser.parse_args()
+    if asked.lever != "none" and asked.backend == "torch" and asked.devices > 1:
+        parser.error("--lever changes this process alone; torch has one for each device")
+    LEVERS[asked.lever]()
     with asked.turn.open("a") if asked.turn else contextlib.nullcontext() as turn:
         _hold(turn, fcntl.LOCK_SH)
-        print(json.dumps(_timed(asked, turn)), flush=True)
+        worker, size = _opened(asked)
+        first = worker.warm_up(0.1, None)["first_step_seconds"]
+        _hold(turn, fcntl.LOCK_EX)
+        found, seconds = _timed(worker)
+        told = {
+            "loop": f"{asked.backend}:{asked.tuning}",
+            "workload": asked.workload,
+            "precision": asked.precision,
+            "lever": asked.lever,
+            "devices": asked.devices,
+            "batch_norm": asked.batch_norm,
+            "batch_size": size,
+        }
+        print(json.dumps({**told, **found, "first_step_seconds": round(first, 1)}), flush=True)
+        if asked.kernels:
+            print(_kernels(worker, seconds), flush=True)
 
 
-def _timed(asked: argparse.Namespace, turn: IO[str] | None) -> dict[str, Any]:
-    """Return what a step takes, in the words of the plain loops."""
+def _opened(asked: argparse.Namespace) -> tuple[Worker, int]:
     size = asked.devices * (asked.batch_size or workloads.get(asked.workload).batch_size)
     worker = in_process.opened(
         asked.backend,
@@ -53,20 +78,25 @@ def _timed(asked: argparse.Namespace, turn: IO[str] | None) -> dict[str, Any]:
         devices=asked.devices,
         batch_norm=asked.batch_norm,
     )
-    first = worker.warm_up(0.1, None)["first_step_seconds"]
-    _hold(turn, fcntl.LOCK_EX)
-    steps = worker.warm_up(_BLOCK_SECONDS, None)["steps_per_block"]
-    seconds = float(np.median([worker.block(steps) for _ in range(_BLOCKS)])) / steps
-    return {
-        "loop": f"{asked.backend}:{asked.tuning}",
-        "workload": asked.workload,
-        "precision": asked.precision,
-        "devices": asked.devices,
-        "batch_norm": asked.batch_norm,
-        "batch_size": size,
-        "milliseconds": round(1e3 * seconds, 4),
-        "first_step_seconds": round(first, 1),
-    }
+    return worker, size
+
+
+def _timed(worker: Worker) -> tuple[dict[str, Any], float]:
+    """Return what a step takes, in the words of the plain loops, and its seconds."""
+    warm = worker.warm_up(_BLOCK_SECONDS, None)
+    steps = warm["steps_per_block"]
+    blocks = [worker.block(steps) / steps for _ in range(_BLOCKS)]
+    seconds = float(np.median(blocks))
+    figures = {"milliseconds": seconds, "fastest": min(blocks), "slowest": max(blocks)}
+    return {name: round(1e3 * value, 4) for name, value in figures.items()} | {"steady": warm["steady"]}, seconds
+
+
+def _kernels(worker: Worker, seconds: float) -> str:
+    session = worker._open_session
+    steps = max(_PROFILED_STEPS, session.steps_per_dispatch)
+    kernels = session.kernels(steps)
+    first = min((kernel.device for kernel in kernels), default="")
+    return kernel_times.table([each for each in kernels if each.device == first], steps, seconds)
 
 
 def _hold(turn: IO[str] | None, how: int) -> None:

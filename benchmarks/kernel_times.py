@@ -1,0 +1,41 @@
+"""Where the time of a step goes, by kind of kernel and by kernel, from a framework's profiler."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from compare.interface import Kernel
+
+KINDS: Mapping[str, str] = {
+    "convolution forward": r"fprop|convolve_sgemm|winograd",
+    "convolution data gradient": r"dgrad",
+    "convolution weight gradient": r"wgrad",
+    "matrix product": r"gemm|nvjet|cutlass|matmul|triton_mm|_dot_",
+    "communication": r"nccl|all_?reduce|all_?gather|reduce_?scatter",
+    # TorchInductor names a kernel by all that is fused in it, casts and paddings too.
+    "layout and copies": r"^(?!triton_(poi|red|per)).*(memcpy|memset|nchwtonhwc|nhwctonchw|transpose|copy|pad)",
+    "optimizer": r"multi_tensor|adam|sgd",
+    "batch norm and elementwise": r"triton|fusion|reduce|elementwise|norm|pool|vectorized|select|add|convert",
+}
+
+
+def kind(kernel: str) -> str:
+    return next((name for name, pattern in KINDS.items() if re.search(pattern, kernel.lower())), "other")
+
+
+def table(kernels: Iterable[Kernel], steps: int, step_seconds: float) -> str:
+    """Return the time of one device's kernels; two that run at once count both."""
+    by_kind: defaultdict[str, float] = defaultdict(float)
+    by_name: defaultdict[str, float] = defaultdict(float)
+    for kernel in kernels:
+        seconds = (kernel.end - kernel.begin) / steps
+        by_kind[kind(kernel.name)] += seconds
+        by_name[kernel.name] += seconds
+    by_kind["no kernel runs"] = max(0.0, step_seconds - sum(by_kind.values()))
+    lines = [f"  {1e3 * seconds:9.4f} ms  {name}" for name, seconds in longest(by_kind)]
+    lines += [f"    {1e3 * seconds:9.4f} ms  {kind(name)[:20]:20}  {name[:140]}" for name, seconds in longest(by_name)]
+    return "\n".join(lines)
+
+
+def longest(seconds: Mapping[str, float], count: int = 25) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda item: -item[1])[:count]
