@@ -51,35 +51,52 @@ class Kernel(NamedTuple):
     milliseconds: float
 
 
-def compiled(workload: str, precision: str, batch_size: int | None, steps: int) -> str:
-    """Return the text of the program that takes so many steps."""
+def compiled(asked: argparse.Namespace) -> str:
+    """Return the text of the program that takes so many steps, by `pmap` where it is over several devices."""
+    count = asked.devices
     os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count} {os.environ.get('XLA_FLAGS', '')}"
     import jax
     import jax.numpy as jnp
     from jax.experimental import topologies
 
     from jaxbackend import tuning
+    from jaxbackend.parallel import Mapped
     from jaxbackend.session import JaxSession
 
     _register_compiler()
-    described = topologies.get_topology_desc("", "cuda", target_config=H200, topology="1x1x1")
-    here = jax.sharding.SingleDeviceSharding(described.devices[0])
-    chosen, knobs = workloads.get(workload), tunings.resolve("jax", "compiled", "cpu", workload)
-    size = batch_size or chosen.batch_size
-    session = JaxSession(RunSpec(workload, precision, "cpu", size, 0, knobs, 1, ""))
+    described = topologies.get_topology_desc("", "cuda", target_config=H200, topology=f"1x1x{count}")
+    tuned = "compiled" if count == 1 else "compiled+pmap"
+    chosen, knobs = workloads.get(asked.workload), tunings.resolve("jax", tuned, "cpu", asked.workload)
+    size = asked.batch_size or chosen.batch_size
+    whole = size * count
+    spec = RunSpec(
+        asked.workload, asked.precision, "cpu", whole, 0, knobs, 1, "", devices=count, batch_norm=asked.batch_norm
+    )
+    session = JaxSession(spec)
     labels = (size, *chosen.model.image[:2]) if chosen.data == "shapes" else (size,)
-    pool = () if steps == 1 else (8,)
-    step = session._step
-    program = tuning.several(step._train, {**knobs, "steps-per-dispatch": steps}) or step._train
+    pool = () if asked.steps_per_dispatch == 1 else (8,)
+    parts = () if count == 1 else (count,)
+    knobs |= {"steps-per-dispatch": asked.steps_per_dispatch}
+    several = tuning.several(session._step._train, knobs)
+    step = several or session._step._train
+    own = parts if asked.batch_norm == "local" else ()
+    shaped = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), session._state)
+    each = jax.tree.map(lambda array: jax.ShapeDtypeStruct((*own, *array.shape), array.dtype), shaped.buffers)
     arguments: list[Any] = [
-        jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), session._state),
-        jax.ShapeDtypeStruct((*pool, size, *chosen.model.image), session._policy.parameter_dtype),
-        jax.ShapeDtypeStruct((*pool, *labels), jnp.int32),
+        shaped._replace(buffers=each),
+        jax.ShapeDtypeStruct((*pool, *parts, size, *chosen.model.image), session._policy.parameter_dtype),
+        jax.ShapeDtypeStruct((*pool, *parts, *labels), jnp.int32),
     ]
     arguments += [jax.ShapeDtypeStruct((), jnp.int32)] if pool else []
     with session._policy.scope():
-        lowered = jax.jit(program, in_shardings=here, out_shardings=here, donate_argnums=(0,)).lower(*arguments)
-        return str(lowered.compile().as_text())
+        if count == 1:
+            here = jax.sharding.SingleDeviceSharding(described.devices[0])
+            program: Any = jax.jit(step, in_shardings=here, out_shardings=here, donate_argnums=(0,))
+        else:
+            way = Mapped(list(described.devices), asked.batch_norm)
+            program = way.program(step, knobs, several=several is not None)
+        return str(program.lower(*arguments).compile().as_text())
 
 
 def _register_compiler() -> None:
@@ -144,10 +161,12 @@ def main() -> None:
     parser.add_argument(
         "--lever", choices=[name for name in levers.LEVERS if not name.startswith("torch")], default="none"
     )
+    parser.add_argument("--devices", type=int, default=1, help="the program of one of so many, by pmap")
+    parser.add_argument("--batch-norm", choices=("sync", "local"), default="sync", help="over the devices")
     parser.add_argument("--kernels", type=int, default=0, help="print so many of those that move most")
     asked = parser.parse_args()
     levers.LEVERS[asked.lever]()
-    program = compiled(asked.workload, asked.precision, asked.batch_size, asked.steps_per_dispatch)
+    program = compiled(asked)
     print("\n".join(table(list(kernels(program)), asked.kernels)))
 
 

@@ -1,7 +1,6 @@
 """How a batch is split over devices and a step becomes one program for all of them: the knob `parallel`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +14,8 @@ from compare.machines.crew import Place
 from jaxbackend import tuning
 
 AXIS = "devices"
+_BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's default
+_OF_A_KERNEL = 4  # the axes of a convolution's
 
 
 class One:
@@ -242,8 +243,36 @@ def join(place: Place, name: str, port: int) -> None:
 
 
 def mean(tree: Any, axis: str | None) -> Any:
-    """Return the mean of every array over the devices of a mapped step."""
-    return tree if axis is None else jax.tree.map(partial(jax.lax.pmean, axis_name=axis), tree)
+    """Return the mean of every array over the devices of a mapped step, many arrays reduced as one.
+
+    XLA joins small reductions, too, but when it has fused already: putting arrays into one, and taking them out again,
+    are kernels of their own then, two for each array.
+    """
+    if axis is None:
+        return tree
+    arrays, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [each for bucket in _buckets(arrays) for each in _joint_mean(bucket, axis)])
+
+
+def _buckets(arrays: Sequence[jax.Array]) -> Iterator[list[jax.Array]]:
+    """Yield the arrays in order, so many at a time as make a bucket, all of one dtype."""
+    bucket = list[jax.Array]()
+    for array in arrays:
+        if bucket and (array.dtype != bucket[0].dtype or sum(each.nbytes for each in bucket) >= _BUCKET_BYTES):
+            yield bucket
+            bucket = []
+        bucket.append(array)
+    yield bucket
+
+
+def _joint_mean(arrays: Sequence[jax.Array], axis: str) -> Iterator[jax.Array]:
+    # A convolution's kernel [height, width, inputs, outputs] lies in memory with its outputs first, as cuDNN has it.
+    turned = [jnp.moveaxis(array, -1, 0) if array.ndim == _OF_A_KERNEL else array for array in arrays]
+    joint = jax.lax.pmean(jnp.concatenate([array.ravel() for array in turned]), axis)
+    ends = np.cumsum([array.size for array in turned])
+    for array, part in zip(turned, jnp.split(joint, ends[:-1]), strict=True):
+        found = part.reshape(array.shape)
+        yield jnp.moveaxis(found, 0, -1) if found.ndim == _OF_A_KERNEL else found
 
 
 def moments(mean: jax.Array, var: jax.Array, axis: str | None) -> tuple[jax.Array, jax.Array]:
