@@ -146,6 +146,7 @@ all_stems() { # images of three channels as of more
             lever "$backend" "$workload" tuned none
             for channels in 4 8; do lever "$backend" "$workload" tuned "$backend-stem-of-$channels"; done
         done
+        lever jax "$workload" tuned jax-joint-sums
     done
 }
 
