@@ -60,7 +60,7 @@ def padded_stem_torch(channels: int) -> None:
         x, weight = input, self.weight
         if x.shape[1] == 3:
             x, weight = (functional.pad(each, (0, 0, 0, 0, 0, channels - 3)) for each in (x, weight))
-        return functional.conv2d(x, weight, self.bias, self.stride, self.padding, 1, self.groups)
+        return self._conv_forward(x, weight, self.bias)
 
     layers.Conv.forward = forward
 

@@ -207,7 +207,7 @@ def test_settings_are_read_back(backend: str, tuning: str, expected: dict):
 OPTIONS = ("pointwise-matmul", "concurrent-kernels", "max-autotune")
 
 
-@pytest.mark.parametrize("asked", [*OPTIONS, None])  # the last puts them back
+@pytest.mark.parametrize("asked", [*OPTIONS, None])
 def test_options_of_torch_s_compiler_are_set_and_read_back(asked: str | None):
     knobs = {**twins.spec("torch").knobs, **{name: name == asked for name in OPTIONS}}
     session = twins.trained(twins.session("torch", knobs=knobs), twins.batches("digits-cnn", 1), 1)
