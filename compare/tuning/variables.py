@@ -20,6 +20,7 @@ def child_environment(
 ) -> dict[str, str]:
     """Return the variables to add for one child process, merged with what the user has set.
 
+    GPUs are numbered as NVML does, which watches them, so that on a machine of unlike GPUs both mean the same one.
     No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
     (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
     the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU, JAX sees as many `devices` as asked,
@@ -29,6 +30,8 @@ def child_environment(
     """
     added: dict[str, str] = {}
     flags: list[str] = []
+    if device == "cuda":
+        added["CUDA_DEVICE_ORDER"] = inherited.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if backend == "torch" and deterministic:
         added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch.use_deterministic_algorithms asks for it
     if backend == "torch" and knobs.get("graph-capture") and knobs.get("parallel") == "ddp":

@@ -94,6 +94,15 @@ def test_a_step_of_several_gpus_is_captured_as_one_of_a_gpu(backend: str, way: s
     assert asked == one | {"parallel": way}
 
 
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_gpus_are_numbered_as_they_are_watched(backend: str) -> None:
+    name = "CUDA_DEVICE_ORDER"
+    assert variables.child_environment(backend, {}, "cuda", False, {})[name] == "PCI_BUS_ID"
+    own = {name: "FASTEST_FIRST"}
+    assert variables.child_environment(backend, {}, "cuda", False, own)[name] == own[name]
+    assert name not in variables.child_environment(backend, {}, "cpu", False, {})
+
+
 def test_captured_reductions_are_not_watched() -> None:
     one, several = (tunings.resolve("torch", f"tuned{way}", "cuda", "resnet50") for way in ("", "+ddp"))
     lenient = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
