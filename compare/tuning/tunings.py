@@ -64,8 +64,8 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
         for backend, workload, steps, switches, evidence in (
             ("jax", "resnet50", 8, ["concurrent-kernels"], "levers-flags.txt"),
             ("torch", "resnet50", 8, ["pointwise-matmul"], "resnet50-bfloat16/result.json"),
-            ("jax", "cifar-cnn", 24, ["concurrent-kernels"], "levers-cifar.txt"),
-            ("torch", "cifar-cnn", 24, ["concurrent-kernels"], "levers-cifar.txt"),
+            ("jax", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16/result.json"),
+            ("torch", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16/result.json"),
             ("jax", "convnext-tiny", 8, ["concurrent-kernels"], "levers-flags.txt"),
             ("torch", "convnext-tiny", 8, [], "screen-convnext-tiny-bfloat16.txt"),
             ("jax", "mobilenet-v2", 8, [], "screen-mobilenet-v2-bfloat16.txt"),
