@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.agreement import settings
-from compare.certificates import certification, evidence, trajectories
+from compare.certificates import certification, evidence, trajectories, updates
 from compare.certificates.certification import certify
 from compare.certificates.evidence import Evidence
 from compare.data import store
@@ -26,7 +26,6 @@ from compare.rounds import BLOCK_SECONDS, time_rounds
 from compare.workloads import PAIR
 
 _MEMORY_STEPS = 3
-_UPDATE_STEPS = 3
 
 
 def run(plan: Plan, progress: Progress) -> Outcomes:
@@ -36,14 +35,14 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
         launcher = Launcher(plan, Path(scratch))
         store.save(plan.dataset, launcher.dataset)
         _prepare(launcher, outcomes, progress)
-        steps = max(_UPDATE_STEPS, *(_steps_per_dispatch(launcher, each) for each in outcomes.contenders))
+        steps = updates.steps(launcher, outcomes.contenders)
         for index, outcome in enumerate(outcomes.contenders):
             progress(f"train {outcome.contender.name}", index, len(outcomes.contenders))
             _train(launcher, outcome, steps)
         if plan.agreement:
             certify(launcher, outcomes, (evidence.native(launcher.plan),), progress)
             certification.certify_settings(outcomes)
-            certification.certify_updates(outcomes, plan.precision, steps)
+            updates.judge(outcomes)
         for index, outcome in enumerate(outcomes.alive):
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
             _measure_memory(launcher, outcome)
@@ -118,10 +117,6 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     progress("timed rounds", len(outcomes.rounds), plan.rounds)
 
 
-def _steps_per_dispatch(launcher: Launcher, outcome: Outcome) -> int:
-    return launcher.spec(outcome)["knobs"].get("steps-per-dispatch", 1)
-
-
 def _train(launcher: Launcher, outcome: Outcome, steps: int) -> None:
     plan = launcher.plan
     with launcher.child(outcome, purpose="training") as child:
@@ -131,11 +126,9 @@ def _train(launcher: Launcher, outcome: Outcome, steps: int) -> None:
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
         outcome.settings = child.call("settings", plan.deadlines["open"])
         outcome.unproven = settings.ineffective(spec["knobs"], outcome.settings)
-        if plan.agreement:
-            path = launcher.scratch / f"update-{outcome.contender.name}.safetensors"
-            child.call("update", plan.deadlines["train"], steps=steps, path=str(path))
-            outcome.update = path
         outcome.training = child.call("train", plan.deadlines["train"])
+        if plan.agreement:
+            updates.take(launcher, outcome, child, steps)
 
 
 def _measure_memory(launcher: Launcher, outcome: Outcome) -> None:

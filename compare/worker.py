@@ -152,9 +152,10 @@ class Worker:
         """Train for the spec's epochs, from weights moved as by `losses`; return losses by epoch and accuracies."""
         return training.train(self._open_session, self._spec, self._train, self._test, roundoff, generation)
 
-    def update(self, steps: int, path: str) -> None:
+    def update(self, steps: int, path: str, roundoff: float = 0.0, generation: int = 0) -> None:
         """Write what `steps` steps change of each parameter to a safetensors file (`training.update`)."""
-        records.save(training.update(self._open_session, self._spec, self._train, steps), Path(path))
+        made = training.update(self._open_session, self._spec, self._train, steps, roundoff, generation)
+        records.save(made, Path(path))
 
     def losses(self, roundoff: float, generation: int) -> list[float | None]:
         """Train from weights moved by a relative `roundoff`, if at all, and return the loss of every step."""

@@ -107,6 +107,10 @@ class OptimizerSpec:
         if self.decoupled and self.name != "adam":
             raise ValueError(f"decoupled weight decay is defined for adam, not for {self.name}")
 
+    def slowed(self, part: float) -> "OptimizerSpec":
+        """Return the rule at that part of its learning rate if its steps grow with the gradient (SGD); else itself."""
+        return replace(self, learning_rate=part * self.learning_rate) if self.name == "sgd" else self
+
 
 @dataclass(frozen=True)
 class Workload:

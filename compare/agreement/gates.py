@@ -4,7 +4,7 @@ An error is |a - b| / |b| in the Euclidean norm over one tensor, b being the bas
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,7 @@ from compare.interface import Array, Arrays
 SEMANTIC_LIMIT = 1e-10
 SCALING_LIMIT = 1e6
 PRECISION_LIMIT = 10.0
-UPDATE_LIMIT = 10.0
-ALL_PARAMETERS = "all parameters"
+UPDATE_LIMIT, UPDATE_NOISE = 2.0, 1.25
 LIMITS = {"semantic": SEMANTIC_LIMIT, "scaling": SCALING_LIMIT, "precision": PRECISION_LIMIT}
 
 ROUNDOFF64, ROUNDOFF32 = 2.0**-53, 2.0**-24
@@ -31,6 +30,14 @@ class Gate:
     limit: float
     passed: bool
     worst_tensor: str | None
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What a few steps change of a side's parameters: from the initial weights, and from such that one ulp `moved`."""
+
+    own: Arrays
+    moved: Arrays
 
 
 class Incomparable(Exception):
@@ -203,20 +210,27 @@ def determinism(once: Arrays, again: Arrays) -> Gate:
     return Gate("determinism", float(len(unequal)), 0.0, not unequal, unequal[0] if unequal else None)
 
 
-def update(baseline: Arrays, contender: Arrays, judged: Collection[str]) -> Gate:
-    """At the batch that is timed, a contender's update is no other: along the baseline's, a tenth to ten times of it.
+def update(baseline: Updates, contender: Updates) -> Gate:
+    """At the batch that is timed, both sides' updates are one: of one size and direction, within a factor of two.
 
-    The figure of a tensor is p or 1 / p, where p is <a, b> / <b, b>, the part of the baseline's change b that the
-    contender's change a makes. Asked are each of the `judged` tensors and all parameters together. That is coarse,
-    because rounding errors have grown over the steps of a dispatch; it finds what is wrong at that size alone.
+    The figure of two changes a and b of a parameter is max(|a|^2, |b|^2) / <a, b>: 1 where they are equal, infinite
+    where they have nothing in common. Asked is every parameter of which moving the initial weights by one ulp makes no
+    other update on one side at least: what is more is rounding. A gate that can ask nothing fails.
     """
-    names = [name for name in baseline if name in judged and (baseline[name].any() or contender[name].any())]
-    sums = {name: (_product(contender[name], each), _product(each, each)) for name, each in baseline.items()}
-    parts = {name: sums[name] for name in names}
-    parts[ALL_PARAMETERS] = sum(a for a, _ in sums.values()), sum(b for _, b in sums.values())
-    factors = {name: max(a / b, b / a) if a > 0 and b > 0 else math.inf for name, (a, b) in parts.items()}
-    worst = max(factors, key=lambda name: factors[name])
-    return Gate("update", _json(factors[worst]), UPDATE_LIMIT, factors[worst] <= UPDATE_LIMIT, worst)
+    apart = _apart(baseline.own, contender.own)
+    noise = [_apart(side.own, side.moved) for side in (baseline, contender)]
+    asked = [name for name in apart if min(each[name] for each in noise) <= UPDATE_NOISE]
+    if not asked:
+        return Gate("update", None, UPDATE_LIMIT, False, None)
+    worst = max(asked, key=lambda name: apart[name])
+    return Gate("update", _json(apart[worst]), UPDATE_LIMIT, apart[worst] <= UPDATE_LIMIT, worst)
+
+
+def _apart(one: Arrays, other: Arrays) -> dict[str, float]:
+    """Return the figure of every parameter of two updates; infinite where neither moves it."""
+    shared = {name: _product(a, other[name]) for name, a in one.items()}
+    most = {name: max(_product(a, a), _product(other[name], other[name])) for name, a in one.items()}
+    return {name: most[name] / part if part > 0 else math.inf for name, part in shared.items()}
 
 
 def _product(a: Array, b: Array) -> float:

@@ -35,6 +35,12 @@ ROUNDOFF: Mapping[str, float] = {
 ULP64 = 2.0**-52
 """The least relative perturbation that moves every float64 number."""
 
+
+def ulp(precision: str) -> float:
+    """Return the least relative perturbation that moves every number of a precision: two units of roundoff."""
+    return 2 * ROUNDOFF[precision] if precision in ROUNDOFF else ULP64
+
+
 # Precisions that products are stored in.
 _STORED = ("bfloat16", "float16")
 # A side whose median error is this much smaller than the other's computes in a higher precision than was asked for.

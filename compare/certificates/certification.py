@@ -10,10 +10,9 @@ from threading import Lock
 from typing import Any
 
 from compare import environment
-from compare.agreement import allowances, certificate, gates, settings, shapes
+from compare.agreement import allowances, certificate, settings, shapes
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
-from compare.certificates import records
 from compare.certificates.evidence import Case, Evidence
 from compare.certificates.recording import Floor, Perturbation
 from compare.certificates.records import Record
@@ -30,8 +29,6 @@ MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 4}
 _CORES_OF_A_CASE = 5
 # All records of a case take as much as two of its largest, that in float64.
 _RECORDS_OF_A_CASE = 2
-# Of updates: the error on the small batch up to which a parameter is asked by itself, and the steps up to which any is.
-_STEADY, _FEW_STEPS = 0.2, 8
 _NUMBERS = itertools.count()
 
 
@@ -174,30 +171,6 @@ def certify_settings(outcomes: Outcomes) -> None:
             sides = baseline.settings, outcome.settings
             gate, mismatch, note = settings.gate(*sides), settings.unequal(*sides), settings.remark(*sides)
             outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)
-
-
-def certify_updates(outcomes: Outcomes, precision: str, steps: int) -> None:
-    """Add to every certificate whether both sides' updates of so many steps are alike at the batch that is timed.
-
-    Asked one by one are the parameters whose change rounding moved little on the certificate's own batch. After many
-    steps none are, for rounding errors grow from step to step, nor in float16, where one side may lose small gradients
-    that the other keeps, nor in float64, where it is not known which parameters rounding alone moves.
-    """
-    baseline = outcomes.contenders[0]
-    for outcome in outcomes.alive:
-        made = outcomes.certificates.get(outcome.contender.name)
-        if made is None or baseline.update is None or outcome.update is None:
-            continue
-        steady = {
-            each.name.removeprefix("delta/")
-            for each in made.evidence
-            if each.name.startswith("delta/") and each.baseline_error is not None and each.contender_error is not None
-            if max(each.baseline_error, each.contender_error) < _STEADY
-        }
-        sides = records.load(baseline.update), records.load(outcome.update)
-        gate = gates.update(*sides, steady if precision != "float16" and steps <= _FEW_STEPS else ())
-        said = f"the update at the batch that is timed is another: {gate.worst_tensor}"
-        outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=None if gate.passed else said)
 
 
 def _judged(

@@ -143,11 +143,8 @@ def _begin(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arrays
 def _at_its_rate(spec: RunSpec) -> RunSpec:
     """Return the spec with the learning rate that its batch size asks for, if the update grows with the rate (SGD)."""
     workload = descriptions.of(spec)
-    rule, part = workload.optimizer, spec.batch_size / workload.batch_size
-    if rule.name != "sgd" or part >= 1:
-        return spec
-    slower = replace(workload, optimizer=replace(rule, learning_rate=part * rule.learning_rate))
-    return replace(spec, described=descriptions.to_json(slower))
+    slower = workload.optimizer.slowed(min(1.0, spec.batch_size / workload.batch_size))
+    return replace(spec, described=descriptions.to_json(replace(workload, optimizer=slower)))
 
 
 def _within(spec: RunSpec, steps: int) -> RunSpec:

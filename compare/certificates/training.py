@@ -31,9 +31,9 @@ def train(
     }
 
 
-def update(session: Session, spec: RunSpec, train: Batch, steps: int) -> Arrays:
-    """Return what so many steps from the initial weights change of each parameter, dispatched as they are timed."""
-    session.assign(initial(session, spec))
+def update(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, generation: int) -> Arrays:
+    """Return what so many steps change of each parameter, dispatched as they are timed, from weights as of `losses`."""
+    session.assign(_moved(session, spec, roundoff, generation))
     before = session.export().parameters
     session.feed(epoch(spec, train, 0))
     session.run(steps)

@@ -125,7 +125,7 @@ def _trained(
 
 def _moved(plan: Plan, twin: int) -> dict[str, Any]:
     """Return the arguments of a run from weights that one ulp of the precision has moved; twin 0 is not moved."""
-    return {"roundoff": 2 * referee.ROUNDOFF.get(plan.precision, 2.0**-53), "generation": twin}
+    return {"roundoff": referee.ulp(plan.precision), "generation": twin}
 
 
 def _keep_accuracy(kept: dict[int, float], seed: int, found: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ MEANINGS = {
     "semantic": "float64: largest error between the sides",
     "scaling": "float32 error / float64 error, least",
     "precision": "own error against float64 / noise floor",
-    "update": "part of the baseline's update at the timed batch, as a factor",
+    "update": "updates at the timed batch: how far apart, as a factor",
     "settings": "effective settings that differ and decide the mathematics",
     "determinism": "tensors that differ when run twice",
     "trajectory": "distance between losses / one-ulp envelope",

@@ -1,6 +1,8 @@
 """Whole training runs of narrow models on a CPU: both backends learn, and learn the same."""
 
 from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,11 @@ import pytest
 import jaxbackend.session
 import torchbackend.session
 from compare import data, workloads
-from compare.certificates import training
+from compare.agreement import gates
+from compare.agreement.gates import Updates
+from compare.certificates import records, training
+from compare.data import store
+from compare.worker import Worker
 from tests.parity import twins
 
 EPOCHS, BATCH, SIZE, CLASSES = 5, 16, 17, 5
@@ -44,3 +50,25 @@ def test_every_step_of_a_long_epoch_has_its_loss(backend: str, monkeypatch: pyte
     for module in (training, jaxbackend.session, torchbackend.session):
         monkeypatch.setattr(module, "KEPT_LOSSES", 4)
     assert training.losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0) == whole
+
+
+@pytest.mark.parametrize(("shrunk", "passed"), [(1.0, True), (0.4, False)])
+def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, passed: bool, tmp_path: Path):
+    path = tmp_path / "dataset"
+    store.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), path)
+    found: list[Updates] = []
+    for backend in twins.BOTH:
+        spec = replace(
+            twins.spec(backend, batch_size=128, seed=0), image_size=None, precision="float32", data=str(path)
+        )
+        worker = Worker(twins.BACKENDS[backend], perf_counter)
+        worker.open(spec.to_json())
+        for generation, name in enumerate(("own", "moved")):
+            worker.update(3, str(tmp_path / name), roundoff=2.0**-23, generation=generation)
+        own, moved = (records.load(tmp_path / name) for name in ("own", "moved"))
+        beside = gates.relative_error(moved["dense.kernel"], own["dense.kernel"])
+        assert 1e-9 < beside < 1e-4
+        found.append(Updates({name: shrunk ** len(found) * each for name, each in own.items()}, moved))
+    gate = gates.update(*found)
+    assert gate.passed is passed
+    assert gate.value == pytest.approx(1 / shrunk, rel=1e-3)

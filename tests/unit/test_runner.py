@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from compare import rounds
-from compare.agreement.certificate import Certificate, Evidence
-from compare.certificates import certification, records
 from compare.measure import repeated
-from compare.processes.launcher import Outcome, Outcomes
-from compare.tuning import contenders
 from tests.unit.stage import Result, Stage, exit_code
 
 
@@ -184,21 +179,6 @@ def test_what_is_wrong_at_the_timed_batch_alone_is_found(stage: Stage) -> None:
     assert (gates["update"]["passed"], gates["update"]["value"]) == (False, None)
     assert result["agreement"]["first_mismatch"].startswith("the update at the batch that is timed is another: ")
     assert result["comparisons"][0]["verdict"] == "INVALID"
-
-
-@pytest.mark.parametrize(("error", "passed"), [(0.01, False), (0.5, True), (None, True)])
-def test_a_parameter_that_rounding_alone_may_move_is_not_asked_by_itself(
-    tmp_path: Path, error: float | None, passed: bool
-) -> None:
-    outcomes = Outcomes([Outcome(contender) for contender in contenders.parse(["torch", "jax"])])
-    for outcome, noise in zip(outcomes.contenders, (1e-9, -1e-9), strict=True):
-        outcome.update = tmp_path / outcome.contender.name
-        records.save({"kernel": np.ones(9), "bias": np.full(9, noise)}, outcome.update)
-    found = Evidence("delta/bias", 0.0, 0.0, math.inf, baseline_error=error, contender_error=error)
-    outcomes.certificates[outcomes.contenders[1].contender.name] = Certificate((), None, (found,))
-    certification.certify_updates(outcomes, "float32", 3)
-    (made,) = outcomes.certificates.values()
-    assert made.passed is passed
 
 
 def test_a_round_without_its_proof_is_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

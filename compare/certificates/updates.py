@@ -1,0 +1,59 @@
+"""What steps change at the batch that is timed, for the gate `update`: the certificate's own batch is a small one.
+
+They are taken at a small part of SGD's learning rate. At the whole one deep models, thrown far by their first steps,
+are chaos after a dispatch: two runs of resnet50 an ulp apart had nothing in common. At a much smaller one, float32
+would no longer hold what is added to the weights.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from compare import descriptions
+from compare.agreement import gates, referee
+from compare.agreement.gates import Updates
+from compare.certificates import records
+from compare.processes.child import Child
+from compare.processes.launcher import Launcher, Outcome, Outcomes
+
+_PART_OF_THE_RATE = 1 / 4096
+_LEAST_STEPS = 3
+_LOSS_SCALE = 2.0**11
+"""float16's first one: at the default's 2**16 gradients may overflow in every step."""
+
+
+def steps(launcher: Launcher, outcomes: Sequence[Outcome]) -> int:
+    """Return the steps that are taken: as many as every contender dispatches at once, and a few at least."""
+    dispatches = (launcher.spec(outcome)["knobs"].get("steps-per-dispatch", 1) for outcome in outcomes)
+    return max(_LEAST_STEPS, *dispatches)
+
+
+def take(launcher: Launcher, outcome: Outcome, child: Child, count: int) -> None:
+    """Have a contender's child take `count` steps, from the initial weights and from such that one ulp has moved."""
+    plan = launcher.plan
+    slower = replace(plan.workload, optimizer=plan.workload.optimizer.slowed(_PART_OF_THE_RATE))
+    scale = {"loss_scale": _LOSS_SCALE} if plan.precision == "float16" else {}
+    spec = launcher.spec(outcome, described=descriptions.to_json(slower), **scale)
+    child.call("open", plan.deadlines["open"], spec=spec)
+    folder = launcher.scratch / f"update-{outcome.contender.name}"
+    for generation, name in enumerate(("own", "moved")):
+        moved = {"roundoff": referee.ulp(plan.precision), "generation": generation}
+        child.call("update", plan.deadlines["train"], steps=count, path=str(folder / name), **moved)
+    outcome.update = folder
+
+
+def judge(outcomes: Outcomes) -> None:
+    """Add the gate to the certificate of every contender that got there."""
+    baseline = outcomes.contenders[0]
+    for outcome in outcomes.alive:
+        made = outcomes.certificates.get(outcome.contender.name)
+        if made is None or baseline.update is None or outcome.update is None:
+            continue
+        sides = (
+            Updates(records.load(folder / "own"), records.load(folder / "moved"))
+            for folder in (baseline.update, outcome.update)
+        )
+        gate = gates.update(*sides)
+        said = f"the update at the batch that is timed is another: {gate.worst_tensor}"
+        if gate.value is None and gate.worst_tensor is None:
+            said = "the update at the batch that is timed is nothing but rounding in every parameter"
+        outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=None if gate.passed else said)
