@@ -10,8 +10,8 @@ from compare import descriptions, environment, results, verdicts
 from compare.agreement.certificate import Certificate
 from compare.data import store
 from compare.interface import Array
+from compare.outcomes import Outcome, Outcomes
 from compare.plan import Plan
-from compare.processes.launcher import Outcome, Outcomes
 
 
 def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, Any]:

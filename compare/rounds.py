@@ -6,9 +6,10 @@ from functools import partial
 from compare.measure import load, repeated
 from compare.measure.order import in_turn, palindromic
 from compare.measure.voiding import Round, Window
+from compare.outcomes import Outcome, Outcomes, attempt
 from compare.plan import Plan
 from compare.processes.child import Child
-from compare.processes.launcher import Launcher, Outcome, Outcomes, Progress, attempt
+from compare.processes.launcher import Launcher, Progress
 from compare.verdicts import LEAST_ROUNDS
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}

@@ -16,12 +16,13 @@ from compare.certificates.evidence import Evidence
 from compare.data import store
 from compare.fitting import smaller
 from compare.measure import energy, exposure, telemetry, voiding
+from compare.outcomes import Outcome, Outcomes
 from compare.pairing import pairs
 from compare.pairing.found import Pairing
 from compare.plan import Plan
 from compare.processes import jobs
 from compare.processes.child import Child
-from compare.processes.launcher import Launcher, Outcome, Outcomes, Progress
+from compare.processes.launcher import Launcher, Progress
 from compare.rounds import BLOCK_SECONDS, time_rounds
 from compare.workloads import PAIR
 

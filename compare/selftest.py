@@ -13,8 +13,9 @@ from compare.measure.nvml import SLOWDOWNS, Device
 from compare.measure.simulation import Machine
 from compare.measure.telemetry import Sample, Telemetry
 from compare.measure.voiding import Round
+from compare.outcomes import Outcome
 from compare.processes.child import Child
-from compare.processes.launcher import Launcher, Outcome, Progress
+from compare.processes.launcher import Launcher, Progress
 from compare.rounds import BLOCK_SECONDS
 
 TRIALS = 2000

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import descriptions, weights
+from compare import descriptions, tensors, weights
 from compare.certificates import heap, recording, records, training
 from compare.certificates.recording import Perturbation
 from compare.data import store
@@ -155,7 +155,7 @@ class Worker:
     def update(self, steps: int, path: str, roundoff: float = 0.0, generation: int = 0) -> None:
         """Write what `steps` steps change of each parameter to a safetensors file (`training.update`)."""
         made = training.update(self._open_session, self._spec, self._train, steps, roundoff, generation)
-        records.save(made, Path(path))
+        tensors.save(made, Path(path))
 
     def losses(self, roundoff: float, generation: int) -> list[float | None]:
         """Train from weights moved by a relative `roundoff`, if at all, and return the loss of every step."""
@@ -169,7 +169,7 @@ class Worker:
         """
 
         def keep(part: str, arrays: Arrays) -> None:
-            records.save(arrays, Path(path, part))
+            tensors.save(arrays, Path(path, part))
 
         try:
             with heap.kept():
@@ -200,11 +200,11 @@ class Worker:
     def own_weights(self, spec: dict[str, Any], path: str) -> None:
         """Write the weights that a user's factory gave its model to a safetensors file, under neutral names."""
         state = self._backend.open(replace(RunSpec(**spec), weights=OWN_WEIGHTS)).export()
-        records.save({**state.parameters, **state.buffers}, Path(path))
+        tensors.save({**state.parameters, **state.buffers}, Path(path))
 
     def alone(self, spec: dict[str, Any], inputs: dict[str, list[int]], path: str) -> None:
         """Write what each layer makes of random inputs of the given shape (`compare.certificates.recording.alone`)."""
-        records.save(recording.alone(self._backend, RunSpec(**spec), inputs), Path(path))
+        tensors.save(recording.alone(self._backend, RunSpec(**spec), inputs), Path(path))
 
     def memory(self, steps: int) -> dict[str, Any]:
         """Train a few steps and return the framework's own memory figures and this process's peak resident bytes."""

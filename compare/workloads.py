@@ -33,7 +33,7 @@ class ModelSpec:
 
     Of the family `pair`, a user's own models, `arguments` are: `jax` and `torch`, the references of their factories;
     `arguments`, by backend, what these are called with; `names`, by backend, `compare.pairing.names.Names` as JSON,
-    once they are known; `allow`, the differences that are accepted (`compare.agreement.allowances`).
+    once they are known; `allow`, the differences that are accepted (`compare.pairing.allowances`).
 
     `image` is (height, width, channels) of one input, `classes` the number of outputs.
     """

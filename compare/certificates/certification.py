@@ -10,16 +10,18 @@ from threading import Lock
 from typing import Any
 
 from compare import environment
-from compare.agreement import allowances, certificate, settings, shapes
-from compare.agreement.allowances import RUNNING_VARIANCE
+from compare.agreement import certificate, settings, shapes
 from compare.agreement.certificate import Certificate
 from compare.certificates.evidence import Case, Evidence
 from compare.certificates.recording import Floor, Perturbation
 from compare.certificates.records import Record
 from compare.interface import Arrays
+from compare.outcomes import Outcome, Outcomes
+from compare.pairing import allowances
+from compare.pairing.allowances import RUNNING_VARIANCE
 from compare.processes import jobs
 from compare.processes.jobs import Command, Job, Queue
-from compare.processes.launcher import Launcher, Outcome, Outcomes, Progress
+from compare.processes.launcher import Launcher, Progress
 from compare.tuning import tunings
 
 _STEPS = 3

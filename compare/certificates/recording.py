@@ -17,14 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from compare import descriptions, weights
-from compare.agreement.allowances import RUNNING_VARIANCE
+from compare import descriptions, tensors, weights
 from compare.agreement.gates import changes, is_finite, relative_error, size
-from compare.certificates import records
 from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.data.seeding import generator
 from compare.interface import Array, Arrays, Backend, Batch, RunSpec, Session
+from compare.pairing.allowances import RUNNING_VARIANCE
 
 Floor = dict[str, float]
 Perturbation = tuple[float, int, int]
@@ -98,7 +97,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
         initial = {f"initial/{name}": array for name, array in start.items()}
         for part, arrays in ran(start, batches):
             sizes |= {name: size(name, array, initial) for name, array in arrays.items()}
-            still |= records.kept(arrays, Path(folder, part))
+            still |= tensors.kept(arrays, Path(folder, part))
             del arrays
         found = list[Floor]()
         for roundoff, first, end in perturbations:

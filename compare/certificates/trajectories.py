@@ -14,9 +14,10 @@ from compare import data
 from compare.agreement import referee, trajectory
 from compare.agreement.trajectory import Curves
 from compare.data import store
+from compare.outcomes import Outcome, Outcomes
 from compare.plan import Plan
 from compare.processes.jobs import Command, Job, Queue, may_be_shared
-from compare.processes.launcher import Launcher, Outcome, Outcomes
+from compare.processes.launcher import Launcher
 
 TWINS = 5
 # Values of a batch of images with which a GPU has memory for several training runs at once: 682 CIFAR images.

@@ -8,12 +8,12 @@ would no longer hold what is added to the weights.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compare import descriptions
+from compare import descriptions, tensors
 from compare.agreement import gates, referee
 from compare.agreement.gates import Updates
-from compare.certificates import records
+from compare.outcomes import Outcome, Outcomes
 from compare.processes.child import Child
-from compare.processes.launcher import Launcher, Outcome, Outcomes
+from compare.processes.launcher import Launcher
 
 _PART_OF_THE_RATE = 1 / 4096
 _LEAST_STEPS = 3
@@ -49,7 +49,7 @@ def judge(outcomes: Outcomes) -> None:
         if made is None or baseline.update is None or outcome.update is None:
             continue
         sides = (
-            Updates(records.load(folder / "own"), records.load(folder / "moved"))
+            Updates(tensors.load(folder / "own"), tensors.load(folder / "moved"))
             for folder in (baseline.update, outcome.update)
         )
         gate = gates.update(*sides)

@@ -5,20 +5,20 @@ from pathlib import Path
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare.certificates import records
+from compare import tensors
 from compare.data import Dataset, digest
 from compare.interface import Array, Batch
 
 
 def save(dataset: Dataset, path: Path) -> None:
-    """Write a dataset's arrays, as `compare.certificates.records.save` does."""
+    """Write a dataset's arrays, as `compare.tensors.save` does."""
     arrays = {
         f"{part}.{name}": array
         for part, batch in (("train", dataset.train), ("test", dataset.test))
         for name, array in vars(batch).items()
         if array is not None
     }
-    records.save(arrays, path)
+    tensors.save(arrays, path)
 
 
 def load(path: str) -> tuple[Batch, Batch]:

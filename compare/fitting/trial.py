@@ -8,8 +8,9 @@ from typing import Any
 from compare import data
 from compare.data import store
 from compare.interface import ContenderFailed
+from compare.outcomes import Outcome
 from compare.plan import Plan
-from compare.processes.launcher import Launcher, Outcome
+from compare.processes.launcher import Launcher
 from compare.tuning.contenders import Contender
 
 STEPS = 3

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from compare.agreement.allowances import ALLOWED
 from compare.interface import Refused
+from compare.pairing.allowances import ALLOWED
 from compare.workloads import PAIR, ModelSpec, OptimizerSpec, Workload
 
 BACKENDS = ("jax", "torch")
@@ -66,7 +66,7 @@ def workload(
         arguments: keyword arguments of both factories; `jax.KEY` and `torch.KEY` are for one.
         optimizer: `sgd`, `adam` or `adamw`, with `,KEY=VALUE` for fields of `OptimizerSpec`.
         loss: `cross-entropy`, with `,label_smoothing=VALUE`.
-        allow: names of accepted differences (`compare.agreement.allowances.ALLOWED`).
+        allow: names of accepted differences (`compare.pairing.allowances.ALLOWED`).
         batch_size: images per step.
         epochs: passes over the training set, eight batches.
 

@@ -11,17 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare import descriptions
+from compare import descriptions, tensors
 from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
-from compare.certificates import evidence, records
+from compare.certificates import evidence
 from compare.interface import Arrays, ContenderFailed, Refused
+from compare.outcomes import Outcome
 from compare.pairing import flattening, matching, trace
 from compare.pairing.found import Pairing
 from compare.pairing.matching import Matching
 from compare.pairing.trace import Layer, Trace
 from compare.plan import Plan
 from compare.processes.child import Child
-from compare.processes.launcher import Launcher, Outcome
+from compare.processes.launcher import Launcher
 from compare.tuning import contenders
 
 _BATCH = 2
@@ -174,7 +175,7 @@ def _flattened(sides: _Sides, matched: Matching) -> dict[str, int]:
     if not layers:
         return {}
     files = sides.write("record", "inputs", steps=1)
-    inputs = {backend: records.load(path / "step1") for backend, path in files.items()}
+    inputs = {backend: tensors.load(path / "step1") for backend, path in files.items()}
     found: dict[str, int] = {}
     for layer in layers:
         key = f"step1/activation/{layer.path}.input"
@@ -205,7 +206,7 @@ def _alone(sides: _Sides, matched: Matching) -> dict[str, float | None]:
             inputs[pair[0].path] = list(pair[0].input)
     tried = {path: inputs[path] for path, *_ in kinds.values()}
     files = sides.write("alone", "alone", inputs=tried)
-    arrays: dict[str, Arrays] = {backend: records.load(path) for backend, path in files.items()}
+    arrays: dict[str, Arrays] = {backend: tensors.load(path) for backend, path in files.items()}
     found: dict[str, float | None] = {}
     for paths in kinds.values():
         modes = [f"{mode}/{paths[0]}" for mode in ("training", "evaluation")]

@@ -7,8 +7,9 @@ from typing import Any
 
 from compare import environment
 from compare.interface import ContenderFailed
+from compare.outcomes import Outcome, Outcomes
 from compare.processes.child import Child
-from compare.processes.launcher import Launcher, Outcome, Outcomes
+from compare.processes.launcher import Launcher
 
 _POLL_SECONDS = 0.02
 

@@ -10,10 +10,10 @@ import pytest
 
 import jaxbackend.session
 import torchbackend.session
-from compare import data, workloads
+from compare import data, tensors, workloads
 from compare.agreement import gates
 from compare.agreement.gates import Updates
-from compare.certificates import records, training
+from compare.certificates import training
 from compare.data import store
 from compare.worker import Worker
 from tests.parity import twins
@@ -65,7 +65,7 @@ def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, 
         worker.open(spec.to_json())
         for generation, name in enumerate(("own", "moved")):
             worker.update(3, str(tmp_path / name), roundoff=2.0**-23, generation=generation)
-        own, moved = (records.load(tmp_path / name) for name in ("own", "moved"))
+        own, moved = (tensors.load(tmp_path / name) for name in ("own", "moved"))
         beside = gates.relative_error(moved["dense.kernel"], own["dense.kernel"])
         assert 1e-9 < beside < 1e-4
         found.append(Updates({name: shrunk ** len(found) * each for name, each in own.items()}, moved))

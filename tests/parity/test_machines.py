@@ -21,8 +21,9 @@ from compare.data import Dataset, store, synthetic
 from compare.interface import ContenderFailed
 from compare.machines import fleet
 from compare.machines.fleet import Fleet
+from compare.outcomes import Outcome
 from compare.processes.child import Child
-from compare.processes.launcher import Launcher, Outcome
+from compare.processes.launcher import Launcher
 from tests.fakebackend import plans
 from tests.parity.devices import BATCH, LIMIT, QUICK, WORKLOAD, Recorder, distance, recorded
 

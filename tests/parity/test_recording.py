@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import workloads
+from compare import tensors, workloads
 from compare.agreement import gates, referee
-from compare.certificates import recording, records
+from compare.certificates import recording
 from compare.data import Dataset, store
 from compare.interface import Array, Arrays, Batch, RunSpec, Session
 from compare.tuning import tunings
@@ -120,11 +120,11 @@ def test_a_noise_floor_is_the_same_from_memory_and_from_files(
         written.append(path)
         save(arrays, path)
 
-    save = records.save
-    monkeypatch.setattr(records, "save", saved)
+    save = tensors.save
+    monkeypatch.setattr(tensors, "save", saved)
     for available, files in ((51, 0), (50, STEPS + 2)):
         memory = SimpleNamespace(total=100, available=available)
-        monkeypatch.setattr(records.psutil, "virtual_memory", lambda memory=memory: memory)
+        monkeypatch.setattr(tensors.psutil, "virtual_memory", lambda memory=memory: memory)
         found.append(recording.noise(backend, spec, STEPS, PERTURBATIONS))
         assert len(written) == files
     assert found[0] == found[1]
@@ -145,7 +145,7 @@ def test_the_arrays_of_one_step_alone_are_held_where_memory_is_short(
         return found
 
     monkeypatch.setattr(kind, "inspect", inspected)
-    monkeypatch.setattr(records.psutil, "virtual_memory", lambda: SimpleNamespace(total=100, available=50))
+    monkeypatch.setattr(tensors.psutil, "virtual_memory", lambda: SimpleNamespace(total=100, available=50))
     recording.record(backend, spec, STEPS, lambda part, arrays: None)
     assert alive == [0] * STEPS
     recording.noise(backend, spec, STEPS, PERTURBATIONS)

@@ -13,8 +13,8 @@ import pytest
 
 from compare import data, judgement, runner
 from compare.interface import Batch
+from compare.outcomes import Outcomes
 from compare.plan import Plan
-from compare.processes.launcher import Outcomes
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 ROUNDS = 2

@@ -10,7 +10,8 @@ import pytest
 from compare import judgement, results, rounds
 from compare.data import store
 from compare.measure import load
-from compare.processes.launcher import Launcher, Outcome, Outcomes
+from compare.outcomes import Outcome, Outcomes
+from compare.processes.launcher import Launcher
 from compare.worker import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compare import tensors
 from compare.agreement import trajectory
-from compare.certificates import records
 from tests.unit.stage import Result, Stage, exit_code
 
 GATES = ["semantic", "scaling", "precision", "trajectory", "accuracy", "settings"]
@@ -212,5 +212,5 @@ def test_an_agreement_without_its_trajectory_is_neither_passed_nor_failed(stage:
 
 
 def test_a_recorded_scalar_stays_one_so_that_its_shape_is_compared(tmp_path: Path) -> None:
-    records.save({"step1/loss": np.asarray(0.5)}, tmp_path / "step1")
-    assert records.load(tmp_path / "step1")["step1/loss"].shape == ()
+    tensors.save({"step1/loss": np.asarray(0.5)}, tmp_path / "step1")
+    assert tensors.load(tmp_path / "step1")["step1/loss"].shape == ()

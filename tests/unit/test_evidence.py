@@ -11,9 +11,10 @@ from compare.agreement.referee import ROUNDOFF, ULP64
 from compare.certificates import certification
 from compare.certificates.evidence import Case, Evidence
 from compare.data import store
+from compare.outcomes import Outcome, Outcomes
 from compare.processes import jobs
 from compare.processes.jobs import Queue
-from compare.processes.launcher import Launcher, Outcome, Outcomes
+from compare.processes.launcher import Launcher
 
 CASE = Case(2, None)
 

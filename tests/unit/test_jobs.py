@@ -11,9 +11,10 @@ from compare import environment, pair
 from compare.certificates import evidence
 from compare.certificates.evidence import Case
 from compare.interface import ContenderFailed
+from compare.outcomes import Outcome
 from compare.processes import jobs, launcher
 from compare.processes.jobs import Command, Job, Queue
-from compare.processes.launcher import Launcher, Outcome
+from compare.processes.launcher import Launcher
 from compare.tuning import contenders, variables
 from tests.fakebackend import plans
 

@@ -13,13 +13,14 @@ from safetensors import SafetensorError
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare import data, workloads
-from compare.certificates import certification, records
+from compare import data, tensors, workloads
+from compare.certificates import certification
 from compare.certificates.evidence import Case
 from compare.certificates.records import Record
 from compare.data import store
 from compare.interface import Arrays, Refused, RunSpec
-from compare.processes.launcher import Launcher, Outcome, Outcomes
+from compare.outcomes import Outcome, Outcomes
+from compare.processes.launcher import Launcher
 from compare.worker import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script
@@ -59,9 +60,9 @@ def drawn(seed: int) -> Arrays:
 @pytest.mark.parametrize("seed", range(5))
 def test_arrays_come_back_bit_for_bit_and_as_the_library_reads_them(tmp_path: Path, seed: int) -> None:
     made, path = drawn(seed), tmp_path / "folder" / "part"
-    records.save(made, path)
+    tensors.save(made, path)
     library: dict[str, NDArray[np.generic]] = load_file(path)
-    found = records.load(path)
+    found = tensors.load(path)
     assert found.keys() == library.keys() == made.keys()
     for name, array in made.items():
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
@@ -70,17 +71,17 @@ def test_arrays_come_back_bit_for_bit_and_as_the_library_reads_them(tmp_path: Pa
 
 
 def test_arrays_of_no_bytes_are_read_too(tmp_path: Path) -> None:
-    records.save({}, tmp_path / "nothing")
-    assert records.load(tmp_path / "nothing") == {}
-    records.save({"none": np.zeros((0, 2))}, tmp_path / "empty")
-    assert records.load(tmp_path / "empty")["none"].shape == (0, 2)
+    tensors.save({}, tmp_path / "nothing")
+    assert tensors.load(tmp_path / "nothing") == {}
+    tensors.save({"none": np.zeros((0, 2))}, tmp_path / "empty")
+    assert tensors.load(tmp_path / "empty")["none"].shape == (0, 2)
 
 
 def test_a_record_is_mapped_in_order_and_outlives_its_files(tmp_path: Path) -> None:
     made = drawn(1)
     names = ["scalar", "c", "turned", "a"]
     for name in reversed(names):
-        records.save({name: made[name]}, tmp_path / "record" / name)
+        tensors.save({name: made[name]}, tmp_path / "record" / name)
     record = Record(tmp_path / "record", names)
     found = record.load()
     assert list(found) == names
@@ -95,7 +96,7 @@ def test_a_record_is_mapped_in_order_and_outlives_its_files(tmp_path: Path) -> N
 
 def test_a_part_that_is_written_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
-        records.save({"loss": np.asarray(value)}, tmp_path / "record" / "step1")
+        tensors.save({"loss": np.asarray(value)}, tmp_path / "record" / "step1")
     assert Record(tmp_path / "record", ["loss"]).load()["loss"] == 2.0
 
 
@@ -110,14 +111,14 @@ FULL = [
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, part: str) -> None:
     """Let the disk take all parts but one."""
-    save = records.save_file
+    save = tensors.save_file
 
     def fail(arrays: Any, path: Path) -> None:
         if path.name == part:
             raise error
         save(arrays, path)
 
-    monkeypatch.setattr(records, "save_file", fail)
+    monkeypatch.setattr(tensors, "save_file", fail)
 
 
 @pytest.mark.parametrize("error", FULL)
@@ -126,7 +127,7 @@ def test_a_full_disk_is_named_with_what_is_allowed(
 ) -> None:
     failing(monkeypatch, error, "step1")
     with pytest.raises(Refused) as caught:
-        records.save({"loss": np.zeros((2, 2**26))}, tmp_path / "step1")
+        tensors.save({"loss": np.zeros((2, 2**26))}, tmp_path / "step1")
     assert str(caught.value) == (
         f"no space is left in {tmp_path}, where 1 GiB more were to be written; "
         "allowed: TMPDIR set to a folder with more space"
@@ -139,7 +140,7 @@ def test_another_error_of_a_disk_stays_what_it_is(
 ) -> None:
     failing(monkeypatch, error, "step1")
     with pytest.raises(SafetensorError):
-        records.save({}, tmp_path / "step1")
+        tensors.save({}, tmp_path / "step1")
 
 
 class Silent(Script):

@@ -14,9 +14,10 @@ from compare.certificates import certification
 from compare.certificates.evidence import Case
 from compare.certificates.records import Record
 from compare.data import store
+from compare.outcomes import Outcome, Outcomes
 from compare.processes import jobs
 from compare.processes.jobs import Queue
-from compare.processes.launcher import Launcher, Outcome, Outcomes
+from compare.processes.launcher import Launcher
 from tests.fakebackend import plans
 from tests.unit.stage import Stage, exit_code
 

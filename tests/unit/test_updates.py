@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import plan
+from compare import plan, tensors
 from compare.agreement.certificate import Certificate
-from compare.certificates import records, updates
+from compare.certificates import updates
 from compare.data import store
-from compare.processes.launcher import Launcher, Outcome, Outcomes
+from compare.outcomes import Outcome, Outcomes
+from compare.processes.launcher import Launcher
 from compare.tuning import contenders
 
 
@@ -88,7 +89,7 @@ def judged(folder: Path, *sides: tuple[float, float]) -> Certificate:
     for outcome, changes in zip(outcomes.contenders, sides, strict=True):
         outcome.update = folder / outcome.contender.name
         for name, change in zip(("own", "moved"), changes, strict=True):
-            records.save({"kernel": np.full(9, change)}, outcome.update / name)
+            tensors.save({"kernel": np.full(9, change)}, outcome.update / name)
     outcomes.certificates["jax"] = Certificate((), None)
     updates.judge(outcomes)
     return outcomes.certificates["jax"]
