@@ -16,7 +16,7 @@ from compare.report import measured, pair, telemetry
 from compare.report.document import Section
 from compare.report.sentences import DASH, agreement_lines, heading, plain, sentence
 
-_CELL_PADDING = 2
+_GAP = 3  # between columns: a padding of one on either side, and the box in between
 
 
 def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) -> None:
@@ -82,9 +82,9 @@ def _tables(rows: list[tuple[str, list[str]]], names: list[str], console: Consol
     ]
     start = 0
     while (end := start + 1) <= len(names):
-        width = first + widths[start] + 2 * _CELL_PADDING
-        while end < len(names) and width + widths[end] + _CELL_PADDING <= console.width:
-            width += widths[end] + _CELL_PADDING
+        width = first + _GAP + widths[start]
+        while end < len(names) and width + _GAP + widths[end] <= console.width:
+            width += _GAP + widths[end]
             end += 1
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
         table.add_column("", no_wrap=True, min_width=first)

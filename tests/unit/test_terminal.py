@@ -278,6 +278,16 @@ def test_four_contenders_fit_the_width(width: int) -> None:
     assert text.count("step time (ms)") == (2 if width == 80 else 1)
 
 
+@pytest.mark.parametrize("width", range(40, 130, 3))
+def test_as_many_contenders_stand_side_by_side_as_fit_and_none_is_broken(width: int) -> None:
+    contenders = [*_FOUR[:3], make_contender("jax:tuned", 1e-3)]
+    names = [each["name"] for each in contenders]
+    lines = _rendered(width, contenders=contenders, comparisons=[]).splitlines()
+    headed = [line.split() for line in lines if set(line.split()) <= set(names) and line.strip()]
+    assert [name for line in headed for name in line] == names
+    assert max(len(line) for line in lines) <= width
+
+
 def test_nothing_in_a_result_is_markup_or_a_control_code() -> None:
     reason = "[red]a[/red] :smile:\x1b[31m\u202e\ud800\nend"
     text = _rendered(contenders=[make_contender(status="crash", reason=reason)], comparisons=[])
