@@ -118,6 +118,14 @@ def replace_bytes(target: Path, data: bytes) -> Path:
     return target
 
 
+def named(path: Path) -> Path:
+    """Return the result file that a user names: the path, or, where that is a folder, the one in it."""
+    try:
+        return path / FILE_NAME if path.is_dir() else path
+    except OSError:  # a name too long, for example
+        return path
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read and validate a result file.
 

@@ -11,10 +11,11 @@ from compare.reproduction import bundle as bundles
 
 
 def bundle(
-    file: Annotated[Path, typer.Argument(metavar="RESULT", help="A result.json.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="RESULT", help="A result.json, or its folder.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="The zip file to write.", show_default=False)],
 ) -> None:
     """Pack a result with its raw samples, report, versions and checksums into one zip file."""
+    file = results.named(file)
     if out.exists() and file.exists() and out.samefile(file):
         raise Refused(f"--out {out} would be written over the result; allowed: another file")
     try:

@@ -18,8 +18,12 @@ from compare.untrusted import SHORT
 
 
 def diff(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="The earlier result.json.", show_default=False)],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The later result.json.", show_default=False)],
+    old: Annotated[
+        Path, typer.Argument(metavar="OLD", help="The earlier result.json, or its folder.", show_default=False)
+    ],
+    new: Annotated[
+        Path, typer.Argument(metavar="NEW", help="The later result.json, or its folder.", show_default=False)
+    ],
     fail_above: Annotated[
         str, typer.Option(metavar="3%|0.03", help="Slowdown, or growth of memory, above which it fails.")
     ] = "3%",
@@ -30,7 +34,7 @@ def diff(
 ) -> None:
     """Tell whether contenders became slower, or take more memory, from one result to another: a regression gate."""
     threshold = fraction(fail_above)
-    before, after = results.load(old), results.load(new)
+    before, after = (results.load(results.named(each)) for each in (old, new))
     unlike = regression.unlike(before, after)
     if unlike and not anyway:
         raise Refused(f"{old} and {new} are not of the same work: {'; '.join(unlike)}; allowed with --anyway")

@@ -33,7 +33,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RESULT",
-            help="A result.json, or a folder that holds one; several give a matrix. A scaling comes alone.",
+            help="A result.json, or its folder; several give a matrix. A scaling comes alone.",
         ),
     ],
     html_file: Annotated[
@@ -51,7 +51,7 @@ def report(
     ] = None,
 ) -> None:
     """Report stored results, without an option in the terminal; folders of files to be written must be there."""
-    sources = [_file_of(path) for path in result]
+    sources = [results.named(path) for path in result]
     found = [_loaded(path) for path in sources]
     _check_kinds(sources, found, csv_file)
     asked = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
@@ -119,10 +119,6 @@ def _report(found: Sequence[Mapping[str, Any]]) -> Report:
         return matrix.report(found)
     part = scaling_sections.part(found[0])
     return Report(part.claim, part.verdict, None, [part])
-
-
-def _file_of(path: Path) -> Path:
-    return path / results.FILE_NAME if _is_folder(path) else path
 
 
 def _print(found: Sequence[Mapping[str, Any]]) -> None:

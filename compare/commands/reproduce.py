@@ -20,7 +20,7 @@ FILE_NAME = "reproduction.json"
 
 
 def reproduce(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result.json.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result.json, or its folder.", show_default=False)],
     rounds: Annotated[
         int | None, typer.Option(help="Rounds in place of the stored number.", show_default=False)
     ] = None,
@@ -36,6 +36,7 @@ def reproduce(
     as_json: options.Json = False,
 ) -> None:
     """Run a stored result's exact specification again, and say which of its claims come again."""
+    file = results.named(file)
     stored = results.load(file)
     code.check_trust(stored, trusted=trust_code, changed=changed_code)
     seeds = None if repetition.timed(stored) else repetition.seeds(stored)

@@ -146,11 +146,12 @@ def test_what_cannot_be_repeated_is_refused_before_any_process(
     assert program.files() == ["stored.json"]
 
 
-def test_the_stored_file_is_never_overwritten(program: Program, slow: Result) -> None:
+@pytest.mark.parametrize("named", ["kept/result.json", "kept"])
+def test_the_stored_file_is_never_overwritten(program: Program, slow: Result, named: str) -> None:
     (program.folder / "kept").mkdir()
     path = program.folder / "kept" / "result.json"
     path.write_text(json.dumps(slow))
-    code, out, error = program.run("reproduce", "kept/result.json", "--out", "kept")
+    code, out, error = program.run("reproduce", named, "--out", "kept")
     assert (code, out) == (2, "")
     assert error == "samestep: --out kept would overwrite kept/result.json; allowed: another folder\n"
     assert json.loads(path.read_text()) == slow

@@ -122,6 +122,19 @@ def test_a_bundle_is_packed_and_verified(program: Program) -> None:
     assert out.endswith("all of 6 checks held\n")
 
 
+def test_a_result_may_be_named_by_its_folder(program: Program) -> None:
+    for name in ("old", "slow"):
+        (program.folder / name).mkdir()
+        (program.folder / f"{name}.json").rename(program.folder / name / "result.json")
+    assert program.run("diff", "old", "slow")[0] == 1
+    assert program.run("diff", "slow", "old")[0] == 0
+    assert program.run("bundle", "old", "-o", "old.zip")[0] == 0
+    assert program.run("verify", "old.zip")[0] == 0
+    assert program.run("bundle", "old", "-o", "old/result.json")[0] == 2
+    code, _, error = program.run("diff", "old", ".")
+    assert (code, error) == (2, "samestep: result.json: cannot be read: No such file or directory\n")
+
+
 def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None:
     forged = consistent() | {"comparisons": [make_comparison()]}
     results.validate(forged)
