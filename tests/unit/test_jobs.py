@@ -208,13 +208,14 @@ def test_variables_that_decide_the_program_are_kept_as_they_were_set_and_no_fold
         for outcome in (jax, torch):
             started.started(outcome, purpose=purpose, beside=1)
     assert jax.variables == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "JAX_PLATFORMS": "cuda",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "XLA_FLAGS": "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE "
         "--xla_gpu_command_buffer_scheduling_mode=CONCURRENT --xla_gpu_deterministic_ops=true "
         "--xla_gpu_enable_triton_gemm=false",
     }
-    assert torch.variables == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    assert torch.variables == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     for given in Scripted.environments[::2]:
         assert given == given | jax.variables
 
