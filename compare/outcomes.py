@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from compare.agreement.certificate import Certificate
+from compare.agreement.gates import Updates
 from compare.agreement.trajectory import Curves
 from compare.interface import ContenderFailed
 from compare.measure.telemetry import Telemetry
@@ -27,7 +27,7 @@ class Outcome:
     variables: dict[str, str] = field(default_factory=dict[str, str])
     start: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
-    update: Path | None = None
+    update: Updates | None = None
     idle_bytes: int | None = None
     memory: dict[str, Any] | None = None
     energy: dict[str, Any] | None = None

@@ -152,10 +152,11 @@ class Worker:
         """Train for the spec's epochs, from weights moved as by `losses`; return losses by epoch and accuracies."""
         return training.train(self._open_session, self._spec, self._train, self._test, roundoff, generation)
 
-    def update(self, steps: int, path: str, roundoff: float = 0.0, generation: int = 0) -> None:
-        """Write what `steps` steps change of each parameter to a safetensors file (`training.update`)."""
-        made = training.update(self._open_session, self._spec, self._train, steps, roundoff, generation)
-        tensors.save(made, Path(path))
+    def update(self, steps: int, path: str, roundoff: float, runs: int) -> dict[str, float | None]:
+        """Write what steps change of each parameter, and return its noise (`training.updates`), None where infinite."""
+        found = training.updates(self._open_session, self._spec, self._train, steps, roundoff, runs)
+        tensors.save(found.changes, Path(path))
+        return {name: training.finite(value) for name, value in found.noise.items()}
 
     def losses(self, roundoff: float, generation: int) -> list[float | None]:
         """Train from weights moved by a relative `roundoff`, if at all, and return the loss of every step."""

@@ -34,10 +34,13 @@ class Gate:
 
 @dataclass(frozen=True)
 class Updates:
-    """What a few steps change of a side's parameters: from the initial weights, and from such that one ulp `moved`."""
+    """What a few steps change of a side's parameters, and the `noise` in it.
 
-    own: Arrays
-    moved: Arrays
+    That is by parameter how far `apart` it is, at most, from the same of runs whose initial weights one ulp has moved.
+    """
+
+    changes: Arrays
+    noise: Mapping[str, float]
 
 
 class Incomparable(Exception):
@@ -213,21 +216,23 @@ def determinism(once: Arrays, again: Arrays) -> Gate:
 def update(baseline: Updates, contender: Updates) -> Gate:
     """At the batch that is timed, both sides' updates are one: of one size and direction, within a factor of two.
 
-    The figure of two changes a and b of a parameter is max(|a|^2, |b|^2) / <a, b>: 1 where they are equal, infinite
-    where they have nothing in common. Asked is every parameter of which moving the initial weights by one ulp makes no
-    other update on one side at least: what is more is rounding. A gate that can ask nothing fails.
+    Asked is every parameter of which moving the initial weights by one ulp makes no other update on one side at least:
+    what is more is rounding. A gate that can ask nothing fails.
     """
-    apart = _apart(baseline.own, contender.own)
-    noise = [_apart(side.own, side.moved) for side in (baseline, contender)]
-    asked = [name for name in apart if min(each[name] for each in noise) <= UPDATE_NOISE]
+    figures = apart(baseline.changes, contender.changes)
+    asked = [name for name in figures if min(baseline.noise[name], contender.noise[name]) <= UPDATE_NOISE]
     if not asked:
         return Gate("update", None, UPDATE_LIMIT, False, None)
-    worst = max(asked, key=lambda name: apart[name])
-    return Gate("update", _json(apart[worst]), UPDATE_LIMIT, apart[worst] <= UPDATE_LIMIT, worst)
+    worst = max(asked, key=lambda name: figures[name])
+    return Gate("update", _json(figures[worst]), UPDATE_LIMIT, figures[worst] <= UPDATE_LIMIT, worst)
 
 
-def _apart(one: Arrays, other: Arrays) -> dict[str, float]:
-    """Return the figure of every parameter of two updates; infinite where neither moves it."""
+def apart(one: Arrays, other: Arrays) -> dict[str, float]:
+    """Return by parameter how far two updates a and b of it are apart: max(|a|^2, |b|^2) / <a, b>.
+
+    That is 1 where they are equal, the more the more they differ in size or direction, and infinite where they have
+    nothing in common or neither moves it.
+    """
     shared = {name: _product(a, other[name]) for name, a in one.items()}
     most = {name: max(_product(a, a), _product(other[name], other[name])) for name, a in one.items()}
     return {name: most[name] / part if part > 0 else math.inf for name, part in shared.items()}

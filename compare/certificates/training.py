@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from compare import weights
+from compare.agreement.gates import Updates, apart
 from compare.data.batches import epoch_batches
 from compare.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
 
@@ -31,13 +32,17 @@ def train(
     }
 
 
-def update(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, generation: int) -> Arrays:
-    """Return what so many steps change of each parameter, dispatched as they are timed, from weights as of `losses`."""
-    session.assign(_moved(session, spec, roundoff, generation))
-    before = session.export().parameters
-    session.feed(epoch(spec, train, 0))
-    session.run(steps)
-    return {name: array - before[name] for name, array in session.export().parameters.items()}
+def updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, runs: int) -> Updates:
+    """Return what so many steps change of each parameter, dispatched as they are timed.
+
+    Its noise is of so many `runs` from weights that are moved as `losses` moves them.
+    """
+    changes = _update(session, spec, train, steps, roundoff, 0)
+    noise = dict.fromkeys(changes, 0.0)
+    for run in range(1, runs + 1):
+        found = apart(changes, _update(session, spec, train, steps, roundoff, run))
+        noise = {name: max(noise[name], value) for name, value in found.items()}
+    return Updates(changes, noise)
 
 
 def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, generation: int) -> list[float | None]:
@@ -58,6 +63,14 @@ def epoch(spec: RunSpec, train: Batch, number: int) -> list[Batch]:
 def finite(value: float | Array) -> float | None:
     """Return a number that JSON can carry: None for NaN and infinity."""
     return float(value) if np.isfinite(value) else None
+
+
+def _update(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, generation: int) -> Arrays:
+    session.assign(_moved(session, spec, roundoff, generation))
+    before = session.export().parameters
+    session.feed(epoch(spec, train, 0))
+    session.run(steps)
+    return {name: array - before[name] for name, array in session.export().parameters.items()}
 
 
 def _moved(session: Session, spec: RunSpec, roundoff: float, generation: int) -> Arrays:

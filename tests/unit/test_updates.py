@@ -1,6 +1,7 @@
 """Steps at the timed batch: at which rate, how many, from which weights, and what is said of them."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from compare import plan, tensors
 from compare.agreement.certificate import Certificate
+from compare.agreement.gates import Updates
 from compare.certificates import updates
 from compare.data import store
 from compare.outcomes import Outcome, Outcomes
@@ -22,8 +24,12 @@ class Child:
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
 
-    def call(self, command: str, deadline: float, **arguments: Any) -> None:
+    def call(self, command: str, deadline: float, **arguments: Any) -> Any:
         self.calls.append((command, json.loads(json.dumps(arguments))))
+        if command == "update":
+            tensors.save({"kernel": np.ones(2), "bias": np.zeros(2)}, Path(arguments["path"]))
+            return {"kernel": 1.5, "bias": None}
+        return None
 
 
 def taken(folder: Path, text: str, count: int = 3, **changes: Any) -> tuple[list[tuple[str, dict[str, Any]]], Outcome]:
@@ -37,22 +43,23 @@ def taken(folder: Path, text: str, count: int = 3, **changes: Any) -> tuple[list
 @pytest.mark.parametrize(("workload", "part"), [("cifar-cnn", 1 / 4096), ("digits-cnn", 1.0)])
 def test_steps_are_those_that_are_timed_at_a_slower_rate_of_sgd(tmp_path: Path, workload: str, part: float) -> None:
     text = "jax:compiled+steps-per-dispatch=4"
-    ((command, opened), own, moved), outcome = taken(tmp_path, text, 4, workload=workload)
+    ((command, opened), update), outcome = taken(tmp_path, text, 4, workload=workload)
     spec = opened["spec"]
     rate = plan.make(["jax", "torch"], out=tmp_path, workload=workload).workload.optimizer.learning_rate
     assert command == "open"
     assert spec["described"]["optimizer"]["learning_rate"] == pytest.approx(part * rate)
     assert (spec["batch_size"], spec["knobs"]["steps-per-dispatch"], spec["loss_scale"]) == (16, 4, 2.0**16)
-    folder = tmp_path / "update-jax:compiled+steps-per-dispatch=4"
-    assert outcome.update == folder
-    assert own == ("update", {"steps": 4, "path": str(folder / "own"), "roundoff": 2.0**-23, "generation": 0})
-    assert moved == ("update", {"steps": 4, "path": str(folder / "moved"), "roundoff": 2.0**-23, "generation": 1})
+    path = tmp_path / "update-jax:compiled+steps-per-dispatch=4.safetensors"
+    assert update == ("update", {"steps": 4, "path": str(path), "roundoff": 2.0**-23, "runs": 4})
+    assert outcome.update is not None
+    assert list(outcome.update.changes["kernel"]) == [1, 1]
+    assert outcome.update.noise == {"kernel": 1.5, "bias": math.inf}
 
 
 def test_steps_in_float16_begin_with_a_loss_scale_that_does_not_overflow(tmp_path: Path) -> None:
     calls, _ = taken(tmp_path, "jax", precision="float16")
     assert calls[0][1]["spec"]["loss_scale"] == 2.0**11
-    assert calls[2][1]["roundoff"] == 2.0**-10
+    assert calls[1][1]["roundoff"] == 2.0**-10
 
 
 @pytest.mark.parametrize(
@@ -64,32 +71,18 @@ def test_steps_are_as_many_as_every_contender_dispatches(tmp_path: Path, texts: 
 
 
 @pytest.mark.parametrize(
-    ("own", "moved", "mismatch"),
+    ("change", "noise", "mismatch"),
     [
         (1.0, 1.0, None),
-        (-1.0, -1.0, "the update at the batch that is timed is another: "),
-        (1.0, -1.0, None),  # the baseline knows it
+        (-1.0, 1.0, "the update at the batch that is timed is another: kernel"),
+        (1.0, 9.0, "the update at the batch that is timed is nothing but rounding in every parameter"),
     ],
 )
-def test_the_gate_joins_the_certificate(tmp_path: Path, own: float, moved: float, mismatch: str | None) -> None:
-    made = judged(tmp_path, (1.0, 1.0), (own, moved))
-    assert made.passed is (mismatch is None)
-    assert (made.first_mismatch or "").startswith(mismatch or "")
-
-
-def test_what_is_only_rounding_is_said(tmp_path: Path) -> None:
-    made = judged(tmp_path, (1.0, -1.0), (1.0, -1.0))
-    assert made.first_mismatch == "the update at the batch that is timed is nothing but rounding in every parameter"
-    assert not made.passed
-
-
-def judged(folder: Path, *sides: tuple[float, float]) -> Certificate:
-    """Return the certificate of two contenders, each with its change and that from moved weights."""
+def test_the_gate_joins_the_certificate(change: float, noise: float, mismatch: str | None) -> None:
     outcomes = Outcomes([Outcome(contender) for contender in contenders.parse(["torch", "jax"])])
-    for outcome, changes in zip(outcomes.contenders, sides, strict=True):
-        outcome.update = folder / outcome.contender.name
-        for name, change in zip(("own", "moved"), changes, strict=True):
-            tensors.save({"kernel": np.full(9, change)}, outcome.update / name)
+    for outcome, value in zip(outcomes.contenders, (1.0, change), strict=True):
+        outcome.update = Updates({"kernel": np.full(9, value)}, {"kernel": noise})
     outcomes.certificates["jax"] = Certificate((), None)
     updates.judge(outcomes)
-    return outcomes.certificates["jax"]
+    made = outcomes.certificates["jax"]
+    assert (made.passed, made.first_mismatch) == (mismatch is None, mismatch)
