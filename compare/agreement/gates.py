@@ -18,6 +18,7 @@ PRECISION_LIMIT = 10.0
 UPDATE_LIMIT, UPDATE_NOISE = 2.0, 1.25
 LIMITS = {"semantic": SEMANTIC_LIMIT, "scaling": SCALING_LIMIT, "precision": PRECISION_LIMIT}
 
+_STORED = 4
 ROUNDOFF64, ROUNDOFF32 = 2.0**-53, 2.0**-24
 
 
@@ -236,6 +237,11 @@ def apart(one: Arrays, other: Arrays) -> dict[str, float]:
     shared = {name: _product(a, other[name]) for name, a in one.items()}
     most = {name: max(_product(a, a), _product(other[name], other[name])) for name, a in one.items()}
     return {name: most[name] / part if part > 0 else math.inf for name, part in shared.items()}
+
+
+def is_stored(change: Array, array: Array) -> bool:
+    """Whether what was added to an array is, in the root mean square, four units of its last place and more."""
+    return norm(change) >= _STORED * float(np.finfo(array.dtype).eps) * norm(array)
 
 
 def _product(a: Array, b: Array) -> float:

@@ -1,12 +1,13 @@
 """Whole training runs inside a child: losses, accuracies, and runs from perturbed weights for the certificate."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from compare import weights
-from compare.agreement.gates import Updates, apart
+from compare.agreement.gates import Updates, apart, is_stored
 from compare.data.batches import epoch_batches
 from compare.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
 
@@ -35,12 +36,13 @@ def train(
 def updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, runs: int) -> Updates:
     """Return what so many steps change of each parameter, dispatched as they are timed.
 
-    Its noise is of so many `runs` from weights that are moved as `losses` moves them.
+    Its noise is of so many `runs` from weights that are moved as `losses` moves them; infinite where all that was added
+    to a parameter is but a few units of the last place that it is stored to.
     """
-    changes = _update(session, spec, train, steps, roundoff, 0)
-    noise = dict.fromkeys(changes, 0.0)
+    before, changes = _update(session, spec, train, steps, roundoff, 0)
+    noise = {name: 0.0 if is_stored(array, before[name]) else math.inf for name, array in changes.items()}
     for run in range(1, runs + 1):
-        found = apart(changes, _update(session, spec, train, steps, roundoff, run))
+        found = apart(changes, _update(session, spec, train, steps, roundoff, run)[1])
         noise = {name: max(noise[name], value) for name, value in found.items()}
     return Updates(changes, noise)
 
@@ -65,12 +67,15 @@ def finite(value: float | Array) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _update(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, generation: int) -> Arrays:
+def _update(
+    session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, generation: int
+) -> tuple[Arrays, Arrays]:
+    """Return each parameter as it was, and what was added to it."""
     session.assign(_moved(session, spec, roundoff, generation))
     before = session.export().parameters
     session.feed(epoch(spec, train, 0))
     session.run(steps)
-    return {name: array - before[name] for name, array in session.export().parameters.items()}
+    return before, {name: array - before[name] for name, array in session.export().parameters.items()}
 
 
 def _moved(session: Session, spec: RunSpec, roundoff: float, generation: int) -> Arrays:

@@ -33,7 +33,9 @@ def steps(launcher: Launcher, outcomes: Sequence[Outcome]) -> int:
 def take(launcher: Launcher, outcome: Outcome, child: Child, count: int) -> None:
     """Have a contender's child take `count` steps, from the initial weights and from such that one ulp has moved."""
     plan = launcher.plan
-    slower = replace(plan.workload, optimizer=plan.workload.optimizer.slowed(_PART_OF_THE_RATE))
+    rule = plan.workload.optimizer
+    # The first steps of a schedule that warms up are as much slower already.
+    slower = replace(plan.workload, optimizer=rule.slowed(_PART_OF_THE_RATE * max(1, rule.schedule.warmup)))
     scale = {"loss_scale": _LOSS_SCALE} if plan.precision == "float16" else {}
     spec = launcher.spec(outcome, described=descriptions.to_json(slower), **scale)
     child.call("open", plan.deadlines["open"], spec=spec)

@@ -11,7 +11,7 @@ import pytest
 
 import jaxbackend.session
 import torchbackend.session
-from compare import data, tensors, workloads
+from compare import data, descriptions, tensors, workloads
 from compare.agreement import gates
 from compare.agreement.gates import Updates
 from compare.certificates import training
@@ -74,3 +74,14 @@ def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, 
     gate = gates.update(*found)
     assert gate.passed is passed
     assert gate.value == pytest.approx(1 / shrunk, rel=1e-3)
+
+
+def test_an_update_that_is_lost_in_storage_is_not_known():
+    workload = workloads.get("digits-cnn")
+    slow = replace(workload, optimizer=replace(workload.optimizer, learning_rate=1e-9))
+    batches = data.load(workload, folder=None, seed=0, batch_size=128).train
+    spec = replace(twins.spec("torch", batch_size=128, seed=0), image_size=None, precision="float32")
+    spec = replace(spec, described=descriptions.to_json(slow))
+    noise = training.updates(twins.BACKENDS["torch"].open(spec), spec, batches, 3, 2.0**-23, 1).noise
+    assert noise["dense.kernel"] == math.inf
+    assert noise["dense.bias"] < 1.1  # which begins with zeros

@@ -2,13 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from compare import plan, tensors
+from compare import plan, tensors, workloads
 from compare.agreement.certificate import Certificate
 from compare.agreement.gates import Updates
 from compare.certificates import updates
@@ -16,6 +17,7 @@ from compare.data import store
 from compare.outcomes import Outcome, Outcomes
 from compare.processes.launcher import Launcher
 from compare.tuning import contenders
+from compare.workloads import Schedule, Workload
 
 
 class Child:
@@ -40,14 +42,21 @@ def taken(folder: Path, text: str, count: int = 3, **changes: Any) -> tuple[list
     return child.calls, outcome
 
 
-@pytest.mark.parametrize(("workload", "part"), [("cifar-cnn", 1 / 4096), ("digits-cnn", 1.0)])
-def test_steps_are_those_that_are_timed_at_a_slower_rate_of_sgd(tmp_path: Path, workload: str, part: float) -> None:
+CIFAR = workloads.get("cifar-cnn")
+WARMED = replace(CIFAR, optimizer=replace(CIFAR.optimizer, schedule=Schedule("cosine", warmup=20, total=100)))
+
+
+@pytest.mark.parametrize(
+    ("workload", "part"), [(CIFAR, 1 / 4096), (WARMED, 20 / 4096), (workloads.get("digits-cnn"), 1.0)]
+)
+def test_steps_are_those_that_are_timed_at_a_slower_rate_of_sgd(
+    tmp_path: Path, workload: Workload, part: float
+) -> None:
     text = "jax:compiled+steps-per-dispatch=4"
     ((command, opened), update), outcome = taken(tmp_path, text, 4, workload=workload)
     spec = opened["spec"]
-    rate = plan.make(["jax", "torch"], out=tmp_path, workload=workload).workload.optimizer.learning_rate
     assert command == "open"
-    assert spec["described"]["optimizer"]["learning_rate"] == pytest.approx(part * rate)
+    assert spec["described"]["optimizer"]["learning_rate"] == pytest.approx(part * workload.optimizer.learning_rate)
     assert (spec["batch_size"], spec["knobs"]["steps-per-dispatch"], spec["loss_scale"]) == (16, 4, 2.0**16)
     path = tmp_path / "update-jax:compiled+steps-per-dispatch=4.safetensors"
     assert update == ("update", {"steps": 4, "path": str(path), "roundoff": 2.0**-23, "runs": 4})
