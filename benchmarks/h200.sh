@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes the evidence under benchmarks/h200. One argument a lane, GPU:STEPS@CORES: steps that are carried out one after the
+# Makes the evidence under benchmarks/h200, in samestep-out/h200: a checkout is `dirty` in the results of those that
+# follow once one is in its place, so what is kept is copied when all is done. One argument a lane, GPU:STEPS@CORES: steps that are carried out one after the
 # other on that GPU and so many cores (an equal part without @), side by side with the other lanes'. What is timed has a
 # GPU to itself; certificates may share one, but keep the host's memory and disk so busy that nothing should be timed beside
 # many. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below,
@@ -12,7 +13,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-folder=benchmarks/h200
+folder=samestep-out/h200
 : "${*:?name steps, one list a lane}"
 lane_cores=$(($(nproc) / $#))
 # Certificates of the large models write some hundred gigabytes: into memory, where there is so much.

@@ -24,9 +24,10 @@ Written by `python -m benchmarks.tables` from the files under [benchmarks/h200](
 its benchmarks wrote themselves and nobody edited. Each result file holds its exact command, all raw samples, the
 environment and the certificate tensor by tensor; the link gives its date. Files without telemetry were made before
 samestep watched the GPU while it timed. A file that says of its checkout that it was `dirty` names the commit that the
-machine's day began with; what ran was that or a later one of the day. Certificates of `torch:tuned` made before
-2026-11-22, 22:00 judged captured steps that copy each batch, where the timed ones read batches in place; later ones
-judge what is timed. Idle power until then is too high (measurements.md).
+machine's day began with, what ran was that or a later one of the day; from 2026-11-23, 10:00 on it is what ran, beside
+new files of this kind. Certificates of `torch:tuned` made before 2026-11-22, 22:00 judged captured steps that copy each
+batch, where the timed ones read batches in place; later ones judge what is timed. Idle power until then is too high
+(measurements.md).
 """
 TIMES = """
 ## Step times
@@ -76,9 +77,11 @@ CERTIFICATES = """
 ## Certificates
 Every gate at its worst over all tensors and steps, with its limit in the head; then the median over tensors of each
 side's error against its own float64 run. A certificate of `samestep agree` covers more batch and image sizes than one
-that `samestep compare` makes before it times, and the gates of whole training runs.
+that `samestep compare` makes before it times, and the gates of whole training runs; `update` is of `compare` alone, and
+in files made before 2026-11-23, 10:00 another gate, at most 10.
 
 """
+CERTIFICATE_GATES = ("semantic", "scaling", "precision", "update", "trajectory", "accuracy")
 CERTIFICATE_COLUMNS = (
     "workload, batch",
     "precision",
@@ -86,6 +89,7 @@ CERTIFICATE_COLUMNS = (
     "semantic (at most 1e-10)",
     "scaling (at least 1e6)",
     "precision (at most 10)",
+    "update (at most 2)",
     "trajectory (at most 3)",
     "accuracy (at most 0.01)",
     "median error of baseline, contender",
@@ -200,7 +204,7 @@ def certificate_line(path: Path, result: dict[str, Any]) -> str:
         f"{spec['workload']}, {spec['batch_size']}",
         spec["precision"],
         f"{result['command'][1]}, {' '.join(f'`{name}`' for name in spec['contenders'])}",
-        *(_figure(gates.get(name)) for name in ("semantic", "scaling", "precision", "trajectory", "accuracy")),
+        *(_figure(gates.get(name)) for name in CERTIFICATE_GATES),
         ", ".join(_figure(_median_error(agreement, side)) for side in ("baseline_error", "contender_error")),
         agreement["status"],
         _link(path, result),

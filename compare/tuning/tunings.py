@@ -62,7 +62,7 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
     **{
         (backend, "cuda", workload): (_captured(backend, steps, *switches), evidence and f"{_H200}/{evidence}")
         for backend, workload, steps, switches, evidence in (
-            ("jax", "resnet50", 8, ["concurrent-kernels"], "levers-flags.txt"),
+            ("jax", "resnet50", 8, ["concurrent-kernels"], "resnet50-bfloat16/result.json"),
             ("torch", "resnet50", 8, ["pointwise-matmul"], "resnet50-bfloat16/result.json"),
             ("jax", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16/result.json"),
             ("torch", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16/result.json"),
