@@ -211,22 +211,6 @@ step_scale-resnet50() { # as the public loops have it: each device's own batch n
 
 step_scale-resnet50-sync() { scale resnet50-sync sync resnet50 256 torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap; }
 
-in_which_dtype() { # how often each dtype is reduced over devices, in the programs that XLA has written down
-    echo "== $1"
-    grep -ohE '= [^=]*all-reduce(-start)?\(' samestep-out/hlo/*after_optimizations.txt |
-        sed -E 's/\{[^}]*\}|\[[^]]*\]//g' | sort | uniq -c
-}
-
-step_reductions() { # where XLA puts the reduction of gradients is its own choice in `sharded`: see which it took
-    local way
-    for way in sharded pmap; do
-        rm -rf samestep-out/hlo
-        XLA_FLAGS="--xla_dump_to=samestep-out/hlo --xla_dump_hlo_as_text" run "reductions-$way" \
-            "$python" -m benchmarks.step_time --backend jax --tuning "tuned+$way" --devices 2 --workload cifar-cnn
-        in_which_dtype "$way" >>"$folder/reductions-$way.txt"
-    done
-}
-
 in_turn() { # NAME, and arguments of a contender a line: all compile side by side, then each is timed alone
     local turn arguments
     turn=$(mktemp)

@@ -9,6 +9,7 @@ convolution computes takes longer than its bytes.
 """
 
 import argparse
+import functools
 import importlib
 import logging
 import math
@@ -52,50 +53,66 @@ class Kernel(NamedTuple):
 
 
 def compiled(asked: argparse.Namespace) -> str:
-    """Return the text of the program that takes so many steps, by `pmap` where it is over several devices."""
+    """Return the text of the program that takes so many steps, on one device or on several."""
     count = asked.devices
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count} {os.environ.get('XLA_FLAGS', '')}"
     import jax
     import jax.numpy as jnp
+    import numpy as np
     from jax.experimental import topologies
+    from jax.sharding import NamedSharding, PartitionSpec
 
     from jaxbackend import tuning
-    from jaxbackend.parallel import Mapped
+    from jaxbackend.parallel import AXIS, Mapped, One, Sharded
     from jaxbackend.session import JaxSession
 
     _register_compiler()
     described = topologies.get_topology_desc("", "cuda", target_config=H200, topology=f"1x1x{count}")
-    tuned = "compiled" if count == 1 else "compiled+pmap"
-    chosen, knobs = workloads.get(asked.workload), tunings.resolve("jax", tuned, "cpu", asked.workload)
+    chosen, parallel = workloads.get(asked.workload), "none" if count == 1 else asked.parallel
+    knobs = tunings.resolve("jax", f"compiled+parallel={parallel}", "cpu", asked.workload)
     size = asked.batch_size or chosen.batch_size
-    whole = size * count
     spec = RunSpec(
-        asked.workload, asked.precision, "cpu", whole, 0, knobs, 1, "", devices=count, batch_norm=asked.batch_norm
+        asked.workload,
+        asked.precision,
+        "cpu",
+        size * count,
+        0,
+        knobs,
+        1,
+        "",
+        devices=count,
+        batch_norm=asked.batch_norm,
     )
     session = JaxSession(spec)
-    labels = (size, *chosen.model.image[:2]) if chosen.data == "shapes" else (size,)
-    pool = () if asked.steps_per_dispatch == 1 else (8,)
-    parts = () if count == 1 else (count,)
-    knobs |= {"steps-per-dispatch": asked.steps_per_dispatch}
+    knobs |= {"steps-per-dispatch": asked.steps_per_dispatch, "kernel-search": True}
     several = tuning.several(session._step._train, knobs)
-    step = several or session._step._train
-    own = parts if asked.batch_norm == "local" else ()
-    shaped = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), session._state)
-    each = jax.tree.map(lambda array: jax.ShapeDtypeStruct((*own, *array.shape), array.dtype), shaped.buffers)
+    ways = {"none": One, "sharded": Sharded, "pmap": Mapped}
+    way = ways[parallel](list(described.devices), asked.batch_norm)
+    parts = (count, size) if parallel == "pmap" else (size * count,)
+    pool = () if several is None else (8,)
+    labels = chosen.model.image[:2] if chosen.data == "shapes" else ()
+    own = (count,) if asked.batch_norm == "local" else ()
+    # pmap names its devices itself; to jax.jit, JAX takes them from where a program's arguments lie.
+    whole: Any = None
+    split: Any = None
+    if parallel == "none":
+        whole = split = jax.sharding.SingleDeviceSharding(described.devices[0])
+    elif parallel == "sharded":
+        mesh = jax.sharding.Mesh(np.array(described.devices), (AXIS,))
+        whole = NamedSharding(mesh, PartitionSpec())
+        split = NamedSharding(mesh, PartitionSpec(*([None] if pool else []), AXIS))
+    state, batch = (functools.partial(jax.ShapeDtypeStruct, sharding=each) for each in (whole, split))
+    shaped = jax.tree.map(lambda array: state(array.shape, array.dtype), session._state)
+    buffers = jax.tree.map(lambda array: state((*own, *array.shape), array.dtype), shaped.buffers)
     arguments: list[Any] = [
-        shaped._replace(buffers=each),
-        jax.ShapeDtypeStruct((*pool, *parts, size, *chosen.model.image), session._policy.parameter_dtype),
-        jax.ShapeDtypeStruct((*pool, *parts, *labels), jnp.int32),
+        shaped._replace(buffers=buffers),
+        batch((*pool, *parts, *chosen.model.image), session._policy.parameter_dtype),
+        batch((*pool, *parts, *labels), jnp.int32),
     ]
-    arguments += [jax.ShapeDtypeStruct((), jnp.int32)] if pool else []
+    arguments += [state((), jnp.int32)] if pool else []
     with session._policy.scope():
-        if count == 1:
-            here = jax.sharding.SingleDeviceSharding(described.devices[0])
-            program: Any = jax.jit(step, in_shardings=here, out_shardings=here, donate_argnums=(0,))
-        else:
-            way = Mapped(list(described.devices), asked.batch_norm)
-            program = way.program(step, knobs, several=several is not None)
+        program: Any = way.program(several or session._step._train, knobs, several=several is not None)
         return str(program.lower(*arguments).compile().as_text())
 
 
@@ -161,7 +178,8 @@ def main() -> None:
     parser.add_argument(
         "--lever", choices=[name for name in levers.LEVERS if not name.startswith("torch")], default="none"
     )
-    parser.add_argument("--devices", type=int, default=1, help="the program of one of so many, by pmap")
+    parser.add_argument("--devices", type=int, default=1, help="the program of one of so many")
+    parser.add_argument("--parallel", choices=("pmap", "sharded"), default="pmap", help="how they split a batch")
     parser.add_argument("--batch-norm", choices=("sync", "local"), default="sync", help="over the devices")
     parser.add_argument("--kernels", type=int, default=0, help="print so many of those that move most")
     asked = parser.parse_args()

@@ -113,7 +113,7 @@ class BatchNorm(nnx.Module):
 
     Normalises by the biased batch variance and keeps the unbiased one; `momentum` is the weight of the new batch
     (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory; over all
-    devices where the policy names their axis.
+    devices where the policy says so.
     """
 
     def __init__(self, features: int, *, policy: Policy, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
@@ -121,7 +121,7 @@ class BatchNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(features, policy.parameter_dtype))
         self.mean = nnx.BatchStat(jnp.zeros(features, policy.parameter_dtype))
         self.var = nnx.BatchStat(jnp.ones(features, policy.parameter_dtype))
-        self.momentum, self.epsilon, self.axis = momentum, epsilon, policy.batch_norm_axis
+        self.momentum, self.epsilon, self.over = momentum, epsilon, policy.batch_norm_over
         self.use_running_average = False  # nnx.Module.train and eval set it
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -132,9 +132,8 @@ class BatchNorm(nnx.Module):
         return (wide * factor + (self.bias[...] - mean * factor)).astype(x.dtype)
 
     def _batch_statistics(self, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
-        axes = tuple(range(wide.ndim - 1))
-        count = wide.size // wide.shape[-1] * (1 if self.axis is None else jax.lax.axis_size(self.axis))
-        mean, var = parallel.moments(*_moments(wide, axes), self.axis)
+        count = wide.size // wide.shape[-1] * (jax.lax.axis_size(self.over) if isinstance(self.over, str) else 1)
+        mean, var = parallel.moments(wide, _moments, self.over)
         old, new = 1 - self.momentum, self.momentum
         self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))
         self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * _unbiased(count))))
@@ -250,12 +249,13 @@ def _sides(padding: int) -> Any:
     return [(padding, padding)] * 2
 
 
-def _moments(wide: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+def _moments(wide: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return mean and biased variance from sums that the compiler takes in one pass.
 
     E[x^2] - E[x]^2 cancels where the mean is large; shifted by any of the values it does not (Chan, Golub and LeVeque
     1983, Algorithms for Computing the Sample Variance).
     """
+    axes = tuple(range(wide.ndim - 1))
     shift = jax.lax.stop_gradient(wide[(0,) * len(axes)])
     shifted = wide - shift
     mean = shifted.mean(axes)

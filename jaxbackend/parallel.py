@@ -1,5 +1,6 @@
 """How a batch is split over devices and a step becomes one program for all of them: the knob `parallel`."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from compare.interface import Array, Refused
 from compare.machines.crew import Place
@@ -16,6 +17,7 @@ from jaxbackend import tuning
 AXIS = "devices"
 _BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's default
 _OF_A_KERNEL = 4  # the axes of a convolution's
+_FLOATS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}  # in XLA's programs
 
 
 class One:
@@ -25,9 +27,11 @@ class One:
         devices: all of them, those of other processes too.
         device: the first of this process's.
         axis: the name under which a step finds the other devices, None where it need not know of them.
+        over: over what batch norm's statistics are taken (`moments`).
     """
 
     axis: str | None = None
+    over: str | AbstractMesh | None = None
 
     def __init__(self, devices: list[Any], batch_norm: str) -> None:
         self.devices, self.batch_norm = devices, batch_norm
@@ -84,6 +88,7 @@ class Sharded(One):
     def __init__(self, devices: list[Any], batch_norm: str) -> None:
         super().__init__(devices, batch_norm)
         self._mesh = Mesh(np.array(devices), (AXIS,))
+        self.over = self._mesh.abstract_mesh
 
     def everywhere(self, tree: Any) -> Any:
         """See `One`."""
@@ -125,6 +130,7 @@ class Mapped(Sharded):
     def __init__(self, devices: list[Any], batch_norm: str) -> None:
         super().__init__(devices, batch_norm)
         self._mesh = Mesh(np.array(self.local), (AXIS,))
+        self.over = AXIS if batch_norm == "sync" else None
         self._own = 0 if batch_norm == "local" else None
 
     def program(
@@ -275,13 +281,35 @@ def _joint_mean(arrays: Sequence[jax.Array], axis: str) -> Iterator[jax.Array]:
         yield jnp.moveaxis(found, 0, -1) if found.ndim == _OF_A_KERNEL else found
 
 
-def moments(mean: jax.Array, var: jax.Array, axis: str | None) -> tuple[jax.Array, jax.Array]:
-    """Return mean and biased variance over all devices from each device's own, of equally many values.
+def reduction_dtype(program: Any) -> str | None:
+    """Return the narrowest dtype that a compiled program (`jax.stages.Compiled`) adds up over devices, None for none.
 
-    One exchange for both (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample Variance).
+    Where a batch is sharded, XLA reduces a gradient where it splits it, before what a step makes of it.
     """
-    if axis is None:
-        return mean, var
-    means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack([mean, var]), axis), 1, 0)
+    reduced = re.findall(r" = (.*) all-reduce(?:-start)?\(", program.as_text())
+    found = {dtype for each in reduced for dtype in re.findall(r"\b(bf16|f16|f32|f64)\[", each)}
+    return next((name for dtype, name in _FLOATS.items() if dtype in found), None)
+
+
+def moments(
+    wide: jax.Array, own: Callable[[jax.Array], tuple[jax.Array, jax.Array]], over: str | AbstractMesh | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return mean and biased variance of the whole batch from each device's `own`, of equally many values.
+
+    `over` is the axis of a mapped step, whose `wide` is a device's own part [N, ..., C], or the mesh over which XLA
+    splits the whole; None: one device's are the whole's. One exchange for both (Chan, Golub and LeVeque 1983,
+    Algorithms for Computing the Sample Variance).
+    """
+    if over is None:
+        return own(wide)
+    if isinstance(over, str):
+        each = jax.lax.all_gather(jnp.stack(own(wide)), over)
+    else:
+        parts = wide.reshape(over.size, -1, *wide.shape[1:])
+        # Each device is to have all of them. Else XLA would exchange means first, and variances when it has the mean.
+        each = jax.lax.with_sharding_constraint(
+            jnp.stack(jax.vmap(own)(parts), axis=1), NamedSharding(over, PartitionSpec())
+        )
+    means, variances = jnp.moveaxis(each, 1, 0)
     whole = means.mean(0)
     return whole, (variances + jnp.square(means - whole)).mean(0)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh
 
 from compare.interface import Refused
 
@@ -23,14 +24,14 @@ class Policy:
         compute_dtype: of convolutions and dense layers.
         tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
         loss_scale: what the loss is first multiplied by, None where it is not scaled.
-        batch_norm_axis: of a step that is mapped over devices, the axis over which batch norm's statistics are taken.
+        batch_norm_over: over what batch norm's statistics are taken (`jaxbackend.parallel.moments`).
     """
 
     parameter_dtype: Any
     compute_dtype: Any
     tf32: bool | None
     loss_scale: float | None
-    batch_norm_axis: str | None = None
+    batch_norm_over: str | AbstractMesh | None = None
 
     @contextmanager
     def scope(self) -> Generator[None]:

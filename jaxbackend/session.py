@@ -41,8 +41,7 @@ class JaxSession:
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._way = way = parallel.way(spec.knobs["parallel"], spec.devices, spec.batch_norm, spec.device, place)
         self._device = way.device
-        if way.axis is not None and spec.batch_norm == "sync":
-            self._policy = replace(self._policy, batch_norm_axis=way.axis)
+        self._policy = replace(self._policy, batch_norm_over=way.over)
         memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
             for each in way.local:
@@ -179,6 +178,8 @@ class JaxSession:
             outputs = self._step.layer_outputs(self._state, jax.tree.map(self._way.joined, images))
             products = jax.config.values["jax_default_matmul_precision"]
             recomputed = knobs["rematerialisation"] and rematerialisation.recomputed(self._lowered())
+            whole = knobs["parallel"] != "none" and knobs["compile"]
+            reduced = parallel.reduction_dtype(self._lowered().compile()) if whole else None
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
             "compute_dtype": str(next(iter(outputs.values())).dtype),
@@ -191,6 +192,7 @@ class JaxSession:
             "parallel": knobs["parallel"],
             "devices": len(self._way.devices),
             "batch_norm": self._way.batch_norm,
+            "reduction_dtype": reduced,
             "compile": self._step.programs > 0,
             "pieces": bool(knobs["pieces"]) and self._step.programs > 1,
             "graph-capture": self._step.programs > 0 and flags.captures_convolutions(self._device),

@@ -207,6 +207,7 @@ class TorchSession:
             "parallel": "none" if self._place is None else "ddp",
             "devices": 1 if self._place is None else self._place.count,
             "batch_norm": self._spec.batch_norm,
+            "reduction_dtype": None if self._place is None else _name(self._leaves[0].tensor.dtype),
             "compile": counters["frames"]["ok"] > 0,
             "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),

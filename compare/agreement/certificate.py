@@ -69,10 +69,12 @@ class Certificate:
             return "fail"
         return "pass" if self.complete else "skipped"
 
-    def extended(self, added: Iterable[Gate], *, mismatch: str | None = None, note: str | None = None) -> "Certificate":
-        """Return this certificate with further gates; a failed one is the first mismatch if there was none.
+    def extended(
+        self, added: Iterable[Gate], *, mismatch: str | None = None, notes: Iterable[str] = ()
+    ) -> "Certificate":
+        """Return this certificate with further gates and notes; a failed one is the first mismatch if there was none.
 
-        `mismatch` says it in words, in place of the failed gate's name and tensor; `note` is added to the notes.
+        `mismatch` says it in words, in place of the failed gate's name and tensor.
         """
         more = tuple(added)
         failed = next((gate for gate in more if not gate.passed), None)
@@ -81,7 +83,7 @@ class Certificate:
             gates=(*self.gates, *more),
             mismatch=self.mismatch or mismatch or (failed and f"{failed.name}: {failed.worst_tensor}"),
             tensor=self.tensor if self.mismatch else failed and failed.worst_tensor,
-            notes=(*self.notes, *([note] if note else [])),
+            notes=(*self.notes, *notes),
         )
 
 

@@ -40,14 +40,17 @@ def unequal(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> str | 
     return f"unequal effective settings: {', '.join(differing)}" if differing else None
 
 
-def remark(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> str | None:
-    """Return which side may keep more digits than asked for between fused operations, None where both or none may."""
-    allowed = [
-        side for side, each in (("baseline", baseline), ("contender", contender)) if each.get("excess_precision")
-    ]
-    if len(allowed) != 1:
-        return None
-    return f"the {allowed[0]}'s compiler may keep float32 between fused operations (excess precision), the other rounds"
+def remarks(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where one side rounds and the other does not: between fused operations, or what devices add up."""
+    sides = {"baseline": baseline, "contender": contender}
+    allowed = [side for side, each in sides.items() if each.get("excess_precision")]
+    if len(allowed) == 1:
+        keeps = "may keep float32 between fused operations (excess precision), the other rounds"
+        yield f"the {allowed[0]}'s compiler {keeps}"
+    reduced = {side: each.get("reduction_dtype") for side, each in sides.items()}
+    if None not in reduced.values() and len(set(reduced.values())) > 1:
+        told = ", ".join(f"{dtype} ({side})" for side, dtype in reduced.items())
+        yield f"gradients are added up over devices in {told}"
 
 
 def _differences(name: str, a: Any, b: Any) -> Iterator[str]:

@@ -171,8 +171,9 @@ def certify_settings(outcomes: Outcomes) -> None:
         made = outcomes.certificates.get(outcome.contender.name)
         if made is not None and baseline.status == "ok":
             sides = baseline.settings, outcome.settings
-            gate, mismatch, note = settings.gate(*sides), settings.unequal(*sides), settings.remark(*sides)
-            outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=mismatch, note=note)
+            gate, mismatch = settings.gate(*sides), settings.unequal(*sides)
+            judged = made.extended([gate], mismatch=mismatch, notes=settings.remarks(*sides))
+            outcomes.certificates[outcome.contender.name] = judged
 
 
 def _judged(

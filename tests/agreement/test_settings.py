@@ -71,12 +71,24 @@ def test_excess_precision_of_one_side_is_remarked_and_fails_nothing():
     allowed = {**EQUAL, "excess_precision": True}
     rounds = {**EQUAL, "excess_precision": False}
     said = "compiler may keep float32 between fused operations (excess precision), the other rounds"
-    assert settings.remark(allowed, rounds) == f"the baseline's {said}"
-    assert settings.remark(rounds, allowed) == f"the contender's {said}"
+    assert list(settings.remarks(allowed, rounds)) == [f"the baseline's {said}"]
+    assert list(settings.remarks(rounds, allowed)) == [f"the contender's {said}"]
     assert settings.gate(allowed, rounds).passed
     assert settings.unequal(allowed, rounds) is None
 
 
 @pytest.mark.parametrize("both", [{}, {"excess_precision": False}, {"excess_precision": True}], ids=str)
 def test_excess_precision_of_both_or_neither_is_not_remarked(both: dict[str, bool]):
-    assert settings.remark({**EQUAL, **both}, {**EQUAL, **both}) is None
+    assert not list(settings.remarks({**EQUAL, **both}, {**EQUAL, **both}))
+
+
+def test_gradients_added_up_in_unlike_dtypes_are_remarked_and_fail_nothing():
+    wide, narrow = ({**EQUAL, "reduction_dtype": dtype} for dtype in ("float32", "bfloat16"))
+    said = "gradients are added up over devices in float32 (baseline), bfloat16 (contender)"
+    assert list(settings.remarks(wide, narrow)) == [said]
+    assert settings.gate(wide, narrow).passed
+
+
+@pytest.mark.parametrize("of_one_device", [{}, {"reduction_dtype": None}], ids=str)
+def test_a_side_that_reduces_nothing_is_not_remarked(of_one_device: dict[str, None]):
+    assert not list(settings.remarks({**EQUAL, "reduction_dtype": "float32"}, {**EQUAL, **of_one_device}))

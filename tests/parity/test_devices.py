@@ -9,6 +9,7 @@ import pytest
 
 from compare.interface import ContenderFailed
 from compare.measure import exposure
+from jaxbackend import parallel
 from tests.parity.devices import BATCH, LIMIT, Recorder, distance
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
@@ -55,12 +56,47 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     child.call("open", 120, spec=recorder.spec(backend, f"stock+{way}", 2, "sync"))
     child.call("block", 120, steps=2)
     found = child.call("settings", 120)
-    told = {name: found[name] for name in ("parallel", "devices", "batch_norm", "batch_size")}
-    assert told == {"parallel": way, "devices": 2, "batch_norm": "sync", "batch_size": BATCH}
+    told = {name: found[name] for name in ("parallel", "devices", "batch_norm", "batch_size", "reduction_dtype")}
+    split = {"parallel": way, "devices": 2, "batch_norm": "sync", "batch_size": BATCH, "reduction_dtype": "float64"}
+    assert told == split
     proof = child.call("proof", 120, steps=2)
     assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
     absent = child.call("communication", 120, steps=2)  # every process is asked for its kernels
     assert absent == exposure.absent("the framework's profiler showed no kernels of a device")
+
+
+EXCHANGES = """
+import re
+from tests.parity import twins
+session = twins.session("jax", "cifar-cnn", "compiled+sharded", devices=2, precision="float32")
+session.feed(twins.batches("cifar-cnn", 1))
+program = session._lowered().compile().as_text()
+print(len(re.findall(r" (?:all-reduce|all-gather|collective-permute|all-to-all)(?:-start)?\\(", program)))
+"""
+
+
+def test_sharded_batch_norm_exchanges_once_forward_and_once_backward():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", EXCHANGES]
+    told = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True)
+    layers, gradients = 6, 1
+    assert told.stdout == f"{2 * layers + gradients}\n"
+
+
+class Program:
+    """A program as XLA compiles one for a GPU, with one reduction in the compute dtype."""
+
+    def as_text(self) -> str:
+        return """
+  %all-reduce-start.5 = f32[75]{0} all-reduce-start(%wrapped_concatenate.5), channel_id=18, to_apply=%region_27.27
+  %all-reduce.3 = (f32[64]{0}, f32[64]{0}) all-reduce(%fusion.5, %fusion.6), channel_id=12, to_apply=%region_2.2
+  %all-reduce-start.6 = bf16[287840]{0} all-reduce-start(%wrapped_concatenate.6), channel_id=19, to_apply=%add.6
+  %all-reduce-done.6 = bf16[287840]{0} all-reduce-done(%all-reduce-start.6)
+"""
+
+
+def test_the_narrowest_dtype_that_a_program_reduces_is_told():
+    assert parallel.reduction_dtype(Program()) == "bfloat16"
 
 
 PREPARED = """
