@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -75,14 +76,22 @@ def join(place: Place, name: str, port: int) -> None:
     dist.init_process_group("nccl" if name == "cuda" else "gloo", store=store, rank=place.rank, world_size=place.count)
 
 
-def moments(mean: torch.Tensor, var: torch.Tensor, *, synchronised: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and biased variance over all devices from each device's own, of equally many values.
+def reduction_dtype(model: nn.Module, place: Place | None) -> torch.dtype | None:
+    """Return the dtype in which DistributedDataParallel adds up gradients, the parameters' own; None for one device."""
+    return None if place is None or place.count == 1 else next(model.parameters()).dtype
 
-    One exchange for both (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample Variance).
+
+def moments(
+    wide: torch.Tensor, own: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], *, synchronised: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and biased variance of the whole batch from each device's `own`, of equally many values.
+
+    Where they are not `synchronised`, one device's are the whole's. One exchange for both (Chan, Golub and LeVeque
+    1983, Algorithms for Computing the Sample Variance).
     """
     if not synchronised:
-        return mean, var
-    means, variances = _gathered(torch.stack([mean, var])).unbind(1)
+        return own(wide)
+    means, variances = _gathered(torch.stack(own(wide))).unbind(1)
     whole = means.mean(0)
     return whole, (variances + (means - whole).square()).mean(0)
 

@@ -196,6 +196,7 @@ class TorchSession:
             outputs = self._step.layer_outputs(images)
             products = {switch.fp32_precision for switch in precision.tf32_switches()}
         first = activations.product(self._layers, outputs)
+        reduced = parallel.reduction_dtype(self._step.model, self._place)
         return {
             "parameter_dtype": _name(self._leaves[0].tensor.dtype),
             "compute_dtype": _name(first.dtype),
@@ -207,7 +208,7 @@ class TorchSession:
             "parallel": "none" if self._place is None else "ddp",
             "devices": 1 if self._place is None else self._place.count,
             "batch_norm": self._spec.batch_norm,
-            "reduction_dtype": None if self._place is None else _name(self._leaves[0].tensor.dtype),
+            "reduction_dtype": reduced and _name(reduced),
             "compile": counters["frames"]["ok"] > 0,
             "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
