@@ -11,7 +11,7 @@ from compare.interface import Arrays
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Figures:
     """One tensor's figures, in execution order; the last three are None where no precision gate was asked for.
 
     Attributes:
@@ -46,7 +46,7 @@ class Certificate:
 
     gates: tuple[Gate, ...]
     mismatch: str | None
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[Figures, ...] = ()
     notes: tuple[str, ...] = ()
     complete: bool = True
     tensor: str | None = None
@@ -119,7 +119,7 @@ def make(
         cause = causes.likely(baseline["float64"], contender["float64"], failing)
     judged = (gates.semantic(e64), gates.scaling(ratios))
     if noise.roundoff is None:
-        evidence = tuple(Evidence(name, e64[name], e32[name], ratios[name]) for name in order)
+        evidence = tuple(Figures(name, e64[name], e32[name], ratios[name]) for name in order)
         return Certificate(judged, mismatch, evidence, tensor=first, cause=cause)
     judge = referee.judge(baseline, contender, precision, noise, normalised=normalised)
     gate = judge.gate
@@ -129,11 +129,11 @@ def make(
         mismatch = "; ".join(part for part in (first and judge.owner(first), judge.mismatch) if part)
         notes = (f"in float64 both are the same function: what failed is how one side computes in {precision}", *notes)
     evidence = tuple(
-        Evidence(
+        Figures(
             name, e64[name], e32[name], ratios[name], judge.floor[name], judge.baseline[name], judge.contender[name]
         )
         if name in judge.floor
-        else Evidence(name, e64[name], e32[name], ratios[name])
+        else Figures(name, e64[name], e32[name], ratios[name])
         for name in order
     )
     return Certificate((*judged, gate), mismatch, evidence, notes, tensor=first, cause=cause)
