@@ -43,10 +43,14 @@ class Conv(nnx.Conv):
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
+        self.over = policy.over
 
-    def __call__(self, inputs: jax.Array, *options: Any) -> jax.Array:
+    def __call__(self, inputs: jax.Array, *_: Any) -> jax.Array:
         """Convolve inputs [N, H, W, C]."""
-        return super().__call__(inputs, *options).astype(self.dtype)
+        return parallel.by_part(self._of_part, inputs, self.over)
+
+    def _of_part(self, inputs: jax.Array) -> jax.Array:
+        return super().__call__(inputs).astype(self.dtype)
 
 
 class ConvTranspose(nnx.ConvTranspose):
@@ -80,10 +84,14 @@ class ConvTranspose(nnx.ConvTranspose):
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
+        self.over = policy.over
         self.stride, self.cut = stride, padding
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Return the transposed convolution of inputs [N, H, W, C]."""
+        return parallel.by_part(self._of_part, inputs, self.over)
+
+    def _of_part(self, inputs: jax.Array) -> jax.Array:
         assert self.bias is not None  # Flax's default
         inputs, kernel, bias = _promoted((inputs, self.kernel[...], self.bias[...]), dtype=self.dtype)
         return (gradients.conv_transpose(inputs, kernel, self.stride, self.cut) + bias).astype(self.dtype)
@@ -102,10 +110,14 @@ class Dense(nnx.Linear):
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
+        self.over = policy.over
 
-    def __call__(self, inputs: jax.Array, *options: Any) -> jax.Array:
+    def __call__(self, inputs: jax.Array, *_: Any) -> jax.Array:
         """Map inputs [N, C]."""
-        return super().__call__(inputs, *options).astype(self.dtype)
+        return parallel.by_part(self._of_part, inputs, self.over)
+
+    def _of_part(self, inputs: jax.Array) -> jax.Array:
+        return super().__call__(inputs).astype(self.dtype)
 
 
 class BatchNorm(nnx.Module):
@@ -121,7 +133,7 @@ class BatchNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(features, policy.parameter_dtype))
         self.mean = nnx.BatchStat(jnp.zeros(features, policy.parameter_dtype))
         self.var = nnx.BatchStat(jnp.ones(features, policy.parameter_dtype))
-        self.momentum, self.epsilon, self.over = momentum, epsilon, policy.batch_norm_over
+        self.momentum, self.epsilon, self.over = momentum, epsilon, policy.over
         self.use_running_average = False  # nnx.Module.train and eval set it
 
     def __call__(self, x: jax.Array) -> jax.Array:

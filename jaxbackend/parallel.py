@@ -27,7 +27,8 @@ class One:
         devices: all of them, those of other processes too.
         device: the first of this process's.
         axis: the name under which a step finds the other devices, None where it need not know of them.
-        over: over what batch norm's statistics are taken (`moments`).
+        over: what a layer has to know of them: the axis over which a mapped step's batch norm takes its statistics, or
+            the mesh over which XLA splits a batch.
     """
 
     axis: str | None = None
@@ -67,6 +68,10 @@ class One:
 
     def part(self, array: Any) -> Any:
         """Return of an array [N, ...] over the whole batch what belongs to this process's part of it."""
+        return array
+
+    def whole(self, array: jax.Array) -> jax.Array:
+        """Return, within a program, an array that devices compute in parts, as each is to have it."""
         return array
 
     def spread(self, buffers: Any) -> Any:
@@ -109,6 +114,10 @@ class Sharded(One):
             size = len(whole) // jax.process_count()
             return whole[jax.process_index() * size :][:size]
         return array
+
+    def whole(self, array: jax.Array) -> jax.Array:
+        """See `One`."""
+        return jax.lax.with_sharding_constraint(array, NamedSharding(self._mesh, PartitionSpec()))
 
     def _put(self, tree: Any, spec: PartitionSpec) -> Any:
         sharding = NamedSharding(self._mesh, spec)
@@ -281,10 +290,22 @@ def _joint_mean(arrays: Sequence[jax.Array], axis: str) -> Iterator[jax.Array]:
         yield jnp.moveaxis(found, 0, -1) if found.ndim == _OF_A_KERNEL else found
 
 
+def by_part(layer: Callable[[jax.Array], jax.Array], inputs: jax.Array, over: str | AbstractMesh | None) -> jax.Array:
+    """Return what a layer makes of inputs [N, ...], of each device's part apart where XLA splits them `over` a mesh.
+
+    What devices then add up of a parameter's gradient has the parameter's dtype. XLA by itself would add up what it is
+    before it is converted to that: in bfloat16, bfloat16 (github.com/jax-ml/jax/issues/27496).
+    """
+    if not isinstance(over, AbstractMesh):
+        return layer(inputs)
+    parts = PartitionSpec(AXIS)
+    return jax.shard_map(layer, mesh=over, in_specs=parts, out_specs=parts, check_vma=False)(inputs)
+
+
 def reduction_dtype(program: Any) -> str | None:
     """Return the narrowest dtype that a compiled program (`jax.stages.Compiled`) adds up over devices, None for none.
 
-    Where a batch is sharded, XLA reduces a gradient where it splits it, before what a step makes of it.
+    Where a batch is sharded, XLA reduces a gradient where it splits it, which need not be in its parameter's dtype.
     """
     reduced = re.findall(r" = (.*) all-reduce(?:-start)?\(", program.as_text())
     found = {dtype for each in reduced for dtype in re.findall(r"\b(bf16|f16|f32|f64)\[", each)}

@@ -24,14 +24,14 @@ class Policy:
         compute_dtype: of convolutions and dense layers.
         tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
         loss_scale: what the loss is first multiplied by, None where it is not scaled.
-        batch_norm_over: over what batch norm's statistics are taken (`jaxbackend.parallel.moments`).
+        over: what layers have to know of the devices that a batch is split over (`jaxbackend.parallel.One`).
     """
 
     parameter_dtype: Any
     compute_dtype: Any
     tf32: bool | None
     loss_scale: float | None
-    batch_norm_over: str | AbstractMesh | None = None
+    over: str | AbstractMesh | None = None
 
     @contextmanager
     def scope(self) -> Generator[None]:

@@ -41,7 +41,7 @@ class JaxSession:
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._way = way = parallel.way(spec.knobs["parallel"], spec.devices, spec.batch_norm, spec.device, place)
         self._device = way.device
-        self._policy = replace(self._policy, batch_norm_over=way.over)
+        self._policy = replace(self._policy, over=way.over)
         memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
             for each in way.local:

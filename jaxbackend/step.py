@@ -145,7 +145,7 @@ class TrainingStep:
 
     def _eval_logits(self, state: TrainState, images: Images) -> jax.Array:
         logits, _ = self._model.evaluate(state.parameters, state.buffers, values(images))
-        return logits.astype(self._policy.parameter_dtype)
+        return self._way.whole(logits.astype(self._policy.parameter_dtype))
 
     def _eval_outputs(self, state: TrainState, images: Images) -> dict[str, jax.Array]:
         return self._model.evaluate(state.parameters, state.buffers, values(images))[1]

@@ -28,11 +28,11 @@ QUICK: Mapping[str, str] = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling 
 
 
 class Recorder:
-    """A child of each backend, and what it recorded in float64."""
+    """A child of each backend, and what it recorded, in float64 where nothing else is said."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._children = folder, dict[str, Child]()
-        self._made: dict[tuple[str, str, int, str], Arrays] = {}
+        self._made: dict[tuple[str, str, int, str, str], Arrays] = {}
         train, test = synthetic.make(WORKLOAD.model.image, classes=10, seed=1, train=STEPS * BATCH, test=BATCH)
         self.dataset = Dataset(train, test, "synthetic")
         store.save(self.dataset, folder / "data.safetensors")
@@ -48,10 +48,12 @@ class Recorder:
         child.greet(120)
         return child
 
-    def spec(self, backend: str, tuning: str, devices: int, batch_norm: str) -> dict[str, Any]:
+    def spec(
+        self, backend: str, tuning: str, devices: int, batch_norm: str, precision: str = "float64"
+    ) -> dict[str, Any]:
         return {
             "workload": WORKLOAD.name,
-            "precision": "float64",
+            "precision": precision,
             "device": "cpu",
             "batch_size": BATCH,
             "seed": 3,
@@ -63,8 +65,10 @@ class Recorder:
             "batch_norm": batch_norm,
         }
 
-    def record(self, backend: str, tuning: str, devices: int = 1, batch_norm: str = "sync") -> Arrays:
-        key = backend, tuning, devices, batch_norm
+    def record(
+        self, backend: str, tuning: str, devices: int = 1, batch_norm: str = "sync", precision: str = "float64"
+    ) -> Arrays:
+        key = backend, tuning, devices, batch_norm, precision
         if key not in self._made:
             self._made[key] = recorded(self.child(backend), self.spec(*key), self.folder)
         return self._made[key]

@@ -1,9 +1,11 @@
 """Several devices train as one does: virtual ones of JAX's, processes of torch's, each backend in its worker."""
 
 import os
+import re
 import subprocess
 import sys
 
+import numpy as np
 import psutil
 import pytest
 
@@ -63,6 +65,17 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
     absent = child.call("communication", 120, steps=2)  # every process is asked for its kernels
     assert absent == exposure.absent("the framework's profiler showed no kernels of a device")
+
+
+@pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
+def test_gradients_are_added_up_over_devices_in_the_parameters_dtype(recorder: Recorder, backend: str, way: str):
+    recorded = recorder.record(backend, f"stock+{way}", 2, precision="bfloat16")
+    kernels = [
+        array.astype(np.float32) for name, array in recorded.items() if re.match("step1/gradient/.*kernel", name)
+    ]
+    last = [np.mean(array.view(np.uint32) & 0xFFFF != 0) for array in kernels]  # places that bfloat16 has not
+    assert kernels
+    assert min(last) > 0.1
 
 
 EXCHANGES = """

@@ -67,6 +67,7 @@ ONLY_JAX = {
         "Mapped": "see One",
         "way": "see One",
         "mean": "DistributedDataParallel takes the mean in torch",
+        "by_part": "a process of torch's has its part and no other",
     },
     "pixels.py": {
         "Pixels": "a jitted step takes bytes and their levels as one argument; torch looks up before its step",
