@@ -1,6 +1,7 @@
 """The child's side: serve one backend over the pipe, with the one timing loop that every backend shares."""
 
 import contextlib
+import gc
 import os
 import sys
 import time
@@ -59,7 +60,8 @@ class Worker:
         """
         session, told = self._session, RunSpec(**spec)
         if session is not None and told != replace(self._spec, seed=told.seed, data=told.data):
-            session = None  # its memory is given back before another is opened
+            session = self._session = None
+            gc.collect()  # its memory is given back before another is opened, that of reference cycles too
         self._spec, self._session = told, None
         if told.device == "cpu" and told.memory_limit_bytes is not None:
             limit.hold(told.memory_limit_bytes)

@@ -178,7 +178,7 @@ class JaxSession:
             outputs = self._step.layer_outputs(self._state, jax.tree.map(self._way.joined, images))
             products = jax.config.values["jax_default_matmul_precision"]
             recomputed = knobs["rematerialisation"] and rematerialisation.recomputed(self._lowered())
-            whole = knobs["parallel"] != "none" and knobs["compile"]
+            whole = len(self._way.devices) > 1 and knobs["compile"]
             reduced = parallel.reduction_dtype(self._lowered().compile()) if whole else None
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),

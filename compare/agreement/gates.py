@@ -217,26 +217,39 @@ def determinism(once: Arrays, again: Arrays) -> Gate:
 def update(baseline: Updates, contender: Updates) -> Gate:
     """At the batch that is timed, both sides' updates are one: of one size and direction, within a factor of two.
 
-    Asked is every parameter of which moving the initial weights by one ulp makes no other update on one side at least:
-    what is more is rounding. A gate that can ask nothing fails.
+    A gate that can ask nothing fails.
     """
-    figures = apart(baseline.changes, contender.changes)
-    asked = [name for name in figures if min(baseline.noise[name], contender.noise[name]) <= UPDATE_NOISE]
-    if not asked:
+    figures, names = apart(baseline.changes, contender.changes), asked(baseline, contender)
+    if not names:
         return Gate("update", None, UPDATE_LIMIT, False, None)
-    worst = max(asked, key=lambda name: figures[name])
+    worst = max(names, key=lambda name: figures[name])
     return Gate("update", _json(figures[worst]), UPDATE_LIMIT, figures[worst] <= UPDATE_LIMIT, worst)
+
+
+def asked(baseline: Updates, contender: Updates) -> list[str]:
+    """Return every parameter of which moving the initial weights by one ulp makes no other update on one side at least.
+
+    What is more is rounding, of what is computed or of what is stored.
+    """
+    ours, theirs = baseline.noise, contender.noise
+    names = dict.fromkeys((*ours, *theirs))
+    return [name for name in names if min(ours.get(name, math.inf), theirs.get(name, math.inf)) <= UPDATE_NOISE]
 
 
 def apart(one: Arrays, other: Arrays) -> dict[str, float]:
     """Return by parameter how far two updates a and b of it are apart: max(|a|^2, |b|^2) / <a, b>.
 
     That is 1 where they are equal, the more the more they differ in size or direction, and infinite where they have
-    nothing in common or neither moves it.
+    nothing in common, neither moves it, or one side has none of that name and shape.
     """
-    shared = {name: _product(a, other[name]) for name, a in one.items()}
-    most = {name: max(_product(a, a), _product(other[name], other[name])) for name, a in one.items()}
-    return {name: most[name] / part if part > 0 else math.inf for name, part in shared.items()}
+    return {name: _apart(one.get(name), other.get(name)) for name in {**one, **other}}
+
+
+def _apart(a: Array | None, b: Array | None) -> float:
+    if a is None or b is None or a.shape != b.shape:
+        return math.inf
+    shared = _product(a, b)
+    return max(_product(a, a), _product(b, b)) / shared if shared > 0 else math.inf
 
 
 def is_stored(change: Array, array: Array) -> bool:

@@ -1,6 +1,6 @@
 """What steps change at the batch that is timed, for the gate `update`: the certificate's own batch is a small one.
 
-They are taken at a small part of SGD's learning rate. At the whole one deep models, thrown far by their first steps,
+SGD takes them at a small learning rate, whatever its own. At a whole one deep models, thrown far by their first steps,
 are chaos after a dispatch: two runs of resnet50 an ulp apart had nothing in common. At a much smaller one, float32
 would no longer hold what is added to the weights.
 """
@@ -9,14 +9,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from compare import descriptions, tensors
 from compare.agreement import gates, referee
-from compare.agreement.gates import Updates
+from compare.agreement.gates import Gate, Updates
 from compare.outcomes import Outcome, Outcomes
 from compare.processes.child import Child
 from compare.processes.launcher import Launcher
 
-_PART_OF_THE_RATE = 1 / 4096
+_RATE = 2.0**-16
+"""Adam's steps do not grow with the gradient: it has its own rate, if that is more."""
 _LEAST_STEPS = 3
 _RUNS = 4
 """Runs from moved weights: of one alone, a few of a deep model's small parameters are near by chance."""
@@ -35,7 +38,8 @@ def take(launcher: Launcher, outcome: Outcome, child: Child, count: int) -> None
     plan = launcher.plan
     rule = plan.workload.optimizer
     # The first steps of a schedule that warms up are as much slower already.
-    slower = replace(plan.workload, optimizer=rule.slowed(_PART_OF_THE_RATE * max(1, rule.schedule.warmup)))
+    rate = _RATE * max(1, rule.schedule.warmup) if rule.name == "sgd" else max(_RATE, rule.learning_rate)
+    slower = replace(plan.workload, optimizer=replace(rule, learning_rate=rate))
     scale = {"loss_scale": _LOSS_SCALE} if plan.precision == "float16" else {}
     spec = launcher.spec(outcome, described=descriptions.to_json(slower), **scale)
     child.call("open", plan.deadlines["open"], spec=spec)
@@ -53,8 +57,21 @@ def judge(outcomes: Outcomes) -> None:
         made = outcomes.certificates.get(outcome.contender.name)
         if made is None or baseline.update is None or outcome.update is None:
             continue
-        gate = gates.update(baseline.update, outcome.update)
-        said = f"the update at the batch that is timed is another: {gate.worst_tensor}"
-        if gate.worst_tensor is None:
-            said = "the update at the batch that is timed is nothing but rounding in every parameter"
-        outcomes.certificates[outcome.contender.name] = made.extended([gate], mismatch=None if gate.passed else said)
+        sides = baseline.update, outcome.update
+        gate, asked, count = gates.update(*sides), gates.asked(*sides), len(baseline.update.changes)
+        outcomes.certificates[outcome.contender.name] = made.extended(
+            [gate],
+            mismatch=None if gate.passed else f"the update at the batch that is timed {_wrong(gate, sides)}",
+            notes=[f"update: asked of {len(asked)} of {count} parameters"] if 0 < len(asked) < count else [],
+        )
+
+
+def _wrong(gate: Gate, sides: Sequence[Updates]) -> str:
+    if gate.worst_tensor is not None:
+        return f"is another: {gate.worst_tensor}"
+    for side, found in zip(("baseline", "contender"), sides, strict=True):
+        if not any(change.any() for change in found.changes.values()):
+            return f"is none: the {side}'s steps change no parameter"
+        if not any(np.isfinite(change).all() for change in found.changes.values()):
+            return f"is not finite in any of the {side}'s parameters"
+    return "is nothing but rounding in every parameter"

@@ -1,10 +1,12 @@
 """Whole training runs of narrow models on a CPU: both backends learn, and learn the same."""
 
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from compare.agreement import gates
 from compare.agreement.gates import Updates
 from compare.certificates import training
 from compare.data import store
+from compare.interface import Backend, RunSpec
 from compare.worker import Worker
 from tests.parity import twins
 
@@ -74,6 +77,25 @@ def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, 
     gate = gates.update(*found)
     assert gate.passed is passed
     assert gate.value == pytest.approx(1 / shrunk, rel=1e-3)
+
+
+@pytest.mark.parametrize("backend", twins.BOTH)
+def test_a_session_gives_its_memory_back_before_another_is_opened(backend: str, tmp_path: Path):
+    store.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), tmp_path / "dataset")
+    spec = replace(twins.spec(backend, batch_size=128), image_size=None, data=str(tmp_path / "dataset"))
+    steps, alive = list[weakref.ref[Any]](), list[bool]()
+
+    def opened(spec: RunSpec) -> Any:
+        alive.extend(step() is not None for step in steps)
+        session: Any = twins.BACKENDS[backend].open(spec)
+        steps.append(weakref.ref(session._step))
+        return session
+
+    worker = Worker(cast(Backend, SimpleNamespace(open=opened)), perf_counter)
+    for epochs in (1, 2):
+        worker.open(replace(spec, epochs=epochs).to_json())
+        worker.block(2)
+    assert alive == [False]
 
 
 def test_an_update_that_is_lost_in_storage_is_not_known():

@@ -46,17 +46,31 @@ CIFAR = workloads.get("cifar-cnn")
 WARMED = replace(CIFAR, optimizer=replace(CIFAR.optimizer, schedule=Schedule("cosine", warmup=20, total=100)))
 
 
+DIGITS = workloads.get("digits-cnn")
+
+
+def rated(workload: Workload, rate: float) -> Workload:
+    return replace(workload, optimizer=replace(workload.optimizer, learning_rate=rate))
+
+
 @pytest.mark.parametrize(
-    ("workload", "part"), [(CIFAR, 1 / 4096), (WARMED, 20 / 4096), (workloads.get("digits-cnn"), 1.0)]
+    ("workload", "rate"),
+    [
+        (CIFAR, 2**-16),
+        (rated(CIFAR, 1e-7), 2**-16),
+        (WARMED, 20 * 2**-16),
+        (DIGITS, DIGITS.optimizer.learning_rate),
+        (rated(DIGITS, 1e-7), 2**-16),
+    ],
 )
-def test_steps_are_those_that_are_timed_at_a_slower_rate_of_sgd(
-    tmp_path: Path, workload: Workload, part: float
+def test_steps_are_those_that_are_timed_at_a_small_rate_of_sgd_and_at_none_too_small(
+    tmp_path: Path, workload: Workload, rate: float
 ) -> None:
     text = "jax:compiled+steps-per-dispatch=4"
     ((command, opened), update), outcome = taken(tmp_path, text, 4, workload=workload)
     spec = opened["spec"]
     assert command == "open"
-    assert spec["described"]["optimizer"]["learning_rate"] == pytest.approx(part * workload.optimizer.learning_rate)
+    assert spec["described"]["optimizer"]["learning_rate"] == pytest.approx(rate)
     assert (spec["batch_size"], spec["knobs"]["steps-per-dispatch"], spec["loss_scale"]) == (16, 4, 2.0**16)
     path = tmp_path / "update-jax:compiled+steps-per-dispatch=4.safetensors"
     assert update == ("update", {"steps": 4, "path": str(path), "roundoff": 2.0**-23, "runs": 4})
@@ -79,19 +93,41 @@ def test_steps_are_as_many_as_every_contender_dispatches(tmp_path: Path, texts: 
     assert updates.steps(Launcher(made, tmp_path), [Outcome(each) for each in made.contenders]) == count
 
 
-@pytest.mark.parametrize(
-    ("change", "noise", "mismatch"),
-    [
-        (1.0, 1.0, None),
-        (-1.0, 1.0, "the update at the batch that is timed is another: kernel"),
-        (1.0, 9.0, "the update at the batch that is timed is nothing but rounding in every parameter"),
-    ],
-)
-def test_the_gate_joins_the_certificate(change: float, noise: float, mismatch: str | None) -> None:
+def judged(baseline: Updates, contender: Updates) -> Certificate:
     outcomes = Outcomes([Outcome(contender) for contender in contenders.parse(["torch", "jax"])])
-    for outcome, value in zip(outcomes.contenders, (1.0, change), strict=True):
-        outcome.update = Updates({"kernel": np.full(9, value)}, {"kernel": noise})
+    for outcome, found in zip(outcomes.contenders, (baseline, contender), strict=True):
+        outcome.update = found
     outcomes.certificates["jax"] = Certificate((), None)
     updates.judge(outcomes)
-    made = outcomes.certificates["jax"]
-    assert (made.passed, made.first_mismatch) == (mismatch is None, mismatch)
+    return outcomes.certificates["jax"]
+
+
+def moved(value: float, noise: float = 1.0, **more: float) -> Updates:
+    names = {"kernel": noise, **more}
+    return Updates({name: np.full(9, value) for name in names}, names)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "contender", "mismatch"),
+    [
+        (moved(1.0), moved(1.0), None),
+        (moved(1.0), moved(-1.0), "is another: kernel"),
+        (moved(1.0), moved(1.0, bias=1.0), "is another: bias"),
+        (moved(1.0, bias=1.0), moved(1.0), "is another: bias"),
+        (moved(1.0), Updates({"kernel": np.ones(4)}, {"kernel": 1.0}), "is another: kernel"),
+        (moved(1.0, 9.0), moved(1.0, 9.0), "is nothing but rounding in every parameter"),
+        (moved(0.0, math.inf), moved(0.0, math.inf), "is none: the baseline's steps change no parameter"),
+        (moved(1.0, 9.0), moved(0.0, math.inf), "is none: the contender's steps change no parameter"),
+        (moved(math.nan, math.inf), moved(1.0, 9.0), "is not finite in any of the baseline's parameters"),
+    ],
+)
+def test_the_gate_joins_the_certificate(baseline: Updates, contender: Updates, mismatch: str | None) -> None:
+    made = judged(baseline, contender)
+    said = mismatch and f"the update at the batch that is timed {mismatch}"
+    assert (made.passed, made.first_mismatch) == (mismatch is None, said)
+
+
+def test_a_note_says_of_how_many_parameters_is_asked_where_it_is_not_all() -> None:
+    assert judged(moved(1.0), moved(1.0)).notes == ()
+    one = moved(1.0, bias=9.0, scale=math.inf)
+    assert judged(one, one).notes == ("update: asked of 1 of 3 parameters",)
