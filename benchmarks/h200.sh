@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes the evidence under benchmarks/h200, in samestep-out/h200: a checkout is `dirty` in the results of those that
-# follow once one is in its place, so what is kept is copied when all is done. One argument a lane, GPU:STEPS@CORES: steps that are carried out one after the
-# other on that GPU and so many cores (an equal part without @), side by side with the other lanes'. What is timed has a
+# Makes the evidence under benchmarks/h200, in samestep-out/h200: a checkout with a new file in its place calls itself
+# `dirty` in the results that follow, so what is kept is copied when all is done.
+# One argument a lane, GPU:STEPS@CORES: steps that are carried out one after the other on that GPU and so many cores (an
+# equal part without @), side by side with the other lanes'. What is timed has a
 # GPU to itself; certificates may share one, but keep the host's memory and disk so busy that nothing should be timed beside
 # many. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below,
 # WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning,

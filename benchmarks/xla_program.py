@@ -59,18 +59,16 @@ def compiled(asked: argparse.Namespace) -> str:
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count} {os.environ.get('XLA_FLAGS', '')}"
     import jax
     import jax.numpy as jnp
-    import numpy as np
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from jaxbackend import tuning
-    from jaxbackend.parallel import AXIS, Mapped, One, Sharded
+    from jaxbackend import parallel, tuning
     from jaxbackend.session import JaxSession
 
     _register_compiler()
     described = topologies.get_topology_desc("", "cuda", target_config=H200, topology=f"1x1x{count}")
-    chosen, parallel = workloads.get(asked.workload), "none" if count == 1 else asked.parallel
-    knobs = tunings.resolve("jax", f"compiled+parallel={parallel}", "cpu", asked.workload)
+    chosen, name = workloads.get(asked.workload), "none" if count == 1 else asked.parallel
+    knobs = tunings.resolve("jax", f"compiled+parallel={name}", "cpu", asked.workload)
     size = asked.batch_size or chosen.batch_size
     spec = RunSpec(
         asked.workload,
@@ -87,21 +85,19 @@ def compiled(asked: argparse.Namespace) -> str:
     session = JaxSession(spec)
     knobs |= {"steps-per-dispatch": asked.steps_per_dispatch, "kernel-search": True}
     several = tuning.several(session._step._train, knobs)
-    ways = {"none": One, "sharded": Sharded, "pmap": Mapped}
-    way = ways[parallel](list(described.devices), asked.batch_norm)
-    parts = (count, size) if parallel == "pmap" else (size * count,)
+    way: Any = parallel._WAYS[name](list(described.devices), asked.batch_norm)
+    parts = (count, size) if name == "pmap" else (size * count,)
     pool = () if several is None else (8,)
     labels = chosen.model.image[:2] if chosen.data == "shapes" else ()
     own = (count,) if asked.batch_norm == "local" else ()
     # pmap names its devices itself; to jax.jit, JAX takes them from where a program's arguments lie.
     whole: Any = None
     split: Any = None
-    if parallel == "none":
+    if name == "none":
         whole = split = jax.sharding.SingleDeviceSharding(described.devices[0])
-    elif parallel == "sharded":
-        mesh = jax.sharding.Mesh(np.array(described.devices), (AXIS,))
-        whole = NamedSharding(mesh, PartitionSpec())
-        split = NamedSharding(mesh, PartitionSpec(*([None] if pool else []), AXIS))
+    elif name == "sharded":
+        whole = NamedSharding(way._mesh, PartitionSpec())
+        split = NamedSharding(way._mesh, PartitionSpec(*([None] if pool else []), parallel.AXIS))
     state, batch = (functools.partial(jax.ShapeDtypeStruct, sharding=each) for each in (whole, split))
     shaped = jax.tree.map(lambda array: state(array.shape, array.dtype), session._state)
     buffers = jax.tree.map(lambda array: state((*own, *array.shape), array.dtype), shaped.buffers)

@@ -58,11 +58,11 @@ class Worker:
 
         Where another seed and its data are all that is new, the open session goes on, whose programs are compiled.
         """
-        session, told = self._session, RunSpec(**spec)
+        told, session, self._session = RunSpec(**spec), self._session, None
         if session is not None and told != replace(self._spec, seed=told.seed, data=told.data):
-            session = self._session = None
+            session = None
             gc.collect()  # its memory is given back before another is opened, that of reference cycles too
-        self._spec, self._session = told, None
+        self._spec = told
         if told.device == "cpu" and told.memory_limit_bytes is not None:
             limit.hold(told.memory_limit_bytes)
         self._train, self._test = store.load(told.data)

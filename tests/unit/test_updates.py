@@ -44,8 +44,6 @@ def taken(folder: Path, text: str, count: int = 3, **changes: Any) -> tuple[list
 
 CIFAR = workloads.get("cifar-cnn")
 WARMED = replace(CIFAR, optimizer=replace(CIFAR.optimizer, schedule=Schedule("cosine", warmup=20, total=100)))
-
-
 DIGITS = workloads.get("digits-cnn")
 
 
