@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxbackend import gradients, parallel
+from jaxbackend import exchange, gradients
 from jaxbackend.precision import Policy
 
 
@@ -47,7 +47,7 @@ class Conv(nnx.Conv):
 
     def __call__(self, inputs: jax.Array, *_: Any) -> jax.Array:
         """Convolve inputs [N, H, W, C]."""
-        return parallel.by_part(self._of_part, inputs, self.over)
+        return exchange.by_part(self._of_part, inputs, self.over)
 
     def _of_part(self, inputs: jax.Array) -> jax.Array:
         return super().__call__(inputs).astype(self.dtype)
@@ -89,7 +89,7 @@ class ConvTranspose(nnx.ConvTranspose):
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Return the transposed convolution of inputs [N, H, W, C]."""
-        return parallel.by_part(self._of_part, inputs, self.over)
+        return exchange.by_part(self._of_part, inputs, self.over)
 
     def _of_part(self, inputs: jax.Array) -> jax.Array:
         assert self.bias is not None  # Flax's default
@@ -114,7 +114,7 @@ class Dense(nnx.Linear):
 
     def __call__(self, inputs: jax.Array, *_: Any) -> jax.Array:
         """Map inputs [N, C]."""
-        return parallel.by_part(self._of_part, inputs, self.over)
+        return exchange.by_part(self._of_part, inputs, self.over)
 
     def _of_part(self, inputs: jax.Array) -> jax.Array:
         return super().__call__(inputs).astype(self.dtype)
@@ -145,7 +145,7 @@ class BatchNorm(nnx.Module):
 
     def _batch_statistics(self, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
         count = wide.size // wide.shape[-1] * (jax.lax.axis_size(self.over) if isinstance(self.over, str) else 1)
-        mean, var = parallel.moments(wide, _moments, self.over)
+        mean, var = exchange.moments(wide, _moments, self.over)
         old, new = 1 - self.momentum, self.momentum
         self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))
         self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * _unbiased(count))))

@@ -14,6 +14,7 @@ from compare.interface import KEPT_LOSSES, OWN_WEIGHTS, Array, Arrays, Batch, Ke
 from compare.machines.crew import Place
 from compare.workloads import PAIR, ModelSpec
 from jaxbackend import (
+    exchange,
     flags,
     layout,
     memory,
@@ -179,7 +180,7 @@ class JaxSession:
             products = jax.config.values["jax_default_matmul_precision"]
             recomputed = knobs["rematerialisation"] and rematerialisation.recomputed(self._lowered())
             whole = len(self._way.devices) > 1 and knobs["compile"]
-            reduced = parallel.reduction_dtype(self._lowered().compile()) if whole else None
+            reduced = exchange.reduction_dtype(self._lowered().compile()) if whole else None
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
             "compute_dtype": str(next(iter(outputs.values())).dtype),

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxbackend import parallel, precision, tuning
+from jaxbackend import exchange, parallel, precision, tuning
 from jaxbackend.functional import Functional
 from jaxbackend.losses import softmax_cross_entropy
 from jaxbackend.pieces import Pieces
@@ -106,7 +106,7 @@ class TrainingStep:
 
     def _inspect(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
         gradients, internals, buffers = self._gradients(state, values(images), labels)
-        gradients, internals["loss"] = parallel.mean((gradients, internals["loss"]), self._way.axis)
+        gradients, internals["loss"] = exchange.mean((gradients, internals["loss"]), self._way.axis)
         gradients, finite = precision.unscaled(gradients, state.scaling)
         updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters, step=state.step)
         new = optax.apply_updates(state.parameters, updates), optimizer

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from torchbackend import gradients, parallel
+from torchbackend import exchange, gradients
 from torchbackend.precision import Policy
 
 
@@ -110,7 +110,7 @@ class BatchNorm(nn.BatchNorm2d):
         return (wide * _of_channels(factor) + _of_channels(self.bias - mean * factor)).to(input.dtype)
 
     def _batch_statistics(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, var = parallel.moments(wide, _moments, synchronised=self.synchronised)
+        mean, var = exchange.moments(wide, _moments, synchronised=self.synchronised)
         if self.recomputing:
             return mean, var
         count = wide.numel() // wide.shape[1] * (dist.get_world_size() if self.synchronised else 1)

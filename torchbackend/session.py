@@ -19,6 +19,7 @@ from compare.pairing.names import Names
 from compare.workloads import PAIR, ModelSpec
 from torchbackend import (
     activations,
+    exchange,
     layout,
     memory,
     models,
@@ -196,7 +197,7 @@ class TorchSession:
             outputs = self._step.layer_outputs(images)
             products = {switch.fp32_precision for switch in precision.tf32_switches()}
         first = activations.product(self._layers, outputs)
-        reduced = parallel.reduction_dtype(self._step.model, self._place)
+        reduced = exchange.reduction_dtype(self._step.model, self._place)
         return {
             "parameter_dtype": _name(self._leaves[0].tensor.dtype),
             "compute_dtype": _name(first.dtype),

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbackend import parallel
+from jaxbackend import exchange, parallel
 
 
 def _mean(tree: Any) -> tuple[Any, int]:
     """Return the mean over the one device that is there, and how many reductions make it."""
-    mapped = jax.pmap(lambda tree: parallel.mean(tree, parallel.AXIS), parallel.AXIS, out_axes=None)
+    mapped = jax.pmap(lambda tree: exchange.mean(tree, parallel.AXIS), parallel.AXIS, out_axes=None)
     parts = jax.tree.map(lambda array: array[None], tree)
     return mapped(parts), mapped.lower(parts).as_text().count("stablehlo.all_reduce")
 
@@ -28,7 +28,7 @@ TREE = {
 def test_arrays_are_reduced_together_up_to_the_size_of_a_bucket(
     monkeypatch: pytest.MonkeyPatch, size: int, reductions: int
 ):
-    monkeypatch.setattr(parallel, "_BUCKET_BYTES", size)
+    monkeypatch.setattr(exchange, "_BUCKET_BYTES", size)
     found, count = _mean(TREE)
     jax.tree.map(np.testing.assert_array_equal, found, TREE)
     assert count == reductions

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 
 import numpy as np
 import psutil
@@ -11,7 +12,7 @@ import pytest
 
 from compare.interface import ContenderFailed
 from compare.measure import exposure
-from jaxbackend import parallel
+from jaxbackend import exchange
 from tests.parity.devices import BATCH, LIMIT, Recorder, distance
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
@@ -68,6 +69,14 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
 
 
 @pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
+def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
+    with closing(recorder.started(backend)) as child:  # processes of several devices train on no other number
+        child.call("open", 120, spec=recorder.spec(backend, f"stock+{way}", 1, "sync"))
+        child.call("block", 120, steps=2)
+        assert child.call("settings", 120)["reduction_dtype"] is None
+
+
+@pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
 def test_gradients_are_added_up_over_devices_in_the_parameters_dtype(recorder: Recorder, backend: str, way: str):
     recorded = recorder.record(backend, f"stock+{way}", 2, precision="bfloat16")
     kernels = [
@@ -88,12 +97,16 @@ print(len(re.findall(r" (?:all-reduce|all-gather|collective-permute|all-to-all)(
 """
 
 
+def printed(script: str, devices: int) -> str:
+    """Return what a script prints that sees so many virtual devices."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True).stdout
+
+
 def test_sharded_batch_norm_exchanges_once_forward_and_once_backward():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", EXCHANGES]
-    told = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True)
     layers, gradients = 6, 1
-    assert told.stdout == f"{2 * layers + gradients}\n"
+    assert printed(EXCHANGES, devices=2) == f"{2 * layers + gradients}\n"
 
 
 class Program:
@@ -109,7 +122,7 @@ class Program:
 
 
 def test_the_narrowest_dtype_that_a_program_reduces_is_told():
-    assert parallel.reduction_dtype(Program()) == "bfloat16"
+    assert exchange.reduction_dtype(Program()) == "bfloat16"
 
 
 PREPARED = """
@@ -123,10 +136,7 @@ print(prepared)
 
 
 def test_every_device_that_is_used_is_made_ready_for_captured_graphs():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", PREPARED]
-    told = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True)
-    assert told.stdout == "[0, 1]\n"
+    assert printed(PREPARED, devices=3) == "[0, 1]\n"
 
 
 @pytest.mark.parametrize("way", WAYS["jax"])
