@@ -150,6 +150,16 @@ def torch_library_layers() -> None:
     torch_library_max_pool()
 
 
+def torch_library_gradients() -> None:
+    """PyTorch's own gradients of ReLUs, and no say in what TorchInductor stores."""
+    from torch.nn import functional
+
+    from torchbackend import gradients
+
+    gradients.relu = gradients.relu_normalised = functional.relu
+    gradients.stored = lambda x: x
+
+
 def max_autotune_pointwise() -> None:
     from torch._inductor import config
 
@@ -235,6 +245,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,
     "torch-library-layers": torch_library_layers,
+    "torch-library-gradients": torch_library_gradients,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

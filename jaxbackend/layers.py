@@ -232,6 +232,11 @@ def relu(x: jax.Array) -> jax.Array:
     return nnx.relu(x)
 
 
+def relu_normalised(x: jax.Array) -> jax.Array:
+    """Return max(x, 0) of what batch norm returned."""
+    return nnx.relu(x)
+
+
 def relu_sum(x: jax.Array, y: jax.Array) -> jax.Array:
     """Return max(x + y, 0)."""
     return gradients.relu(x + y)

@@ -6,6 +6,77 @@ import torch
 from torch.nn import functional
 
 
+def relu(x: torch.Tensor) -> torch.Tensor:
+    """Return max(x, 0), whose gradient reads what it returns, as torch's does, and is stored.
+
+    For a sum. The gradient of a residual sum is read by every block before it: TorchInductor would mask and add up
+    those of all later blocks again in each.
+    """
+    y: Any = _Relu.apply(x)
+    return y
+
+
+class _Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return max(x, 0)."""
+        y = functional.relu(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
+        """Return the gradient where x was positive."""
+        (y,) = ctx.saved_tensors
+        return stored(torch.where(y <= 0, 0, gradient))
+
+
+def relu_normalised(x: torch.Tensor) -> torch.Tensor:
+    """Return max(x, 0), whose gradient asks what it was given.
+
+    For what batch norm returns: TorchInductor computes that again from batch norm's input, which the gradient of batch
+    norm reads anyway, and need not read what this returned beside it.
+    """
+    y: Any = _ReluNormalised.apply(x)
+    return y
+
+
+class _ReluNormalised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return max(x, 0)."""
+        ctx.save_for_backward(x)
+        return functional.relu(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
+        """Return the gradient where x was positive."""
+        (x,) = ctx.saved_tensors
+        return torch.where(x <= 0, 0, gradient)
+
+
+def stored(x: torch.Tensor) -> torch.Tensor:
+    """Return x, which a compiled program writes to memory here and reads from there.
+
+    TorchInductor computes what is read a few times (four tensors, in torch 2.11) again in every kernel that reads it,
+    and stores what would read more. A view of given strides is of what has been stored.
+    """
+    kept: Any = _Stored.apply(x)
+    return kept
+
+
+class _Stored(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 -- torch's signature
+        """Return all of x."""
+        return torch.as_strided(x, x.size(), x.stride())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
+        """Return the gradient; that of a view would be copied into zeros."""
+        return gradient
+
+
 def max_pool(x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
     """Pool by comparing strided slices; TorchInductor's own gradient of a max-pool takes three times as long.
 

@@ -107,7 +107,8 @@ class BatchNorm(nn.BatchNorm2d):
         wide = input.to(self.weight.dtype)
         mean, var = self._batch_statistics(wide)
         factor = self.weight * torch.rsqrt(var + self.eps)
-        return (wide * _of_channels(factor) + _of_channels(self.bias - mean * factor)).to(input.dtype)
+        factor, shift = (_stored(each) for each in (factor, self.bias - mean * factor))
+        return (wide * _of_channels(factor) + _of_channels(shift)).to(input.dtype)
 
     def _batch_statistics(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, var = exchange.moments(wide, _moments, synchronised=self.synchronised)
@@ -208,9 +209,14 @@ def relu(x: torch.Tensor) -> torch.Tensor:
     return functional.relu(x)
 
 
+def relu_normalised(x: torch.Tensor) -> torch.Tensor:
+    """Return max(x, 0) of what batch norm returned."""
+    return gradients.relu_normalised(x) if torch.compiler.is_compiling() else functional.relu(x)
+
+
 def relu_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return max(x + y, 0)."""
-    return functional.relu(x + y)
+    return gradients.relu(x + y) if torch.compiler.is_compiling() else functional.relu(x + y)
 
 
 def relu6(x: torch.Tensor) -> torch.Tensor:
@@ -221,6 +227,10 @@ def relu6(x: torch.Tensor) -> torch.Tensor:
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """Return x * Phi(x) with the exact Gaussian distribution function, torch's default (Flax's is the tanh form)."""
     return functional.gelu(x)
+
+
+def _stored(x: torch.Tensor) -> torch.Tensor:
+    return gradients.stored(x) if torch.compiler.is_compiling() else x
 
 
 def _of_channels(x: torch.Tensor) -> torch.Tensor:

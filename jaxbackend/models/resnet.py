@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 from flax import nnx
 
-from jaxbackend.layers import Dense, GlobalAveragePool, MaxPool, relu, relu_sum
+from jaxbackend.layers import Dense, GlobalAveragePool, MaxPool, relu_normalised, relu_sum
 from jaxbackend.models.parts import ConvNorm
 from jaxbackend.precision import Policy
 
@@ -23,7 +23,7 @@ class BasicBlock(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return activations, height and width divided by the stride and rounded up."""
-        y = self.last(relu(self.first(x)))
+        y = self.last(relu_normalised(self.first(x)))
         return relu_sum(y, x if self.shortcut is None else self.shortcut(x))
 
 
@@ -43,7 +43,7 @@ class Bottleneck(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return activations, height and width divided by the stride and rounded up."""
-        y = self.last(relu(self.middle(relu(self.first(x)))))
+        y = self.last(relu_normalised(self.middle(relu_normalised(self.first(x)))))
         return relu_sum(y, x if self.shortcut is None else self.shortcut(x))
 
 
@@ -81,7 +81,7 @@ class ResNet(nnx.Module):
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Return logits [N, classes]."""
-        x = relu(self.stem(images))
+        x = relu_normalised(self.stem(images))
         if self.pool is not None:
             x = self.pool(x)
         for block in self.blocks:

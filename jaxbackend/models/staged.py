@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 from flax import nnx
 
-from jaxbackend.layers import BatchNorm, Conv, Dense, GlobalAveragePool, MaxPool, relu
+from jaxbackend.layers import BatchNorm, Conv, Dense, GlobalAveragePool, MaxPool, relu_normalised
 from jaxbackend.precision import Policy
 
 
@@ -18,7 +18,7 @@ class ConvBlock(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return activations of the same height and width."""
-        return relu(self.norm(self.conv(x)))
+        return relu_normalised(self.norm(self.conv(x)))
 
 
 class StagedCNN(nnx.Module):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 from flax import nnx
 
-from jaxbackend.layers import Concatenate, Conv, ConvTranspose, MaxPool, relu
+from jaxbackend.layers import Concatenate, Conv, ConvTranspose, MaxPool, relu_normalised
 from jaxbackend.models.parts import ConvNorm
 from jaxbackend.precision import Policy
 
@@ -19,7 +19,7 @@ class DoubleConv(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return activations of the same height and width."""
-        return relu(self.last(relu(self.first(x))))
+        return relu_normalised(self.last(relu_normalised(self.first(x))))
 
 
 class Up(nnx.Module):

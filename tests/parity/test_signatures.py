@@ -53,7 +53,7 @@ ONLY_JAX = {
         "function": "jax compiles some functions under names of their own",
         "spoken": "some of jax's functions are known by several words",
     },
-    "gradients.py": dict.fromkeys(("relu", "conv_transpose"), "torch's own gradient does so"),
+    "gradients.py": {"conv_transpose": "torch's own gradient does so"},
     "layers.py": dict.fromkeys([f"{layer}.__call__" for layer in ("Conv", "ConvTranspose", "Dense")], INHERITED),
     "precision.py": {
         "LossScale": "jax has no GradScaler; torch's own is used there",
@@ -94,6 +94,10 @@ ONLY_TORCH = {
         "layers": "see Layer",
         "neutral": "see Layer",
         "product": "jax's arrays have one memory order",
+    },
+    "gradients.py": {
+        "relu_normalised": "the gradient of jax's own asks what it was given",
+        "stored": "XLA finds out by itself what to store",
     },
     "layout.py": {
         "Leaf.assign": "jax makes a new state, see Leaf.own",

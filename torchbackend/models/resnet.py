@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from torchbackend.layers import Dense, GlobalAveragePool, MaxPool, relu, relu_sum
+from torchbackend.layers import Dense, GlobalAveragePool, MaxPool, relu_normalised, relu_sum
 from torchbackend.models.parts import ConvNorm
 from torchbackend.precision import Policy
 
@@ -24,7 +24,7 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return activations, height and width divided by the stride and rounded up."""
-        y = self.last(relu(self.first(x)))
+        y = self.last(relu_normalised(self.first(x)))
         return relu_sum(y, x if self.shortcut is None else self.shortcut(x))
 
 
@@ -45,7 +45,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return activations, height and width divided by the stride and rounded up."""
-        y = self.last(relu(self.middle(relu(self.first(x)))))
+        y = self.last(relu_normalised(self.middle(relu_normalised(self.first(x)))))
         return relu_sum(y, x if self.shortcut is None else self.shortcut(x))
 
 
@@ -84,7 +84,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits [N, classes]."""
-        x = relu(self.stem(images))
+        x = relu_normalised(self.stem(images))
         if self.pool is not None:
             x = self.pool(x)
         for block in self.blocks:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from torchbackend.layers import BatchNorm, Conv, Dense, GlobalAveragePool, MaxPool, relu
+from torchbackend.layers import BatchNorm, Conv, Dense, GlobalAveragePool, MaxPool, relu_normalised
 from torchbackend.precision import Policy
 
 
@@ -19,7 +19,7 @@ class ConvBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return activations of the same height and width."""
-        return relu(self.norm(self.conv(x)))
+        return relu_normalised(self.norm(self.conv(x)))
 
 
 class StagedCNN(nn.Module):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from torchbackend.layers import Concatenate, Conv, ConvTranspose, MaxPool, relu
+from torchbackend.layers import Concatenate, Conv, ConvTranspose, MaxPool, relu_normalised
 from torchbackend.models.parts import ConvNorm
 from torchbackend.precision import Policy
 
@@ -20,7 +20,7 @@ class DoubleConv(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return activations of the same height and width."""
-        return relu(self.last(relu(self.first(x))))
+        return relu_normalised(self.last(relu_normalised(self.first(x))))
 
 
 class Up(nn.Module):
