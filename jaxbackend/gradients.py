@@ -11,13 +11,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 
-@jax.custom_vjp
 def relu(x: jax.Array) -> jax.Array:
     """Return max(x, 0), whose gradient reads what it returns, as torch's does, and not what it was given.
 
     What it returns is kept for the next layer. A sum is not: XLA would read both terms again, and keep the masked
     gradient's pass over memory apart from the sums that batch norm takes of it.
     """
+    return _relu(x)
+
+
+@jax.custom_vjp
+def _relu(x: jax.Array) -> jax.Array:
     return nnx.relu(x)
 
 
@@ -31,7 +35,7 @@ def _relu_backward(y: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(y != 0, gradient, jnp.zeros((), gradient.dtype)),)
 
 
-relu.defvjp(_relu_forward, _relu_backward)
+_relu.defvjp(_relu_forward, _relu_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))

@@ -1,12 +1,15 @@
-"""What torch's layers are written out as for TorchInductor computes what torch's own kernels do."""
+"""What torch's layers are written out as for TorchInductor computes what torch's own kernels do, and what it stores."""
 
 import copy
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
+from torch._inductor.utils import run_fw_bw_and_get_code
 
+import torchbackend.gradients
 import torchbackend.layers
 import torchbackend.precision
 
@@ -17,6 +20,7 @@ WINDOWS = {
     "2, 3": (2, 3, 0),
     "3, 2": (3, 2, 0),
 }
+IMAGES = (8, 4, 6, 6)
 CASES = [((9, 8), torch.float64, 1e-13), ((5, 6), torch.float64, 1e-13), ((5, 6), torch.bfloat16, 2e-2)]
 
 
@@ -81,3 +85,92 @@ def test_a_compiled_batch_norm_evaluates_with_its_running_statistics():
     (own, _, _), (ours, _, _) = both(layer, x)
     torch.testing.assert_close(ours, own, rtol=1e-14, atol=1e-14)
     torch.testing.assert_close(ours, x, rtol=1e-4, atol=1e-4)  # mean 0, variance 1, as they were at the start
+
+
+class Applied(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+RELUS = {
+    "relu_normalised": torchbackend.layers.relu_normalised,
+    "relu_sum": lambda x: torchbackend.layers.relu_sum(x, torch.zeros_like(x)),
+}
+
+
+@pytest.mark.parametrize("relu", RELUS.values(), ids=RELUS)
+def test_a_relu_with_a_gradient_of_its_own_is_torch_s(relu: Callable[[torch.Tensor], torch.Tensor]):
+    x = torch.tensor([-1.0, -0.0, 0.0, 1e-9, 2.0, torch.nan, -torch.inf, torch.inf], dtype=torch.float64)
+    (own, own_gradient, _), (ours, our_gradient, _) = both(Applied(relu), x)
+    torch.testing.assert_close(ours, own, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(our_gradient, own_gradient, rtol=0, atol=0)
+
+
+def backward_program(function: Callable[[torch.Tensor], torch.Tensor], *sides: int) -> str:
+    """Return what TorchInductor writes for the gradient of a function of images."""
+    torch.compiler.reset()
+    x = torch.randn(*sides, requires_grad=True)
+    _, (_, backward) = run_fw_bw_and_get_code(lambda: torch.compile(function, dynamic=False)(x))
+    return str(backward)
+
+
+def stored_images(program: str) -> int:
+    return len(re.findall(rf"empty_strided_cpu\({re.escape(str(IMAGES)[:-1])}\)", program))
+
+
+def parts() -> tuple[torchbackend.layers.BatchNorm, torchbackend.layers.Conv]:
+    policy = torchbackend.precision.policy("float32", "cpu")
+    return torchbackend.layers.BatchNorm(4, policy=policy), torchbackend.layers.Conv(4, 4, 3, policy=policy, padding=1)
+
+
+def test_what_is_stored_is_computed_once():
+    def twice_read(x: torch.Tensor, hold: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        y = hold(x.erf())
+        return y.sum(0)[0] + y.sum(1)[0]
+
+    def computed(hold: Callable[[torch.Tensor], torch.Tensor]) -> int:
+        _, (forward, _) = run_fw_bw_and_get_code(
+            lambda: torch.compile(twice_read, dynamic=False)(torch.randn(64, 64, requires_grad=True), hold)
+        )
+        return str(forward).count("erf(")
+
+    assert (computed(torchbackend.gradients.stored), computed(torch.abs)) == (1, 2)
+
+
+def test_the_gradient_of_batch_norm_stores_no_masked_gradient(monkeypatch: pytest.MonkeyPatch):
+    (norm, conv), scale = parts(), nn.Parameter(torch.ones(4, 1, 1))
+
+    def activated(x: torch.Tensor) -> torch.Tensor:
+        return conv(torchbackend.layers.relu6(norm(x * scale)))
+
+    assert stored_images(backward_program(activated, *IMAGES)) == 1  # what it returns
+    monkeypatch.setattr(torchbackend.layers, "_stored", lambda x: x)
+    assert stored_images(backward_program(activated, *IMAGES)) == 2
+
+
+def test_the_gradient_of_a_residual_sum_is_masked_once(monkeypatch: pytest.MonkeyPatch):
+    norms, convs = zip(*(parts() for _ in range(3)), strict=True)
+
+    def blocks(x: torch.Tensor) -> torch.Tensor:
+        for norm, conv in zip(norms, convs, strict=True):
+            x = torchbackend.layers.relu_sum(norm(conv(x)), x)
+        return convs[0](x)
+
+    def masks() -> int:
+        return backward_program(blocks, *IMAGES).count("<=")
+
+    assert masks() == 3
+    monkeypatch.setattr(torchbackend.gradients, "stored", lambda x: x)
+    assert masks() > 3
+
+
+def test_relus_keep_an_activation_that_is_there_already():
+    x = torch.randn(7, requires_grad=True)
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda kept: kept):
+        results = [relu(x) for relu in (torchbackend.gradients.relu, torchbackend.gradients.relu_normalised)]
+    assert [each.data_ptr() for each in kept] == [results[0].data_ptr(), x.data_ptr()]
