@@ -1,4 +1,5 @@
-"""Changes that samestep does not make (yet), for `benchmarks.step_time --lever` and `benchmarks.xla_program` to try.
+"""Changes that samestep does not make (yet), for `benchmarks.step_time --lever`, `benchmarks.xla_program` and
+`benchmarks.inductor_program` to try.
 
 Environment variables are levers too: XLA_FLAGS=--xla_gpu_autotune_level=5 python -m benchmarks.step_time ...
 """

@@ -15,11 +15,11 @@ import logging
 import math
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from benchmarks import levers
+from benchmarks.programs import BYTES_PER_MILLISECOND, Kernel, table
 from compare import workloads
 from compare.interface import PRECISIONS, RunSpec
 from compare.tuning import tunings
@@ -38,18 +38,8 @@ gpu_device_info {
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
 }
 """
-BYTES_PER_MILLISECOND = 4.2e9
 WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
 NO_KERNEL = ("parameter", "get-tuple-element", "tuple", "bitcast", "constant")
-
-
-class Kernel(NamedTuple):
-    """One instruction of the program that is a kernel, or a few: what it is, its results, where it comes from."""
-
-    kind: str
-    results: str
-    origin: str
-    milliseconds: float
 
 
 def compiled(asked: argparse.Namespace) -> str:
@@ -151,18 +141,6 @@ def size_of(types: str) -> int:
     """Return the bytes of all arrays in a type."""
     arrays = re.findall(rf"\b({'|'.join(WIDTHS)})\[([\d,]*)\]", types)
     return sum(WIDTHS[dtype] * math.prod(int(side) for side in shape.split(",") if side) for dtype, shape in arrays)
-
-
-def table(found: list[Kernel], count: int) -> Iterator[str]:
-    times: Mapping[str, float] = {each.kind: 0.0 for each in found}
-    numbers = Counter(each.kind for each in found)
-    times = {name: sum(each.milliseconds for each in found if each.kind == name) for name in times}
-    for name in sorted(times, key=lambda name: -times[name]):
-        yield f"{times[name]:8.3f} ms {numbers[name]:5} {name}"
-    fused = [each for each in found if each.kind.startswith("fusion")]
-    yield f"{sum(each.milliseconds for each in fused):8.3f} ms {len(fused):5} fusions together"
-    for each in sorted(found, key=lambda each: -each.milliseconds)[:count]:
-        yield f"  {each.milliseconds:8.3f} {each.kind:40} {each.results[:50]:50} {each.origin}"
 
 
 def main() -> None:
