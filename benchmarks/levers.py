@@ -161,6 +161,63 @@ def torch_library_gradients() -> None:
     gradients.stored = lambda x: x
 
 
+def torch_sums_by_image() -> None:
+    """Batch norm's gradient as sums over each image, then over images.
+
+    TorchInductor splits no sum with so many results, and makes one kernel of it and of the stored gradient it reads.
+    """
+    import torch
+
+    from torchbackend import layers
+
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+        wide = input.to(self.weight.dtype)
+        mean, var = self._batch_statistics(wide)
+        factor = self.weight * torch.rsqrt(var + self.eps)
+        factor, shift = (
+            layers._stored(each).expand(len(wide), -1)[:, :, None, None] for each in (factor, self.bias - mean * factor)
+        )
+        return (wide * factor + shift).to(input.dtype)
+
+    layers.BatchNorm.forward = forward
+
+
+def torch_stacked_parities() -> None:
+    """The gradient of a max-pool whose windows overlap, one place of its tiles after the other, with no masks."""
+    import torch
+    from torch.nn import functional
+
+    from torchbackend import gradients
+
+    tiled = gradients._MaxPool.backward
+
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        (winner,) = ctx.saved_tensors
+        (size, stride, padding), (height, width) = ctx.window, ctx.sides
+        if size <= stride:
+            return tiled(ctx, gradient)
+        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        lines, columns = (-(-(side + 2 * padding) // stride) for side in (height, width))
+
+        def moved(x: torch.Tensor, down: int, right: int) -> torch.Tensor:
+            sides = right, columns - x.shape[3] - right, down, lines - x.shape[2] - down
+            return functional.pad(x, sides)
+
+        def parity(first: int, second: int) -> torch.Tensor:
+            total = torch.zeros((), dtype=wide.dtype, device=gradient.device)
+            for i in range(first, size, stride):
+                for j in range(second, size, stride):
+                    won, share = (moved(each, i // stride, j // stride) for each in (winner, wide))
+                    total = total + torch.where(won == i * size + j, share, 0)
+            return total.to(gradient.dtype)
+
+        rows = [torch.stack([parity(i, j) for j in range(stride)], 4).flatten(3, 4) for i in range(stride)]
+        whole = torch.stack(rows, 3).flatten(2, 3)
+        return whole[:, :, padding : padding + height, padding : padding + width], None, None, None
+
+    gradients._MaxPool.backward = backward
+
+
 def max_autotune_pointwise() -> None:
     from torch._inductor import config
 
@@ -247,6 +304,8 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-library-max-pool": torch_library_max_pool,
     "torch-library-layers": torch_library_layers,
     "torch-library-gradients": torch_library_gradients,
+    "torch-sums-by-image": torch_sums_by_image,
+    "torch-stacked-parities": torch_stacked_parities,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,
