@@ -1,6 +1,6 @@
 """What TorchInductor makes of a model's forward and backward pass for an H200, on a machine without one.
 
-    pip install torch    # a build for CUDA, some gigabytes; best in an environment of its own
+    pip install torch==2.11.0    # a build for CUDA, some gigabytes; best in an environment of its own
     python -m benchmarks.inductor_program --workload resnet50 [--lever torch-library-gradients]
 
 Nothing runs. The passes are traced on the CPU and moved to a GPU that torch is told of, for its autograd knows no more
@@ -207,6 +207,8 @@ def main() -> None:
     )
     parser.add_argument("--kernels", type=int, default=0, help="print so many of those that move most")
     asked = parser.parse_args()
+    if torch.version.cuda is None:
+        parser.error(f"torch {torch.__version__} is a build without CUDA; allowed: one with it, such as torch 2.11.0")
     levers.LEVERS[asked.lever]()
     found = [list(kernels(program)) for program in programs(asked)]
     for name, each in zip(("forward", "backward"), found, strict=True):
