@@ -161,6 +161,21 @@ def torch_library_gradients() -> None:
     gradients.stored = lambda x: x
 
 
+def torch_small_combos() -> None:
+    """With concurrent-kernels, one kernel of small ones alone: TorchInductor's own limit is 51 million results."""
+    from math import prod
+
+    from torch._inductor.codegen import triton_combo_kernel as combos
+
+    plain = combos._default_custom_combo_kernel_horizontal_partition
+
+    def parts(nodes: list[Any], *more: Any) -> list[list[Any]]:
+        small = [node for node in nodes if prod(int(each) for each in node.group[1]) <= 2**22]
+        return [*(plain(small, *more) if small else []), *([node] for node in nodes if node not in small)]
+
+    combos.set_custom_combo_kernel_horizontal_partition(parts)
+
+
 def torch_sums_by_image() -> None:
     """Batch norm's gradient as sums over each image, then over images.
 
@@ -304,6 +319,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-library-max-pool": torch_library_max_pool,
     "torch-library-layers": torch_library_layers,
     "torch-library-gradients": torch_library_gradients,
+    "torch-small-combos": torch_small_combos,
     "torch-sums-by-image": torch_sums_by_image,
     "torch-stacked-parities": torch_stacked_parities,
     "torch-coordinate-descent": coordinate_descent,

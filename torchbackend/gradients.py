@@ -7,10 +7,11 @@ from torch.nn import functional
 
 
 def relu(x: torch.Tensor) -> torch.Tensor:
-    """Return max(x, 0), whose gradient reads what it returns, as torch's does, and is stored.
+    """Return max(x, 0) of x [N, C, H, W], whose gradient reads what it returns, as torch's does, and is stored.
 
     For a sum. The gradient of a residual sum is read by every block before it: TorchInductor would mask and add up
-    those of all later blocks again in each.
+    those of all later blocks again in each. What a pooling reads it stores, in whichever memory order it has chosen; a
+    pooling over single pixels changes nothing.
     """
     y: Any = _Relu.apply(x)
     return y
@@ -28,7 +29,7 @@ class _Relu(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
         """Return the gradient where x was positive."""
         (y,) = ctx.saved_tensors
-        return stored(torch.where(y <= 0, 0, gradient))
+        return functional.avg_pool2d(torch.where(y <= 0, 0, gradient), 1)
 
 
 def relu_normalised(x: torch.Tensor) -> torch.Tensor:
@@ -56,10 +57,11 @@ class _ReluNormalised(torch.autograd.Function):
 
 
 def stored(x: torch.Tensor) -> torch.Tensor:
-    """Return x, which a compiled program writes to memory here and reads from there.
+    """Return x [C], which a compiled program writes to memory here and reads from there.
 
-    TorchInductor computes what is read a few times (four tensors, in torch 2.11) again in every kernel that reads it,
-    and stores what would read more. A view of given strides is of what has been stored.
+    TorchInductor computes what reads a few tensors (four, in torch 2.11) again in every kernel that reads it, and
+    stores what would read more. A view of given strides is of what has been stored. Of images it would be wrong:
+    their strides may change after they were asked for.
     """
     kept: Any = _Stored.apply(x)
     return kept
