@@ -1,7 +1,7 @@
 """A compiler's program for an H200 as a list of kernels, and what moving their bytes would take."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 BYTES_PER_MILLISECOND = 4.2e9
@@ -9,7 +9,7 @@ BYTES_PER_MILLISECOND = 4.2e9
 
 
 class Kernel(NamedTuple):
-    """One kernel of the program, or a few: what it is, its results, where it comes from."""
+    """One kernel of the program, or a few: what it is, its results or its name, where it comes from."""
 
     kind: str
     results: str
@@ -19,9 +19,8 @@ class Kernel(NamedTuple):
 
 def table(found: list[Kernel], count: int) -> Iterator[str]:
     """Yield time and number of kernels by kind, of all that are fused together, and the `count` that move most."""
-    times: Mapping[str, float] = {each.kind: 0.0 for each in found}
     numbers = Counter(each.kind for each in found)
-    times = {name: sum(each.milliseconds for each in found if each.kind == name) for name in times}
+    times = {name: sum(each.milliseconds for each in found if each.kind == name) for name in numbers}
     for name in sorted(times, key=lambda name: -times[name]):
         yield f"{times[name]:8.3f} ms {numbers[name]:5} {name}"
     fused = [each for each in found if each.kind.startswith("fusion")]

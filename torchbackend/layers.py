@@ -1,7 +1,7 @@
 """Layers, in torch's conventions, for activations [N, C, H, W] whose memory order is the layout knob's.
 
-In a compiled program, batch norm in training and max-pool are written out for TorchInductor to fuse; elsewhere they are
-torch's own kernels.
+In a compiled program, batch norm in training, max-pool and the gradients of ReLUs after batch norm and sums are written
+out for TorchInductor to fuse; elsewhere they are torch's own kernels.
 """
 
 from typing import Any

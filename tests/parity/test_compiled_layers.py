@@ -113,10 +113,10 @@ def test_a_relu_with_a_gradient_of_its_own_is_torch_s(relu: Callable[[torch.Tens
     torch.testing.assert_close(our_gradient, own_gradient, rtol=0, atol=0)
 
 
-def backward_program(function: Callable[[torch.Tensor], torch.Tensor], *sides: int) -> str:
+def backward_program(function: Callable[[torch.Tensor], torch.Tensor]) -> str:
     """Return what TorchInductor writes for the gradient of a function of images."""
     torch.compiler.reset()
-    x = torch.randn(*sides, requires_grad=True)
+    x = torch.randn(IMAGES, requires_grad=True)
     _, (_, backward) = run_fw_bw_and_get_code(lambda: torch.compile(function, dynamic=False)(x))
     return str(backward)
 
@@ -150,9 +150,9 @@ def test_the_gradient_of_batch_norm_stores_no_masked_gradient(monkeypatch: pytes
     def activated(x: torch.Tensor) -> torch.Tensor:
         return conv(torchbackend.layers.relu6(norm(x * scale)))
 
-    assert stored_images(backward_program(activated, *IMAGES)) == 1  # what it returns
+    assert stored_images(backward_program(activated)) == 1  # what it returns
     monkeypatch.setattr(torchbackend.layers, "_stored", lambda x: x)
-    assert stored_images(backward_program(activated, *IMAGES)) == 2
+    assert stored_images(backward_program(activated)) == 2
 
 
 class Residual(nn.Module):
@@ -169,7 +169,7 @@ class Residual(nn.Module):
 
 def test_the_gradient_of_a_residual_sum_is_masked_once_at_most(monkeypatch: pytest.MonkeyPatch):
     def masks() -> int:
-        return backward_program(Residual(), *IMAGES).count("<=")
+        return backward_program(Residual()).count("<=")
 
     assert masks() <= 3
     monkeypatch.setattr(torchbackend.gradients, "relu", functional.relu)
