@@ -23,19 +23,24 @@ def kind(kernel: str) -> str:
     return next((name for name, pattern in KINDS.items() if re.search(pattern, kernel.lower())), "other")
 
 
-def table(kernels: Iterable[Kernel], steps: int, step_seconds: float) -> str:
-    """Return the time of one device's kernels; two that run at once count both."""
+def table(kernels: Iterable[Kernel], steps: int, step_seconds: float, count: int = 25) -> str:
+    """Return the time of one device's kernels, with the longest; two that run at once count both."""
     by_kind: defaultdict[str, float] = defaultdict(float)
     by_name: defaultdict[str, float] = defaultdict(float)
+    launched: defaultdict[str, int] = defaultdict(int)
     for kernel in kernels:
         seconds = (kernel.end - kernel.begin) / steps
         by_kind[kind(kernel.name)] += seconds
         by_name[kernel.name] += seconds
+        launched[kernel.name] += 1
     by_kind["no kernel runs"] = max(0.0, step_seconds - sum(by_kind.values()))
-    lines = [f"  {1e3 * seconds:9.4f} ms  {name}" for name, seconds in longest(by_kind)]
-    lines += [f"    {1e3 * seconds:9.4f} ms  {kind(name)[:20]:20}  {name[:140]}" for name, seconds in longest(by_name)]
+    lines = [f"  {1e3 * seconds:9.4f} ms  {name}" for name, seconds in longest(by_kind, len(by_kind))]
+    lines += [
+        f"    {1e3 * seconds:9.4f} ms {launched[name] / steps:4.0f}  {kind(name)[:20]:20}  {name[:140]}"
+        for name, seconds in longest(by_name, count)
+    ]
     return "\n".join(lines)
 
 
-def longest(seconds: Mapping[str, float], count: int = 25) -> list[tuple[str, float]]:
+def longest(seconds: Mapping[str, float], count: int) -> list[tuple[str, float]]:
     return sorted(seconds.items(), key=lambda item: -item[1])[:count]

@@ -223,7 +223,7 @@ def torch_stacked_parities() -> None:
             for i in range(first, size, stride):
                 for j in range(second, size, stride):
                     won, share = (moved(each, i // stride, j // stride) for each in (winner, wide))
-                    total = total + torch.where(won == i * size + j, share, 0)
+                    total = total + torch.where(won == i * (size + stride) + j, share, 0)
             return total.to(gradient.dtype)
 
         rows = [torch.stack([parity(i, j) for j in range(stride)], 4).flatten(3, 4) for i in range(stride)]
@@ -257,6 +257,81 @@ def library_max_pool() -> None:
         return nnx.max_pool(x, (size, size), (stride, stride), sides)
 
     gradients.max_pool = pool
+
+
+def pool_by_place() -> None:
+    """A max-pool's gradient as a sum over the places of a window, each enlarged by zeros to the size of the input."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxbackend import gradients
+
+    def backward(size: int, stride: int, padding: int, kept: Any, gradient: jax.Array) -> tuple[jax.Array]:
+        winner, (_, height, width) = kept[0], kept[1].shape
+        wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
+        total = jnp.zeros((), wide.dtype)
+        for i, j in (divmod(each, size) for each in range(size * size)):
+            sides = [(0, 0, 0)]
+            for offset, side, count in zip((i, j), (height, width), gradient.shape[1:3], strict=True):
+                before = offset - padding
+                sides.append((before, side - before - (count - 1) * stride - 1, stride - 1))
+            place = i * (size + stride) + j
+            total += jax.lax.pad(jnp.where(winner == place, wide, 0), jnp.zeros((), wide.dtype), [*sides, (0, 0, 0)])
+        return (total.astype(gradient.dtype),)
+
+    gradients._pooled.defvjp(gradients._max_pool_forward, backward)
+
+
+def unstored_pool() -> None:
+    """A max-pool's gradient whose windows are not stored with a border first."""
+    import jax
+
+    jax.lax.optimization_barrier = lambda x: x
+
+
+def stored_pooled() -> None:
+    """The images that a max-pool with padding reads, stored with their border before."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxbackend import gradients
+
+    plain = gradients._max_and_winner
+
+    def stored(x: jax.Array, size: int, stride: int, padding: int) -> tuple[jax.Array, jax.Array]:
+        if not padding:
+            return plain(x, size, stride, padding)
+        sides = [(0, 0, 0), (padding, padding, 0), (padding, padding, 0), (0, 0, 0)]
+        return plain(jax.lax.optimization_barrier(jax.lax.pad(x, jnp.array(-jnp.inf, x.dtype), sides)), size, stride, 0)
+
+    gradients._max_and_winner = stored
+
+
+def torch_padded_tiles() -> None:
+    """A max-pool's gradient in tiles of the padded input, which start where no window does."""
+    import torch
+    from torch.nn import functional
+
+    from torchbackend import gradients
+
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        (winner,) = ctx.saved_tensors
+        (size, stride, padding), (height, width) = ctx.window, ctx.sides
+        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        lines, columns = (-(-(side + 2 * padding) // stride) for side in (height, width))
+        overlaps, within = -(-size // stride), torch.arange(stride, device=gradient.device)
+        total = torch.zeros((), dtype=wide.dtype, device=gradient.device)
+        for down in range(overlaps):
+            for right in range(overlaps):
+                i, j = within[:, None] + down * stride, within + right * stride
+                place = torch.where(j < size, i * (size + stride) + j, -1)[:, None, :]
+                sides = right, columns - winner.shape[3] - right, down, lines - winner.shape[2] - down
+                won, share = (gradients._in_tiles(functional.pad(each, sides)) for each in (winner, wide))
+                total = total + torch.where(won == place, share, 0)
+        whole = total.to(gradient.dtype).flatten(4, 5).flatten(2, 3)
+        return whole[:, :, padding : padding + height, padding : padding + width], None, None, None
+
+    gradients._MaxPool.backward = backward
 
 
 def library_gradients() -> None:
@@ -311,6 +386,9 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-stem-of-4": lambda: padded_stem_torch(4),
     "torch-stem-of-8": lambda: padded_stem_torch(8),
     "jax-library-max-pool": library_max_pool,
+    "jax-pool-by-place": pool_by_place,
+    "jax-unstored-pool": unstored_pool,
+    "jax-stored-pooled": stored_pooled,
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
     "jax-joint-sums": joint_sums,
@@ -321,6 +399,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-library-gradients": torch_library_gradients,
     "torch-small-combos": torch_small_combos,
     "torch-sums-by-image": torch_sums_by_image,
+    "torch-padded-tiles": torch_padded_tiles,
     "torch-stacked-parities": torch_stacked_parities,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,

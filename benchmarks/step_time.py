@@ -40,7 +40,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, help="images per step and device")
     parser.add_argument("--batch-norm", default="sync")
     parser.add_argument("--lever", choices=tuple(LEVERS), default="none")
-    parser.add_argument("--kernels", action="store_true", help="profile some steps and print time by kind of kernel")
+    parser.add_argument(
+        "--kernels", type=int, nargs="?", const=25, help="profile some steps, print their longest kernels"
+    )
     parser.add_argument("--turn", type=Path)
     asked = parser.parse_args()
     if asked.lever != "none" and asked.backend == "torch" and asked.devices > 1:
@@ -63,7 +65,7 @@ def main() -> None:
         }
         print(json.dumps({**told, **found, "first_step_seconds": round(first, 1)}), flush=True)
         if asked.kernels:
-            print(_kernels(worker, found["milliseconds"] / 1e3), flush=True)
+            print(_kernels(worker, found["milliseconds"] / 1e3, asked.kernels), flush=True)
 
 
 def _opened(asked: argparse.Namespace) -> tuple[Worker, int]:
@@ -90,12 +92,12 @@ def _timed(worker: Worker) -> dict[str, Any]:
     return {name: round(1e3 * value, 4) for name, value in figures.items()} | {"steady": warm["steady"]}
 
 
-def _kernels(worker: Worker, seconds: float) -> str:
+def _kernels(worker: Worker, seconds: float, count: int) -> str:
     session = worker._open_session
     steps = max(_PROFILED_STEPS, session.steps_per_dispatch)
     kernels = session.kernels(steps)
     first = min((kernel.device for kernel in kernels), default="")
-    return kernel_times.table([each for each in kernels if each.device == first], steps, seconds)
+    return kernel_times.table([each for each in kernels if each.device == first], steps, seconds, count)
 
 
 def _hold(turn: IO[str] | None, how: int) -> None:

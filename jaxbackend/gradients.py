@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 
@@ -87,7 +88,10 @@ def _pooled(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
 
 
 def _max_and_winner(x: jax.Array, size: int, stride: int, padding: int) -> tuple[jax.Array, jax.Array]:
-    """Return each window's maximum and the place in it, row by row, that had it first (NaN before all)."""
+    """Return each window's maximum and the place in it, row by row, that had it first (NaN before all).
+
+    Places are counted as if rows had `stride` more, so that what is beside a window has a number that none in it has.
+    """
     _, height, width, _ = x.shape
     lowest = jnp.array(-jnp.inf, x.dtype)
     padded = jax.lax.pad(x, lowest, [(0, 0, 0), (padding, padding, 0), (padding, padding, 0), (0, 0, 0)])
@@ -95,7 +99,7 @@ def _max_and_winner(x: jax.Array, size: int, stride: int, padding: int) -> tuple
     places = [divmod(place, size) for place in range(size * size)]
     best, *others = [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
     winner = jnp.zeros(best.shape, jnp.int8)
-    for place, seen in enumerate(others, start=1):
+    for place, seen in zip((i * (size + stride) + j for i, j in places[1:]), others, strict=True):
         better = (seen > best) | (jnp.isnan(seen) & ~jnp.isnan(best))
         best, winner = jnp.where(better, seen, best), jnp.where(better, jnp.int8(place), winner)
     return best, winner
@@ -107,16 +111,32 @@ def _max_pool_forward(x: jax.Array, size: int, stride: int, padding: int) -> tup
 
 
 def _max_pool_backward(size: int, stride: int, padding: int, kept: Any, gradient: jax.Array) -> tuple[jax.Array]:
+    """Return the gradient of the input: each window's own, at the place that won."""
     winner, (_, height, width) = kept[0], kept[1].shape
-    wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
-    total = jnp.zeros((), wide.dtype)
-    for place in range(size * size):
-        sides = [(0, 0, 0)]
-        for offset, side, count in zip(divmod(place, size), (height, width), gradient.shape[1:3], strict=True):
-            before = offset - padding
-            sides.append((before, side - before - (count - 1) * stride - 1, stride - 1))
-        total += jax.lax.pad(jnp.where(winner == place, wide, 0), jnp.zeros((), wide.dtype), [*sides, (0, 0, 0)])
-    return (total.astype(gradient.dtype),)
+    # The input in tiles [lines, stride, columns, stride]: into tile t reach the windows from t + first to t + last.
+    lines, columns = (-(-side // stride) for side in (height, width))
+    first, last = -((size - 1 - padding) // stride), (stride - 1 + padding) // stride
+    beyond = (max(0, tiles + last - side) for tiles, side in zip((lines, columns), winner.shape[1:3], strict=True))
+    sides = [(0, 0, 0), *((-first, more, 0) for more in beyond), (0, 0, 0)]
+    bordered = [jax.lax.pad(each, jnp.zeros((), each.dtype), sides) for each in (winner, gradient)]
+    if first < last:  # or XLA asks of each window whether it is there, of each channel by itself
+        bordered = jax.lax.optimization_barrier(bordered)
+    wide, within = jnp.promote_types(gradient.dtype, jnp.float32), np.arange(stride)
+    total = jnp.zeros((), wide)
+    for down in range(first, last + 1):
+        for right in range(first, last + 1):
+            i, j = within[:, None] + padding - down * stride, within + padding - right * stride
+            place = (i * (size + stride) + j).astype(np.int8)[:, None, :, None]
+            top, left = down - first, right - first
+            won, share = (_in_tiles(each[:, top : top + lines, left : left + columns]) for each in bordered)
+            total += jnp.where(won == place, share.astype(wide), 0)
+    whole = total.astype(gradient.dtype).reshape(len(gradient), lines * stride, columns * stride, -1)
+    return (whole[:, :height, :width],)
 
 
 _pooled.defvjp(_max_pool_forward, _max_pool_backward)
+
+
+def _in_tiles(x: jax.Array) -> jax.Array:
+    """Return x [N, H, W, C] as [N, H, 1, W, 1, C]."""
+    return x[:, :, None, :, None]

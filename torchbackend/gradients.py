@@ -102,30 +102,38 @@ class _MaxPool(torch.autograd.Function):
         """Return the gradient of the input: each window's own, at the place that won."""
         (winner,) = ctx.saved_tensors
         (size, stride, padding), (height, width) = ctx.window, ctx.sides
-        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-        # The padded input in tiles [lines, stride, columns, stride]: a window reaches into as many as `overlaps`.
-        lines, columns = (-(-(side + 2 * padding) // stride) for side in (height, width))
-        overlaps, within = -(-size // stride), torch.arange(stride, device=gradient.device)
-        total = torch.zeros((), dtype=wide.dtype, device=gradient.device)
-        for down in range(overlaps):
-            for right in range(overlaps):
-                i, j = within[:, None] + down * stride, within + right * stride
-                place = torch.where(j < size, i * size + j, -1)[:, None, :]
-                sides = right, columns - winner.shape[3] - right, down, lines - winner.shape[2] - down
-                won, share = (_in_tiles(functional.pad(each, sides)) for each in (winner, wide))
-                total = total + torch.where(won == place, share, 0)
+        # The input in tiles [lines, stride, columns, stride]: into tile t reach the windows from t + first to t + last.
+        lines, columns = (-(-side // stride) for side in (height, width))
+        first, last = -((size - 1 - padding) // stride), (stride - 1 + padding) // stride
+        below, beyond = (
+            max(0, tiles + last - side) for tiles, side in zip((lines, columns), winner.shape[2:], strict=True)
+        )
+        bordered = [functional.pad(each, (-first, beyond, -first, below)) for each in (winner, gradient)]
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        within = torch.arange(stride, device=gradient.device)
+        total = torch.zeros((), dtype=wide, device=gradient.device)
+        for down in range(first, last + 1):
+            for right in range(first, last + 1):
+                i, j = within[:, None] + padding - down * stride, within + padding - right * stride
+                place = (i * (size + stride) + j)[:, None, :]
+                top, left = down - first, right - first
+                won, share = (_in_tiles(each[:, :, top : top + lines, left : left + columns]) for each in bordered)
+                total = total + torch.where(won == place, share.to(wide), 0)
         whole = total.to(gradient.dtype).flatten(4, 5).flatten(2, 3)
-        return whole[:, :, padding : padding + height, padding : padding + width], None, None, None
+        return whole[:, :, :height, :width], None, None, None
 
 
 def _max_and_winner(x: torch.Tensor, size: int, stride: int, padding: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each window's maximum and the place in it, row by row, that had it first (NaN before all)."""
+    """Return each window's maximum and the place in it, row by row, that had it first (NaN before all).
+
+    Places are counted as if rows had `stride` more, so that what is beside a window has a number that none in it has.
+    """
     padded = functional.pad(x, (padding,) * 4, value=-torch.inf)
     rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in x.shape[2:])
     places = [divmod(place, size) for place in range(size * size)]
     best, *others = [padded[:, :, i : i + rows : stride, j : j + columns : stride] for i, j in places]
     winner = torch.zeros_like(best, dtype=torch.int8)
-    for place, seen in enumerate(others, start=1):
+    for place, seen in zip((i * (size + stride) + j for i, j in places[1:]), others, strict=True):
         better = (seen > best) | (seen.isnan() & ~best.isnan())
         best, winner = torch.where(better, seen, best), torch.where(better, place, winner)
     return best, winner
