@@ -197,42 +197,6 @@ def torch_sums_by_image() -> None:
     layers.BatchNorm.forward = forward
 
 
-def torch_stacked_parities() -> None:
-    """The gradient of a max-pool whose windows overlap, one place of its tiles after the other, with no masks."""
-    import torch
-    from torch.nn import functional
-
-    from torchbackend import gradients
-
-    tiled = gradients._MaxPool.backward
-
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        (winner,) = ctx.saved_tensors
-        (size, stride, padding), (height, width) = ctx.window, ctx.sides
-        if size <= stride:
-            return tiled(ctx, gradient)
-        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-        lines, columns = (-(-(side + 2 * padding) // stride) for side in (height, width))
-
-        def moved(x: torch.Tensor, down: int, right: int) -> torch.Tensor:
-            sides = right, columns - x.shape[3] - right, down, lines - x.shape[2] - down
-            return functional.pad(x, sides)
-
-        def parity(first: int, second: int) -> torch.Tensor:
-            total = torch.zeros((), dtype=wide.dtype, device=gradient.device)
-            for i in range(first, size, stride):
-                for j in range(second, size, stride):
-                    won, share = (moved(each, i // stride, j // stride) for each in (winner, wide))
-                    total = total + torch.where(won == i * (size + stride) + j, share, 0)
-            return total.to(gradient.dtype)
-
-        rows = [torch.stack([parity(i, j) for j in range(stride)], 4).flatten(3, 4) for i in range(stride)]
-        whole = torch.stack(rows, 3).flatten(2, 3)
-        return whole[:, :, padding : padding + height, padding : padding + width], None, None, None
-
-    gradients._MaxPool.backward = backward
-
-
 def max_autotune_pointwise() -> None:
     from torch._inductor import config
 
@@ -283,10 +247,37 @@ def pool_by_place() -> None:
 
 
 def unstored_pool() -> None:
-    """A max-pool's gradient whose windows are not stored with a border first."""
+    """A max-pool whose windows' places are not stored, and its gradient with no stored border."""
     import jax
 
     jax.lax.optimization_barrier = lambda x: x
+
+
+def plain_stem_jax() -> None:
+    """Images of few channels convolved with a stride as they are."""
+    from jaxbackend import layers
+
+    layers._AT_ONCE = 0
+
+
+def plain_stem_torch() -> None:
+    """The same."""
+    from torchbackend import layers
+
+    layers._AT_ONCE = 0
+
+
+def torch_stored_pool() -> None:
+    """A max-pool's gradient stored in its own dtype."""
+    import torch
+
+    from torchbackend import gradients
+
+    def pool(x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
+        pooled: Any = gradients._MaxPool.apply(gradients._with_stored_gradient(x).movedim(1, -1), size, stride, padding)
+        return pooled.movedim(-1, 1)
+
+    gradients.max_pool = pool
 
 
 def stored_pooled() -> None:
@@ -305,33 +296,6 @@ def stored_pooled() -> None:
         return plain(jax.lax.optimization_barrier(jax.lax.pad(x, jnp.array(-jnp.inf, x.dtype), sides)), size, stride, 0)
 
     gradients._max_and_winner = stored
-
-
-def torch_padded_tiles() -> None:
-    """A max-pool's gradient in tiles of the padded input, which start where no window does."""
-    import torch
-    from torch.nn import functional
-
-    from torchbackend import gradients
-
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        (winner,) = ctx.saved_tensors
-        (size, stride, padding), (height, width) = ctx.window, ctx.sides
-        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-        lines, columns = (-(-(side + 2 * padding) // stride) for side in (height, width))
-        overlaps, within = -(-size // stride), torch.arange(stride, device=gradient.device)
-        total = torch.zeros((), dtype=wide.dtype, device=gradient.device)
-        for down in range(overlaps):
-            for right in range(overlaps):
-                i, j = within[:, None] + down * stride, within + right * stride
-                place = torch.where(j < size, i * (size + stride) + j, -1)[:, None, :]
-                sides = right, columns - winner.shape[3] - right, down, lines - winner.shape[2] - down
-                won, share = (gradients._in_tiles(functional.pad(each, sides)) for each in (winner, wide))
-                total = total + torch.where(won == place, share, 0)
-        whole = total.to(gradient.dtype).flatten(4, 5).flatten(2, 3)
-        return whole[:, :, padding : padding + height, padding : padding + width], None, None, None
-
-    gradients._MaxPool.backward = backward
 
 
 def library_gradients() -> None:
@@ -387,6 +351,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-stem-of-8": lambda: padded_stem_torch(8),
     "jax-library-max-pool": library_max_pool,
     "jax-pool-by-place": pool_by_place,
+    "jax-plain-stem": plain_stem_jax,
     "jax-unstored-pool": unstored_pool,
     "jax-stored-pooled": stored_pooled,
     "jax-library-gradients": library_gradients,
@@ -399,8 +364,8 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-library-gradients": torch_library_gradients,
     "torch-small-combos": torch_small_combos,
     "torch-sums-by-image": torch_sums_by_image,
-    "torch-padded-tiles": torch_padded_tiles,
-    "torch-stacked-parities": torch_stacked_parities,
+    "torch-plain-stem": plain_stem_torch,
+    "torch-stored-pool": torch_stored_pool,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

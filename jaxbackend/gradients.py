@@ -107,6 +107,7 @@ def _max_and_winner(x: jax.Array, size: int, stride: int, padding: int) -> tuple
 
 def _max_pool_forward(x: jax.Array, size: int, stride: int, padding: int) -> tuple[jax.Array, Any]:
     best, winner = _max_and_winner(x, size, stride, padding)
+    winner = jax.lax.optimization_barrier(winner)  # or XLA keeps every comparison, of which each is as large
     return best, (winner, jnp.zeros((0, *x.shape[1:3])))
 
 

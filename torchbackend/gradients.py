@@ -7,29 +7,12 @@ from torch.nn import functional
 
 
 def relu(x: torch.Tensor) -> torch.Tensor:
-    """Return max(x, 0) of x [N, C, H, W], whose gradient reads what it returns, as torch's does, and is stored.
+    """Return max(x, 0) of x [N, C, H, W], whose gradient is stored.
 
     For a sum. The gradient of a residual sum is read by every block before it: TorchInductor would mask and add up
-    those of all later blocks again in each. What a pooling reads it stores, in whichever memory order it has chosen; a
-    pooling over single pixels changes nothing.
+    those of all later blocks again in each.
     """
-    y: Any = _Relu.apply(x)
-    return y
-
-
-class _Relu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return max(x, 0)."""
-        y = functional.relu(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
-        """Return the gradient where x was positive."""
-        (y,) = ctx.saved_tensors
-        return functional.avg_pool2d(torch.where(y <= 0, 0, gradient), 1)
+    return functional.relu(_with_stored_gradient(x))
 
 
 def relu_normalised(x: torch.Tensor) -> torch.Tensor:
@@ -79,22 +62,44 @@ class _Stored(torch.autograd.Function):
         return gradient
 
 
+def _with_stored_gradient(x: torch.Tensor) -> torch.Tensor:
+    """Return x [N, C, H, W], whose gradient a compiled program writes to memory, in its own dtype.
+
+    What a pooling reads TorchInductor stores, in whichever memory order it has chosen; a pooling over single pixels
+    changes nothing.
+    """
+    same: Any = _WithStoredGradient.apply(x)
+    return same
+
+
+class _WithStoredGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 -- torch's signature
+        """Return x."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
+        """Return the gradient."""
+        return functional.avg_pool2d(gradient, 1)
+
+
 def max_pool(x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
     """Pool by comparing strided slices; TorchInductor's own gradient of a max-pool takes three times as long.
 
     In float64 it is also wrong at some odd sizes (torch 2.11 on CUDA, benchmarks/compiled_gradient.py).
     """
-    pooled: Any = _MaxPool.apply(x, size, stride, padding)
-    return pooled
+    pooled: Any = _MaxPool.apply(x.movedim(1, -1), size, stride, padding)
+    return pooled.movedim(-1, 1)
 
 
 class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
-        """Return each window's maximum."""
+        """Return each window's maximum, of x [N, H, W, C]: tiles are stored in the order of their axes."""
         best, winner = _max_and_winner(x, size, stride, padding)
         ctx.save_for_backward(winner)
-        ctx.window, ctx.sides = (size, stride, padding), x.shape[2:]
+        ctx.window, ctx.sides = (size, stride, padding), x.shape[1:3]
         return best
 
     @staticmethod
@@ -105,22 +110,23 @@ class _MaxPool(torch.autograd.Function):
         # The input in tiles [lines, stride, columns, stride]: into tile t reach the windows from t + first to t + last.
         lines, columns = (-(-side // stride) for side in (height, width))
         first, last = -((size - 1 - padding) // stride), (stride - 1 + padding) // stride
-        below, beyond = (
-            max(0, tiles + last - side) for tiles, side in zip((lines, columns), winner.shape[2:], strict=True)
+        beyond = (
+            max(0, tiles + last - side) for tiles, side in zip((columns, lines), winner.shape[2:0:-1], strict=True)
         )
-        bordered = [functional.pad(each, (-first, beyond, -first, below)) for each in (winner, gradient)]
+        sides = [0, 0, *(count for more in beyond for count in (-first, more))]
+        bordered = [functional.pad(each, sides) for each in (winner, gradient)]
         wide = torch.promote_types(gradient.dtype, torch.float32)
-        within = torch.arange(stride, device=gradient.device)
+        within = torch.arange(stride, dtype=torch.int32, device=gradient.device)
         total = torch.zeros((), dtype=wide, device=gradient.device)
         for down in range(first, last + 1):
             for right in range(first, last + 1):
                 i, j = within[:, None] + padding - down * stride, within + padding - right * stride
-                place = (i * (size + stride) + j)[:, None, :]
+                place = (i * (size + stride) + j)[:, None, :, None]
                 top, left = down - first, right - first
-                won, share = (_in_tiles(each[:, :, top : top + lines, left : left + columns]) for each in bordered)
+                won, share = (_in_tiles(each[:, top : top + lines, left : left + columns]) for each in bordered)
                 total = total + torch.where(won == place, share.to(wide), 0)
-        whole = total.to(gradient.dtype).flatten(4, 5).flatten(2, 3)
-        return whole[:, :, :height, :width], None, None, None
+        whole = total.to(gradient.dtype).flatten(3, 4).flatten(1, 2)
+        return whole[:, :height, :width], None, None, None
 
 
 def _max_and_winner(x: torch.Tensor, size: int, stride: int, padding: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,10 +134,10 @@ def _max_and_winner(x: torch.Tensor, size: int, stride: int, padding: int) -> tu
 
     Places are counted as if rows had `stride` more, so that what is beside a window has a number that none in it has.
     """
-    padded = functional.pad(x, (padding,) * 4, value=-torch.inf)
-    rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in x.shape[2:])
+    padded = functional.pad(x, (0, 0, *(padding,) * 4), value=-torch.inf)
+    rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in x.shape[1:3])
     places = [divmod(place, size) for place in range(size * size)]
-    best, *others = [padded[:, :, i : i + rows : stride, j : j + columns : stride] for i, j in places]
+    best, *others = [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
     winner = torch.zeros_like(best, dtype=torch.int8)
     for place, seen in zip((i * (size + stride) + j for i, j in places[1:]), others, strict=True):
         better = (seen > best) | (seen.isnan() & ~best.isnan())
@@ -140,5 +146,5 @@ def _max_and_winner(x: torch.Tensor, size: int, stride: int, padding: int) -> tu
 
 
 def _in_tiles(x: torch.Tensor) -> torch.Tensor:
-    """Return x [N, C, H, W] as [N, C, H, 1, W, 1]."""
-    return x[:, :, :, None, :, None]
+    """Return x [N, H, W, C] as [N, H, 1, W, 1, C]."""
+    return x[:, :, None, :, None]
