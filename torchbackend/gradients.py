@@ -22,7 +22,7 @@ def relu_normalised(x: torch.Tensor) -> torch.Tensor:
     norm reads anyway, and need not read what this returned beside it.
     """
     y: Any = _ReluNormalised.apply(x)
-    return y
+    return _with_stored_gradient(y)
 
 
 class _ReluNormalised(torch.autograd.Function):

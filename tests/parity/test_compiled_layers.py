@@ -62,6 +62,49 @@ def test_a_written_out_max_pool_is_torch_s(
     torch.testing.assert_close(our_gradient, own_gradient, rtol=rounding, atol=rounding)
 
 
+def test_a_max_pool_s_gradient_is_in_nhwc_where_its_images_are():
+    x = torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last).requires_grad_()
+    images, seen = x * 1, list[torch.Tensor]()
+    images.register_hook(seen.append)
+    torchbackend.gradients.max_pool(images, 3, 2, 1).square().sum().backward()
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+
+
+STEMS = {"7, 2, padded": (7, 2, 3), "3, 2, padded": (3, 2, 1), "4, 4": (4, 4, 0), "2, 3": (2, 3, 0)}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("size", "stride", "padding"), STEMS.values(), ids=STEMS)
+@pytest.mark.parametrize(("sides", "dtype", "rounding"), CASES)
+def test_a_written_out_stem_is_torch_s(
+    size: int, stride: int, padding: int, sides: tuple[int, int], dtype: torch.dtype, rounding: float, *, bias: bool
+):
+    torch.manual_seed(0)
+    policy = torchbackend.precision.policy("float64", "cpu")
+    layer = torchbackend.layers.Conv(3, 5, size, policy=policy, stride=stride, padding=padding, bias=bias).to(dtype)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(2, 3, *sides, dtype=dtype)
+    (own, own_gradient, plain), (ours, our_gradient, written) = both(layer, x)
+    near = {"rtol": rounding, "atol": 50 * rounding}  # sums of 147 products
+    torch.testing.assert_close(ours, own, **near)
+    torch.testing.assert_close(our_gradient, own_gradient, **near)
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(written.get_parameter(name).grad, parameter.grad, **near)
+
+
+def test_a_compiled_stem_has_no_stride():
+    policy = torchbackend.precision.policy("float32", "cpu")
+
+    def strides(inputs: int, groups: int = 1) -> list[str]:
+        torch.compiler.reset()
+        layer = torchbackend.layers.Conv(inputs, 2 * inputs, 3, policy=policy, stride=2, padding=1, groups=groups)
+        programs = run_fw_bw_and_get_code(lambda: torch.compile(layer, dynamic=False)(torch.randn(2, inputs, 8, 8)))[1]
+        return re.findall(r"convolution\(.*?stride=\((\d), ", str(programs))
+
+    assert (strides(3), strides(8), strides(3, 3)) == (["1"], ["2"], ["2"])
+
+
 @pytest.mark.parametrize("mean", [0.0, 1e4], ids=["centred", "far from zero"])
 def test_a_written_out_batch_norm_is_torch_s(mean: float):
     torch.manual_seed(0)
@@ -165,6 +208,25 @@ class Residual(nn.Module):
         for norm, conv in zip(self.norms, self.convs, strict=True):
             x = torchbackend.layers.relu_sum(norm(conv(x)), x)
         return self.convs[0](x)
+
+
+def test_the_gradient_of_a_pooled_relu_is_stored_in_its_own_dtype(monkeypatch: pytest.MonkeyPatch):
+    (norm, conv), pool = parts(), torchbackend.layers.MaxPool(2)
+
+    def wide() -> int:
+        torch.compiler.reset()
+        x = torch.randn(IMAGES, dtype=torch.bfloat16, requires_grad=True)
+
+        def pooled(x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return conv(pool(torchbackend.layers.relu_normalised(norm(conv(x)))))
+
+        _, (_, backward) = run_fw_bw_and_get_code(lambda: torch.compile(pooled, dynamic=False)(x))
+        return len(re.findall(rf"empty_strided_cpu\({re.escape(str(IMAGES))}, .*?torch.float32\)", str(backward)))
+
+    assert wide() == 0
+    monkeypatch.setattr(torchbackend.gradients, "_with_stored_gradient", lambda x: x)
+    assert wide() > 0
 
 
 def test_the_gradient_of_a_residual_sum_is_masked_once_at_most(monkeypatch: pytest.MonkeyPatch):

@@ -88,6 +88,16 @@ def test_max_pool_3x3_with_stride_2_pads_one_row_of_minus_infinity_on_every_side
     same(Twin("MaxPool", 3, stride=2, padding=1)(images), windows(images, 3, 2, 1, -np.inf).max((-2, -1)))
 
 
+@pytest.mark.parametrize("sides", [(9, 8), (5, 6), (13, 11)], ids=str)
+@pytest.mark.parametrize(
+    ("size", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (3, 1, 1), (2, 3, 0), (3, 2, 0), (5, 2, 2), (4, 3, 1)]
+)
+def test_max_pool_s_gradient_is_torch_s(size: int, stride: int, padding: int, sides: tuple[int, int]):
+    images = drawn(0, 2, *sides, 3).round()  # with ties
+    layer = Twin("MaxPool", size, stride=stride, padding=padding)
+    layer.gradients(images, drawn(1, *layer(images).shape))
+
+
 def test_max_pool_s_gradient_goes_to_the_first_of_equal_values():
     images, weight = np.zeros((1, 4, 4, 1)), np.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
     found = Twin("MaxPool", 3, stride=2, padding=1).gradients(images, weight)["input"]
@@ -127,6 +137,30 @@ def test_a_convolution_has_the_stride_the_padding_and_the_groups_that_it_is_told
     layer = Twin("Conv", inputs, outputs, kernel_size, arrays=arrays, **options)
     stride, padding = options.get("stride", 1), options.get("padding", 0)
     same(layer(images), convolved(images, arrays["kernel"], stride, padding, groups) + arrays["bias"])
+
+
+@pytest.mark.parametrize("size", [(8, 8), (9, 7)], ids=str)
+@pytest.mark.parametrize(("inputs", "outputs", "kernel_size", "options"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_a_convolution_s_gradients_are_torch_s(
+    inputs: int, outputs: int, kernel_size: int, options: dict[str, int], size: tuple[int, int]
+):
+    arrays = {"kernel": drawn(1, kernel_size, kernel_size, inputs // options.get("groups", 1), outputs)}
+    layer = Twin("Conv", inputs, outputs, kernel_size, arrays=arrays, bias=False, **options)
+    images = drawn(0, 2, *size, inputs)
+    assert set(layer.gradients(images, drawn(3, *layer(images).shape))) == {"input", "kernel"}
+
+
+def test_few_channels_are_convolved_with_a_stride_from_space_to_depth():
+    images, kernel = drawn(0, 2, 30, 32, 3), drawn(1, 7, 7, 3, 5)
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        blocks, of_blocks = jaxbackend.layers._space_to_depth(jnp.asarray(images), jnp.asarray(kernel), 2, 3)
+    theirs = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(kernel).permute(3, 2, 0, 1)
+    x, weight = torchbackend.layers._space_to_depth(*theirs, 2, 3)
+    assert (blocks.shape, of_blocks.shape) == ((2, 18, 19, 16), (4, 4, 16, 5))
+    same(np.asarray(blocks), x.permute(0, 2, 3, 1).numpy())
+    same(np.asarray(of_blocks), weight.permute(2, 3, 1, 0).numpy())
+    same(np.asarray(blocks[:, 2, 2, :3]), images[:, 1, 1])  # the fifth row and column of the padded images
+    assert x.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_convolution_without_bias_has_a_kernel_alone():
