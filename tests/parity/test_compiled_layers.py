@@ -86,11 +86,10 @@ def test_a_written_out_stem_is_torch_s(
         nn.init.normal_(parameter)
     x = torch.randn(2, 3, *sides, dtype=dtype)
     (own, own_gradient, plain), (ours, our_gradient, written) = both(layer, x)
-    near = {"rtol": rounding, "atol": 50 * rounding}  # sums of 147 products
-    torch.testing.assert_close(ours, own, **near)
-    torch.testing.assert_close(our_gradient, own_gradient, **near)
-    for name, parameter in plain.named_parameters():
-        torch.testing.assert_close(written.get_parameter(name).grad, parameter.grad, **near)
+    compared = [(ours, own), (our_gradient, own_gradient)]
+    compared += [(written.get_parameter(name).grad, parameter.grad) for name, parameter in plain.named_parameters()]
+    for one, other in compared:
+        torch.testing.assert_close(one, other, rtol=rounding, atol=50 * rounding)  # sums of 147 products
 
 
 def test_a_compiled_stem_has_no_stride():
