@@ -89,6 +89,19 @@ def test_thirty_times_the_other_s_median_error_is_another_precision(times: float
     assert found.failing == []
 
 
+@pytest.mark.parametrize("owner", [0, 1], ids=SIDES)
+def test_a_relu_that_rounding_switches_on_one_side_alone_is_no_other_precision(owner: int):
+    forward = [name for name in NAMES if name.startswith(("step1/activation", "step1/logits", "step1/loss"))]
+    assert 0 < len(forward) < len(NAMES) / 2
+    floor = dict.fromkeys(NAMES, ROUNDOFF["float32"])
+    switched = {name: error if name in forward else 100 * error for name, error in floor.items()}
+    found = Referee(*((switched, floor) if owner == 0 else (floor, switched)), dict.fromkeys(NAMES, 1e-3))
+    assert found.mismatch is None
+    assert found.gate.passed
+    precise = {name: error / 100 for name, error in switched.items()}
+    assert Referee(switched, precise, floor).mismatch is not None
+
+
 TF32_ON = ("step2/gradient/first.kernel", "step1/gradient/dense.kernel", "step1/gradient/strided.kernel")
 
 

@@ -54,7 +54,7 @@ ONLY_JAX = {
         "spoken": "some of jax's functions are known by several words",
     },
     "gradients.py": {"conv_transpose": "torch's own gradient does so"},
-    "layers.py": dict.fromkeys([f"{layer}.__call__" for layer in ("Conv", "ConvTranspose", "Dense")], INHERITED),
+    "layers.py": dict.fromkeys([f"{layer}.__call__" for layer in ("ConvTranspose", "Dense")], INHERITED),
     "precision.py": {
         "LossScale": "jax has no GradScaler; torch's own is used there",
         "scaled": "GradScaler.scale in torch",
