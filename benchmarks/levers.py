@@ -267,17 +267,11 @@ def plain_stem_torch() -> None:
     layers._AT_ONCE = 0
 
 
-def torch_stored_pool() -> None:
-    """A max-pool's gradient stored in its own dtype."""
-    import torch
-
+def torch_unstored_relu() -> None:
+    """ReLUs after batch norm that leave it to TorchInductor how it stores the gradient that they are given."""
     from torchbackend import gradients
 
-    def pool(x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
-        pooled: Any = gradients._MaxPool.apply(gradients._with_stored_gradient(x).movedim(1, -1), size, stride, padding)
-        return pooled.movedim(-1, 1)
-
-    gradients.max_pool = pool
+    gradients.relu_normalised = gradients._ReluNormalised.apply
 
 
 def stored_pooled() -> None:
@@ -365,7 +359,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-small-combos": torch_small_combos,
     "torch-sums-by-image": torch_sums_by_image,
     "torch-plain-stem": plain_stem_torch,
-    "torch-stored-pool": torch_stored_pool,
+    "torch-unstored-relu": torch_unstored_relu,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

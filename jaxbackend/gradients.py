@@ -98,10 +98,11 @@ def _max_and_winner(x: jax.Array, size: int, stride: int, padding: int) -> tuple
     rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in (height, width))
     places = [divmod(place, size) for place in range(size * size)]
     best, *others = [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
-    winner = jnp.zeros(best.shape, jnp.int8)
+    count = jnp.int8 if size * (size + stride) <= 2**7 else jnp.int32
+    winner = jnp.zeros(best.shape, count)
     for place, seen in zip((i * (size + stride) + j for i, j in places[1:]), others, strict=True):
         better = (seen > best) | (jnp.isnan(seen) & ~jnp.isnan(best))
-        best, winner = jnp.where(better, seen, best), jnp.where(better, jnp.int8(place), winner)
+        best, winner = jnp.where(better, seen, best), jnp.where(better, count(place), winner)
     return best, winner
 
 
@@ -122,12 +123,12 @@ def _max_pool_backward(size: int, stride: int, padding: int, kept: Any, gradient
     bordered = [jax.lax.pad(each, jnp.zeros((), each.dtype), sides) for each in (winner, gradient)]
     if first < last:  # or XLA asks of each window whether it is there, of each channel by itself
         bordered = jax.lax.optimization_barrier(bordered)
-    wide, within = jnp.promote_types(gradient.dtype, jnp.float32), np.arange(stride)
+    wide, within = jnp.promote_types(gradient.dtype, jnp.float32), np.arange(stride, dtype=np.int32)
     total = jnp.zeros((), wide)
     for down in range(first, last + 1):
         for right in range(first, last + 1):
             i, j = within[:, None] + padding - down * stride, within + padding - right * stride
-            place = (i * (size + stride) + j).astype(np.int8)[:, None, :, None]
+            place = (i * (size + stride) + j)[:, None, :, None]
             top, left = down - first, right - first
             won, share = (_in_tiles(each[:, top : top + lines, left : left + columns]) for each in bordered)
             total += jnp.where(won == place, share.astype(wide), 0)

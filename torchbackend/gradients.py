@@ -16,10 +16,11 @@ def relu(x: torch.Tensor) -> torch.Tensor:
 
 
 def relu_normalised(x: torch.Tensor) -> torch.Tensor:
-    """Return max(x, 0), whose gradient asks what it was given.
+    """Return max(x, 0) of x [N, C, H, W], whose gradient asks what it was given, and is stored before it is masked.
 
     For what batch norm returns: TorchInductor computes that again from batch norm's input, which the gradient of batch
-    norm reads anyway, and need not read what this returned beside it.
+    norm reads anyway, and need not read what this returned beside it. What a convolution gives back is stored already;
+    what a max-pool does TorchInductor would store as float32.
     """
     y: Any = _ReluNormalised.apply(x)
     return _with_stored_gradient(y)
@@ -138,7 +139,8 @@ def _max_and_winner(x: torch.Tensor, size: int, stride: int, padding: int) -> tu
     rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in x.shape[1:3])
     places = [divmod(place, size) for place in range(size * size)]
     best, *others = [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
-    winner = torch.zeros_like(best, dtype=torch.int8)
+    count = torch.int8 if size * (size + stride) <= 2**7 else torch.int32
+    winner = torch.zeros_like(best, dtype=count)
     for place, seen in zip((i * (size + stride) + j for i, j in places[1:]), others, strict=True):
         better = (seen > best) | (seen.isnan() & ~best.isnan())
         best, winner = torch.where(better, seen, best), torch.where(better, place, winner)

@@ -1,7 +1,7 @@
 """Layers, in torch's conventions, for activations [N, C, H, W] whose memory order is the layout knob's.
 
-In a compiled program, batch norm in training, max-pool and the gradients of ReLUs after batch norm and sums are written
-out for TorchInductor to fuse; elsewhere they are torch's own kernels.
+In a compiled program, stems, batch norm in training, max-pool and the gradients of ReLUs after batch norm and sums are
+written out for TorchInductor to fuse; elsewhere they are torch's own kernels.
 """
 
 from typing import Any
@@ -274,8 +274,10 @@ def _space_to_depth(
 
     Each stride x stride block of the padded images is a pixel, its pixels' channels are that one's, and the kernel has
     as many zeros more as it takes to be made of blocks (Ying et al. 2018, Image Classification at Supercomputer Scale).
+    Channels are filled up with zeros to a multiple of what is read at once.
     """
-    size, channels = kernel.shape[2], x.shape[1]
+    outputs, channels, size, _ = kernel.shape
+    depth = stride * stride * channels
     x, kernel = x.movedim(1, -1), kernel.permute(2, 3, 1, 0)  # memory order is that of the axes
     reach = -(-size // stride)
     counts = [(side + 2 * padding - size) // stride + reach for side in x.shape[1:3]]
@@ -284,9 +286,9 @@ def _space_to_depth(
     x = functional.pad(x, (0, 0, padding, beyond, padding, below))
     kernel = functional.pad(kernel, (0, 0, 0, 0, 0, more, 0, more))
     x = x.reshape(len(x), counts[0], stride, counts[1], stride, channels)
-    kernel = kernel.reshape(reach, stride, reach, stride, channels, -1)
-    x, kernel = x.permute(0, 1, 3, 2, 4, 5).reshape(len(x), *counts, -1), kernel.permute(0, 2, 1, 3, 4, 5)
-    kernel = kernel.reshape(reach, reach, x.shape[3], -1)
-    full = -x.shape[3] % _AT_ONCE
+    kernel = kernel.reshape(reach, stride, reach, stride, channels, outputs)
+    x = x.permute(0, 1, 3, 2, 4, 5).reshape(len(x), *counts, depth)
+    kernel = kernel.permute(0, 2, 1, 3, 4, 5).reshape(reach, reach, depth, outputs)
+    full = -depth % _AT_ONCE
     x, kernel = functional.pad(x, (0, full)), functional.pad(kernel, (0, 0, 0, full))
     return x.movedim(-1, 1), kernel.permute(3, 2, 0, 1)
