@@ -255,16 +255,16 @@ def unstored_pool() -> None:
 
 def plain_stem_jax() -> None:
     """Images of few channels convolved with a stride as they are."""
-    from jaxbackend import layers
+    from jaxbackend import stems
 
-    layers._AT_ONCE = 0
+    stems.AT_ONCE = 0
 
 
 def plain_stem_torch() -> None:
     """The same."""
-    from torchbackend import layers
+    from torchbackend import stems
 
-    layers._AT_ONCE = 0
+    stems.AT_ONCE = 0
 
 
 def torch_unstored_relu() -> None:

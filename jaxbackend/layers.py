@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxbackend import exchange, gradients
+from jaxbackend import exchange, gradients, stems
 from jaxbackend.precision import Policy
 
 
@@ -44,7 +44,7 @@ class Conv(nnx.Conv):
             rngs=nnx.Rngs(0),
         )
         self.over = policy.over
-        self.blocks = (stride, padding) if stride > 1 and inputs < _AT_ONCE and groups == 1 else None
+        self.blocks = (stride, padding) if stride > 1 and inputs < stems.AT_ONCE and groups == 1 else None
 
     def __call__(self, inputs: jax.Array, *_: Any) -> jax.Array:
         """Convolve inputs [N, H, W, C]."""
@@ -55,7 +55,7 @@ class Conv(nnx.Conv):
             return super().__call__(inputs).astype(self.dtype)
         given = inputs, self.kernel[...], None if self.bias is None else self.bias[...]
         x, kernel, bias = _promoted(given, dtype=self.dtype)
-        x, kernel = _space_to_depth(x, kernel, *self.blocks)
+        x, kernel = stems.space_to_depth(x, kernel, *self.blocks)
         y = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         return (y if bias is None else y + bias).astype(self.dtype)
 
@@ -288,30 +288,3 @@ def _moments(wide: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _unbiased(count: int) -> float:
     return count / (count - 1)
-
-
-_AT_ONCE = 8
-"""Channels that the tensor cores' kernels for convolutions read at once; of fewer, cuDNN's are the slowest it has."""
-
-
-def _space_to_depth(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tuple[jax.Array, jax.Array]:
-    """Return images and kernel of the same convolution with stride 1 and no padding, over blocks of pixels.
-
-    Each stride x stride block of the padded images is a pixel, its pixels' channels are that one's, and the kernel has
-    as many zeros more as it takes to be made of blocks (Ying et al. 2018, Image Classification at Supercomputer Scale).
-    Channels are filled up with zeros to a multiple of what is read at once.
-    """
-    size, _, channels, outputs = kernel.shape
-    depth = stride * stride * channels
-    reach = -(-size // stride)
-    counts = [(side + 2 * padding - size) // stride + reach for side in x.shape[1:3]]
-    sides = [(padding, count * stride - side - padding, 0) for count, side in zip(counts, x.shape[1:3], strict=True)]
-    more = (0, reach * stride - size, 0)
-    x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *sides, (0, 0, 0)])
-    kernel = jax.lax.pad(kernel, jnp.zeros((), kernel.dtype), [more, more, (0, 0, 0), (0, 0, 0)])
-    x = x.reshape(len(x), counts[0], stride, counts[1], stride, channels)
-    kernel = kernel.reshape(reach, stride, reach, stride, channels, outputs)
-    x = x.transpose(0, 1, 3, 2, 4, 5).reshape(len(x), *counts, depth)
-    kernel = kernel.transpose(0, 2, 1, 3, 4, 5).reshape(reach, reach, depth, outputs)
-    full = (0, -depth % _AT_ONCE)
-    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), full)), jnp.pad(kernel, ((0, 0), (0, 0), full, (0, 0)))

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from torchbackend import exchange, gradients
+from torchbackend import exchange, gradients, stems
 from torchbackend.precision import Policy
 
 
@@ -45,13 +45,13 @@ class Conv(nn.Conv2d):
             bias=bias,
             dtype=policy.parameter_dtype,  # the compute dtype comes from autocast
         )
-        self.blocks = (stride, padding) if stride > 1 and inputs < _AT_ONCE and groups == 1 else None
+        self.blocks = (stride, padding) if stride > 1 and inputs < stems.AT_ONCE and groups == 1 else None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Convolve input [N, C, H, W]."""
         if self.blocks is None or not torch.compiler.is_compiling():
             return super().forward(input)
-        x, kernel = _space_to_depth(input, self.weight, *self.blocks)
+        x, kernel = stems.space_to_depth(input, self.weight, *self.blocks)
         return functional.conv2d(x, kernel, self.bias)
 
 
@@ -261,34 +261,3 @@ def _moments(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _unbiased(count: int) -> float:
     return count / (count - 1)
-
-
-_AT_ONCE = 8
-"""Channels that the tensor cores' kernels for convolutions read at once; of fewer, cuDNN's are the slowest it has."""
-
-
-def _space_to_depth(
-    x: torch.Tensor, kernel: torch.Tensor, stride: int, padding: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images and kernel of the same convolution with stride 1 and no padding, over blocks of pixels.
-
-    Each stride x stride block of the padded images is a pixel, its pixels' channels are that one's, and the kernel has
-    as many zeros more as it takes to be made of blocks (Ying et al. 2018, Image Classification at Supercomputer Scale).
-    Channels are filled up with zeros to a multiple of what is read at once.
-    """
-    outputs, channels, size, _ = kernel.shape
-    depth = stride * stride * channels
-    x, kernel = x.movedim(1, -1), kernel.permute(2, 3, 1, 0)  # memory order is that of the axes
-    reach = -(-size // stride)
-    counts = [(side + 2 * padding - size) // stride + reach for side in x.shape[1:3]]
-    below, beyond = (count * stride - side - padding for count, side in zip(counts, x.shape[1:3], strict=True))
-    more = reach * stride - size
-    x = functional.pad(x, (0, 0, padding, beyond, padding, below))
-    kernel = functional.pad(kernel, (0, 0, 0, 0, 0, more, 0, more))
-    x = x.reshape(len(x), counts[0], stride, counts[1], stride, channels)
-    kernel = kernel.reshape(reach, stride, reach, stride, channels, outputs)
-    x = x.permute(0, 1, 3, 2, 4, 5).reshape(len(x), *counts, depth)
-    kernel = kernel.permute(0, 2, 1, 3, 4, 5).reshape(reach, reach, depth, outputs)
-    full = -depth % _AT_ONCE
-    x, kernel = functional.pad(x, (0, full)), functional.pad(kernel, (0, 0, 0, full))
-    return x.movedim(-1, 1), kernel.permute(3, 2, 0, 1)

@@ -12,8 +12,10 @@ import jaxbackend.layers
 import jaxbackend.layout
 import jaxbackend.losses
 import jaxbackend.precision
+import jaxbackend.stems
 import torchbackend.layers
 import torchbackend.losses
+import torchbackend.stems
 from compare.interface import Array, Arrays
 from tests.parity.layer_twins import Twin, same
 
@@ -154,9 +156,9 @@ def test_a_convolution_s_gradients_are_torch_s(
 def test_few_channels_are_convolved_with_a_stride_from_space_to_depth():
     images, kernel = drawn(0, 2, 30, 32, 3), drawn(1, 7, 7, 3, 5)
     with jaxbackend.precision.policy("float64", "cpu").scope():
-        blocks, of_blocks = jaxbackend.layers._space_to_depth(jnp.asarray(images), jnp.asarray(kernel), 2, 3)
+        blocks, of_blocks = jaxbackend.stems.space_to_depth(jnp.asarray(images), jnp.asarray(kernel), 2, 3)
     theirs = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(kernel).permute(3, 2, 0, 1)
-    x, weight = torchbackend.layers._space_to_depth(*theirs, 2, 3)
+    x, weight = torchbackend.stems.space_to_depth(*theirs, 2, 3)
     assert (blocks.shape, of_blocks.shape) == ((2, 18, 19, 16), (4, 4, 16, 5))
     same(np.asarray(blocks), x.permute(0, 2, 3, 1).numpy())
     same(np.asarray(of_blocks), weight.permute(2, 3, 1, 0).numpy())

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import jaxbackend.gradients
 import jaxbackend.layers
+import jaxbackend.stems
 import torchbackend.optim
 from compare import weights
 from compare.certificates import recording
@@ -71,7 +72,7 @@ def move_buffer(side: Side) -> None:
 
 def same_padding(side: Side) -> None:
     side.patch.setattr(jaxbackend.layers, "_sides", lambda padding: "SAME" if padding else [(0, 0)] * 2)
-    side.patch.setattr(jaxbackend.layers, "_AT_ONCE", 0)  # few channels are padded before they are convolved
+    side.patch.setattr(jaxbackend.stems, "AT_ONCE", 0)  # few channels are padded before they are convolved
 
 
 def same_pooling(side: Side) -> None:

@@ -1,0 +1,30 @@
+"""A convolution of few channels with a stride as one of more channels without (Ying et al. 2018)."""
+
+import jax
+import jax.numpy as jnp
+
+AT_ONCE = 8
+"""Channels that the tensor cores' kernels for convolutions read at once; of fewer, cuDNN's are the slowest it has."""
+
+
+def space_to_depth(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tuple[jax.Array, jax.Array]:
+    """Return images and kernel of the same convolution with stride 1 and no padding, over blocks of pixels.
+
+    Each stride x stride block of the padded images is a pixel, its pixels' channels are that one's, and the kernel has
+    as many zeros more as it takes to be made of blocks (Ying et al. 2018, Image Classification at Supercomputer Scale).
+    Channels are filled up with zeros to a multiple of what is read at once.
+    """
+    size, _, channels, outputs = kernel.shape
+    depth = stride * stride * channels
+    reach = -(-size // stride)
+    counts = [(side + 2 * padding - size) // stride + reach for side in x.shape[1:3]]
+    sides = [(padding, count * stride - side - padding, 0) for count, side in zip(counts, x.shape[1:3], strict=True)]
+    more = (0, reach * stride - size, 0)
+    x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *sides, (0, 0, 0)])
+    kernel = jax.lax.pad(kernel, jnp.zeros((), kernel.dtype), [more, more, (0, 0, 0), (0, 0, 0)])
+    x = x.reshape(len(x), counts[0], stride, counts[1], stride, channels)
+    kernel = kernel.reshape(reach, stride, reach, stride, channels, outputs)
+    x = x.transpose(0, 1, 3, 2, 4, 5).reshape(len(x), *counts, depth)
+    kernel = kernel.transpose(0, 2, 1, 3, 4, 5).reshape(reach, reach, depth, outputs)
+    full = (0, -depth % AT_ONCE)
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), full)), jnp.pad(kernel, ((0, 0), (0, 0), full, (0, 0)))
