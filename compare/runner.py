@@ -1,6 +1,7 @@
 """The parent's side: run a plan's phases in child processes, one contender's failure never taking another's results.
 
-Phases: training (cold caches; gives compile time, accuracy, effective settings), certificate, memory, timed rounds.
+Phases: first steps and training (cold caches; gives compile time, effective settings, accuracy), certificate, memory,
+timed rounds.
 """
 
 import contextlib
@@ -22,11 +23,14 @@ from compare.pairing.found import Pairing
 from compare.plan import Plan
 from compare.processes import jobs
 from compare.processes.child import Child
+from compare.processes.jobs import Command, Job, Queue
 from compare.processes.launcher import Launcher, Progress
 from compare.rounds import BLOCK_SECONDS, time_rounds
 from compare.workloads import PAIR
 
 _MEMORY_STEPS = 3
+# On a CPU, the threads of several children that train would wait for each other's cores.
+_TRAINS_BESIDE_OTHERS = {"cpu": False, "cuda": True}
 
 
 def run(plan: Plan, progress: Progress) -> Outcomes:
@@ -36,14 +40,16 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
         launcher = Launcher(plan, Path(scratch))
         store.save(plan.dataset, launcher.dataset)
         _prepare(launcher, outcomes, progress)
-        steps = updates.steps(launcher, outcomes.contenders)
+        steps, training = updates.steps(launcher, outcomes.contenders), list[Queue]()
         for index, outcome in enumerate(outcomes.contenders):
             progress(f"train {outcome.contender.name}", index, len(outcomes.contenders))
-            _train(launcher, outcome, steps)
+            training += _train(launcher, outcome, steps)
         if plan.agreement:
-            certify(launcher, outcomes, (evidence.native(launcher.plan),), progress)
+            certify(launcher, outcomes, (evidence.native(launcher.plan),), progress, training)
             certification.certify_settings(outcomes)
             updates.judge(outcomes)
+        else:
+            jobs.carry_out(launcher, training, partial(progress, "train"))
         for index, outcome in enumerate(outcomes.alive):
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
             _measure_memory(launcher, outcome)
@@ -118,18 +124,25 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     progress("timed rounds", len(outcomes.rounds), plan.rounds)
 
 
-def _train(launcher: Launcher, outcome: Outcome, steps: int) -> None:
-    plan = launcher.plan
+def _train(launcher: Launcher, outcome: Outcome, steps: int) -> list[Queue]:
+    """Have a contender take its first steps, compiled afresh, and train; return what is better done beside others."""
+    plan, spec = launcher.plan, launcher.spec(outcome)
+    training = [Command("train", {}, "train", partial(setattr, outcome, "training"))]
+    if plan.agreement:
+        training += updates.commands(launcher, outcome, steps)
     with launcher.child(outcome, purpose="training") as child:
-        spec = launcher.spec(outcome)
         outcome.opened = child.call("open", plan.deadlines["open"], spec=spec)
         seconds = BLOCK_SECONDS[plan.device]
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
         outcome.settings = child.call("settings", plan.deadlines["open"])
         outcome.unproven = settings.ineffective(spec["knobs"], outcome.settings)
-        outcome.training = child.call("train", plan.deadlines["train"])
-        if plan.agreement:
-            updates.take(launcher, outcome, child, steps)
+        if not _TRAINS_BESIDE_OTHERS[plan.device]:
+            for command in training:
+                command.keep(child.call(command.name, plan.deadlines[command.deadline], **command.arguments))
+    if outcome.training is not None or outcome.status != "ok":
+        return []
+    opened = Command("open", {"spec": spec}, "open", lambda _: None)
+    return [Queue(outcome, [Job("training", [opened, *training])], purpose="training")]
 
 
 def _measure_memory(launcher: Launcher, outcome: Outcome) -> None:

@@ -34,9 +34,12 @@ _RECORDS_OF_A_CASE = 2
 _NUMBERS = itertools.count()
 
 
-def certify(launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case], progress: Progress) -> None:
-    """Certify every contender that is alive against the baseline, over all cases."""
-    carry_out(launcher, outcomes, Evidence.of(launcher, cases), partial(progress, "certify"))
+def certify(
+    launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case], progress: Progress, beside: Sequence[Queue] = ()
+) -> None:
+    """Certify every contender that is alive against the baseline, over all cases, with other queues `beside` it."""
+    doing = "certify and train" if beside else "certify"
+    carry_out(launcher, outcomes, Evidence.of(launcher, cases), partial(progress, doing), beside=beside)
 
 
 def carry_out(
@@ -45,8 +48,11 @@ def carry_out(
     evidence: Evidence,
     progress: Callable[[int, int], None],
     more: Mapping[str, Sequence[Job]] | None = None,
+    beside: Sequence[Queue] = (),
 ) -> None:
-    """Have all evidence recorded and judged, and `more` jobs done beside it, by contender.
+    """Have all evidence recorded and judged, and `more` jobs done by the same children, by contender.
+
+    Queues `beside` them have children of their own.
 
     A case is judged as soon as it is recorded, by threads, while the children go on.
     """
@@ -64,7 +70,7 @@ def carry_out(
             judging.look()
             progress(done, total)
 
-        jobs.carry_out(launcher, queues, look)
+        jobs.carry_out(launcher, [*queues, *beside], look)
         judging.conclude()
 
 
@@ -230,17 +236,14 @@ def _jobs(
     yield _job(Command("idle_memory", idle, "memory", partial(setattr, outcome, "idle_bytes")), may_begin)
     parts = [[each] for each in evidence.perturbations] if parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
-        for perturbations in parts if noisy else ():
-            spec = _spec(launcher, outcome, "float64", case, dataset)
-            # The noise is the function's and not the program's, which need not be compiled for it.
-            spec["knobs"] = tunings.soonest(outcome.contender.backend, spec["knobs"])
-            arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
-            keep = partial(_keep_floors, evidence, case, perturbations)
-            yield _job(Command("noise", arguments, "record", keep))
-        for precision in evidence.precisions:
-            keep = partial(evidence.keep, case, name, precision)
-            command = _record(launcher, outcome, precision, case, dataset, keep)
-            yield _job(command, may_begin)
+        noise = [_noise(launcher, outcome, evidence, case, dataset, part) for part in parts] if noisy else []
+        records = [
+            _record(launcher, outcome, precision, case, dataset, partial(evidence.keep, case, name, precision))
+            for precision in evidence.precisions
+        ]
+        # What takes longest comes first: all of the noise, but of its parts none takes as long as compiling.
+        jobs_of_noise, recording = [_job(each) for each in noise], [_job(each, may_begin) for each in records]
+        yield from (*recording, *jobs_of_noise) if parted else (*jobs_of_noise, *recording)
     if launcher.plan.deterministic:
         case, dataset = next(iter(evidence.cases.items()))
         keep = partial(evidence.again.__setitem__, name)
@@ -249,6 +252,21 @@ def _jobs(
 
 def _job(command: Command, may_begin: Callable[[], bool] = lambda: True) -> Job:
     return Job("certificate", [command], may_begin=may_begin)
+
+
+def _noise(
+    launcher: Launcher,
+    outcome: Outcome,
+    evidence: Evidence,
+    case: Case,
+    dataset: Path,
+    perturbations: Sequence[Perturbation],
+) -> Command:
+    spec = _spec(launcher, outcome, "float64", case, dataset)
+    # The noise is the function's and not the program's, which need not be compiled for it.
+    spec["knobs"] = tunings.soonest(outcome.contender.backend, spec["knobs"])
+    arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
+    return Command("noise", arguments, "record", partial(_keep_floors, evidence, case, perturbations))
 
 
 def _keep_floors(evidence: Evidence, case: Case, made: Sequence[Perturbation], floors: Sequence[Floor]) -> None:

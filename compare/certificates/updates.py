@@ -15,7 +15,7 @@ from compare import descriptions, tensors
 from compare.agreement import gates, referee
 from compare.agreement.gates import Gate, Updates
 from compare.outcomes import Outcome, Outcomes
-from compare.processes.child import Child
+from compare.processes.jobs import Command
 from compare.processes.launcher import Launcher
 
 _RATE = 2.0**-16
@@ -33,8 +33,8 @@ def steps(launcher: Launcher, outcomes: Sequence[Outcome]) -> int:
     return max(_LEAST_STEPS, *dispatches)
 
 
-def take(launcher: Launcher, outcome: Outcome, child: Child, count: int) -> None:
-    """Have a contender's child take `count` steps, from the initial weights and from such that one ulp has moved."""
+def commands(launcher: Launcher, outcome: Outcome, count: int) -> list[Command]:
+    """Return what has a child take `count` steps, from the initial weights and from such that one ulp has moved."""
     plan = launcher.plan
     rule = plan.workload.optimizer
     # The first steps of a schedule that warms up are as much slower already.
@@ -42,12 +42,14 @@ def take(launcher: Launcher, outcome: Outcome, child: Child, count: int) -> None
     slower = replace(plan.workload, optimizer=replace(rule, learning_rate=rate))
     scale = {"loss_scale": _LOSS_SCALE} if plan.precision == "float16" else {}
     spec = launcher.spec(outcome, described=descriptions.to_json(slower), **scale)
-    child.call("open", plan.deadlines["open"], spec=spec)
     path = launcher.scratch / f"update-{outcome.contender.name}.safetensors"
     arguments = {"steps": count, "path": str(path), "roundoff": referee.ulp(plan.precision), "runs": _RUNS}
-    noise: dict[str, float | None] = child.call("update", plan.deadlines["train"], **arguments)
-    known = {name: math.inf if value is None else value for name, value in noise.items()}
-    outcome.update = Updates(tensors.load(path), known)
+
+    def keep(noise: dict[str, float | None]) -> None:
+        known = {name: math.inf if value is None else value for name, value in noise.items()}
+        outcome.update = Updates(tensors.load(path), known)
+
+    return [Command("open", {"spec": spec}, "open", lambda _: None), Command("update", arguments, "train", keep)]
 
 
 def judge(outcomes: Outcomes) -> None:

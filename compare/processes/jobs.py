@@ -41,11 +41,16 @@ class Job:
 
 @dataclass
 class Queue:
-    """A contender's jobs, which children take from the front, `most` of them at a time (None: any number)."""
+    """A contender's jobs, which children take from the front, `most` of them at a time (None: any number).
+
+    The children are started for `purpose`, which decides where they find compiled programs
+    (`compare.processes.launcher.Launcher.started`).
+    """
 
     outcome: Outcome
     jobs: list[Job]
     most: int | None = None
+    purpose: str = "certificate"
     spared: tuple[str, str] | None = None
 
     @property
@@ -118,7 +123,7 @@ class _Worker:
         """Whether memory ran out while others were at work; the job is then back in its queue."""
         self._take()
         try:
-            self._child = launcher.started(queue.outcome, purpose="certificate", beside=beside)
+            self._child = launcher.started(queue.outcome, purpose=queue.purpose, beside=beside)
         except ContenderFailed as failure:
             self._fail(failure)
 

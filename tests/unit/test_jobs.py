@@ -250,3 +250,10 @@ def test_what_may_begin_when_no_child_is_left_is_waited_for(started: Launcher) -
     held = replace(asked(answers, ("held", 0)), may_begin=lambda: next(looks, True))
     carried_out(started, queue("fake", held))
     assert answers == ["held"]
+
+
+def test_children_find_the_programs_of_what_their_queue_is_for(started: Launcher) -> None:
+    training = replace(queue("other", asked([], ("short", 1))), purpose="training")
+    carried_out(started, queue("fake", asked([], ("short", 1))), training)
+    folders = [Path(each["TORCHINDUCTOR_CACHE_DIR"]) for each in Scripted.environments]
+    assert folders == [variables.user_cache() / "torch", started.scratch / "cache-other" / "torch"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compare import rounds
+from compare import rounds, runner
 from compare.measure import repeated
 from tests.unit.stage import Result, Stage, exit_code
 
@@ -114,6 +114,36 @@ def test_one_contenders_failure_leaves_the_others_figures(
     assert comparison["reason"].startswith(f"{name} failed ({status}): ")
     assert (bad["training"] is None) == (process == 0)
     assert result["agreement"]["status"] == ("skipped" if process <= 1 else "pass")
+    assert exit_code(result) == 3
+
+
+@pytest.mark.parametrize("agreement", [True, False])
+def test_training_beside_others_finds_what_training_alone_finds(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, agreement: bool
+) -> None:
+    alone = stage.run("fake", "other", agreement=agreement)
+    before = len(stage.calls("open"))
+    monkeypatch.setitem(runner._TRAINS_BESIDE_OTHERS, "cpu", True)
+    beside = stage.run("fake", "other", agreement=agreement)
+    assert [each["training"] for each in beside["contenders"]] == [each["training"] for each in alone["contenders"]]
+    assert beside["agreement"] == alone["agreement"]
+    assert stage.progress[-1] == ("timed rounds", 2, 2)
+    # Each contender's training is one process more, after that of its first steps.
+    both = stage.calls("open")
+    assert len({pid for *_, pid, _ in both[before:]}) == len({pid for *_, pid, _ in both[:before]}) + 2
+
+
+@pytest.mark.alone
+def test_a_failure_in_training_beside_others_is_its_contenders_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(runner._TRAINS_BESIDE_OTHERS, "cpu", True)
+    # Process 0 takes the first steps, 1 certifies, 2 trains.
+    result = stage.run(script={"other": {"fault": "raise", "at": "logits", "process": 2}})
+    good, bad = result["contenders"]
+    assert (good["status"], bad["status"], bad["training"]) == ("ok", "crash", None)
+    assert bad["reason"] == "training: train: RuntimeError: scripted failure"
+    assert len(good["step_seconds"]["samples"]) == 2
     assert exit_code(result) == 3
 
 

@@ -20,26 +20,16 @@ from compare.tuning import contenders
 from compare.workloads import Schedule, Workload
 
 
-class Child:
-    """Keeps what it is asked."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-
-    def call(self, command: str, deadline: float, **arguments: Any) -> Any:
-        self.calls.append((command, json.loads(json.dumps(arguments))))
-        if command == "update":
-            tensors.save({"kernel": np.ones(2), "bias": np.zeros(2)}, Path(arguments["path"]))
-            return {"kernel": 1.5, "bias": None}
-        return None
-
-
 def taken(folder: Path, text: str, count: int = 3, **changes: Any) -> tuple[list[tuple[str, dict[str, Any]]], Outcome]:
     made = plan.make([text, "torch"], out=folder, batch_size=16, device="cpu", **changes)
-    launcher, outcome, child = Launcher(made, folder), Outcome(made.contenders[0]), Child()
+    launcher, outcome = Launcher(made, folder), Outcome(made.contenders[0])
     store.save(made.dataset, launcher.dataset)
-    updates.take(launcher, outcome, child, count)  # pyright: ignore[reportArgumentType] -- no process is needed here
-    return child.calls, outcome
+    asked = updates.commands(launcher, outcome, count)
+    for command in asked:
+        if command.name == "update":
+            tensors.save({"kernel": np.ones(2), "bias": np.zeros(2)}, Path(command.arguments["path"]))
+            command.keep({"kernel": 1.5, "bias": None})
+    return [(command.name, json.loads(json.dumps(command.arguments))) for command in asked], outcome
 
 
 CIFAR = workloads.get("cifar-cnn")
