@@ -138,8 +138,8 @@ def test_a_failure_in_training_beside_others_is_its_contenders_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(runner._TRAINS_BESIDE_OTHERS, "cpu", True)
-    # Process 0 takes the first steps, 1 certifies, 2 trains.
-    result = stage.run(script={"other": {"fault": "raise", "at": "logits", "process": 2}})
+    # A record evaluates one batch, training all of them.
+    result = stage.run(script={"other": {"fault": "raise", "at": "logits", "visit": 9}})
     good, bad = result["contenders"]
     assert (good["status"], bad["status"], bad["training"]) == ("ok", "crash", None)
     assert bad["reason"] == "training: train: RuntimeError: scripted failure"
