@@ -236,14 +236,16 @@ def _jobs(
     yield _job(Command("idle_memory", idle, "memory", partial(setattr, outcome, "idle_bytes")), may_begin)
     parts = [[each] for each in evidence.perturbations] if parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
-        noise = [_noise(launcher, outcome, evidence, case, dataset, part) for part in parts] if noisy else []
+        noise = [_job(_noise(launcher, outcome, evidence, case, dataset, part)) for part in parts if noisy]
         records = [
-            _record(launcher, outcome, precision, case, dataset, partial(evidence.keep, case, name, precision))
+            _job(
+                _record(launcher, outcome, precision, case, dataset, partial(evidence.keep, case, name, precision)),
+                may_begin,
+            )
             for precision in evidence.precisions
         ]
         # What takes longest comes first: all of the noise, but of its parts none takes as long as compiling.
-        jobs_of_noise, recording = [_job(each) for each in noise], [_job(each, may_begin) for each in records]
-        yield from (*recording, *jobs_of_noise) if parted else (*jobs_of_noise, *recording)
+        yield from (*records, *noise) if parted else (*noise, *records)
     if launcher.plan.deterministic:
         case, dataset = next(iter(evidence.cases.items()))
         keep = partial(evidence.again.__setitem__, name)
