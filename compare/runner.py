@@ -23,7 +23,7 @@ from compare.pairing.found import Pairing
 from compare.plan import Plan
 from compare.processes import jobs
 from compare.processes.child import Child
-from compare.processes.jobs import Command, Job, Queue
+from compare.processes.jobs import Command, Job, Queue, opening
 from compare.processes.launcher import Launcher, Progress
 from compare.rounds import BLOCK_SECONDS, time_rounds
 from compare.workloads import PAIR
@@ -48,7 +48,7 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
             certify(launcher, outcomes, (evidence.native(launcher.plan),), progress, training)
             certification.certify_settings(outcomes)
             updates.judge(outcomes)
-        else:
+        elif training:
             jobs.carry_out(launcher, training, partial(progress, "train"))
         for index, outcome in enumerate(outcomes.alive):
             progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
@@ -127,6 +127,7 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
 def _train(launcher: Launcher, outcome: Outcome, steps: int) -> list[Queue]:
     """Have a contender take its first steps, compiled afresh, and train; return what is better done beside others."""
     plan, spec = launcher.plan, launcher.spec(outcome)
+    beside = _TRAINS_BESIDE_OTHERS[plan.device]
     training = [Command("train", {}, "train", partial(setattr, outcome, "training"))]
     if plan.agreement:
         training += updates.commands(launcher, outcome, steps)
@@ -136,13 +137,11 @@ def _train(launcher: Launcher, outcome: Outcome, steps: int) -> list[Queue]:
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
         outcome.settings = child.call("settings", plan.deadlines["open"])
         outcome.unproven = settings.ineffective(spec["knobs"], outcome.settings)
-        if not _TRAINS_BESIDE_OTHERS[plan.device]:
-            for command in training:
-                command.keep(child.call(command.name, plan.deadlines[command.deadline], **command.arguments))
-    if outcome.training is not None or outcome.status != "ok":
+        for command in () if beside else training:
+            command.keep(child.call(command.name, plan.deadlines[command.deadline], **command.arguments))
+    if not beside or outcome.status != "ok":
         return []
-    opened = Command("open", {"spec": spec}, "open", lambda _: None)
-    return [Queue(outcome, [Job("training", [opened, *training])], purpose="training")]
+    return [Queue(outcome, [Job("training", [opening(spec), *training])], purpose="training")]
 
 
 def _measure_memory(launcher: Launcher, outcome: Outcome) -> None:

@@ -16,7 +16,7 @@ from compare.agreement.trajectory import Curves
 from compare.data import store
 from compare.outcomes import Outcome, Outcomes
 from compare.plan import Plan
-from compare.processes.jobs import Command, Job, Queue, may_be_shared
+from compare.processes.jobs import Command, Job, Queue, may_be_shared, opening
 from compare.processes.launcher import Launcher
 
 TWINS = 5
@@ -113,9 +113,8 @@ def _jobs(launcher: Launcher, outcome: Outcome, runs: Runs, apart: bool) -> list
 
 def _opened(launcher: Launcher, outcome: Outcome, seed: int) -> Command:
     if seed == launcher.plan.seed:
-        return Command("open", {"spec": launcher.spec(outcome)}, "open", partial(setattr, outcome, "opened"))
-    spec = launcher.spec(outcome, seed=seed, data=str(launcher.seeded(seed)))
-    return Command("open", {"spec": spec}, "open", lambda _: None)
+        return opening(launcher.spec(outcome), partial(setattr, outcome, "opened"))
+    return opening(launcher.spec(outcome, seed=seed, data=str(launcher.seeded(seed))))
 
 
 def _trained(

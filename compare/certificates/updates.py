@@ -15,7 +15,7 @@ from compare import descriptions, tensors
 from compare.agreement import gates, referee
 from compare.agreement.gates import Gate, Updates
 from compare.outcomes import Outcome, Outcomes
-from compare.processes.jobs import Command
+from compare.processes.jobs import Command, opening
 from compare.processes.launcher import Launcher
 
 _RATE = 2.0**-16
@@ -49,7 +49,7 @@ def commands(launcher: Launcher, outcome: Outcome, count: int) -> list[Command]:
         known = {name: math.inf if value is None else value for name, value in noise.items()}
         outcome.update = Updates(tensors.load(path), known)
 
-    return [Command("open", {"spec": spec}, "open", lambda _: None), Command("update", arguments, "train", keep)]
+    return [opening(spec), Command("update", arguments, "train", keep)]
 
 
 def judge(outcomes: Outcomes) -> None:

@@ -24,6 +24,11 @@ class Command:
     keep: Callable[[Any], None]
 
 
+def opening(spec: dict[str, Any], keep: Callable[[Any], None] = lambda _: None) -> Command:
+    """Return the command to open a session of `spec`, for the commands after it."""
+    return Command("open", {"spec": spec}, "open", keep)
+
+
 @dataclass
 class Job:
     """Commands that one child carries out one after the other.

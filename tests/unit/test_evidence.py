@@ -58,6 +58,28 @@ def test_noise_is_made_without_waiting_for_a_compiler(
     assert noise["rematerialisation"] is True
 
 
+@pytest.mark.parametrize(("cores", "first"), [(2, "noise"), (4, "record")])
+def test_what_takes_longest_begins_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, first: str
+) -> None:
+    asked = list[str]()
+
+    def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
+        asked.extend(command.name for job in queues[0].jobs for command in job.commands)
+
+    monkeypatch.setattr(jobs, "carry_out", look)
+    monkeypatch.setattr("compare.environment.cores", lambda: cores)
+    made = plan.make(["torch", "jax"], out=tmp_path, device="cpu")
+    launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
+    store.save(made.dataset, launcher.dataset)
+    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
+    # All of the noise in one job, or in as many as there are cores for, shorter each than what compiles.
+    begun, *then = asked[1:]
+    assert asked[0] == "idle_memory"
+    assert begun == first
+    assert then[-1] == {"noise": "record", "record": "noise"}[first]
+
+
 @pytest.mark.parametrize(("dispatch", "pool"), [(8, 3), (24, 3), (6, None), (1, None)])
 def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: int, pool: int | None

@@ -122,13 +122,14 @@ def test_training_beside_others_finds_what_training_alone_finds(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, agreement: bool
 ) -> None:
     alone = stage.run("fake", "other", agreement=agreement)
-    before = len(stage.calls("open"))
+    before, evaluated = len(stage.calls("open")), len(stage.calls("logits"))
     monkeypatch.setitem(runner._TRAINS_BESIDE_OTHERS, "cpu", True)
     beside = stage.run("fake", "other", agreement=agreement)
     assert [each["training"] for each in beside["contenders"]] == [each["training"] for each in alone["contenders"]]
     assert beside["agreement"] == alone["agreement"]
     assert stage.progress[-1] == ("timed rounds", 2, 2)
-    # Each contender's training is one process more, after that of its first steps.
+    # Each contender's training is one process more, after that of its first steps, and is done once.
+    assert len(stage.calls("logits")) == 2 * evaluated
     both = stage.calls("open")
     assert len({pid for *_, pid, _ in both[before:]}) == len({pid for *_, pid, _ in both[:before]}) + 2
 
