@@ -4,8 +4,8 @@ Phases: first steps and training (cold caches; gives compile time, effective set
 timed rounds.
 """
 
-import contextlib
 import tempfile
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,18 +41,22 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
         store.save(plan.dataset, launcher.dataset)
         _prepare(launcher, outcomes, progress)
         steps, training = updates.steps(launcher, outcomes.contenders), list[Queue]()
-        for index, outcome in enumerate(outcomes.contenders):
-            progress(f"train {outcome.contender.name}", index, len(outcomes.contenders))
-            training += _train(launcher, outcome, steps)
+        progress("start contenders", 0, len(outcomes.contenders))
+        with launcher.children(outcomes.contenders, purpose="training") as children:
+            for index, (outcome, started) in enumerate(zip(outcomes.contenders, children, strict=True)):
+                progress(f"train {outcome.contender.name}", index, len(outcomes.contenders))
+                training += _train(launcher, outcome, started, steps)
         if plan.agreement:
             certify(launcher, outcomes, (evidence.native(launcher.plan),), progress, training)
             certification.certify_settings(outcomes)
             updates.judge(outcomes)
         elif training:
             jobs.carry_out(launcher, training, partial(progress, "train"))
-        for index, outcome in enumerate(outcomes.alive):
-            progress(f"memory of {outcome.contender.name}", index, len(outcomes.contenders))
-            _measure_memory(launcher, outcome)
+        alive = outcomes.alive
+        with launcher.children(alive, purpose="memory") as children:
+            for index, (outcome, started) in enumerate(zip(alive, children, strict=True)):
+                progress(f"memory of {outcome.contender.name}", index, len(alive))
+                _measure_memory(launcher, outcome, started)
         _time(launcher, outcomes, progress)
         if outcomes.interruption is None:
             _advise(launcher.plan, outcomes, progress)
@@ -113,7 +117,7 @@ def _advise(plan: Plan, outcomes: Outcomes, progress: Progress) -> None:
 
 def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     plan = launcher.plan
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         if plan.device == "cuda":
             gpus = max(map(launcher.devices_here, outcomes.contenders))
             outcomes.telemetry = stack.enter_context(telemetry.sampled(launcher.family, launcher.now, gpus))
@@ -124,14 +128,14 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     progress("timed rounds", len(outcomes.rounds), plan.rounds)
 
 
-def _train(launcher: Launcher, outcome: Outcome, steps: int) -> list[Queue]:
+def _train(launcher: Launcher, outcome: Outcome, started: AbstractContextManager[Child], steps: int) -> list[Queue]:
     """Have a contender take its first steps, compiled afresh, and train; return what is better done beside others."""
     plan, spec = launcher.plan, launcher.spec(outcome)
     beside = _TRAINS_BESIDE_OTHERS[plan.device]
     training = [Command("train", {}, "train", partial(setattr, outcome, "training"))]
     if plan.agreement:
         training += updates.commands(launcher, outcome, steps)
-    with launcher.child(outcome, purpose="training") as child:
+    with started as child:
         outcome.opened = child.call("open", plan.deadlines["open"], spec=spec)
         seconds = BLOCK_SECONDS[plan.device]
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
@@ -144,12 +148,12 @@ def _train(launcher: Launcher, outcome: Outcome, steps: int) -> list[Queue]:
     return [Queue(outcome, [Job("training", [opening(spec), *training])], purpose="training")]
 
 
-def _measure_memory(launcher: Launcher, outcome: Outcome) -> None:
+def _measure_memory(launcher: Launcher, outcome: Outcome, started: AbstractContextManager[Child]) -> None:
     plan = launcher.plan
     if not plan.agreement:
         with launcher.child(outcome, purpose="memory") as child:
             outcome.idle_bytes = child.call("idle_memory", plan.deadlines["memory"], device=plan.device)
-    with launcher.child(outcome, purpose="memory") as child:
+    with started as child:
         child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome))
         measured = child.call("memory", plan.deadlines["memory"], steps=_MEMORY_STEPS)
         outcome.memory = _memory_figures(measured, outcome.idle_bytes)

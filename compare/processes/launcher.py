@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -57,19 +57,32 @@ class Launcher:
     @contextmanager
     def child(self, outcome: Outcome, *, purpose: str) -> Generator[Child]:
         """Start a greeted child for the `with` block; a failure in it marks the outcome and ends the block."""
-        child = None
+        with self.children([outcome], purpose=purpose) as children, children[0] as child:
+            yield child
+
+    @contextmanager
+    def children(
+        self, outcomes: Sequence[Outcome], *, purpose: str
+    ) -> Generator[Sequence[AbstractContextManager[Child]]]:
+        """Start one child each, side by side, for an import keeps one core busy for seconds; yield each one's `child`.
+
+        They are greeted before the first of their blocks begins, and each ends with its own.
+        """
+        children = list[Child]()
         try:
-            try:
-                child = self.started(outcome, purpose=purpose)
-                outcome.versions = child.greet(self.plan.deadlines["start"])["versions"]
-                ready = child
-            except ContenderFailed as failure:
-                ready = cast(Child, _NeverStarted(failure))  # a context manager cannot leave its block out
-            yield ready
-        except ContenderFailed as failure:
-            outcome.status, outcome.reason = failure.status, f"{purpose}: {failure.reason}"
+            for outcome in outcomes:
+                try:
+                    children.append(self.started(outcome, purpose=purpose))
+                except ContenderFailed as failure:
+                    children.append(cast(Child, _NeverStarted(failure)))
+            for index, outcome in enumerate(outcomes):
+                try:
+                    outcome.versions = children[index].greet(self.plan.deadlines["start"])["versions"]
+                except ContenderFailed as failure:
+                    children[index] = cast(Child, _NeverStarted(failure))
+            yield [_used(child, outcome, purpose) for child, outcome in zip(children, outcomes, strict=True)]
         finally:
-            if child is not None:
+            for child in children:
                 child.close()
 
     def started(self, outcome: Outcome, *, purpose: str, beside: int = 0) -> Child:
@@ -117,6 +130,16 @@ class Launcher:
         return tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
 
 
+@contextmanager
+def _used(child: Child, outcome: Outcome, purpose: str) -> Generator[Child]:
+    try:
+        yield child
+    except ContenderFailed as failure:
+        outcome.status, outcome.reason = failure.status, f"{purpose}: {failure.reason}"
+    finally:
+        child.close()
+
+
 class _NeverStarted:
     """Stands for a child that did not come up: whatever is asked of it raises why."""
 
@@ -125,3 +148,6 @@ class _NeverStarted:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise self._failure
+
+    def close(self) -> None:
+        """Has nothing to end."""

@@ -10,6 +10,8 @@ import pytest
 
 from compare import rounds, runner
 from compare.measure import repeated
+from compare.processes.child import Child
+from compare.processes.launcher import Launcher
 from tests.unit.stage import Result, Stage, exit_code
 
 
@@ -115,6 +117,26 @@ def test_one_contenders_failure_leaves_the_others_figures(
     assert (bad["training"] is None) == (process == 0)
     assert result["agreement"]["status"] == ("skipped" if process <= 1 else "pass")
     assert exit_code(result) == 3
+
+
+def test_contenders_that_work_in_turn_start_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = list[str]()
+
+    def spy(kind: type, method: str) -> None:
+        original = getattr(kind, method)
+
+        def told(self: Any, *arguments: Any, **named: Any) -> Any:
+            events.append(method)
+            return original(self, *arguments, **named)
+
+        monkeypatch.setattr(kind, method, told)
+
+    spy(Launcher, "started")
+    spy(Child, "greet")
+    spy(Child, "call")
+    stage.run("fake", "other", "third", agreement=False)
+    assert events[:7] == ["started"] * 3 + ["greet"] * 3 + ["call"]  # first steps
+    assert events[7:].index("started") == events[7:].index("greet") - 3  # memory
 
 
 @pytest.mark.parametrize("agreement", [True, False])
