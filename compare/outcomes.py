@@ -28,7 +28,6 @@ class Outcome:
     start: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
     update: Updates | None = None
-    idle_bytes: int | None = None
     memory: dict[str, Any] | None = None
     energy: dict[str, Any] | None = None
     communication: dict[str, Any] | None = None

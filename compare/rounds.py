@@ -10,9 +10,12 @@ from compare.outcomes import Outcome, Outcomes, attempt
 from compare.plan import Plan
 from compare.processes.child import Child
 from compare.processes.launcher import Launcher, Progress
+from compare.tuning import tunings
 from compare.verdicts import LEAST_ROUNDS
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
+# On a CPU, the threads of several contenders would wait for each other's cores.
+_LOADS_BESIDE_OTHERS = {"cpu": False, "cuda": True}
 _PALINDROMES = 3
 
 
@@ -98,19 +101,33 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> bool:
 
 
 def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Child]) -> list[Outcome]:
-    """Start, open and warm up a child for each contender; return those that got there."""
+    """Start, open and warm up a child for each contender; return those that got there.
+
+    In the first round each is alone while it finds its programs in the cache, for that time is reported. Later those
+    that time no kernels against each other do so side by side, before any of them warms up.
+    """
     plan = launcher.plan
-    steps: Sequence[Callable[[Outcome], object]] = (
-        lambda o: children.update({o.contender.name: launcher.started(o, purpose="round")}),
-        lambda o: _open(launcher, children[o.contender.name], o),
-        lambda o: children[o.contender.name].reply("open", plan.deadlines["open"]),
-        lambda o: _warm_up(plan, children[o.contender.name], o),
+    together = [outcome for outcome in alive if len(alive) > 1 and _may_load_beside_others(launcher, outcome)]
+    loaded = {outcome.contender.name for outcome in together}
+    steps: Sequence[tuple[Sequence[Outcome], Callable[[Outcome], object]]] = (
+        (alive, lambda o: children.update({o.contender.name: launcher.started(o, purpose="round")})),
+        (alive, lambda o: _open(launcher, children[o.contender.name], o)),
+        (alive, lambda o: children[o.contender.name].reply("open", plan.deadlines["open"])),
+        (together, lambda o: children[o.contender.name].send("block", steps=o.opened["steps_per_dispatch"])),
+        (together, lambda o: children[o.contender.name].reply("block", plan.deadlines["warm_up"])),
+        (alive, lambda o: _warm_up(plan, children[o.contender.name], o, loaded=o.contender.name in loaded)),
     )
-    for step in steps:
-        for outcome in alive:
+    for asked, step in steps:
+        for outcome in asked:
             if outcome.status == "ok":
                 _attempt(outcome, step)
     return [outcome for outcome in alive if outcome.status == "ok"]
+
+
+def _may_load_beside_others(launcher: Launcher, outcome: Outcome) -> bool:
+    knobs = launcher.spec(outcome)["knobs"]
+    anew = tunings.searches_anew(outcome.contender.backend, knobs)
+    return _LOADS_BESIDE_OTHERS[launcher.plan.device] and bool(outcome.cached_compile_seconds) and not anew
 
 
 def _attempt(outcome: Outcome, action: Callable[[Outcome], object]) -> None:
@@ -122,12 +139,13 @@ def _open(launcher: Launcher, child: Child, outcome: Outcome) -> None:
     child.send("open", spec=launcher.spec(outcome))
 
 
-def _warm_up(plan: Plan, child: Child, outcome: Outcome) -> None:
+def _warm_up(plan: Plan, child: Child, outcome: Outcome, *, loaded: bool) -> None:
     seconds, steps = BLOCK_SECONDS[plan.device], outcome.steps_per_block
     warm = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=steps)
     outcome.steps_per_block = warm["steps_per_block"]
     outcome.unsteady_rounds += not warm["steady"]
-    outcome.cached_compile_seconds.append(warm["compile_seconds"])
+    if not loaded:
+        outcome.cached_compile_seconds.append(warm["compile_seconds"])
     trained = outcome.start
     if trained is not None:
         unlike = repeated.difference(warm["first_losses"], trained["first_losses"], plan.precision)

@@ -1,7 +1,7 @@
 """The parent's side: run a plan's phases in child processes, one contender's failure never taking another's results.
 
-Phases: first steps and training (cold caches; gives compile time, effective settings, accuracy), certificate, memory,
-timed rounds.
+Phases: first steps (cold caches; compile time), training (effective settings, accuracy), certificate, memory, energy,
+timed rounds. On a GPU, memory and training come beside the certificate.
 """
 
 import tempfile
@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compare import usage
 from compare.agreement import settings
 from compare.certificates import certification, evidence, trajectories, updates
 from compare.certificates.certification import certify
 from compare.certificates.evidence import Evidence
 from compare.data import store
 from compare.fitting import smaller
-from compare.measure import energy, exposure, telemetry, voiding
+from compare.measure import telemetry, voiding
 from compare.outcomes import Outcome, Outcomes
 from compare.pairing import pairs
 from compare.pairing.found import Pairing
@@ -28,9 +29,8 @@ from compare.processes.launcher import Launcher, Progress
 from compare.rounds import BLOCK_SECONDS, time_rounds
 from compare.workloads import PAIR
 
-_MEMORY_STEPS = 3
-# On a CPU, the threads of several children that train would wait for each other's cores.
-_TRAINS_BESIDE_OTHERS = {"cpu": False, "cuda": True}
+# Memory and training: on a CPU, the threads of several children would wait for each other's cores.
+_BESIDE_OTHERS = {"cpu": False, "cuda": True}
 
 
 def run(plan: Plan, progress: Progress) -> Outcomes:
@@ -52,11 +52,7 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
             updates.judge(outcomes)
         elif training:
             jobs.carry_out(launcher, training, partial(progress, "train"))
-        alive = outcomes.alive
-        with launcher.children(alive, purpose="memory") as children:
-            for index, (outcome, started) in enumerate(zip(alive, children, strict=True)):
-                progress(f"memory of {outcome.contender.name}", index, len(alive))
-                _measure_memory(launcher, outcome, started)
+        usage.measure(launcher, outcomes, progress)
         _time(launcher, outcomes, progress)
         if outcomes.interruption is None:
             _advise(launcher.plan, outcomes, progress)
@@ -131,69 +127,22 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
 def _train(launcher: Launcher, outcome: Outcome, started: AbstractContextManager[Child], steps: int) -> list[Queue]:
     """Have a contender take its first steps, compiled afresh, and train; return what is better done beside others."""
     plan, spec = launcher.plan, launcher.spec(outcome)
-    beside = _TRAINS_BESIDE_OTHERS[plan.device]
-    training = [Command("train", {}, "train", partial(setattr, outcome, "training"))]
+    beside = _BESIDE_OTHERS[plan.device]
+
+    def keep_settings(effective: dict[str, Any]) -> None:
+        outcome.settings = effective
+        outcome.unproven = settings.ineffective(spec["knobs"], effective)
+
+    training = [Command("settings", {}, "open", keep_settings)]
+    training += [Command("train", {}, "train", partial(setattr, outcome, "training"))]
     if plan.agreement:
         training += updates.commands(launcher, outcome, steps)
     with started as child:
         outcome.opened = child.call("open", plan.deadlines["open"], spec=spec)
         seconds = BLOCK_SECONDS[plan.device]
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
-        outcome.settings = child.call("settings", plan.deadlines["open"])
-        outcome.unproven = settings.ineffective(spec["knobs"], outcome.settings)
-        for command in () if beside else training:
-            command.keep(child.call(command.name, plan.deadlines[command.deadline], **command.arguments))
+        jobs.carry_out_alone(child, () if beside else training, plan.deadlines)
     if not beside or outcome.status != "ok":
         return []
-    return [Queue(outcome, [Job("training", [opening(spec), *training])], purpose="training")]
-
-
-def _measure_memory(launcher: Launcher, outcome: Outcome, started: AbstractContextManager[Child]) -> None:
-    plan = launcher.plan
-    if not plan.agreement:
-        with launcher.child(outcome, purpose="memory") as child:
-            outcome.idle_bytes = child.call("idle_memory", plan.deadlines["memory"], device=plan.device)
-    with started as child:
-        child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome))
-        measured = child.call("memory", plan.deadlines["memory"], steps=_MEMORY_STEPS)
-        outcome.memory = _memory_figures(measured, outcome.idle_bytes)
-        outcome.energy = _energy(launcher, child, outcome)
-        outcome.communication = _communication(launcher, child, outcome)
-
-
-def _energy(launcher: Launcher, child: Child, outcome: Outcome) -> dict[str, Any]:
-    plan = launcher.plan
-    if plan.device != "cuda":
-        return energy.absent("the run trains on the CPU")
-    if not plan.energy:
-        return energy.absent("not asked for")
-    warm = child.call(
-        "warm_up", plan.deadlines["warm_up"], block_seconds=BLOCK_SECONDS[plan.device], steps=outcome.steps_per_block
-    )
-    steps = warm["steps_per_block"]
-    # The block's deadline begins when the window has ended.
-    deadline = energy.WINDOW_SECONDS + plan.deadlines["block"]
-    count = launcher.devices_here(outcome)
-    return energy.measure(lambda: child.call("spin", deadline, seconds=energy.WINDOW_SECONDS, steps=steps), count)
-
-
-def _communication(launcher: Launcher, child: Child, outcome: Outcome) -> dict[str, Any] | None:
-    plan = launcher.plan
-    if not plan.communication:
-        return None
-    if plan.device != "cuda":
-        return exposure.absent("the run trains on the CPU")
-    if launcher.spec(outcome)["devices"] == 1:
-        return exposure.absent("one device has none to communicate with")
-    return child.call("communication", plan.deadlines["memory"], steps=exposure.STEPS)
-
-
-def _memory_figures(measured: dict[str, Any], idle: int | None) -> dict[str, Any]:
-    figures: dict[str, Any] = dict(measured["framework"])
-    absent = dict(figures["absent"])
-    if measured["process"] is None:
-        absent["process_bytes"] = "NVML is not there or does not list this process"
-    else:
-        # A process that has only imported its framework holds no device memory, and NVML does not list it.
-        figures["process_bytes"] = measured["process"] - (idle or 0)
-    return figures | {"absent": absent}
+    later = [Job("memory", usage.memory(launcher, outcome)), Job("training", [opening(spec), *training])]
+    return [Queue(outcome, later, most=1, purpose="training")]

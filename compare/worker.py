@@ -45,7 +45,7 @@ class Worker:
         self._backend = backend
         self._clock = clock
         self._session: Session | None = None
-        self._dispatched = 0
+        self._dispatched = self._idle_bytes = 0
 
     @property
     def _open_session(self) -> Session:
@@ -210,11 +210,12 @@ class Worker:
         tensors.save(recording.alone(self._backend, RunSpec(**spec), inputs), Path(path))
 
     def memory(self, steps: int) -> dict[str, Any]:
-        """Train a few steps and return the framework's own memory figures and this process's peak resident bytes."""
+        """Train a few steps; return the framework's memory figures, and the process's less those of `idle_memory`."""
         session = self._open_session
         session.run(_whole_dispatches(session, steps))
         session.wait()
-        return {"framework": vars(session.memory()), "process": memory.process_bytes(self._spec.device)}
+        held = memory.process_bytes(self._spec.device)
+        return {"framework": vars(session.memory()), "process": None if held is None else held - self._idle_bytes}
 
     def communication(self, steps: int) -> dict[str, Any]:
         """Return how much communication computation did not hide in a few steps (`compare.measure.exposure`).
@@ -232,8 +233,11 @@ class Worker:
             return exposure.absent(f"the framework's profiler failed: {first_line(error)}")
 
     def idle_memory(self, device: str) -> int | None:
-        """Return the bytes of this process when nothing but the framework's import has happened."""
-        return memory.process_bytes(device)
+        """Note and return the bytes of this process, which has done nothing but import its framework."""
+        found = memory.process_bytes(device)
+        # A process that has only imported its framework holds no device memory, and NVML does not list it.
+        self._idle_bytes = found or 0
+        return found
 
     def settings(self) -> dict[str, Any]:
         """Return the effective settings, read back."""

@@ -1,6 +1,6 @@
 """Memory: what JAX's allocator and XLA's plan say, and which errors mean that memory ran out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,14 +18,15 @@ _SAID = (
 )
 
 
-def report(devices: Sequence[Any], compiled: Any) -> Memory:
-    """Return the allocator's peaks (device.memory_stats) and the static plan of one compiled step.
+def report(devices: Sequence[Any], lowered: Callable[[], jax.stages.Lowered] | None) -> Memory:
+    """Return the allocator's peaks (device.memory_stats) and the static plan of one step, `lowered` to be compiled.
 
-    The peaks are those of the device that takes most. The plan is arguments, outputs and temporaries, aliased (donated)
-    bytes counted once (jax.stages.Compiled.memory_analysis).
+    The peaks are those of the device that takes most, before that compilation, whose search for kernels takes memory of
+    its own. The plan is arguments, outputs and temporaries, aliased (donated) bytes counted once
+    (jax.stages.Compiled.memory_analysis).
     """
     stats = [held for device in devices if (held := device.memory_stats())]
-    plan = compiled.memory_analysis() if compiled is not None else None
+    plan = lowered().compile().memory_analysis() if lowered is not None else None
     absent: dict[str, str] = {}
     if not stats:
         reason = f"jax has no allocator statistics on {devices[0].platform}"

@@ -157,7 +157,7 @@ class JaxSession:
         """See `compare.interface.Session`."""
         with self._policy.scope():
             whole = self._spec.knobs["compile"] and not self._spec.knobs["pieces"]
-            return memory.report(self._way.local, self._lowered().compile() if whole else None)
+            return memory.report(self._way.local, self._lowered if whole else None)
 
     def kernels(self, steps: int) -> list[Kernel]:
         """See `compare.interface.Session`."""

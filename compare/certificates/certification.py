@@ -60,11 +60,7 @@ def carry_out(
         judging = _Judging(launcher, outcomes, evidence, threads)
         queues = _queues(launcher, outcomes, evidence, judging.may_record)
         for queue in queues:
-            # The longest jobs early, but after the first, whose child is to have done nothing before and goes on.
-            added = (more or {}).get(queue.outcome.contender.name, ())
-            for job in added[:1]:
-                queue.jobs[0].may_begin = job.may_begin
-            queue.jobs[1:1] = added
+            queue.jobs[:0] = (more or {}).get(queue.outcome.contender.name, ())  # the longest early
 
         def look(done: int, total: int) -> None:
             judging.look()
@@ -230,10 +226,7 @@ def _jobs(
 ) -> Iterator[Job]:
     """Yield what a contender is asked, the perturbed runs of a case in one job or `parted`."""
     name = outcome.contender.name
-    # Before its first command, a child has imported its framework and nothing else.
-    idle = {"device": launcher.plan.device}
     may_begin = partial(may_record, name)
-    yield _job(Command("idle_memory", idle, "memory", partial(setattr, outcome, "idle_bytes")), may_begin)
     parts = [[each] for each in evidence.perturbations] if parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
         noise = [_job(_noise(launcher, outcome, evidence, case, dataset, part)) for part in parts if noisy]

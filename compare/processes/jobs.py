@@ -1,7 +1,7 @@
 """Children that carry out jobs side by side, where nothing is timed: each takes its contender's next when done."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,16 @@ class Queue:
 def may_be_shared(launcher: Launcher, outcomes: Outcomes) -> bool:
     """Whether there are cores for several children of every contender, with a process on each device."""
     return environment.cores() >= 2 * len(outcomes.alive) * launcher.plan.devices
+
+
+def carry_out_alone(child: Child, commands: Sequence[Command], deadlines: Mapping[str, float]) -> None:
+    """Have one child carry out commands, while no other is at work.
+
+    Raises:
+        ContenderFailed: as `Child.reply` does.
+    """
+    for command in commands:
+        command.keep(child.call(command.name, deadlines[command.deadline], **command.arguments))
 
 
 def carry_out(launcher: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None]) -> None:

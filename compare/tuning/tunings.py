@@ -205,5 +205,13 @@ def unsearched(values: Mapping[str, Value]) -> dict[str, Value]:
     return _without(_TO_SEARCH, values)
 
 
+def searches_anew(backend: str, values: Mapping[str, Value]) -> bool:
+    """Tell whether kernels are timed against each other in every process, whatever compiled programs it finds.
+
+    cuDNN's are, for torch; XLA keeps in a program which it chose, and torch.compile beside it.
+    """
+    return backend == "torch" and values["kernel-search"] is True
+
+
 def _without(names: Collection[str], values: Mapping[str, Value]) -> dict[str, Value]:
     return {name: KNOBS[name].default if name in names else value for name, value in values.items()}

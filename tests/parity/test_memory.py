@@ -1,4 +1,4 @@
-"""Limits on memory, and which errors mean that it ran out, on both sides."""
+"""Limits on memory, figures of it, and which errors mean that it ran out, on both sides."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class Gpu:
         self._stats = stats
 
     def memory_stats(self) -> dict[str, int] | None:
-        return self._stats
+        return self._stats and dict(self._stats)
 
 
 def test_on_a_cpu_the_limit_is_the_workers():
@@ -51,6 +51,18 @@ def test_jax_refuses_a_limit_that_its_allocator_does_not_have(stats: dict[str, i
 @pytest.mark.parametrize(("stats", "limit"), [({"bytes_limit": GIBIBYTE}, GIBIBYTE), (None, None)])
 def test_jax_takes_a_limit_that_its_allocator_has(stats: dict[str, int] | None, limit: int | None):
     jaxbackend.memory.limit(Gpu(stats), limit)
+
+
+def test_jaxs_peaks_are_read_before_its_plan_is_compiled():
+    stats = {"peak_bytes_in_use": 2, "peak_pool_bytes": 3}
+
+    def lowered() -> jax.stages.Lowered:
+        stats.update(peak_bytes_in_use=20, peak_pool_bytes=30)  # as a search for kernels does
+        return jax.jit(lambda x: x + 1).lower(jax.numpy.zeros(256, "float32"))
+
+    report = jaxbackend.memory.report([Gpu(stats)], lowered)
+    assert (report.live_peak_bytes, report.pool_peak_bytes) == (2, 3)
+    assert report.static_bytes == 2 * 1024
 
 
 @pytest.mark.parametrize(("limit", "fraction"), [(GIBIBYTE, 0.25), (4 * GIBIBYTE, 1.0), (8 * GIBIBYTE, 1.0)])

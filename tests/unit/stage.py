@@ -38,10 +38,14 @@ class Stage:
         result = judgement.result(plan, outcomes, ["samestep", "agree", *texts])
         return _kept(result, plan.out)
 
+    @property
+    def log(self) -> list[list[str]]:
+        """[name, process, pid, place] of every call, in order."""
+        return [line.split() for line in (self.folder / "calls.log").read_text().splitlines()]
+
     def calls(self, place: str) -> list[list[str]]:
-        """Return [name, process, pid, place] of every call to `place`, in order."""
-        lines = (self.folder / "calls.log").read_text().splitlines()
-        return [line.split() for line in lines if line.endswith(f" {place}")]
+        """Return those of every call to `place`."""
+        return [call for call in self.log if call[-1] == place]
 
 
 def _kept(result: Result, folder: Path) -> Result:

@@ -11,7 +11,6 @@ import pytest
 from compare import rounds, runner
 from compare.measure import repeated
 from compare.processes.child import Child
-from compare.processes.launcher import Launcher
 from tests.unit.stage import Result, Stage, exit_code
 
 
@@ -36,8 +35,8 @@ def test_compilation_is_reported_cold_and_from_the_cache_and_is_part_of_no_step_
     result = stage.run("fake", "other", script={"fake": {"compile_seconds": 8.0}}, rounds=2, agreement=False)
     first, other = result["contenders"]
     assert first["compile_seconds"] == pytest.approx(8, rel=0.01)
-    # Process 0 trains, 1 and 2 measure memory, 3 and 4 are timed.
-    assert first["cached_compile_seconds"] == pytest.approx((1 + 0.5) / 2, rel=0.01)
+    # Process 0 trains, 1 measures memory, 2 and 3 are timed.
+    assert first["cached_compile_seconds"] == pytest.approx((2 + 1) / 2, rel=0.01)
     assert other["cached_compile_seconds"] == pytest.approx(0, abs=1e-9)
     assert first["step_seconds"]["median"] == pytest.approx(other["step_seconds"]["median"])
 
@@ -80,7 +79,7 @@ def _check_figures(contender: Result, seconds: float) -> None:
     assert contender["images_per_second"] == pytest.approx(64 / step["interval"]["estimate"], rel=1e-12)
     assert contender["training"]["test_accuracy"] > 0.5
     assert contender["memory"]["live_peak_bytes"] == 1 << 20
-    assert contender["memory"]["process_bytes"] is not None
+    assert 0 < contender["memory"]["process_bytes"] < 10 << 20  # its imports alone are four times as much
     assert contender["first_step_seconds"] == pytest.approx(seconds, rel=0.02)
     assert contender["status"] == "ok"
 
@@ -119,24 +118,33 @@ def test_one_contenders_failure_leaves_the_others_figures(
     assert exit_code(result) == 3
 
 
-def test_contenders_that_work_in_turn_start_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = list[str]()
+def _spied(monkeypatch: pytest.MonkeyPatch, kind: type, *methods: str) -> list[tuple[str, Any]]:
+    """Return a list that every call to one of the methods is added to: its name and first argument, if there is one."""
+    calls = list[tuple[str, Any]]()
 
-    def spy(kind: type, method: str) -> None:
+    def spy(method: str) -> None:
         original = getattr(kind, method)
 
         def told(self: Any, *arguments: Any, **named: Any) -> Any:
-            events.append(method)
+            calls.append((method, arguments[0] if arguments else None))
             return original(self, *arguments, **named)
 
         monkeypatch.setattr(kind, method, told)
 
-    spy(Launcher, "started")
-    spy(Child, "greet")
-    spy(Child, "call")
+    for method in methods:
+        spy(method)
+    return calls
+
+
+def test_contenders_that_work_in_turn_start_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = _spied(monkeypatch, Child, "__init__", "greet", "send")
     stage.run("fake", "other", "third", agreement=False)
-    assert events[:7] == ["started"] * 3 + ["greet"] * 3 + ["call"]  # first steps
-    assert events[7:].index("started") == events[7:].index("greet") - 3  # memory
+    events = [method for method, _ in calls]
+    side_by_side = ["__init__"] * 3 + ["greet"] * 3 + ["send"]
+    assert events[:7] == side_by_side  # first steps
+    memory = events.index("__init__", 7)
+    assert events[memory : memory + 7] == side_by_side
+    assert "greet" not in events[7:memory]
 
 
 @pytest.mark.parametrize("agreement", [True, False])
@@ -145,22 +153,28 @@ def test_training_beside_others_finds_what_training_alone_finds(
 ) -> None:
     alone = stage.run("fake", "other", agreement=agreement)
     before, evaluated = len(stage.calls("open")), len(stage.calls("logits"))
-    monkeypatch.setitem(runner._TRAINS_BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setitem(runner._BESIDE_OTHERS, "cpu", True)
     beside = stage.run("fake", "other", agreement=agreement)
     assert [each["training"] for each in beside["contenders"]] == [each["training"] for each in alone["contenders"]]
     assert beside["agreement"] == alone["agreement"]
     assert stage.progress[-1] == ("timed rounds", 2, 2)
-    # Each contender's training is one process more, after that of its first steps, and is done once.
+    assert [each["memory"]["live_peak_bytes"] for each in beside["contenders"]] == [1 << 20] * 2
+    assert all(each["memory"]["process_bytes"] > 0 for each in beside["contenders"])
+    # Each contender trains once, in the process that measured its memory when it had done nothing before.
     assert len(stage.calls("logits")) == 2 * evaluated
     both = stage.calls("open")
-    assert len({pid for *_, pid, _ in both[before:]}) == len({pid for *_, pid, _ in both[:before]}) + 2
+    assert len({pid for *_, pid, _ in both[before:]}) == len({pid for *_, pid, _ in both[:before]})
+    for _, _, pid, _ in stage.calls("memory")[2:]:
+        places = [place for *_, whose, place in stage.log if whose == pid]
+        assert places[:5] == ["start", "open", "assign", "feed", "run"]
+        assert places.index("memory") < places.index("logits")
 
 
 @pytest.mark.alone
 def test_a_failure_in_training_beside_others_is_its_contenders_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(runner._TRAINS_BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setitem(runner._BESIDE_OTHERS, "cpu", True)
     # A record evaluates one batch, training all of them.
     result = stage.run(script={"other": {"fault": "raise", "at": "logits", "visit": 9}})
     good, bad = result["contenders"]
@@ -168,6 +182,38 @@ def test_a_failure_in_training_beside_others_is_its_contenders_alone(
     assert bad["reason"] == "training: train: RuntimeError: scripted failure"
     assert len(good["step_seconds"]["samples"]) == 2
     assert exit_code(result) == 3
+
+
+@pytest.mark.alone
+def test_a_failure_to_measure_memory_beside_others_is_its_contenders_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(runner._BESIDE_OTHERS, "cpu", True)
+    result = stage.run(script={"other": {"fault": "raise", "at": "memory"}})
+    good, bad = result["contenders"]
+    assert (good["status"], bad["status"], bad["memory"]) == ("ok", "crash", None)
+    assert bad["reason"] == "memory: memory: RuntimeError: scripted failure"
+    assert good["memory"]["live_peak_bytes"] == 1 << 20
+
+
+@pytest.mark.parametrize("searching", [set[str](), {"fake"}])
+def test_programs_are_loaded_side_by_side_after_the_first_round(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, searching: set[str]
+) -> None:
+    monkeypatch.setitem(rounds._LOADS_BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setattr("compare.tuning.tunings.searches_anew", lambda backend, _: backend in searching)
+    script = {name: {"compile_seconds": 8.0, "step_seconds": 0.02} for name in ("fake", "other")}
+    sent = _spied(monkeypatch, Child, "send")
+    result = stage.run("fake", "other", script=script, rounds=3, agreement=False)
+    first, other = result["contenders"]
+    # Of what is loaded side by side, the first round's alone is reported; processes 2, 3 and 4 are timed.
+    assert first["cached_compile_seconds"] == pytest.approx(1 if searching else 2, rel=0.02)
+    assert other["cached_compile_seconds"] == pytest.approx(2, rel=0.02)
+    assert [len(each["step_seconds"]["samples"]) for each in (first, other)] == [3, 3]
+    assert first["step_seconds"]["median"] == pytest.approx(0.02)
+    opened = [index for index, (_, command) in enumerate(sent) if command == "open"]
+    then = [[command for _, command in sent[index + 1 : index + 3]] for index in opened[5::2]]
+    assert then == [["warm_up", "warm_up"], *[["block", "warm_up"] if searching else ["block", "block"]] * 2]
 
 
 def test_every_contender_failing_is_still_a_result(stage: Stage) -> None:
