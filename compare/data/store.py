@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-# safetensors' annotations leave the path's type parameter open.
-from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
-
 from compare import tensors
 from compare.data import Dataset, digest
-from compare.interface import Array, Batch
+from compare.interface import Arrays, Batch
 
 
 def save(dataset: Dataset, path: Path) -> None:
@@ -22,16 +19,18 @@ def save(dataset: Dataset, path: Path) -> None:
 
 
 def load(path: str) -> tuple[Batch, Batch]:
-    """Return the training and the test set that `save` wrote."""
-    arrays: dict[str, Array] = load_file(path)
-    train, test = (
-        Batch(arrays[f"{part}.images"], arrays[f"{part}.labels"], arrays.get(f"{part}.levels"))
-        for part in ("train", "test")
-    )
-    return train, test
+    """Map the training and the test set that `save` wrote: all children share the memory that they take."""
+    arrays = tensors.load(Path(path))
+    return _part(arrays, "train"), _part(arrays, "test")
 
 
 def sha256(dataset: Dataset) -> str:
     """Return the digest of values and labels: that of bytes is that of the values they stand for."""
     train, test = dataset.train, dataset.test
     return digest(train.values(), train.labels, test.values(), test.labels)
+
+
+def _part(arrays: Arrays, part: str) -> Batch:
+    levels = arrays.get(f"{part}.levels")
+    # Batches copy what they take, but for the levels; torch wants memory that it may write to.
+    return Batch(arrays[f"{part}.images"], arrays[f"{part}.labels"], None if levels is None else levels.copy())

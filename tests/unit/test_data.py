@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compare import workloads
-from compare.data import batches, digest, digits, load, seeding, synthetic
+from compare.data import Dataset, batches, digest, digits, load, seeding, store, synthetic
 from compare.interface import Array, Batch, Refused
 
 DIGITS = workloads.get("digits-cnn")
@@ -259,3 +259,13 @@ def test_importing_the_package_stays_light() -> None:
 def test_digits_bits_are_pinned() -> None:
     train, test = digits.load(0)
     assert (both(train), both(test)) == PINNED_DIGITS
+
+
+def test_of_a_stored_dataset_only_what_batches_do_not_copy_takes_memory(tmp_path: Path) -> None:
+    images, levels = np.arange(48, dtype=np.uint8).reshape(4, 2, 2, 3), np.zeros((256, 3), np.float32)
+    part = Batch(images, np.arange(4, dtype=np.int32), levels)
+    store.save(Dataset(part, part, ""), tmp_path / "data")
+    for loaded in store.load(str(tmp_path / "data")):
+        assert all(np.array_equal(getattr(loaded, name), array) for name, array in vars(part).items())
+        assert loaded.levels is not None
+        assert (loaded.images.flags.writeable, loaded.levels.flags.writeable) == (False, True)

@@ -1,0 +1,75 @@
+"""What is measured of a contender on a GPU while nothing else works; on a CPU, whole runs show it (test_runner.py)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import usage
+from compare.measure import exposure
+from compare.outcomes import Outcome, Outcomes
+from compare.processes.launcher import Launcher
+from tests.fakebackend import plans
+
+ENERGY, COMMUNICATION = {"joules_per_step": 2.0}, {"exposed_seconds": 0.001}
+
+
+class Said:
+    """A child that only says what it was asked."""
+
+    def __init__(self, asked: list[str]) -> None:
+        self._asked = asked
+
+    def greet(self, deadline: float) -> dict[str, Any]:
+        return {"versions": {}}
+
+    def call(self, command: str, deadline: float, **arguments: Any) -> Any:
+        self._asked.append(command)
+        return {"warm_up": {"steps_per_block": 7}, "spin": 70, "communication": COMMUNICATION}.get(command)
+
+    def close(self) -> None:
+        if self._asked[-1] != "close":  # to close twice is nothing more
+            self._asked.append("close")
+
+
+@pytest.mark.parametrize(
+    ("energy", "communication", "devices", "asked"),
+    [
+        (False, False, 1, []),
+        (False, True, 1, []),
+        (True, False, 1, ["open", "warm_up", "spin", "close"]),
+        (False, True, 2, ["open", "communication", "close"]),
+        (True, True, 2, ["open", "warm_up", "spin", "communication", "close"]),
+    ],
+)
+def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    energy: bool,
+    communication: bool,
+    devices: int,
+    asked: list[str],
+) -> None:
+    def measured(train: Callable[[], int], count: int) -> dict[str, Any]:
+        assert (train(), count) == (70, devices)
+        return ENERGY
+
+    plans.register(monkeypatch, tmp_path)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), energy=energy, communication=communication)
+    launcher = Launcher(replace(plan, device="cuda"), tmp_path)
+    done, told = list[str](), list[str]()
+    monkeypatch.setattr("compare.usage.energy.measure", measured)
+    monkeypatch.setattr(launcher, "started", lambda *_, **__: Said(done))
+    monkeypatch.setattr(launcher, "spec", lambda _: {"devices": devices})
+    monkeypatch.setattr(launcher, "devices_here", lambda _: devices)
+    good, bad = outcomes = [Outcome(contender, memory={}) for contender in plan.contenders]
+    bad.status = "crash"
+    usage.measure(launcher, Outcomes(outcomes), lambda doing, *_: told.append(doing))
+    assert done == asked
+    assert told == (["energy of fake"] if asked else [])
+    assert good.energy == (ENERGY if energy else usage.energy.absent("not asked for"))
+    one = exposure.absent("one device has none to communicate with")
+    assert good.communication == ((COMMUNICATION if devices > 1 else one) if communication else None)
+    assert (bad.energy, bad.communication) == (None, None)
