@@ -54,9 +54,12 @@ def kept(arrays: Arrays, path: Path) -> Arrays:
     return load(path)
 
 
-def load(path: Path) -> Arrays:
-    """Map the arrays of a file that `save` wrote, read-only; what is never looked at is never read."""
-    mapped = np.asarray(np.memmap(path, np.uint8, "r"))
+def load(path: Path, *, writable: bool = False) -> Arrays:
+    """Map the arrays of a file that `save` wrote, read-only or `writable`; what is never looked at is never read.
+
+    What is written to them is this process's alone, and never reaches the file.
+    """
+    mapped = np.asarray(np.memmap(path, np.uint8, "c" if writable else "r"))
     (length,) = _LENGTH.unpack(mapped[: _LENGTH.size].tobytes())
     start = _LENGTH.size + length
     header: dict[str, dict[str, Any]] = json.loads(mapped[_LENGTH.size : start].tobytes())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from compare import tensors
 from compare.data import Dataset, digest
-from compare.interface import Arrays, Batch
+from compare.interface import Batch
 
 
 def save(dataset: Dataset, path: Path) -> None:
@@ -20,17 +20,15 @@ def save(dataset: Dataset, path: Path) -> None:
 
 def load(path: str) -> tuple[Batch, Batch]:
     """Map the training and the test set that `save` wrote: all children share the memory that they take."""
-    arrays = tensors.load(Path(path))
-    return _part(arrays, "train"), _part(arrays, "test")
+    arrays = tensors.load(Path(path), writable=True)  # as torch wants all memory to be
+    train, test = (
+        Batch(arrays[f"{part}.images"], arrays[f"{part}.labels"], arrays.get(f"{part}.levels"))
+        for part in ("train", "test")
+    )
+    return train, test
 
 
 def sha256(dataset: Dataset) -> str:
     """Return the digest of values and labels: that of bytes is that of the values they stand for."""
     train, test = dataset.train, dataset.test
     return digest(train.values(), train.labels, test.values(), test.labels)
-
-
-def _part(arrays: Arrays, part: str) -> Batch:
-    levels = arrays.get(f"{part}.levels")
-    # Batches copy what they take, but for the levels; torch wants memory that it may write to.
-    return Batch(arrays[f"{part}.images"], arrays[f"{part}.labels"], None if levels is None else levels.copy())

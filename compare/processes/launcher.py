@@ -57,17 +57,26 @@ class Launcher:
     @contextmanager
     def child(self, outcome: Outcome, *, purpose: str) -> Generator[Child]:
         """Start a greeted child for the `with` block; a failure in it marks the outcome and ends the block."""
-        with self.children([outcome], purpose=purpose) as children, children[0] as child:
+        with self._greeted([outcome], purpose) as children, children[0] as child:
             yield child
 
     @contextmanager
     def children(
         self, outcomes: Sequence[Outcome], *, purpose: str
     ) -> Generator[Sequence[AbstractContextManager[Child]]]:
-        """Start one child each, side by side, for an import keeps one core busy for seconds; yield each one's `child`.
+        """Yield every outcome's `child`, for one `with` block after the other.
 
-        They are greeted before the first of their blocks begins, and each ends with its own.
+        They are started and greeted before that, side by side, for an import keeps one core busy for seconds. On
+        several machines each is started when its block begins: its processes elsewhere wait for some minutes only.
         """
+        if self.plan.fleet.count > 1:
+            yield [self.child(outcome, purpose=purpose) for outcome in outcomes]
+        else:
+            with self._greeted(outcomes, purpose) as children:
+                yield children
+
+    @contextmanager
+    def _greeted(self, outcomes: Sequence[Outcome], purpose: str) -> Generator[list[AbstractContextManager[Child]]]:
         children = list[Child]()
         try:
             for outcome in outcomes:
