@@ -10,12 +10,9 @@ from compare.outcomes import Outcome, Outcomes, attempt
 from compare.plan import Plan
 from compare.processes.child import Child
 from compare.processes.launcher import Launcher, Progress
-from compare.tuning import tunings
 from compare.verdicts import LEAST_ROUNDS
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
-# On a CPU, the threads of several contenders would wait for each other's cores.
-_LOADS_BESIDE_OTHERS = {"cpu": False, "cuda": True}
 _PALINDROMES = 3
 
 
@@ -104,10 +101,11 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
     """Start, open and warm up a child for each contender; return those that got there.
 
     In the first round each is alone while it finds its programs in the cache, for that time is reported. Later those
-    that time no kernels against each other do so side by side, before any of them warms up.
+    that may do so side by side, before any of them warms up.
     """
     plan = launcher.plan
-    together = [outcome for outcome in alive if len(alive) > 1 and _may_load_beside_others(launcher, outcome)]
+    together = [o for o in alive if o.cached_compile_seconds and launcher.may_load_beside_others(o)]
+    together = together if len(together) > 1 else []
     loaded = {outcome.contender.name for outcome in together}
     steps: Sequence[tuple[Sequence[Outcome], Callable[[Outcome], object]]] = (
         (alive, lambda o: children.update({o.contender.name: launcher.started(o, purpose="round")})),
@@ -122,12 +120,6 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
             if outcome.status == "ok":
                 _attempt(outcome, step)
     return [outcome for outcome in alive if outcome.status == "ok"]
-
-
-def _may_load_beside_others(launcher: Launcher, outcome: Outcome) -> bool:
-    knobs = launcher.spec(outcome)["knobs"]
-    anew = tunings.searches_anew(outcome.contender.backend, knobs)
-    return _LOADS_BESIDE_OTHERS[launcher.plan.device] and bool(outcome.cached_compile_seconds) and not anew
 
 
 def _attempt(outcome: Outcome, action: Callable[[Outcome], object]) -> None:

@@ -1,7 +1,7 @@
 """The parent's side: run a plan's phases in child processes, one contender's failure never taking another's results.
 
-Phases: first steps (cold caches; compile time), training (effective settings, accuracy), certificate, memory, energy,
-timed rounds. On a GPU, memory and training come beside the certificate.
+Phases: first steps and training (cold caches; gives compile time, effective settings, accuracy), certificate, what is
+used beside time, timed rounds. On a GPU, training comes beside the certificate, and so may memory.
 """
 
 import tempfile
@@ -25,12 +25,9 @@ from compare.plan import Plan
 from compare.processes import jobs
 from compare.processes.child import Child
 from compare.processes.jobs import Command, Job, Queue, opening
-from compare.processes.launcher import Launcher, Progress
+from compare.processes.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.rounds import BLOCK_SECONDS, time_rounds
 from compare.workloads import PAIR
-
-# Memory and training: on a CPU, the threads of several children would wait for each other's cores.
-_BESIDE_OTHERS = {"cpu": False, "cuda": True}
 
 
 def run(plan: Plan, progress: Progress) -> Outcomes:
@@ -127,22 +124,19 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
 def _train(launcher: Launcher, outcome: Outcome, started: AbstractContextManager[Child], steps: int) -> list[Queue]:
     """Have a contender take its first steps, compiled afresh, and train; return what is better done beside others."""
     plan, spec = launcher.plan, launcher.spec(outcome)
-    beside = _BESIDE_OTHERS[plan.device]
-
-    def keep_settings(effective: dict[str, Any]) -> None:
-        outcome.settings = effective
-        outcome.unproven = settings.ineffective(spec["knobs"], effective)
-
-    training = [Command("settings", {}, "open", keep_settings)]
-    training += [Command("train", {}, "train", partial(setattr, outcome, "training"))]
+    beside = BESIDE_OTHERS[plan.device]
+    training = [Command("train", {}, "train", partial(setattr, outcome, "training"))]
     if plan.agreement:
         training += updates.commands(launcher, outcome, steps)
     with started as child:
         outcome.opened = child.call("open", plan.deadlines["open"], spec=spec)
         seconds = BLOCK_SECONDS[plan.device]
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
+        outcome.settings = child.call("settings", plan.deadlines["open"])
+        outcome.unproven = settings.ineffective(spec["knobs"], outcome.settings)
         jobs.carry_out_alone(child, () if beside else training, plan.deadlines)
     if not beside or outcome.status != "ok":
         return []
-    later = [Job("memory", usage.memory(launcher, outcome)), Job("training", [opening(spec), *training])]
+    memory = [Job("usage", usage.memory(launcher, outcome))] if launcher.may_load_beside_others(outcome) else []
+    later = [*memory, Job("training", [opening(spec), *training])]
     return [Queue(outcome, later, most=1, purpose="training")]

@@ -35,10 +35,9 @@ def measure(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
         outcome.communication = _no_communication(launcher, outcome)
         if outcome.memory is None or outcome.energy is None or _is_communication_due(plan, outcome):
             asked.append(outcome)
-    purpose = "memory" if plan.device == "cpu" else "energy"
-    with launcher.children(asked, purpose=purpose) as children:
+    with launcher.children(asked, purpose="usage") as children:
         for index, (outcome, started) in enumerate(zip(asked, children, strict=True)):
-            progress(f"{purpose} of {outcome.contender.name}", index, len(asked))
+            progress(f"usage of {outcome.contender.name}", index, len(asked))
             with started as child:
                 _measure(launcher, child, outcome)
 

@@ -79,7 +79,10 @@ class Worker:
         }
 
     def warm_up(self, block_seconds: float, steps: int | None) -> dict[str, Any]:
-        """Take the first dispatch, choose the block length unless given, and warm up until step times have settled."""
+        """Take a dispatch, choose the block length unless given, and warm up until step times have settled.
+
+        `compile_seconds` is what that dispatch took longer than later ones: compilation, if it is the session's first.
+        """
         session = self._open_session
         unit = session.steps_per_dispatch
         first = self._timed(unit)

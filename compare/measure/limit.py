@@ -10,9 +10,9 @@ def hold(limit_bytes: int) -> None:
     """Let this process take at most `limit_bytes` more than it holds now, by RLIMIT_DATA.
 
     Counted is what Linux counts as data (VmData): all private writable mappings, touched or not, so heap, tensors, a
-    compiler's working memory and the stacks of threads, but no code, mapped file or shared memory (getrlimit(2), since
-    Linux 4.7). Processes that this one starts get the same limit, each for its own data. An allocation beyond the
-    limit fails; a framework then raises an error or aborts.
+    compiler's working memory, the stacks of threads and the mapped dataset, but no code, shared memory or file that is
+    mapped read-only (getrlimit(2), since Linux 4.7). Processes that this one starts get the same limit, each for its
+    own data. An allocation beyond the limit fails; a framework then raises an error or aborts.
 
     Raises:
         OSError: where /proc does not tell how much the process holds.

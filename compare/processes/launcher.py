@@ -16,6 +16,9 @@ from compare.plan import Plan
 from compare.processes.child import Child
 from compare.tuning import knobs, tunings, variables
 
+# What is not timed may go on beside others: on a CPU, their threads would wait for each other's cores.
+BESIDE_OTHERS = {"cpu": False, "cuda": True}
+
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, how many parts of it are done, and out of how many; never while a block is timed."""
 
@@ -53,6 +56,14 @@ class Launcher:
     def devices_here(self, outcome: Outcome) -> int:
         """Return how many devices of this machine a contender trains on."""
         return self.plan.devices_here(self._values(outcome))
+
+    def may_load_beside_others(self, outcome: Outcome) -> bool:
+        """Whether a contender's program is the same where others are at work when a process finds it in the cache.
+
+        Where kernels are searched for again, they would mislead the search. On further machines, JAX keeps no programs.
+        """
+        anew = tunings.searches_anew(outcome.contender.backend, self.spec(outcome)["knobs"])
+        return BESIDE_OTHERS[self.plan.device] and self.plan.fleet.count == 1 and not anew
 
     @contextmanager
     def child(self, outcome: Outcome, *, purpose: str) -> Generator[Child]:

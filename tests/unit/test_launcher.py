@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from compare import plan
 from compare.machines.fleet import Fleet
 from compare.outcomes import Outcome
 from compare.processes.launcher import Launcher
@@ -17,8 +18,8 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans.register(monkeypatch, tmp_path)
-    plan = plans.make(tmp_path / "out", ("fake", "other"))
-    launcher = Launcher(replace(plan, fleet=cast(Fleet, SimpleNamespace(count=2))), tmp_path)
+    made = plans.make(tmp_path / "out", ("fake", "other"))
+    launcher = Launcher(replace(made, fleet=cast(Fleet, SimpleNamespace(count=2))), tmp_path)
     events = list[str]()
 
     def started(outcome: Outcome, **_: Any) -> Any:
@@ -26,10 +27,28 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
         return SimpleNamespace(greet=lambda _: {"versions": {}}, close=lambda: events.append("close"))
 
     monkeypatch.setattr(launcher, "started", started)
-    with launcher.children([Outcome(contender) for contender in plan.contenders], purpose="turn") as children:
+    with launcher.children([Outcome(contender) for contender in made.contenders], purpose="turn") as children:
         for child in children:
             with child:
                 events.append("work")
     first, then = ([f"start {name}", "work", "close"] for name in ("fake", "other"))
     assert list(dict.fromkeys(events[:4])) == first
     assert list(dict.fromkeys(events[4:])) == then
+
+
+@pytest.mark.parametrize(
+    ("device", "machines", "contender", "may"),
+    [
+        ("cuda", 1, "jax:tuned", True),
+        ("cuda", 1, "torch:compiled", True),
+        ("cuda", 1, "torch:tuned", False),
+        ("cuda", 2, "jax:tuned", False),
+        ("cpu", 1, "jax:tuned", False),
+    ],
+)
+def test_beside_others_only_programs_are_loaded_that_they_cannot_change(
+    tmp_path: Path, device: str, machines: int, contender: str, may: bool
+) -> None:
+    made = plan.make([contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
+    there = replace(made, device=device, fleet=cast(Fleet, SimpleNamespace(count=machines)))
+    assert Launcher(there, tmp_path).may_load_beside_others(Outcome(there.contenders[0])) is may

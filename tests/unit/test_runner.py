@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from compare import rounds, runner
+from compare import rounds
 from compare.measure import repeated
 from compare.processes.child import Child
+from compare.processes.launcher import BESIDE_OTHERS
 from tests.unit.stage import Result, Stage, exit_code
 
 
@@ -93,7 +94,7 @@ def _check_figures(contender: Result, seconds: float) -> None:
         ("other", 0, "start", "exit", "crash", "training: starting: ended with exit code 7"),
         ("other", 0, "logits", "raise", "crash", "training: train: RuntimeError: scripted failure"),
         ("other", 1, "inspect", "exit", "crash", "certificate: .*: ended with exit code 7"),
-        ("fake", 2, "memory", "oom", "oom", "memory: memory: MemoryError: scripted: 8 GiB wanted"),
+        ("fake", 2, "memory", "oom", "oom", "usage: memory: MemoryError: scripted: 8 GiB wanted"),
         ("other", 3, "start", "exit", "crash", "timed rounds: starting: ended with exit code 7"),
         ("fake", 4, "wait", "fork-die", "crash", r"timed rounds: warm_up: killed by signal 9 \(SIGKILL\)"),
         ("other", 4, "export", "hang", "timeout", "timed rounds: proof took longer than its deadline of 2 s"),
@@ -153,7 +154,7 @@ def test_training_beside_others_finds_what_training_alone_finds(
 ) -> None:
     alone = stage.run("fake", "other", agreement=agreement)
     before, evaluated = len(stage.calls("open")), len(stage.calls("logits"))
-    monkeypatch.setitem(runner._BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     beside = stage.run("fake", "other", agreement=agreement)
     assert [each["training"] for each in beside["contenders"]] == [each["training"] for each in alone["contenders"]]
     assert beside["agreement"] == alone["agreement"]
@@ -170,11 +171,21 @@ def test_training_beside_others_finds_what_training_alone_finds(
         assert places.index("memory") < places.index("logits")
 
 
+def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setattr("compare.tuning.tunings.searches_anew", lambda backend, _: backend == "other")
+    result = stage.run("fake", "other", agreement=False)
+    assert [each["memory"]["live_peak_bytes"] for each in result["contenders"]] == [1 << 20] * 2
+    assert [doing for doing, *_ in stage.progress if doing.startswith("usage")] == ["usage of other"]
+
+
 @pytest.mark.alone
 def test_a_failure_in_training_beside_others_is_its_contenders_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(runner._BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     # A record evaluates one batch, training all of them.
     result = stage.run(script={"other": {"fault": "raise", "at": "logits", "visit": 9}})
     good, bad = result["contenders"]
@@ -188,32 +199,37 @@ def test_a_failure_in_training_beside_others_is_its_contenders_alone(
 def test_a_failure_to_measure_memory_beside_others_is_its_contenders_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(runner._BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     result = stage.run(script={"other": {"fault": "raise", "at": "memory"}})
     good, bad = result["contenders"]
     assert (good["status"], bad["status"], bad["memory"]) == ("ok", "crash", None)
-    assert bad["reason"] == "memory: memory: RuntimeError: scripted failure"
+    assert bad["reason"] == "usage: memory: RuntimeError: scripted failure"
     assert good["memory"]["live_peak_bytes"] == 1 << 20
 
 
-@pytest.mark.parametrize("searching", [set[str](), {"fake"}])
+@pytest.mark.parametrize("searching", [(), ("fake",), ("fake", "third")])
 def test_programs_are_loaded_side_by_side_after_the_first_round(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, searching: set[str]
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, searching: Sequence[str]
 ) -> None:
-    monkeypatch.setitem(rounds._LOADS_BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     monkeypatch.setattr("compare.tuning.tunings.searches_anew", lambda backend, _: backend in searching)
-    script = {name: {"compile_seconds": 8.0, "step_seconds": 0.02} for name in ("fake", "other")}
+    names = ("fake", "other", "third")
     sent = _spied(monkeypatch, Child, "send")
-    result = stage.run("fake", "other", script=script, rounds=3, agreement=False)
-    first, other = result["contenders"]
-    # Of what is loaded side by side, the first round's alone is reported; processes 2, 3 and 4 are timed.
-    assert first["cached_compile_seconds"] == pytest.approx(1 if searching else 2, rel=0.02)
-    assert other["cached_compile_seconds"] == pytest.approx(2, rel=0.02)
-    assert [len(each["step_seconds"]["samples"]) for each in (first, other)] == [3, 3]
-    assert first["step_seconds"]["median"] == pytest.approx(0.02)
+    result = stage.run(
+        *names, script={name: {"compile_seconds": 8.0, "step_seconds": 0.02} for name in names}, agreement=False
+    )
+    loaded = 3 - len(searching) if len(searching) < 2 else 0  # one that could, alone, gains nothing by it
     opened = [index for index, (_, command) in enumerate(sent) if command == "open"]
-    then = [[command for _, command in sent[index + 1 : index + 3]] for index in opened[5::2]]
-    assert then == [["warm_up", "warm_up"], *[["block", "warm_up"] if searching else ["block", "block"]] * 2]
+    then = [[command for _, command in sent[index + 1 : index + 4]] for index in opened[-6 + 2 :: 3]]
+    assert then == [["warm_up"] * 3, ["block"] * loaded + ["warm_up"] * (3 - loaded)]
+    for contender in result["contenders"]:
+        assert [len(samples) for samples in contender["step_seconds"]["samples"]] == [6, 6]
+        assert contender["step_seconds"]["median"] == pytest.approx(0.02)
+        # Each process compiles in half the time of the last. Of those loaded side by side, the first round counts.
+        first = 2 if contender["name"] not in searching else 1
+        rounds_alone = 1 if loaded and contender["name"] not in searching else 2
+        expected = first if rounds_alone == 1 else 0.75 * first
+        assert contender["cached_compile_seconds"] == pytest.approx(expected, rel=0.02)
 
 
 def test_every_contender_failing_is_still_a_result(stage: Stage) -> None:

@@ -68,7 +68,7 @@ def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
     bad.status = "crash"
     usage.measure(launcher, Outcomes(outcomes), lambda doing, *_: told.append(doing))
     assert done == asked
-    assert told == (["energy of fake"] if asked else [])
+    assert told == (["usage of fake"] if asked else [])
     assert good.energy == (ENERGY if energy else usage.energy.absent("not asked for"))
     one = exposure.absent("one device has none to communicate with")
     assert good.communication == ((COMMUNICATION if devices > 1 else one) if communication else None)
