@@ -104,8 +104,8 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
     that may do so side by side, before any of them warms up.
     """
     plan = launcher.plan
-    together = [o for o in alive if o.cached_compile_seconds and launcher.may_load_beside_others(o)]
-    together = together if len(together) > 1 else []
+    able = [o for o in alive if o.cached_compile_seconds and launcher.may_load_beside_others(o)]
+    together = able if len(able) > 1 else []
     loaded = {outcome.contender.name for outcome in together}
     steps: Sequence[tuple[Sequence[Outcome], Callable[[Outcome], object]]] = (
         (alive, lambda o: children.update({o.contender.name: launcher.started(o, purpose="round")})),
