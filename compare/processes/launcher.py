@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -62,7 +63,7 @@ class Launcher:
 
         Where kernels are searched for again, they would mislead the search. On further machines, JAX keeps no programs.
         """
-        anew = tunings.searches_anew(outcome.contender.backend, self.spec(outcome)["knobs"])
+        anew = tunings.searches_anew(outcome.contender.backend, self._values(outcome))
         return BESIDE_OTHERS[self.plan.device] and self.plan.fleet.count == 1 and not anew
 
     @contextmanager
@@ -91,19 +92,17 @@ class Launcher:
         children = list[Child]()
         try:
             for outcome in outcomes:
-                try:
-                    children.append(self.started(outcome, purpose=purpose))
-                except ContenderFailed as failure:
-                    children.append(cast(Child, _NeverStarted(failure)))
-            for index, outcome in enumerate(outcomes):
-                try:
-                    outcome.versions = children[index].greet(self.plan.deadlines["start"])["versions"]
-                except ContenderFailed as failure:
-                    children[index] = cast(Child, _NeverStarted(failure))
-            yield [_used(child, outcome, purpose) for child, outcome in zip(children, outcomes, strict=True)]
+                children.append(_or_failure(partial(self.started, outcome, purpose=purpose)))
+            pairs = zip(children, outcomes, strict=True)
+            greeted = [_or_failure(partial(self._greet, child, outcome)) for child, outcome in pairs]
+            yield [_used(child, outcome, purpose) for child, outcome in zip(greeted, outcomes, strict=True)]
         finally:
             for child in children:
                 child.close()
+
+    def _greet(self, child: Child, outcome: Outcome) -> Child:
+        outcome.versions = child.greet(self.plan.deadlines["start"])["versions"]
+        return child
 
     def started(self, outcome: Outcome, *, purpose: str, beside: int = 0) -> Child:
         """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does."""
@@ -148,6 +147,14 @@ class Launcher:
     def _values(self, outcome: Outcome) -> dict[str, knobs.Value]:
         contender, plan = outcome.contender, self.plan
         return tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
+
+
+def _or_failure(start: Callable[[], Child]) -> Child:
+    """Return what was started, or what stands for it: a failure is its contender's, when that takes its turn."""
+    try:
+        return start()
+    except ContenderFailed as failure:
+        return cast(Child, _NeverStarted(failure))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""When the children of contenders that work in turn are started; whole runs on one machine are in test_runner.py."""
+"""When the children of contenders that work in turn are started; whole runs: test_beside_others.py."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,0 +1,127 @@
+"""Whole runs with the fake backends: what contenders do side by side where nothing is timed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.processes.child import Child
+from compare.processes.launcher import BESIDE_OTHERS
+from tests.unit.stage import Stage, exit_code
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+def _spied(monkeypatch: pytest.MonkeyPatch, kind: type, *methods: str) -> list[tuple[str, Any]]:
+    """Return a list that every call to one of the methods is added to: its name and first argument, if there is one."""
+    calls = list[tuple[str, Any]]()
+
+    def spy(method: str) -> None:
+        original = getattr(kind, method)
+
+        def told(self: Any, *arguments: Any, **named: Any) -> Any:
+            calls.append((method, arguments[0] if arguments else None))
+            return original(self, *arguments, **named)
+
+        monkeypatch.setattr(kind, method, told)
+
+    for method in methods:
+        spy(method)
+    return calls
+
+
+def test_contenders_that_work_in_turn_start_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = _spied(monkeypatch, Child, "__init__", "greet", "send")
+    stage.run("fake", "other", "third", agreement=False)
+    events = [method for method, _ in calls]
+    side_by_side = ["__init__"] * 3 + ["greet"] * 3 + ["send"]
+    assert events[:7] == side_by_side  # first steps
+    memory = events.index("__init__", 7)
+    assert events[memory : memory + 7] == side_by_side
+    assert "greet" not in events[7:memory]
+
+
+@pytest.mark.parametrize("agreement", [True, False])
+def test_training_beside_others_finds_what_training_alone_finds(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, agreement: bool
+) -> None:
+    alone = stage.run("fake", "other", agreement=agreement)
+    before, evaluated = len(stage.calls("open")), len(stage.calls("logits"))
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    beside = stage.run("fake", "other", agreement=agreement)
+    assert [each["training"] for each in beside["contenders"]] == [each["training"] for each in alone["contenders"]]
+    assert beside["agreement"] == alone["agreement"]
+    assert stage.progress[-1] == ("timed rounds", 2, 2)
+    assert [each["memory"]["live_peak_bytes"] for each in beside["contenders"]] == [1 << 20] * 2
+    assert all(each["memory"]["process_bytes"] > 0 for each in beside["contenders"])
+    # Each contender trains once, in the process that measured its memory when it had done nothing before.
+    assert len(stage.calls("logits")) == 2 * evaluated
+    both = stage.calls("open")
+    assert len({pid for *_, pid, _ in both[before:]}) == len({pid for *_, pid, _ in both[:before]})
+    for _, _, pid, _ in stage.calls("memory")[2:]:
+        places = [place for *_, whose, place in stage.log if whose == pid]
+        assert places[:5] == ["start", "open", "assign", "feed", "run"]
+        assert places.index("memory") < places.index("logits")
+
+
+def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setattr("compare.tuning.tunings.searches_anew", lambda backend, _: backend == "other")
+    result = stage.run("fake", "other", agreement=False)
+    assert [each["memory"]["live_peak_bytes"] for each in result["contenders"]] == [1 << 20] * 2
+    assert [doing for doing, *_ in stage.progress if doing.startswith("usage")] == ["usage of other"]
+
+
+@pytest.mark.alone
+def test_a_failure_in_training_beside_others_is_its_contenders_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    # A record evaluates one batch, training all of them.
+    result = stage.run(script={"other": {"fault": "raise", "at": "logits", "visit": 9}})
+    good, bad = result["contenders"]
+    assert (good["status"], bad["status"], bad["training"]) == ("ok", "crash", None)
+    assert bad["reason"] == "training: train: RuntimeError: scripted failure"
+    assert len(good["step_seconds"]["samples"]) == 2
+    assert exit_code(result) == 3
+
+
+@pytest.mark.alone
+def test_a_failure_to_measure_memory_beside_others_is_its_contenders_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    result = stage.run(script={"other": {"fault": "raise", "at": "memory"}})
+    good, bad = result["contenders"]
+    assert (good["status"], bad["status"], bad["memory"]) == ("ok", "crash", None)
+    assert bad["reason"] == "usage: memory: RuntimeError: scripted failure"
+    assert good["memory"]["live_peak_bytes"] == 1 << 20
+
+
+@pytest.mark.parametrize("searching", [(), ("fake",), ("fake", "third")])
+def test_programs_are_loaded_side_by_side_after_the_first_round(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, searching: Sequence[str]
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setattr("compare.tuning.tunings.searches_anew", lambda backend, _: backend in searching)
+    names = ("fake", "other", "third")
+    sent = _spied(monkeypatch, Child, "send")
+    result = stage.run(
+        *names, script={name: {"compile_seconds": 8.0, "step_seconds": 0.02} for name in names}, agreement=False
+    )
+    loaded = 3 - len(searching) if len(searching) < 2 else 0  # one that could, alone, gains nothing by it
+    opened = [index for index, (_, command) in enumerate(sent) if command == "open"]
+    then = [[command for _, command in sent[index + 1 : index + 4]] for index in opened[-6 + 2 :: 3]]
+    assert then == [["warm_up"] * 3, ["block"] * loaded + ["warm_up"] * (3 - loaded)]
+    for contender in result["contenders"]:
+        assert [len(samples) for samples in contender["step_seconds"]["samples"]] == [6, 6]
+        assert contender["step_seconds"]["median"] == pytest.approx(0.02)
+        # Each process compiles in half the time of the last. Of those loaded side by side, the first round counts.
+        first, beside = (1, False) if contender["name"] in searching else (2, loaded > 0)
+        assert contender["cached_compile_seconds"] == pytest.approx(first if beside else 0.75 * first, rel=0.02)
