@@ -27,7 +27,8 @@ samestep watched the GPU while it timed. A file that says of its checkout that i
 machine's day began with, what ran was that or a later one of the day; from 2026-11-23, 10:00 on it is what ran, beside
 new files of this kind. Certificates of `torch:tuned` made before 2026-11-22, 22:00 judged captured steps that copy each
 batch, where the timed ones read batches in place; later ones judge what is timed. Idle power until then is too high
-(measurements.md).
+(measurements.md). Pool peaks of `torch:tuned` made before 2026-11-24, 04:00 are those of cuDNN's search for kernels
+where that took more than a step does.
 """
 TIMES = """
 ## Step times

@@ -28,6 +28,12 @@ def report(device: torch.device) -> Memory:
     )
 
 
+def begin_anew(device: torch.device) -> None:
+    """Let the peaks begin at what is held now: cuDNN's search has tried algorithms whose memory no step needs."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def limit(device: torch.device, limit_bytes: int | None) -> None:
     """Let torch's allocator reserve at most so many bytes of a GPU (torch.cuda.set_per_process_memory_fraction).
 

@@ -113,6 +113,8 @@ class TorchSession:
         with self._policy.scope():
             while steps:
                 taken, losses = self._input.dispatch(steps)
+                if not (self._losses or self._input.captured):
+                    memory.begin_anew(self._device)
                 self._losses.append(losses)
                 steps -= taken
 

@@ -11,7 +11,7 @@ from torch._dynamo import config as dynamo
 from torch._inductor import config as inductor
 from torch._inductor import cpu_vec_isa
 
-from torchbackend import layout
+from torchbackend import layout, memory
 
 # DistributedDataParallel orders its buckets in its first steps (pytorch.org, CUDA semantics).
 _WARM_UP_STEPS, _WARM_UP_STEPS_OF_DDP = 3, 11
@@ -75,6 +75,7 @@ class Several:
         self._graph = torch.cuda.CUDAGraph()
         # NCCL's watchdog, a thread of its own, makes calls that would end a capture which forbids them everywhere.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            memory.begin_anew(images.device)  # what the warm-up cached has been given back
             self._losses = torch.stack([self._one(step, index) for index in range(count)])
         restore()
 

@@ -1,5 +1,6 @@
 """Limits on memory, figures of it, and which errors mean that it ran out, on both sides."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,7 +10,8 @@ import torch
 import jaxbackend.memory
 import torchbackend.memory
 from compare.interface import Refused
-from tests.parity import twins
+from tests.parity import recorded_graph, twins
+from torchbackend.step import TrainingStep
 
 GIBIBYTE = 2**30
 
@@ -63,6 +65,36 @@ def test_jaxs_peaks_are_read_before_its_plan_is_compiled():
     report = jaxbackend.memory.report([Gpu(stats)], lowered)
     assert (report.live_peak_bytes, report.pool_peak_bytes) == (2, 3)
     assert report.static_bytes == 2 * 1024
+
+
+def test_torchs_peaks_begin_after_the_search_and_before_what_is_captured(monkeypatch: pytest.MonkeyPatch):
+    before, taken = list[int](), list[int]()
+    step = TrainingStep.__call__
+
+    def counted(self: TrainingStep, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        taken.append(len(images))
+        return step(self, images, labels)
+
+    monkeypatch.setattr(TrainingStep, "__call__", counted)
+    monkeypatch.setattr(torchbackend.memory, "begin_anew", lambda _: before.append(len(taken)))
+    pool = twins.batches("digits-cnn", 4)
+    twins.trained(twins.BACKENDS["torch"].open(twins.spec("torch")), pool, 3)
+    assert (before, len(taken)) == ([1], 3)
+    before.clear(), taken.clear()
+    recorded_graph.pretend(monkeypatch)
+    knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": 2}
+    spec = twins.spec("torch")
+    captured = twins.BACKENDS["torch"].open(replace(spec, knobs={**spec.knobs, **knobs}))
+    twins.trained(captured, pool, 4)
+    assert (before, len(taken)) == ([3], 3 + 2)  # three steps of warm-up, two that the graph repeats
+
+
+def test_torch_has_peaks_to_begin_anew_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch):
+    asked: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked.append)
+    for kind in ("cpu", "cuda"):
+        torchbackend.memory.begin_anew(torch.device(kind))
+    assert asked == [torch.device("cuda")]
 
 
 @pytest.mark.parametrize(("limit", "fraction"), [(GIBIBYTE, 0.25), (4 * GIBIBYTE, 1.0), (8 * GIBIBYTE, 1.0)])
