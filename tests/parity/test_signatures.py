@@ -126,6 +126,7 @@ ONLY_TORCH = {
         "always_channels_last": "see is_channels_first",
     },
     "own/words.py": {"plain_name": "jax's primitives have plain names"},
+    "memory.py": {"begin_anew": "jax finds its kernels in the cache; torch's cuDNN searches in every process"},
     "optim.py": {
         "schedule": "jax's rule takes the step's number and schedules itself",
         "rate_device": "see schedule",
