@@ -40,7 +40,7 @@ DISTRIBUTIONS = (
     "pytest",
     "pytest-benchmark",
 )
-PREFIXES = ("XLA_", "JAX_", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_")
+PREFIXES = ("XLA_", "JAX_", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_", "PJRT_", "NPROC")
 
 _SOURCE = Path(__file__).resolve().parent.parent
 

@@ -50,7 +50,8 @@ def rows(contenders: Contenders, spec: Mapping[str, Any]) -> list[tuple[str, lis
 def remarks(contenders: Contenders) -> Iterator[str]:
     """Yield what a reader of the rows must know.
 
-    That is failures, flags that do not hold, step times that never settled, how energy was measured.
+    That is failures, flags that do not hold, step times that never settled, how energy was measured, threads that one
+    side has more of.
     """
     for each in contenders:
         if each["status"] != "ok" or each["reason"]:
@@ -63,6 +64,9 @@ def remarks(contenders: Contenders) -> Iterator[str]:
         energy = _energy(each)
         if energy["joules_per_step"] is not None and None not in (energy["seconds"], energy["steps"]):
             yield f"{each['name']}: energy of whole boards over {energy['seconds']:.1f} s, {energy['steps']:,} steps"
+    threads = {each["name"]: count for each in contenders if (count := each["settings"].get("threads")) is not None}
+    if len(set(threads.values())) > 1:
+        yield f"unlike numbers of threads: {', '.join(f'{name} {count}' for name, count in threads.items())}"
 
 
 def absent_memory(contenders: Contenders) -> Iterator[str]:

@@ -24,7 +24,8 @@ def child_environment(
     No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
     (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
     the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU, JAX sees as many `devices` as asked,
-    and has a thread for every exchange between them that may be waited for at once: with fewer, all wait forever. On
+    and has a thread for every exchange between them that may be waited for at once: with fewer, all wait forever. One
+    such device has as many threads as torch is told to have. On
     several `machines`, with so many devices each, XLA's processes do not share out the search for kernels: one that
     finds its program in its cache would leave the others waiting for its part.
     """
@@ -44,6 +45,8 @@ def child_environment(
             added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name; jaxlib refuses both
         if device == "cuda" and not knobs.get("kernel-search", True):
             flags.append("--xla_gpu_autotune_level=0")
+        if device == "cpu" and devices == 1:
+            added |= _as_many_threads(inherited)
         if device == "cpu" and devices > 1:
             flags.append(f"--xla_force_host_platform_device_count={devices}")
             added["PJRT_NPROC"] = inherited.get("PJRT_NPROC", str(_THREADS_PER_VIRTUAL_DEVICE * devices))
@@ -84,6 +87,18 @@ def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, 
     waiting for threads that are not running.
     """
     return {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", str(threads))}
+
+
+def _as_many_threads(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that gives XLA the threads that a user's own variables give torch, and the user XLA none.
+
+    Torch has as many as MKL, which asks these in this order; XLA asks neither, and has a thread for each core.
+    """
+    told = (inherited.get(name, "").partition(",")[0].strip() for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
+    threads = next((each for each in told if each.isdecimal() and int(each) > 0), None)
+    if threads is None or "PJRT_NPROC" in inherited or "NPROC" in inherited:
+        return {}
+    return {"PJRT_NPROC": threads}
 
 
 def matching_environment(backend: str) -> dict[str, str]:

@@ -80,7 +80,8 @@ def test_torchs_peaks_begin_after_the_search_and_before_what_is_captured(monkeyp
     pool = twins.batches("digits-cnn", 4)
     twins.trained(twins.BACKENDS["torch"].open(twins.spec("torch")), pool, 3)
     assert (before, len(taken)) == ([1], 3)
-    before.clear(), taken.clear()
+    before.clear()
+    taken.clear()
     recorded_graph.pretend(monkeypatch)
     knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": 2}
     spec = twins.spec("torch")

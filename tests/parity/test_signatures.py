@@ -20,6 +20,7 @@ TWO_KINDS = "flax has two kinds of modules, torch one"
 ONLY_JAX_FILES = {
     "functional.py": "jax's step and session know any model as pure functions; torch's know any as a module",
     "flags.py": "torch's switches are read back from torch itself",
+    "threads.py": "torch.get_num_threads",
     "pieces.py": "torch's operations are compiled already; jax's traced step can be cut",
     "own/adopted.py": "a user's model as such functions",
     "own/model.py": TWO_KINDS,

@@ -62,6 +62,15 @@ def test_reports_say_over_how_many_devices_batches_were_split() -> None:
     assert (heading(one), setting(one)) == (heading(make_result()), setting(make_result()))
 
 
+def test_unlike_numbers_of_threads_are_told_where_both_are_known() -> None:
+    def told(torch: int, jax: int | None) -> str:
+        counts = {"torch": torch, "jax": jax}
+        return _rendered(contenders=[make_contender(name, settings={"threads": counts[name]}) for name in counts])
+
+    assert "unlike numbers of threads: torch 1, jax 2" in told(1, 2)
+    assert "threads" not in told(2, 2) + told(2, None)
+
+
 def test_sentence_for_faster() -> None:
     assert sentence(make_comparison()) == (
         "jax is 1.43 times as fast as torch (ratio 0.699, 95 % interval 0.688 to 0.711, 10 rounds): FASTER; "
