@@ -92,7 +92,7 @@ def _end(number: int, _frame: object) -> None:
 
 
 def main() -> None:
-    """Run the program; the console script's entry point."""
+    """Run the program."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a dash that the locale has not is no reason to lose a report

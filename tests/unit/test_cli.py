@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,24 @@ from tests.unit.programs import Program
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
         yield program
+
+
+def test_an_interrupt_while_the_program_is_imported_is_no_traceback() -> None:
+    interrupted = """
+import os, signal, sys, time
+from compare import __main__ as program
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "compare.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+
+sys.meta_path.insert(0, Interrupting())
+program.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
 
 
 @pytest.fixture
