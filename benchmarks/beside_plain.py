@@ -1,8 +1,9 @@
 """samestep's tuned contenders beside the plain loops of the same framework: step times and ratios.
 
-Every figure is a fresh process's; a round has each once, and every other round runs them backwards. The ratio is to
-the plain loop that is fastest over all rounds, with its 95 % interval. With `--devices`, so many train together, each
-way to do so beside the plain loop of that way.
+Every figure is a fresh process's; a round has each once, and every other round runs them backwards. From the second
+on they find their programs in a cache, samestep's and the plain loops' each in their own. The ratio is to the plain
+loop that is fastest over all rounds, with its 95 % interval. With `--devices`, so many train together, each way to do
+so beside the plain loop of that way.
 
     python -m benchmarks.beside_plain --workload resnet50 --rounds 3
     python -m benchmarks.beside_plain --workload resnet50 --devices 2
@@ -10,12 +11,16 @@ way to do so beside the plain loop of that way.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
 from compare import statistics
+from compare.tuning import variables
 from compare.workloads import WORKLOADS
 
 LOOPED = tuple(name for name in WORKLOADS if name not in ("digits-cnn", "mnist-cnn"))
@@ -32,9 +37,11 @@ ON_A_CPU: Mapping[str, Sequence[Sequence[str]]] = {
 WAYS: Mapping[str, tuple[str, str]] = {"ddp": ("torch", "local"), "pmap": ("jax", "local"), "sharded": ("jax", "sync")}
 
 
-def milliseconds(command: Sequence[str]) -> float:
-    """Return what a benchmark of one loop prints as its step time."""
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+def milliseconds(command: Sequence[str], cache: Path) -> float:
+    """Return what a benchmark of one loop prints as its step time; its programs are kept in `cache`."""
+    kept = variables.cache_environment("jax", cache) | variables.cache_environment("torch", cache)
+    environment = {**os.environ, **kept}
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with exit code {done.returncode}:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])["milliseconds"]
@@ -74,6 +81,21 @@ def _shape(wanted: argparse.Namespace) -> list[str]:
     return ["--workload", wanted.workload, *size]
 
 
+def beside(loops: dict[str, list[str]], wanted: argparse.Namespace, folder: Path) -> None:
+    """Run loops, samestep's first, in turn, and print what they took; caches are made in the folder."""
+    ours, *plain = loops
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    for number in range(wanted.rounds):
+        for name in loops if number % 2 == 0 else reversed(loops):
+            times[name].append(milliseconds(loops[name], folder / ("samestep" if name == ours else "plain")))
+            print(f"round {number + 1}: {name} {times[name][-1]:.4f} ms", flush=True)
+    best = min(plain, key=lambda name: median(times[name]))
+    ratio = statistics.paired_ratio(times[best], times[ours])
+    for name, found in times.items():
+        print(f"{wanted.workload} {name:28} {median(found):9.4f} ms per step  {found}", flush=True)
+    print(f"{ours} / {best}: {ratio.estimate:.4f} ({ratio.low:.4f} to {ratio.high:.4f})", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("torch", "jax"), action="append", help="one framework alone")
@@ -91,18 +113,9 @@ def main() -> None:
         groups = [commands(backend, wanted) for backend in backends]
     else:
         groups = [over_devices(way, wanted) for way, (backend, _) in WAYS.items() if backend in backends]
-    for loops in groups:
-        times: dict[str, list[float]] = {name: [] for name in loops}
-        for number in range(wanted.rounds):
-            for name in loops if number % 2 == 0 else reversed(loops):
-                times[name].append(milliseconds(loops[name]))
-                print(f"round {number + 1}: {name} {times[name][-1]:.4f} ms", flush=True)
-        ours, *plain = times
-        best = min(plain, key=lambda name: median(times[name]))
-        ratio = statistics.paired_ratio(times[best], times[ours])
-        for name, found in times.items():
-            print(f"{wanted.workload} {name:28} {median(found):9.4f} ms per step  {found}", flush=True)
-        print(f"{ours} / {best}: {ratio.estimate:.4f} ({ratio.low:.4f} to {ratio.high:.4f})", flush=True)
+    with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
+        for loops in groups:
+            beside(loops, wanted, Path(folder))
 
 
 if __name__ == "__main__":
