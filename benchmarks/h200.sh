@@ -154,6 +154,21 @@ all_stems() { # images of three channels as of more
 
 step_stems() { run levers-stems all_stems; }
 
+all_searches() { # cuDNN's search among all its algorithms, and stems without a stride as products of patches; in turn, for
+    # searches must not disturb one another
+    local workload
+    for workload in cifar-cnn resnet50 vgg16 unet cifar-resnet18 mobilenet-v2 convnext-tiny; do
+        lever torch "$workload" tuned none
+        lever torch "$workload" tuned torch-every-algorithm
+        [[ $workload =~ cifar|vgg|unet ]] || continue
+        lever torch "$workload" tuned torch-stem-of-patches
+        lever jax "$workload" tuned none
+        lever jax "$workload" tuned jax-stem-of-patches
+    done
+}
+
+step_searches() { run levers-searches all_searches; }
+
 photographs="--batch-size 64" # several certificates share a GPU's memory, and so do their training runs
 declare -A certified=(
     [digits-cnn]=""
