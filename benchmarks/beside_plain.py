@@ -1,9 +1,9 @@
 """samestep's tuned contenders beside the plain loops of the same framework: step times and ratios.
 
 Every figure is a fresh process's; a round has each once, and every other round runs them backwards. From the second
-on they find their programs in a cache, samestep's and the plain loops' each in their own. The ratio is to the plain
-loop that is fastest over all rounds, with its 95 % interval. With `--devices`, so many train together, each way to do
-so beside the plain loop of that way.
+on they find their programs, and XLA its kernels, in a cache, samestep's and the plain loops' each in their own; the
+search of the first round decides for all. The ratio is to the plain loop that is fastest over all rounds, with its
+95 % interval. With `--devices`, so many train together, each way to do so beside the plain loop of that way.
 
     python -m benchmarks.beside_plain --workload resnet50 --rounds 3
     python -m benchmarks.beside_plain --workload resnet50 --devices 2

@@ -268,7 +268,7 @@ def stem_of_patches_jax() -> None:
 
     def of_part(self: Any, inputs: jax.Array) -> jax.Array:
         size, _, channels, outputs = self.kernel[...].shape
-        if self.blocks is not None or channels >= 8 or size == 1:
+        if self.strides != 1 or self.feature_group_count > 1 or channels >= 8 or size == 1:
             return plain(self, inputs)
         given = inputs, self.kernel[...], None if self.bias is None else self.bias[...]
         x, kernel, bias = layers._promoted(given, dtype=self.dtype)
@@ -296,7 +296,8 @@ def stem_of_patches_torch() -> None:
 
     def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
         _, channels, size, _ = self.weight.shape
-        if self.stride != (1, 1) or channels >= 8 or size == 1 or not torch.compiler.is_compiling():
+        few = self.stride == (1, 1) and self.groups == 1 and channels < 8 and size > 1
+        if not few or not torch.compiler.is_compiling():
             return plain(self, input)
         around = self.padding[0]
         x = functional.pad(input.movedim(1, -1), (0, 0, *(around,) * 4))

@@ -2,8 +2,8 @@
 
 The networks are in plain_flax_models.py; ResNet-50 is that of Flax's ImageNet example. bfloat16 computation, float32
 parameters, optax (SGD with Nesterov momentum; AdamW for ConvNeXt), donated state, data resident on the device; blocks
-of 10 steps, median of 30; where --scan is larger, of one scan, and of those that 5 s hold, at least 6. On several
-devices by `pmap`, as in that example, or by `jit` of a batch that is sharded over them.
+of 10 steps, median of 30; where --scan is larger, of one scan, and no more of them once there are 6 and 5 s are over.
+On several devices by `pmap`, as in that example, or by `jit` of a batch that is sharded over them.
 
     python benchmarks/plain_jax.py --workload resnet50
     python benchmarks/plain_jax.py --workload resnet50 --devices 2 --parallel pmap

@@ -191,7 +191,7 @@ class JaxSession:
             "batch_size": len(self._way.part(self._way.joined(labels))),
             "accumulate": self._spec.accumulate,
             "device": self._device.device_kind,
-            "threads": threads.count(self._way.devices),
+            **threads.settings(self._way.devices),
             "parallel": knobs["parallel"],
             "devices": len(self._way.devices),
             "batch_norm": self._way.batch_norm,

@@ -88,6 +88,7 @@ class TorchSession:
             images, _ = self._input.placed(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
             own.refuse_views(workload.model, lambda: self._step.layer_outputs(images))
         self._losses: deque[torch.Tensor] = deque(maxlen=KEPT_LOSSES)
+        self._begun = False
 
     @property
     def steps_per_dispatch(self) -> int:
@@ -113,8 +114,9 @@ class TorchSession:
         with self._policy.scope():
             while steps:
                 taken, losses = self._input.dispatch(steps)
-                if not (self._losses or self._input.captured):
+                if not (self._begun or self._input.captured):
                     memory.begin_anew(self._device)
+                self._begun = True
                 self._losses.append(losses)
                 steps -= taken
 

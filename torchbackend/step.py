@@ -113,9 +113,9 @@ class TrainingStep:
             self.scaling.load_state_dict(precision.loss_scale(self._policy, self._device.type).state_dict())
 
     def snapshot(self) -> Callable[[], None]:
-        """Return a function that puts the present training state, kept on the host, back in place."""
+        """Return a function that puts the present training state back in place."""
         tensors = [*self.model.state_dict().values(), *self._moments(), self._clock]
-        saved = [(tensor, tensor.to("cpu", copy=True)) for tensor in tensors]
+        saved = [(tensor, tensor.clone()) for tensor in tensors]
         scale = self.scaling.state_dict()
 
         def restore() -> None:

@@ -72,12 +72,13 @@ class Several:
             for index in range(_WARM_UP_STEPS_OF_DDP if dist.is_initialized() else _WARM_UP_STEPS):
                 self._one(step, index)
         torch.cuda.current_stream().wait_stream(stream)
+        restore()
+        del restore  # and the copy of the state with it; capturing carries nothing out
         self._graph = torch.cuda.CUDAGraph()
         # NCCL's watchdog, a thread of its own, makes calls that would end a capture which forbids them everywhere.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             memory.begin_anew(images.device)  # what the warm-up cached has been given back
             self._losses = torch.stack([self._one(step, index) for index in range(count)])
-        restore()
 
     def refill(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Replace the batches by others of the same shape."""

@@ -64,7 +64,8 @@ def remarks(contenders: Contenders) -> Iterator[str]:
         energy = _energy(each)
         if energy["joules_per_step"] is not None and None not in (energy["seconds"], energy["steps"]):
             yield f"{each['name']}: energy of whole boards over {energy['seconds']:.1f} s, {energy['steps']:,} steps"
-    threads = {each["name"]: count for each in contenders if (count := each["settings"].get("threads")) is not None}
+    told = {each["name"]: each["settings"] for each in contenders if each["settings"].get("devices", 1) == 1}
+    threads = {name: count for name, each in told.items() if isinstance(count := each.get("threads"), int)}
     if len(set(threads.values())) > 1:
         yield f"unlike numbers of threads: {', '.join(f'{name} {count}' for name, count in threads.items())}"
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from compare import environment
+
 _THREADS_PER_VIRTUAL_DEVICE = 128
 
 
@@ -92,13 +94,14 @@ def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, 
 def _as_many_threads(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that gives XLA the threads that a user's own variables give torch, and the user XLA none.
 
-    Torch has as many as MKL, which asks these in this order; XLA asks neither, and has a thread for each core.
+    Torch has as many as MKL, which asks these in this order and takes no more than there are cores; XLA asks neither,
+    and has a thread for each core.
     """
     told = (inherited.get(name, "").partition(",")[0].strip() for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
-    threads = next((each for each in told if each.isdecimal() and int(each) > 0), None)
-    if threads is None or "PJRT_NPROC" in inherited or "NPROC" in inherited:
+    threads = next((int(each) for each in told if each.isdecimal() and int(each) > 0), environment.cores())
+    if threads >= environment.cores() or "PJRT_NPROC" in inherited or "NPROC" in inherited:
         return {}
-    return {"PJRT_NPROC": threads}
+    return {"PJRT_NPROC": str(threads)}
 
 
 def matching_environment(backend: str) -> dict[str, str]:

@@ -16,12 +16,23 @@ class Graph(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._kernels: list[tuple[Any, Any, Any, Any]] = []
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert func is not torch.ops.aten._local_scalar_dense.default, "capturing cannot wait for the device"
+        for given in tree_leaves((args, kwargs or {})):
+            if isinstance(given, torch.Tensor):
+                held = given.untyped_storage()
+                self._before.setdefault(held.data_ptr(), (held, held.clone()))
         result = func(*args, **(kwargs or {}))
         self._kernels.append((func, args, kwargs or {}, result))
         return result
+
+    def put_back(self) -> None:
+        """Leave everything as it was: capturing carries nothing out."""
+        for held, value in self._before.values():
+            held.copy_(value)
+        self._before.clear()
 
     def replay(self) -> None:
         with torch.no_grad():
@@ -44,6 +55,7 @@ def pretend(patch: pytest.MonkeyPatch) -> None:
         assert capture_error_mode == "thread_local"
         with graph:
             yield
+        graph.put_back()
 
     patch.setattr(torch.cuda, "CUDAGraph", Graph)
     patch.setattr(torch.cuda, "graph", capturing)

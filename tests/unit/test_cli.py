@@ -37,6 +37,7 @@ class Interrupting:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(60)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
 sys.meta_path.insert(0, Interrupting())
 program.main()
 """

@@ -62,6 +62,9 @@ def test_reports_say_over_how_many_devices_batches_were_split() -> None:
     assert (heading(one), setting(one)) == (heading(make_result()), setting(make_result()))
 
 
+RANKS = {"torch": 1, "jax": 2}
+
+
 def test_unlike_numbers_of_threads_are_told_where_both_are_known() -> None:
     def told(torch: int, jax: int | None) -> str:
         counts = {"torch": torch, "jax": jax}
@@ -69,6 +72,10 @@ def test_unlike_numbers_of_threads_are_told_where_both_are_known() -> None:
 
     assert "unlike numbers of threads: torch 1, jax 2" in told(1, 2)
     assert "threads" not in told(2, 2) + told(2, None)
+    ranks = [make_contender(name, settings={"threads": 2 // count, "devices": count}) for name, count in RANKS.items()]
+    assert "threads" not in _rendered(contenders=ranks)
+    odd = [make_contender(name, settings={"threads": [name]}) for name in RANKS]
+    assert "threads" not in _rendered(contenders=odd)  # a file may say what it likes
 
 
 def test_sentence_for_faster() -> None:
