@@ -157,7 +157,7 @@ step_stems() { run levers-stems all_stems; }
 all_searches() { # cuDNN's search among all its algorithms, and stems without a stride as products of patches; in turn, for
     # searches must not disturb one another
     local workload
-    for workload in cifar-cnn resnet50 vgg16 unet cifar-resnet18 mobilenet-v2 convnext-tiny; do
+    for workload in cifar-cnn resnet50 mobilenet-v2 vgg16 unet cifar-resnet18 convnext-tiny; do
         lever torch "$workload" tuned none
         lever torch "$workload" tuned torch-every-algorithm
         [[ $workload =~ cifar|vgg|unet ]] || continue
