@@ -141,33 +141,18 @@ step_beside-devices() { # all GPUs of the lane together
 
 step_levers() { run levers all_levers; }
 
-all_stems() { # images of three channels as of more
-    local workload backend channels
-    for workload in cifar-cnn resnet50; do
-        for backend in jax torch; do
-            lever "$backend" "$workload" tuned none
-            for channels in 4 8; do lever "$backend" "$workload" tuned "$backend-stem-of-$channels"; done
+all_stems() { # stems without a stride, as products of windows and as they are
+    local workload lever
+    for workload in cifar-cnn vgg16 cifar-resnet18 unet; do
+        for lever in none jax-stem-of-patches jax-stem-of-added-patches jax-stem-without-patches; do
+            lever jax "$workload" tuned "$lever"
         done
-        lever jax "$workload" tuned jax-joint-sums
-    done
-}
-
-step_stems() { run levers-stems all_stems; }
-
-all_searches() { # cuDNN's search among all its algorithms, and stems without a stride as products of patches; in turn, for
-    # searches must not disturb one another
-    local workload
-    for workload in cifar-cnn resnet50 mobilenet-v2 vgg16 unet cifar-resnet18 convnext-tiny; do
         lever torch "$workload" tuned none
-        lever torch "$workload" tuned torch-every-algorithm
-        [[ $workload =~ cifar|vgg|unet ]] || continue
-        lever torch "$workload" tuned torch-stem-of-patches
-        lever jax "$workload" tuned none
-        lever jax "$workload" tuned jax-stem-of-patches
+        lever torch "$workload" tuned torch-stem-without-patches
     done
 }
 
-step_searches() { run levers-searches all_searches; }
+step_stems() { run levers-windows all_stems; }
 
 photographs="--batch-size 64" # several certificates share a GPU's memory, and so do their training runs
 declare -A certified=(

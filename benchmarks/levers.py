@@ -254,64 +254,51 @@ def unstored_pool() -> None:
 
 
 def stem_of_patches_jax() -> None:
-    """A convolution of few channels without a stride as a product of every pixel's window, kept for the gradient.
+    """Small images convolved as products of their windows, too."""
+    from jaxbackend import stems
 
-    Windows are filled up with zeros to 32 numbers. cuDNN's convolutions of three channels pad them to eight, and are
-    bound by neither memory nor arithmetic.
-    """
+    stems.LARGE = 0
+
+
+def stem_of_added_patches_jax() -> None:
+    """The same, windows written as sums of parts filled up with zeros: XLA writes parts put together one by one."""
     import jax
     import jax.numpy as jnp
 
-    from jaxbackend import layers
+    from jaxbackend import stems
 
-    plain = layers.Conv._of_part
+    def patches(x: jax.Array, kernel: jax.Array, padding: int) -> tuple[jax.Array, jax.Array]:
+        size, _, channels, outputs = kernel.shape
+        x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+        height, width = (side - size + 1 for side in x.shape[1:3])
+        zero, parts = jnp.zeros((), x.dtype), list[jax.Array]()
+        for place in range(size * size):
+            i, j = divmod(place, size)
+            before = place * channels
+            sides = [(0, 0, 0)] * 3 + [(before, stems.WINDOW - before - channels, 0)]
+            parts.append(jax.lax.pad(x[:, i : i + height, j : j + width], zero, sides))
+        full = stems.WINDOW - size * size * channels
+        return sum(parts[1:], parts[0]), jnp.pad(kernel.reshape(-1, outputs), ((0, full), (0, 0)))[None, None]
 
-    def of_part(self: Any, inputs: jax.Array) -> jax.Array:
-        size, _, channels, outputs = self.kernel[...].shape
-        if self.strides != 1 or self.feature_group_count > 1 or channels >= 8 or size == 1:
-            return plain(self, inputs)
-        given = inputs, self.kernel[...], None if self.bias is None else self.bias[...]
-        x, kernel, bias = layers._promoted(given, dtype=self.dtype)
-        x = jnp.pad(x, ((0, 0), *self.padding, (0, 0)))
-        lines, columns = (side - size + 1 for side in x.shape[1:3])
-        parts = [x[:, i : i + lines, j : j + columns] for i in range(size) for j in range(size)]
-        more = -size * size * channels % 32
-        parts.append(jnp.zeros((len(x), lines, columns, more), x.dtype))
-        patches = jnp.concatenate(parts, -1)
-        flat = jnp.pad(kernel.reshape(-1, outputs), ((0, more), (0, 0)))[None, None]
-        y = jax.lax.conv_general_dilated(patches, flat, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return (y if bias is None else y + bias).astype(self.dtype)
-
-    layers.Conv._of_part = of_part
+    stems.LARGE, stems.patches = 0, patches
 
 
-def stem_of_patches_torch() -> None:
+def stem_without_patches_jax() -> None:
+    """No images convolved as products of their windows."""
+    from jaxbackend import stems
+
+    stems.WINDOW = 0
+
+
+def stem_without_patches_torch() -> None:
     """The same."""
-    import torch
-    from torch.nn import functional
+    from torchbackend import stems
 
-    from torchbackend import layers
-
-    plain = layers.Conv.forward
-
-    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
-        _, channels, size, _ = self.weight.shape
-        few = self.stride == (1, 1) and self.groups == 1 and channels < 8 and size > 1
-        if not few or not torch.compiler.is_compiling():
-            return plain(self, input)
-        around = self.padding[0]
-        x = functional.pad(input.movedim(1, -1), (0, 0, *(around,) * 4))
-        windows = x.unfold(1, size, 1).unfold(2, size, 1).permute(0, 1, 2, 4, 5, 3)
-        more = -size * size * channels % 32  # not torch.cat, of which TorchInductor makes a kernel for each part
-        patches = functional.pad(windows.flatten(3), (0, more))
-        flat = functional.pad(self.weight.permute(0, 2, 3, 1).flatten(1), (0, more))[:, :, None, None]
-        return functional.conv2d(patches.movedim(-1, 1), flat, self.bias)
-
-    layers.Conv.forward = forward
+    stems.WINDOW = 0
 
 
 def plain_stem_jax() -> None:
-    """Images of few channels convolved with a stride as they are."""
+    """Images of few channels convolved as they are."""
     from jaxbackend import stems
 
     stems.AT_ONCE = 0
@@ -411,6 +398,8 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-pool-by-place": pool_by_place,
     "jax-plain-stem": plain_stem_jax,
     "jax-stem-of-patches": stem_of_patches_jax,
+    "jax-stem-of-added-patches": stem_of_added_patches_jax,
+    "jax-stem-without-patches": stem_without_patches_jax,
     "jax-unstored-pool": unstored_pool,
     "jax-stored-pooled": stored_pooled,
     "jax-library-gradients": library_gradients,
@@ -424,7 +413,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-small-combos": torch_small_combos,
     "torch-sums-by-image": torch_sums_by_image,
     "torch-plain-stem": plain_stem_torch,
-    "torch-stem-of-patches": stem_of_patches_torch,
+    "torch-stem-without-patches": stem_without_patches_torch,
     "torch-every-algorithm": torch_every_algorithm,
     "torch-unstored-relu": torch_unstored_relu,
     "torch-coordinate-descent": coordinate_descent,

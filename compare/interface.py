@@ -67,6 +67,11 @@ class Batch:
     labels: Array
     levels: Array | None = None
 
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What batches of one size have in common."""
+        return self.images.shape, self.images.dtype, self.labels.shape
+
     def values(self, part: slice = slice(None)) -> Array:
         """Return the values [N, H, W, C] float32 of the images, or a part of them; those of bytes are looked up."""
         images = self.images[part]
@@ -188,6 +193,9 @@ class Session(Protocol):
         """Take equal-sized batches; step i of what follows trains on batch i modulo their number.
 
         They are placed on the device, or, where the knob `input` is `stream`, stay on the host until they are due.
+
+        Raises:
+            ValueError: they differ in size; where they stay on the host, also in what their bytes mean.
         """
         ...
 

@@ -87,7 +87,7 @@ class OptimizerSpec:
     by min(1, clip_norm / (norm + 1e-6)) (torch.nn.utils.clip_grad_norm_; Pascanu et al. 2013).
 
     Raises:
-        ValueError: decoupled decay of another rule than adam.
+        ValueError: decoupled decay of another rule than adam; Nesterov's step without momentum.
     """
 
     name: str
@@ -106,6 +106,12 @@ class OptimizerSpec:
         """Refuse a combination that frameworks understand differently."""
         if self.decoupled and self.name != "adam":
             raise ValueError(f"decoupled weight decay is defined for adam, not for {self.name}")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+
+    def decays(self, name: str) -> bool:
+        """Tell whether weight decay applies to the parameter of that neutral name."""
+        return not self.decay_kernels_only or name.rpartition(".")[2] == "kernel"
 
     def slowed(self, part: float) -> "OptimizerSpec":
         """Return the rule at that part of its learning rate if its steps grow with the gradient (SGD); else itself."""

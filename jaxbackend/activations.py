@@ -4,11 +4,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import jax
 from flax import nnx
+
+_T = TypeVar("_T")
 
 Around = Callable[[str, Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """`around(path, module, call, inputs, options)` stands for the call `call(*inputs, **options)` of a module."""
@@ -62,6 +64,15 @@ def unused(path: str, outputs: Mapping[str, Any]) -> str:
         return path
     calls = 1 + sum(name.partition("#")[0] == path for name in outputs)
     return f"{path}#{calls}"
+
+
+def product(layers: Mapping[str, str], outputs: Mapping[str, _T]) -> _T:
+    """Return the first convolution's output, else a dense layer's, by `layers`' roles: products' dtype shows there."""
+    for role in ("convolution", "dense"):
+        for name, output in outputs.items():
+            if layers.get(name) == role:
+                return output
+    return next(iter(outputs.values()))
 
 
 def _is_leaf(module: Any) -> bool:

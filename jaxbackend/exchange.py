@@ -53,7 +53,7 @@ def by_part(layer: Callable[[jax.Array], jax.Array], inputs: jax.Array, over: st
     What devices then add up of a parameter's gradient has the parameter's dtype. XLA by itself would add up what it is
     before it is converted to that: in bfloat16, bfloat16 (github.com/jax-ml/jax/issues/27496).
     """
-    if not isinstance(over, AbstractMesh):
+    if not isinstance(over, AbstractMesh) or len(inputs) % over.size:  # no training step: its batch has equal parts
         return layer(inputs)
     parts = PartitionSpec(*over.axis_names)
     return jax.shard_map(layer, mesh=over, in_specs=parts, out_specs=parts, check_vma=False)(inputs)

@@ -1,13 +1,13 @@
 """A model as pure functions of its parameters and buffers: what the training step and the session know of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
 from flax import nnx
 
 from compare.interface import Refused
-from jaxbackend import activations, layout, rematerialisation
+from jaxbackend import activations, layout, rematerialisation, roles
 
 Outputs = dict[str, jax.Array]
 
@@ -16,15 +16,18 @@ class Functional(Protocol):
     """A model without state of its own.
 
     Attributes:
-        parameters, buffers: its variables at first, flax states.
+        parameters, buffers: its variables at first, arrays in nested dicts. Every call of a compiled step takes them
+            apart, for which JAX needs a hundred times as long where they are flax's states.
         signature: the shape of every parameter and buffer by neutral name, in neutral layout, in execution order.
         leaves: how each crosses; None: as a twin's.
+        layers: the role of each layer by its name (`jaxbackend.roles`).
     """
 
     parameters: Any
     buffers: Any
     signature: dict[str, tuple[int, ...]]
     leaves: layout.Leaves | None
+    layers: Mapping[str, str]
 
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """Return logits for images [N, H, W, C] in training, the new buffers, and layers' outputs by name."""
@@ -47,21 +50,24 @@ class Twin:
     """A twin: a flax.nnx model of `jaxbackend.models`, as a `Functional`; in training, `blocks` are recomputed."""
 
     leaves: layout.Leaves | None = None
+    layers: Mapping[str, str]
 
     def __init__(self, model: nnx.Module, blocks: Sequence[str] = ()) -> None:
         self._blocks = blocks
         self.signature = layout.signature(model)
+        self.layers = {layout.name(path): roles.role(module) for path, module in nnx.iter_modules(model)}
         model.eval()
         self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
         model.train()
-        self._graph, self.parameters, self.buffers = nnx.split(model, nnx.Param, nnx.BatchStat)
+        self._graph, *states = nnx.split(model, nnx.Param, nnx.BatchStat)
+        self.parameters, self.buffers = map(nnx.to_pure_dict, states)
 
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """See `Functional`."""
         model = self._merged(parameters, buffers, training=True)
         with activations.recorded(model) as outputs, rematerialisation.applied(model, self._blocks, outputs):
             logits = model(images)
-        return logits, nnx.state(model, nnx.BatchStat), outputs
+        return logits, nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), outputs
 
     def evaluate(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Outputs]:
         """See `Functional`."""
@@ -79,5 +85,4 @@ class Twin:
         return layers[layer](inputs)
 
     def _merged(self, parameters: Any, buffers: Any, training: bool) -> Any:
-        # Copied into this trace.
-        return nnx.merge(self._graph if training else self._eval_graph, parameters, buffers, copy=True)
+        return nnx.merge(self._graph if training else self._eval_graph, parameters, buffers)

@@ -14,7 +14,7 @@ class Conv(nnx.Conv):
     """Square 2-D convolution with the same zero padding on every side, as in torch.nn.Conv2d.
 
     Flax's SAME would pad a stride-2 3x3 kernel by (0, 1) where torch's padding=1 pads by (1, 1). `groups` equal to
-    `inputs` makes it depthwise. Images of few channels are convolved with a stride from space to depth.
+    `inputs` makes it depthwise. Images of few channels are convolved as ones of more.
     """
 
     def __init__(
@@ -44,18 +44,19 @@ class Conv(nnx.Conv):
             rngs=nnx.Rngs(0),
         )
         self.over = policy.over
-        self.blocks = (stride, padding) if stride > 1 and inputs < stems.AT_ONCE and groups == 1 else None
+        self.stride, self.around = stride, padding
 
     def __call__(self, inputs: jax.Array, *_: Any) -> jax.Array:
         """Convolve inputs [N, H, W, C]."""
         return exchange.by_part(self._of_part, inputs, self.over)
 
     def _of_part(self, inputs: jax.Array) -> jax.Array:
-        if self.blocks is None:
-            return super().__call__(inputs).astype(self.dtype)
         given = inputs, self.kernel[...], None if self.bias is None else self.bias[...]
         x, kernel, bias = _promoted(given, dtype=self.dtype)
-        x, kernel = stems.space_to_depth(x, kernel, *self.blocks)
+        written = None if self.feature_group_count > 1 else stems.rewritten(x, kernel, self.stride, self.around)
+        if written is None:
+            return super().__call__(inputs).astype(self.dtype)
+        x, kernel = written
         y = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         return (y if bias is None else y + bias).astype(self.dtype)
 
@@ -276,11 +277,12 @@ def _sides(padding: int) -> Any:
 def _moments(wide: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return mean and biased variance from sums that the compiler takes in one pass.
 
-    E[x^2] - E[x]^2 cancels where the mean is large; shifted by any of the values it does not (Chan, Golub and LeVeque
-    1983, Algorithms for Computing the Sample Variance).
+    E[x^2] - E[x]^2 cancels where the mean is many standard deviations from 0; shifted by a value of the channel it does
+    where that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample
+    Variance). It is the middle pixel's: frames and marks are in corners, and of several pixels XLA makes a kernel more.
     """
     axes = tuple(range(wide.ndim - 1))
-    shift = jax.lax.stop_gradient(wide[(0,) * len(axes)])
+    shift = jax.lax.stop_gradient(wide[tuple(side // 2 for side in wide.shape[:-1])])
     shifted = wide - shift
     mean = shifted.mean(axes)
     return shift + mean, jnp.square(shifted).mean(axes) - jnp.square(mean)

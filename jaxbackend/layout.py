@@ -1,7 +1,7 @@
 """Names and memory order: between flax's variables and the neutral arrays of the shared interface.
 
-Flax's own names and order (HWIO, [inputs, outputs]) are the neutral ones, so a twin's paths are only joined; the
-variables of a user's own model are called and turned as their leaves say.
+A model's variables are arrays in nested dicts. Flax's own names and order (HWIO, [inputs, outputs]) are the neutral
+ones, so a twin's paths are only joined; the variables of a user's own model are called and turned as their leaves say.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
+from flax import nnx, traverse_util
 
 from compare.interface import Arrays
 
@@ -52,14 +52,21 @@ def signature(model: nnx.Module) -> dict[str, tuple[int, ...]]:
     return {name: variable.get_value().shape for name, variable in _variables(model)}
 
 
-def export(state: Any, leaves: Leaves | None = None) -> dict[str, jax.Array]:
-    """Return the arrays of a flax state by neutral name, in neutral layout; those that no leaf stands for are left out.
-
-    Without `leaves` the state is a twin's.
-    """
-    flat = {path: variable.get_value() for path, variable in nnx.to_flat_state(state)}
+def name(path: Path, leaves: Leaves | None = None) -> str:
+    """Return the neutral name of a variable, "" where no leaf stands for it; without `leaves` it is a twin's."""
     if leaves is None:
-        return {_name(path): array for path, array in flat.items()}
+        return ".".join(map(str, path))
+    return leaves[path].name if path in leaves else ""
+
+
+def export(state: Any, leaves: Leaves | None = None) -> dict[str, jax.Array]:
+    """Return a model's variables by neutral name, in neutral layout; those that no leaf stands for are left out.
+
+    Without `leaves` they are a twin's.
+    """
+    flat: dict[Any, Any] = traverse_util.flatten_dict(state)
+    if leaves is None:
+        return {name(path): array for path, array in flat.items()}
     return {leaves[path].name: leaves[path].neutral(array) for path, array in flat.items() if path in leaves}
 
 
@@ -70,21 +77,19 @@ def fetched(arrays: Mapping[str, jax.Array]) -> Arrays:
 
 
 def assign(state: Any, arrays: Mapping[str, Any], dtype: Any, device: Any, leaves: Leaves | None = None) -> Any:
-    """Return a flax state of the same structure with the values of neutral arrays, cast to `dtype`, on `device`.
+    """Return the same variables with the values of neutral arrays, cast to `dtype`, on `device`.
 
-    Where no leaf stands for a variable of a user's own model, it keeps its value. Without `leaves` the state is a
-    twin's.
+    Where no leaf stands for a variable of a user's own model, it keeps its value. Without `leaves` they are a twin's.
     """
 
     def value(path: Path, old: Any) -> Any:
         if leaves is None:
-            return arrays[_name(path)]
+            return arrays[name(path)]
         return leaves[path].own(arrays[leaves[path].name], old.shape) if path in leaves else old
 
-    return nnx.from_flat_state(
-        (path, variable.replace(jax.device_put(np.asarray(value(path, variable.get_value()), dtype), device)))
-        for path, variable in nnx.to_flat_state(state)
-    )
+    flat: dict[Any, Any] = traverse_util.flatten_dict(state)
+    placed = {path: jax.device_put(np.asarray(value(path, old), dtype), device) for path, old in flat.items()}
+    return traverse_util.unflatten_dict(placed)
 
 
 def _variables(module: Any, prefix: str = "") -> list[tuple[str, nnx.Variable[Any]]]:
@@ -98,7 +103,3 @@ def _variables(module: Any, prefix: str = "") -> list[tuple[str, nnx.Variable[An
         elif isinstance(value, nnx.Module):
             found += _variables(value, f"{prefix}{attribute}.")
     return found
-
-
-def _name(path: Path) -> str:
-    return ".".join(str(part) for part in path)

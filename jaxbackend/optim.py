@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
+from flax import traverse_util
 
 from compare.interface import Arrays
 from compare.workloads import OptimizerSpec
@@ -23,9 +23,8 @@ def build(spec: OptimizerSpec, leaves: layout.Leaves | None = None) -> optax.Gra
     if spec.name == "sgd":
         rules = [optax.trace(spec.momentum, spec.nesterov)] if spec.momentum else []
     if spec.weight_decay:
-        decay = optax.add_decayed_weights(
-            spec.weight_decay, partial(_kernels, leaves=leaves) if spec.decay_kernels_only else None
-        )
+        decayed = partial(_decayed, spec, leaves) if spec.decay_kernels_only else None
+        decay = optax.add_decayed_weights(spec.weight_decay, decayed)
         rules.insert(len(rules) if spec.decoupled else 0, decay)
     if spec.clip_norm is not None:
         rules.insert(0, clip(spec.clip_norm))
@@ -54,8 +53,8 @@ def learning_rate(spec: OptimizerSpec, step: Any) -> Any:
     if schedule.name == "step":
         rate *= schedule.factor ** sum((step >= milestone) * 1.0 for milestone in schedule.milestones)
     if schedule.name == "cosine":
-        progress = jnp.clip((step - schedule.warmup) / max(1, schedule.total - schedule.warmup), 0.0, 1.0)
-        rate *= 0.5 * (1 + jnp.cos(math.pi * progress))
+        left = jnp.clip((schedule.total - step) / max(1, schedule.total - schedule.warmup), 0.0, 1.0)
+        rate *= jnp.square(jnp.sin(math.pi / 2 * left))  # (1 + cos(pi * (1 - left))) / 2, which cancels in the end
     return jnp.float32(rate)
 
 
@@ -113,11 +112,7 @@ def _root(second_moment: jax.Array, epsilon: float) -> jax.Array:
     return jnp.sqrt(second_moment) + epsilon
 
 
-def _kernels(parameters: Any, leaves: layout.Leaves | None) -> Any:
-    """Return the same tree with True at every kernel."""
-    if leaves is not None:
-        kernels = {path for path, leaf in leaves.items() if leaf.name.rpartition(".")[2] == "kernel"}
-        return nnx.from_flat_state(
-            (path, each.replace(path in kernels)) for path, each in nnx.to_flat_state(parameters)
-        )
-    return jax.tree_util.tree_map_with_path(lambda path, _: "kernel" in jax.tree_util.keystr(path), parameters)
+def _decayed(spec: OptimizerSpec, leaves: layout.Leaves | None, parameters: Any) -> Any:
+    """Return the same tree with True at every parameter that decays."""
+    flat: dict[Any, Any] = traverse_util.flatten_dict(parameters)
+    return traverse_util.unflatten_dict({path: spec.decays(layout.name(path, leaves)) for path in flat})

@@ -14,6 +14,7 @@ from compare.interface import KEPT_LOSSES, OWN_WEIGHTS, Array, Arrays, Batch, Ke
 from compare.machines.crew import Place
 from compare.workloads import PAIR, ModelSpec
 from jaxbackend import (
+    activations,
     exchange,
     flags,
     layout,
@@ -91,6 +92,8 @@ class JaxSession:
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.interface.Session`."""
+        if len({each.form for each in batches}) > 1:
+            raise ValueError("a session takes batches of one size")
         with self._policy.scope():
             self._input.feed(batches)
         self._losses.clear()
@@ -184,13 +187,12 @@ class JaxSession:
             reduced = exchange.reduction_dtype(self._lowered().compile()) if whole else None
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
-            "compute_dtype": str(next(iter(outputs.values())).dtype),
+            "compute_dtype": str(activations.product(self._model.layers, outputs).dtype),
             "layer_dtypes": {name: str(output.dtype) for name, output in outputs.items()},
             "tf32": None if policy.tf32 is None else products == "tensorfloat32",
             "loss_scaling": self._state.scaling is not None,
             "batch_size": len(self._way.part(self._way.joined(labels))),
             "accumulate": self._spec.accumulate,
-            "device": self._device.device_kind,
             **threads.settings(self._way.devices),
             "parallel": knobs["parallel"],
             "devices": len(self._way.devices),

@@ -1,10 +1,28 @@
-"""A convolution of few channels with a stride as one of more channels without (Ying et al. 2018)."""
+"""Convolutions of few channels as convolutions of more, which compute the same."""
 
 import jax
 import jax.numpy as jnp
 
 AT_ONCE = 8
 """Channels that the tensor cores' kernels for convolutions read at once; of fewer, cuDNN's are the slowest it has."""
+WINDOW = 32
+"""Numbers of a pixel's window as its channels, zeros among them; where those are more than half, they cost more."""
+LARGE = 128
+"""Height of images of which XLA writes the windows in less time than they save."""
+
+
+def rewritten(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tuple[jax.Array, jax.Array] | None:
+    """Return images and kernel of the same convolution with stride 1 and no padding, for it to be faster.
+
+    None where it is not, as measured on an H200 (docs/speed-log.md).
+    """
+    size, _, channels, _ = kernel.shape
+    if channels >= AT_ONCE:
+        return None
+    if stride > 1:
+        return space_to_depth(x, kernel, stride, padding)
+    large = x.shape[1] >= LARGE
+    return patches(x, kernel, padding) if large and WINDOW // 2 < size * size * channels <= WINDOW else None
 
 
 def space_to_depth(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tuple[jax.Array, jax.Array]:
@@ -28,3 +46,18 @@ def space_to_depth(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -
     kernel = kernel.transpose(0, 2, 1, 3, 4, 5).reshape(reach, reach, depth, outputs)
     full = (0, -depth % AT_ONCE)
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), full)), jnp.pad(kernel, ((0, 0), (0, 0), full, (0, 0)))
+
+
+def patches(x: jax.Array, kernel: jax.Array, padding: int) -> tuple[jax.Array, jax.Array]:
+    """Return images and kernel of the same convolution, of stride 1, as a product: a pixel's window is its channels.
+
+    This is the lowering of convolutions to matrix products (Chellapilla, Puri and Simard 2006, High Performance
+    Convolutional Neural Networks for Document Processing). Windows are filled up with zeros to `WINDOW` numbers.
+    """
+    size = kernel.shape[0]
+    x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    height, width = (side - size + 1 for side in x.shape[1:3])
+    windows = [x[:, i : i + height, j : j + width] for i in range(size) for j in range(size)]
+    full = WINDOW - size * size * x.shape[-1]
+    x = jnp.concatenate([*windows, jnp.zeros((len(x), height, width, full), x.dtype)], -1)
+    return x, jnp.pad(kernel.reshape(-1, kernel.shape[-1]), ((0, full), (0, 0)))[None, None]

@@ -70,7 +70,7 @@ class TrainingStep:
         return state, internals
 
     def evaluate(self, state: TrainState, images: Images) -> jax.Array:
-        """Return evaluation-mode logits in the parameters' dtype."""
+        """Return evaluation-mode logits [*labels' shape, classes] of images [N, H, W, C] in the parameters' dtype."""
         return self._evaluate(self._single(state), images)
 
     def layer_outputs(self, state: TrainState, images: Images) -> dict[str, jax.ShapeDtypeStruct]:
@@ -78,7 +78,11 @@ class TrainingStep:
         return jax.eval_shape(self._eval_outputs, self._single(state), images)
 
     def alone(self, state: TrainState, layer: str, inputs: jax.Array, training: bool) -> jax.Array:
-        """Return one layer's output."""
+        """Return one layer's output for inputs [N, ...], all in neutral layout.
+
+        Raises:
+            Refused: as `jaxbackend.functional.Functional.alone`.
+        """
         return self._alone(layer, state.parameters, self._way.one(state.buffers), inputs, training)
 
     @property

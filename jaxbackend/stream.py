@@ -57,11 +57,11 @@ class Stream:
         """Take batches of one size; the next step trains on the first.
 
         Raises:
-            ValueError: they differ in size, or in what their bytes mean.
+            ValueError: they differ in what their bytes mean.
         """
         first, self._count = batches[0], len(batches)
-        if any(_form(batch) != _form(first) or batch.levels is not first.levels for batch in batches):
-            raise ValueError("a stream takes batches of one size and one table of levels")
+        if any(batch.levels is not first.levels for batch in batches):
+            raise ValueError("a stream takes batches of one table of levels")
         # The first ones again at the end, so that every unit is a part of one array and need not be put together.
         units = [batches[i % len(batches)] for i in range(len(batches) + self._knobs["steps-per-dispatch"] - 1)]
         self._images = np.stack([batch.images for batch in units], dtype=self._crossing(first), casting="same_kind")
@@ -103,7 +103,3 @@ class Stream:
         if batch.levels is None:
             return None
         return jax.device_put(np.asarray(batch.levels, self._policy.parameter_dtype), self._device)
-
-
-def _form(batch: Batch) -> tuple[object, ...]:
-    return batch.images.shape, batch.images.dtype, batch.labels.shape

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from compare.pairing.names import Names
-from torchbackend import layout
-from torchbackend.own import roles
+from torchbackend import layout, roles
 
 
 @contextmanager

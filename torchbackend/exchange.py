@@ -1,4 +1,5 @@
-"""What devices exchange within a step: gradients, and the moments of a synchronised batch norm."""
+"""What devices exchange within a step: the moments of a synchronised batch norm (DistributedDataParallel exchanges
+gradients), and in which dtype."""
 
 from collections.abc import Callable
 from typing import Any

@@ -19,8 +19,7 @@ class Conv(nn.Conv2d):
     """Square 2-D convolution with the same zero padding on every side, as in torch.nn.Conv2d.
 
     Flax's SAME would pad a stride-2 3x3 kernel by (0, 1) where torch's padding=1 pads by (1, 1). `groups` equal to
-    `inputs` makes it depthwise. Images of few channels are convolved with a stride from space to depth where that is
-    compiled.
+    `inputs` makes it depthwise. Images of few channels, in NHWC, are convolved as ones of more where that is compiled.
     """
 
     def __init__(
@@ -45,14 +44,14 @@ class Conv(nn.Conv2d):
             bias=bias,
             dtype=policy.parameter_dtype,  # the compute dtype comes from autocast
         )
-        self.blocks = (stride, padding) if stride > 1 and inputs < stems.AT_ONCE and groups == 1 else None
+        self.around = padding
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Convolve input [N, C, H, W]."""
-        if self.blocks is None or not torch.compiler.is_compiling():
+        if self.groups > 1 or not torch.compiler.is_compiling():
             return super().forward(input)
-        x, kernel = stems.space_to_depth(input, self.weight, *self.blocks)
-        return functional.conv2d(x, kernel, self.bias)
+        written = stems.rewritten(input, self.weight, self.stride[0], self.around)
+        return super().forward(input) if written is None else functional.conv2d(*written, self.bias)
 
 
 class ConvTranspose(nn.ConvTranspose2d):
@@ -250,10 +249,12 @@ def _of_channels(x: torch.Tensor) -> torch.Tensor:
 def _moments(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and biased variance over all axes but the channels, from sums that the compiler takes in one pass.
 
-    E[x^2] - E[x]^2 cancels where the mean is large; shifted by any of the values it does not (Chan, Golub and LeVeque
-    1983, Algorithms for Computing the Sample Variance).
+    E[x^2] - E[x]^2 cancels where the mean is many standard deviations from 0; shifted by a value of the channel it does
+    where that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample
+    Variance). It is the middle pixel's: frames and marks are in corners, and of several pixels XLA makes a kernel more.
     """
-    shift = wide[0, :, 0, 0].detach()
+    n, _, h, w = (side // 2 for side in wide.shape)
+    shift = wide[n, :, h, w].detach()
     shifted = wide - _of_channels(shift)
     mean = shifted.mean((0, 2, 3))
     return shift + mean, shifted.square().mean((0, 2, 3)) - mean.square()

@@ -1,7 +1,7 @@
 """Names and memory order: between torch's tensors and the neutral arrays of the shared interface.
 
 What a variable is called stands in a table (`compare.pairing.names`): a twin's is made here from its own attributes, a
-user's model is given one. What has which axes is `torchbackend.own.roles`'.
+user's model is given one. What has which axes is `torchbackend.roles`'.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from torch import nn
 
 from compare.interface import Arrays
 from compare.pairing.names import Crossing, Names
-from torchbackend.own import roles
+from torchbackend import roles
 
 _LARGE = 2**22
 """Elements of a tensor that is large."""

@@ -12,18 +12,22 @@ from torchbackend import layout
 
 
 def build(
-    spec: OptimizerSpec, leaves: Sequence[layout.Leaf], *, fused: bool, capturable: bool
+    spec: OptimizerSpec, leaves: Sequence[layout.Leaf], *, fused: bool, capturable: bool, scaled: bool = False
 ) -> torch.optim.Optimizer:
     """Return the update rule of a workload over a model's parameters.
 
     `fused` updates all parameters in one kernel; `capturable` keeps what changes from step to step on the device, as a
-    CUDA graph needs it: Adam's step count, and a learning rate that has a schedule.
+    CUDA graph needs it: Adam's step count, and a learning rate that has a schedule. `scaled` says that the loss is.
 
     Raises:
-        Refused: a scheduled learning rate of SGD on the device, but not `fused`.
+        Refused: `capturable`, but not `fused`, with a scheduled learning rate of SGD or a scaled loss.
     """
     groups, rate = _groups(spec, leaves), spec.learning_rate
     choice = True if fused else None
+    if capturable and scaled and not fused:
+        raise Refused(
+            "graph-capture in float16 needs fused-optimizer in torch: without, the host reads if gradients overflow"
+        )
     if capturable and not spec.schedule.is_constant:
         if spec.name == "sgd" and not fused:
             raise Refused(
@@ -52,8 +56,8 @@ def learning_rate(spec: OptimizerSpec, step: torch.Tensor) -> Any:
     if schedule.name == "step":
         rate *= schedule.factor ** sum((step >= milestone).double() for milestone in schedule.milestones)
     if schedule.name == "cosine":
-        progress = torch.clamp((step - schedule.warmup) / max(1, schedule.total - schedule.warmup), 0.0, 1.0)
-        rate *= 0.5 * (1 + torch.cos(math.pi * progress))
+        left = torch.clamp((schedule.total - step) / max(1, schedule.total - schedule.warmup), 0.0, 1.0)
+        rate *= torch.square(torch.sin(math.pi / 2 * left))  # (1 + cos(pi * (1 - left))) / 2, which cancels in the end
     return torch.as_tensor(rate, dtype=torch.float32)
 
 
@@ -87,8 +91,7 @@ def export(optimizer: torch.optim.Optimizer, leaves: Sequence[layout.Leaf]) -> A
 
 def _groups(spec: OptimizerSpec, leaves: Sequence[layout.Leaf]) -> list[dict[str, Any]]:
     parameters = [leaf for leaf in leaves if leaf.is_parameter]
-    if not spec.decay_kernels_only:
-        return [{"params": [leaf.tensor for leaf in parameters], "weight_decay": spec.weight_decay}]
-    kernels = [leaf.tensor for leaf in parameters if leaf.name.endswith("kernel")]
-    others = [leaf.tensor for leaf in parameters if not leaf.name.endswith("kernel")]
-    return [{"params": kernels, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    decayed = [leaf.tensor for leaf in parameters if spec.decays(leaf.name)]
+    others = [leaf.tensor for leaf in parameters if not spec.decays(leaf.name)]
+    groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]

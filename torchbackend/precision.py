@@ -34,10 +34,18 @@ class Policy:
     @contextmanager
     def scope(self) -> Generator[None]:
         """Make the framework's global precision switches this policy's while the context lasts."""
-        if self.tf32 is not None:
-            for switch in tf32_switches():
+        if self.tf32 is None:
+            yield
+            return
+        switches = tf32_switches()
+        before = [switch.fp32_precision for switch in switches]
+        try:
+            for switch in switches:
                 switch.fp32_precision = "tf32" if self.tf32 else "ieee"
-        yield
+            yield
+        finally:
+            for switch, setting in zip(switches, before, strict=True):
+                switch.fp32_precision = setting
 
     def autocast(self, device: str) -> AbstractContextManager[object]:
         """Return the context in which convolutions and dense layers use the compute dtype."""

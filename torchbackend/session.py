@@ -67,6 +67,7 @@ class TorchSession:
             self._leaves,
             fused=bool(knobs["fused-optimizer"]),
             capturable=bool(knobs["graph-capture"]),
+            scaled=self._policy.loss_scale is not None,
         )
         self._step = TrainingStep(
             model,
@@ -101,11 +102,13 @@ class TorchSession:
 
     def assign(self, arrays: Arrays) -> None:
         """See `compare.interface.Session`."""
-        layout.assign(self._leaves, arrays)
         self._step.reset()
+        layout.assign(self._leaves, arrays)
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.interface.Session`."""
+        if len({each.form for each in batches}) > 1:
+            raise ValueError("a session takes batches of one size")
         self._input.feed(batches)
         self._losses.clear()
 

@@ -1,10 +1,27 @@
-"""A convolution of few channels with a stride as one of more channels without (Ying et al. 2018)."""
+"""Convolutions of few channels as convolutions of more, which compute the same."""
 
 import torch
 from torch.nn import functional
 
 AT_ONCE = 8
 """Channels that the tensor cores' kernels for convolutions read at once; of fewer, cuDNN's are the slowest it has."""
+WINDOW = 32
+"""Numbers of a pixel's window as its channels, zeros among them; where those are more than half, they cost more."""
+
+
+def rewritten(
+    x: torch.Tensor, kernel: torch.Tensor, stride: int, padding: int
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return images and kernel of the same convolution with stride 1 and no padding, for it to be faster.
+
+    None where it is not, as measured on an H200 (docs/speed-log.md).
+    """
+    _, channels, size, _ = kernel.shape
+    if channels >= AT_ONCE or x.stride(1) > 1:  # in NCHW it would bring another memory order
+        return None
+    if stride > 1:
+        return space_to_depth(x, kernel, stride, padding)
+    return patches(x, kernel, padding) if WINDOW // 2 < size * size * channels <= WINDOW else None
 
 
 def space_to_depth(
@@ -32,3 +49,17 @@ def space_to_depth(
     full = -depth % AT_ONCE
     x, kernel = functional.pad(x, (0, full)), functional.pad(kernel, (0, 0, 0, full))
     return x.movedim(-1, 1), kernel.permute(3, 2, 0, 1)
+
+
+def patches(x: torch.Tensor, kernel: torch.Tensor, padding: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images and kernel of the same convolution, of stride 1, as a product: a pixel's window is its channels.
+
+    This is the lowering of convolutions to matrix products (Chellapilla, Puri and Simard 2006, High Performance
+    Convolutional Neural Networks for Document Processing). Windows are filled up with zeros to `WINDOW` numbers.
+    """
+    size = kernel.shape[2]
+    x = functional.pad(x.movedim(1, -1), (0, 0, padding, padding, padding, padding))  # memory order is that of the axes
+    windows = x.unfold(1, size, 1).unfold(2, size, 1).permute(0, 1, 2, 4, 5, 3).flatten(3)
+    full = WINDOW - windows.shape[-1]  # not torch.cat, of which TorchInductor makes a kernel for each part
+    x, kernel = (functional.pad(each, (0, full)) for each in (windows, kernel.permute(0, 2, 3, 1).flatten(1)))
+    return x.movedim(-1, 1), kernel[:, :, None, None]

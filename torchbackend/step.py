@@ -44,6 +44,7 @@ class TrainingStep:
         # forever, and what Python counts says nothing of the graph.
         where = device if knobs["graph-capture"] else optim.rate_device(update)
         self._clock = torch.zeros((), dtype=torch.float64, device=where)
+        self._first = [(buffer, buffer.clone()) for buffer in model.buffers()]
         self.scaling = precision.loss_scale(policy, device.type)
         self._forward = self._cast(tuning.compiled(self._objective, knobs))
         self._inspected_forward = self._cast(tuning.compiled(self._inspected_objective, knobs))
@@ -87,7 +88,7 @@ class TrainingStep:
         }
 
     def evaluate(self, images: torch.Tensor) -> torch.Tensor:
-        """Return evaluation-mode logits in the parameters' dtype."""
+        """Return evaluation-mode logits of images [N, C, H, W] in the parameters' dtype, classes on the second axis."""
         self.model.eval()
         try:
             with torch.no_grad():
@@ -106,7 +107,9 @@ class TrainingStep:
             self.model.train()
 
     def reset(self) -> None:
-        """Bring optimizer and loss scale to their start, in place, because a captured graph holds these tensors."""
+        """Bring all but parameters to its start, in place, because a captured graph holds these tensors."""
+        for buffer, first in self._first:
+            buffer.copy_(first)
         for value in (*self._moments(), self._clock, *self._batches_seen()):
             value.zero_()
         if self._policy.loss_scale is not None:
@@ -114,7 +117,7 @@ class TrainingStep:
 
     def snapshot(self) -> Callable[[], None]:
         """Return a function that puts the present training state back in place."""
-        tensors = [*self.model.state_dict().values(), *self._moments(), self._clock]
+        tensors = [*self.model.parameters(), *self.model.buffers(), *self._moments(), self._clock]
         saved = [(tensor, tensor.clone()) for tensor in tensors]
         scale = self.scaling.state_dict()
 

@@ -59,14 +59,14 @@ class Stream:
         """Take batches of one size; the next step trains on the first.
 
         Raises:
-            ValueError: they differ in size, or in what their bytes mean.
+            ValueError: they differ in what their bytes mean.
         """
         first, before = batches[0], self._batches[:1]
-        if any(_form(batch) != _form(first) or batch.levels is not first.levels for batch in batches):
-            raise ValueError("a stream takes batches of one size and one table of levels")
+        if any(batch.levels is not first.levels for batch in batches):
+            raise ValueError("a stream takes batches of one table of levels")
         self._batches, self._position, self._ahead = tuple(batches), 0, 0
         table = self._table(first)
-        if before and _form(before[0]) == _form(first):
+        if before and before[0].form == first.form:
             if self._levels is not None and table is not None:
                 self._levels.copy_(table)  # in place, where a captured graph reads it
             return
@@ -166,7 +166,3 @@ class _Slot:
         """Let the slot be filled again once the work dispatched so far is done."""
         if self._copies is not None:
             self._released.record()
-
-
-def _form(batch: Batch) -> tuple[object, ...]:
-    return batch.images.shape, batch.images.dtype, batch.labels.shape

@@ -50,7 +50,7 @@ class Several:
     Args:
         step: trains one step on (images, labels) and returns its loss.
         snapshot: returns a function that puts the training state back; capturing has to take warm-up steps first.
-        images: [P, N, C, H, W], labels: [P, N]; later batches are copied into these.
+        images: [P, N, C, H, W], labels: [P, N] or [P, N, H, W]; later batches are copied into these.
         count: steps captured.
     """
 

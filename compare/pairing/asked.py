@@ -153,7 +153,10 @@ def _optimizer(text: str) -> OptimizerSpec:
             wanted = "true or false" if kind is bool else "a number of 0 and more"
             allowed = f"for {key} {wanted}" if kind else ", ".join(_SETTABLE)
             raise Refused(f"--optimizer {key}={value}: not allowed; allowed: {allowed}")
-    return replace(_OPTIMIZERS[name], **values)
+    try:
+        return replace(_OPTIMIZERS[name], **values)
+    except ValueError as error:
+        raise Refused(f"--optimizer {text}: {error}") from error
 
 
 def _smoothing(text: str) -> float:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from flax import linen, nnx
+from flax import linen, nnx, traverse_util
 
 from compare.interface import Refused
 from compare.pairing import factories, names
@@ -69,6 +69,6 @@ def adopt(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Functio
 
 def _finite(model: Own, reference: str) -> None:
     for state in (model.parameters, model.buffers):
-        for path, variable in nnx.to_flat_state(state):
-            if not np.isfinite(jax.device_get(variable.get_value())).all():  # in NumPy: nothing to compile a shape
+        for path, array in traverse_util.flatten_dict(state).items():
+            if not np.isfinite(jax.device_get(array)).all():  # in NumPy: nothing to compile a shape
                 raise Refused(f"{reference}: {spelt(path)} contains NaN or infinity; allowed: finite weights")

@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
+from flax import traverse_util
 
 from compare.interface import Refused
 from compare.pairing.names import Names
+from jaxbackend import roles
 from jaxbackend.activations import Around
 from jaxbackend.functional import Outputs
 from jaxbackend.layout import Leaf, Leaves
-from jaxbackend.own import roles
 from jaxbackend.own.model import Call, Own, guarded, spelt
 from jaxbackend.precision import Policy
 
@@ -40,6 +40,11 @@ class Adopted:
         self._calls: dict[bool, dict[str, Call]] = {}
         self._check_dtypes(policy)
         self.leaves: Leaves | None = self._crossing()
+        self.layers: Mapping[str, str] = {
+            table.layers[path]: roles.role(call.module)
+            for path, call in self._seen(training=True).items()
+            if path in table.layers
+        }
 
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """See `jaxbackend.functional.Functional`."""
@@ -90,7 +95,7 @@ class Adopted:
         crossings = {each.own: each for each in self._table.variables}
         found: dict[tuple[Any, ...], Leaf] = {}
         for state, is_parameter in ((self.parameters, True), (self.buffers, False)):
-            for path, _ in nnx.to_flat_state(state):
+            for path in traverse_util.flatten_dict(state):
                 crossing = crossings.pop(self._model.own_name(path, is_parameter), None)
                 if crossing is not None:
                     turned = spelt(path[:-1]) in seen and roles.turned(seen[spelt(path[:-1])].module, path[-1])

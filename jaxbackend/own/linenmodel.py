@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import errors, linen, nnx, traverse_util
+from flax import errors, linen, traverse_util
 
 from compare.interface import Refused
 from jaxbackend.activations import Around
@@ -29,8 +29,7 @@ class LinenModel:
             raise Refused(f"the model keeps variables in {others[0]!r}; allowed: {' and '.join(_COLLECTIONS)}")
         if initialised:
             shapes = self._initialised(images)
-        self.parameters = _state(shapes.get("params", {}), nnx.Param)
-        self.buffers = _state(shapes.get("batch_stats", {}), nnx.BatchStat)
+        self.parameters, self.buffers = (_arrays(shapes.get(name, {})) for name in _COLLECTIONS)
         self.layers = holders(self.parameters, self.buffers)
         self.dropout = tuple(self._dropout)
 
@@ -42,15 +41,15 @@ class LinenModel:
         """See `Own`."""
         with linen.intercept_methods(self._interceptor(around)):
             result, changed = self._module.apply(
-                {"params": nnx.to_pure_dict(parameters), "batch_stats": nnx.to_pure_dict(buffers)},
+                {"params": parameters, "batch_stats": buffers},
                 images,
                 **options(self._module, training),
                 mutable=["batch_stats"],
             )
+        old: dict[Any, Any] = traverse_util.flatten_dict(buffers)
         new: dict[Any, Any] = traverse_util.flatten_dict(changed.get("batch_stats", {}))
-        return result, nnx.from_flat_state(
-            (path, variable.replace(new[path].astype(variable.get_value().dtype)) if path in new else variable)
-            for path, variable in nnx.to_flat_state(buffers)
+        return result, traverse_util.unflatten_dict(
+            {path: new[path].astype(array.dtype) if path in new else array for path, array in old.items()}
         )
 
     def unbound(self, module: Any) -> Any:
@@ -91,10 +90,10 @@ class LinenModel:
         return intercept
 
 
-def _state(shapes: Any, kind: type[nnx.Variable[Any]]) -> nnx.State:
+def _arrays(shapes: Any) -> Any:
     flat: dict[Any, Any] = traverse_util.flatten_dict(shapes)
-    return nnx.from_flat_state(
-        (path, kind(each if isinstance(each, jax.Array) else _constant(path, each))) for path, each in flat.items()
+    return traverse_util.unflatten_dict(
+        {path: each if isinstance(each, jax.Array) else _constant(path, each) for path, each in flat.items()}
     )
 
 
@@ -104,7 +103,7 @@ def _constant(path: tuple[str, ...], shape: Any) -> jax.Array:
 
 
 def _part(state: Any, path: str) -> Any:
-    flat = {each: variable.get_value() for each, variable in nnx.to_flat_state(state)}
+    flat: dict[Any, Any] = traverse_util.flatten_dict(state)
     prefix = () if path == spelt(()) else tuple(path.split("/"))
     inside = {each[len(prefix) :]: value for each, value in flat.items() if each[: len(prefix)] == prefix}
     return traverse_util.unflatten_dict(inside)

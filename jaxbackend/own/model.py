@@ -5,16 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from flax import errors, nnx
+from flax import errors, traverse_util
 
 from compare.interface import Refused, first_line
 from compare.pairing import factories
+from jaxbackend import roles
 from jaxbackend.activations import Around
 
 _T = TypeVar("_T")
-
-ROOT = "(model)"
-"""Path of the model itself, where it holds parameters of its own."""
 
 DROPPED_PATHS = ("DropPath", "StochasticDepth")
 """Classes of stochastic depth as people write them, which flax has not."""
@@ -45,14 +43,14 @@ class Own(Protocol):
 
     Attributes:
         framework: `flax.linen` or `flax.nnx`.
-        parameters, buffers: flax states of its variables.
+        parameters, buffers: its variables, arrays in nested dicts.
         layers: paths of the modules that hold variables.
         dropout: paths of its dropout layers, none of which drops anything.
     """
 
     framework: str
-    parameters: nnx.State
-    buffers: nnx.State
+    parameters: Any
+    buffers: Any
     layers: tuple[str, ...]
     dropout: tuple[str, ...]
 
@@ -104,9 +102,9 @@ def options(model: Any, training: bool) -> dict[str, bool]:
 
 def spelt(path: tuple[Any, ...]) -> str:
     """Return a path as text."""
-    return "/".join(map(str, path)) or ROOT
+    return "/".join(map(str, path)) or roles.ROOT
 
 
-def holders(*states: nnx.State) -> tuple[str, ...]:
+def holders(*states: Any) -> tuple[str, ...]:
     """Return the paths of the modules that hold variables, in the states' order."""
-    return tuple(dict.fromkeys(spelt(path[:-1]) for state in states for path, _ in nnx.to_flat_state(state)))
+    return tuple(dict.fromkeys(spelt(path[:-1]) for state in states for path in traverse_util.flatten_dict(state)))

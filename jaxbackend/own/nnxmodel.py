@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import jax
 from flax import nnx
 
+from compare.interface import Refused
 from jaxbackend.activations import Around, intercepted
 from jaxbackend.own.model import DROPPED_PATHS, Call, holders, options, spelt
 
@@ -21,7 +23,8 @@ class NnxModel:
         for training in (False, True):
             module.train() if training else module.eval()
             parts = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
-            self._graphs[training], self.parameters, self.buffers, self._constants = parts
+            self._graphs[training], *states, self._constants = parts
+            self.parameters, self.buffers = map(nnx.to_pure_dict, states)
         self.layers = holders(self.parameters, self.buffers)
 
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
@@ -35,11 +38,9 @@ class NnxModel:
         layers = {path: modules[path] for path in self.layers if path in modules}
         with intercepted(layers, around):
             result = model(images, **self._options[training])
-        kinds = {path: variable.get_value().dtype for path, variable in nnx.to_flat_state(buffers)}
-        return result, nnx.from_flat_state(
-            (path, variable.replace(variable.get_value().astype(kinds[path])))
-            for path, variable in nnx.to_flat_state(nnx.state(model, nnx.BatchStat))
-        )
+        self._refuse_changes(model)
+        new = nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))
+        return result, jax.tree.map(lambda each, old: each.astype(old.dtype), new, buffers)
 
     def unbound(self, module: Any) -> Any:
         """See `Own`."""
@@ -49,6 +50,14 @@ class NnxModel:
         """See `Own`."""
         _, modules = self._merged(parameters, buffers, training)
         return modules[path](inputs, *call.inputs, **call.options)
+
+    def _refuse_changes(self, model: Any) -> None:
+        """Refuse a model that has changed what is neither parameter nor statistic: no step would carry it on."""
+        before = {path: variable.get_value() for path, variable in nnx.to_flat_state(self._constants)}
+        for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Not(nnx.Any(nnx.Param, nnx.BatchStat)))):
+            if not isinstance(variable, nnx.RngState) and variable.get_value() is not before.get(path):
+                kind = type(variable).__name__
+                raise Refused(f"the model changes {spelt(path)!r}, a {kind}; allowed: to change a BatchStat")
 
     def _merged(self, parameters: Any, buffers: Any, training: bool) -> tuple[Any, dict[str, Any]]:
         # Copied into this trace.

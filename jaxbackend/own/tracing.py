@@ -8,17 +8,17 @@ from typing import Any
 from unittest import mock
 
 import jax
-from flax import linen, nnx
+from flax import linen, traverse_util
 from jax.ad_checkpoint import checkpoint_name
 
 from compare.interface import Refused
 from compare.pairing.trace import IMAGES, Layer, Trace, Variable
 from compare.workloads import ModelSpec
-from jaxbackend import layers, precision
+from jaxbackend import layers, precision, roles
 from jaxbackend.activations import unused
-from jaxbackend.own import build, roles
+from jaxbackend.own import build
 from jaxbackend.own.flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, between, follow
-from jaxbackend.own.model import DRAWS, ROOT, Own, guarded, spelt
+from jaxbackend.own.model import DRAWS, Own, guarded, spelt
 
 
 def trace(spec: ModelSpec, batch_size: int) -> Trace:
@@ -127,29 +127,26 @@ def _pass(model: Own, images: jax.ShapeDtypeStruct) -> _Pass:
         inputs, options = _marked((inputs, options), f"{ENTERED}{number}")
         result = call(*inputs, **options)
         calls[number].output = getattr(result, "shape", ())
-        return result if path == ROOT else _marked(result, f"{LEFT}{number}")  # the whole comes before nothing
+        return result if path == roles.ROOT else _marked(result, f"{LEFT}{number}")  # the whole comes before nothing
 
-    flat = [nnx.to_flat_state(state) for state in (model.parameters, model.buffers)]
+    flat: list[dict[Any, Any]] = [traverse_util.flatten_dict(state) for state in (model.parameters, model.buffers)]
 
     def logits(values: list[list[jax.Array]], images: jax.Array) -> jax.Array:
-        states = [
-            nnx.from_flat_state(
-                (path, variable.replace(value)) for (path, variable), value in zip(each, given, strict=True)
-            )
+        parameters, buffers = (
+            traverse_util.unflatten_dict(dict(zip(each, given, strict=True)))
             for each, given in zip(flat, values, strict=True)
-        ]
-        parameters, buffers = states
+        )
         result, _ = model.run(parameters, buffers, images, training=True, around=around)
         if not isinstance(result, jax.Array):
             raise Refused(f"the model returns a {type(result).__name__}; allowed: one array of logits")
         return result
 
-    values = [[jax.ShapeDtypeStruct(v.get_value().shape, v.get_value().dtype) for _, v in each] for each in flat]
+    values = [[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in each.values()] for each in flat]
     with _plain_pools():
         program = jax.make_jaxpr(logits)(values, images)
     held = _held(model, flat)
     given = {id(variable) for equation in program.jaxpr.eqns for variable in equation.invars}
-    names = [model.own_name(path, first) for each, first in zip(flat, (True, False), strict=True) for path, _ in each]
+    names = [model.own_name(path, first) for each, first in zip(flat, (True, False), strict=True) for path in each]
     idle = [name for name, at in zip(names, program.jaxpr.invars[:-1], strict=True) if id(at) not in given]
     return _Pass(calls, held, tuple(idle), follow(program), program.out_avals[0].shape)
 
@@ -168,12 +165,12 @@ def _marked(values: Any, mark: str) -> Any:
     return jax.tree.map(lambda each: checkpoint_name(each, mark) if isinstance(each, jax.Array) else each, values)
 
 
-def _held(model: Own, flat: list[Any]) -> dict[str, list[_Held]]:
+def _held(model: Own, flat: list[dict[Any, Any]]) -> dict[str, list[_Held]]:
     held: dict[str, list[_Held]] = {path: [] for path in model.layers}
     for variables, is_parameter in zip(flat, (True, False), strict=True):
-        for path, variable in variables:
+        for path, array in variables.items():
             own = model.own_name(path, is_parameter)
-            held[spelt(path[:-1])].append(_Held(own, str(path[-1]), variable.get_value().shape, is_parameter))
+            held[spelt(path[:-1])].append(_Held(own, str(path[-1]), array.shape, is_parameter))
     return held
 
 

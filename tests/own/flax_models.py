@@ -105,6 +105,21 @@ def kinds(dtype=None):
     return Kinds(dtype=dtype)
 
 
+class NormedFirst(nn.Module):
+    """Normalises in float32 before what computes in the dtype that is asked for."""
+
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.LayerNorm(dtype=jnp.float32)(x)
+        return nn.Dense(5, dtype=self.dtype)(nn.Conv(4, (3, 3), dtype=self.dtype)(x).mean((1, 2)))
+
+
+def normed_first(dtype=None):
+    return NormedFirst(dtype=dtype)
+
+
 class Shared(nn.Module):
     """One convolution called twice, an embedding, parameters of the model's own, one of them never used."""
 
@@ -250,6 +265,23 @@ class Noisy(nnx.Module):
 
 def noisy(rngs):
     return Noisy(rngs)
+
+
+class Remembering(nnx.Module):
+    """Keeps a mean of its images of its own, in what is neither a parameter nor a statistic."""
+
+    def __init__(self, rngs):
+        self.head = nnx.Linear(3, 5, rngs=rngs)
+        self.seen = nnx.Variable(jnp.zeros(3))
+
+    def __call__(self, x):
+        x = x.mean((1, 2))
+        self.seen[...] = 0.9 * self.seen[...] + 0.1 * x.mean(0)
+        return self.head(x - self.seen[...])
+
+
+def remembering(rngs):
+    return Remembering(rngs)
 
 
 def not_finite(rngs):

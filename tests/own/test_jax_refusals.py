@@ -19,6 +19,7 @@ from tests.own import jax_pairs
         ("anything", "random", "draws random numbers in training"),
         ("anything", "collection", "keeps variables in 'memory'; allowed: params and batch_stats"),
         ("anything", None, "needs 'what'; give it with --model-args what=VALUE"),
+        ("remembering", None, "changes 'seen', a Variable; allowed: to change a BatchStat"),
         ("noisy", None, "draws random numbers in training"),
         ("not_finite", None, "head/kernel contains NaN or infinity"),
     ],

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cache, reduce
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from flax import nnx
+from flax import traverse_util
 
 from compare.interface import Arrays, Refused, Session
 from compare.pairing.trace import Layer
@@ -194,6 +195,25 @@ def test_a_layer_that_is_not_there_is_refused():
         twins.session("jax").alone("cnov", np.zeros((1, 8, 8, 1)), True)
 
 
+def test_the_compute_dtype_is_that_of_products_whatever_comes_first():
+    model = jax_pairs.named(jax_pairs.model("normed_first"))
+    session = jax_pairs.opened(model, precision="bfloat16")
+    session.feed(jax_pairs.batches(model, 1))
+    settings = session.settings()
+    assert next(iter(settings["layer_dtypes"].values())) == "float32"
+    assert settings["compute_dtype"] == "bfloat16"
+
+
+def test_what_a_step_is_given_are_plain_containers_of_arrays():
+    opened: list[Any] = [twins.session("jax"), jax_pairs.opened(jax_pairs.named(jax_pairs.model("resnet")))]
+    for session in opened:
+        held: list[Any] = [session._state]
+        while held:
+            each = held.pop()
+            assert isinstance(each, (dict, tuple, jax.Array, int, type(None))), type(each)  # nnx.State takes JAX long
+            held += each.values() if isinstance(each, dict) else each if isinstance(each, tuple) else []
+
+
 def test_a_twin_s_layer_runs_alone_too():
     batch = twins.batches("digits-cnn", 1)[0]
     found = twins.session("jax").inspect(batch)
@@ -209,6 +229,7 @@ def test_initial_values_are_those_of_flax_whether_or_not_they_depend_on_images(f
     expected = module.init(jax.random.key(0), np.zeros((2, 9, 9, 3), np.float32))
     assert len(jax.tree.leaves(expected)) == len(jax.tree.leaves((found.parameters, found.buffers)))
     for name, state in (("params", found.parameters), ("batch_stats", found.buffers)):
-        for path, variable in nnx.to_flat_state(state):
+        flat: dict[Any, Any] = traverse_util.flatten_dict(state)
+        for path, array in flat.items():
             value = reduce(lambda inside, key: inside[key], path, expected[name])
-            np.testing.assert_allclose(variable.get_value(), value, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(array, value, rtol=1e-6, atol=1e-7)

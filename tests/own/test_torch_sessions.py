@@ -146,6 +146,20 @@ def test_an_average_of_all_batches_begins_anew(monkeypatch: pytest.MonkeyPatch):
         np.testing.assert_allclose(internals["buffer/cumulative.mean"], mean, rtol=1e-10)  # of one batch, its own
 
 
+def test_what_torch_does_not_save_begins_anew_and_is_put_back_before_a_capture(monkeypatch: pytest.MonkeyPatch):
+    opened: Any = pairs.session(monkeypatch, pairs.matched(pairs.model("remembering")))
+    seen, start = opened._step.model.seen, opened.export().parameters
+    opened.feed([batch(8)])
+    restore = opened._step.snapshot()
+    opened.run(3)
+    assert not torch.equal(seen, torch.ones_like(seen))
+    restore()
+    torch.testing.assert_close(seen, torch.ones_like(seen), rtol=0, atol=0)
+    opened.run(3)
+    opened.assign(start)
+    torch.testing.assert_close(seen, torch.ones_like(seen), rtol=0, atol=0)
+
+
 def test_a_convolution_of_one_pixel_crosses_as_the_dense_layer_it_is(monkeypatch: pytest.MonkeyPatch):
     described = pairs.matched(pairs.model("unusual"))
     table = described.arguments["names"]["torch"]

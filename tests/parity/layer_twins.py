@@ -60,9 +60,9 @@ class Twin:
             graph, values = nnx.split(self.jax)
 
             def objective(values: Any, x: jax.Array) -> jax.Array:
-                return (nnx.merge(graph, values, copy=True)(x) * weight).sum()
+                return (nnx.merge(graph, values)(x) * weight).sum()
 
-            of_values, of_input = jax.grad(objective, argnums=(0, 1))(values, jnp.asarray(images))
+            of_values, of_input = jax.grad(objective, argnums=(0, 1))(nnx.to_pure_dict(values), jnp.asarray(images))
             found = jaxbackend.layout.fetched({"input": of_input} | jaxbackend.layout.export(of_values))
         x = torch.from_numpy(images).requires_grad_()
         channels_first = (0, 3, 1, 2) if x.ndim == 4 else (0, 1)

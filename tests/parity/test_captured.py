@@ -124,6 +124,12 @@ def test_inspecting_counts_as_a_step_of_the_schedule(monkeypatch: pytest.MonkeyP
         np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-13, err_msg=name)
 
 
+def test_a_scaled_loss_without_the_fused_update_would_wait_for_the_gradients():
+    spec = twins.spec("torch", "cifar-cnn", precision="float16")
+    with pytest.raises(Refused, match="graph-capture in float16 needs fused-optimizer"):
+        twins.BACKENDS["torch"].open(replace(spec, knobs={**spec.knobs, "graph-capture": True}))
+
+
 def test_sgd_without_the_fused_update_would_wait_for_its_learning_rate(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(Refused, match="graph-capture of sgd with a schedule needs fused-optimizer"):
         opened(monkeypatch, RULES["nesterov, scheduled"], knobs={"graph-capture": True})

@@ -72,7 +72,14 @@ def test_a_max_pool_s_gradient_is_in_nhwc_where_its_images_are():
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
 
 
-STEMS = {"7, 2, padded": (7, 2, 3), "3, 2, padded": (3, 2, 1), "4, 4": (4, 4, 0), "2, 3": (2, 3, 0)}
+STEMS = {
+    "7, 2, padded": (7, 2, 3),
+    "3, 2, padded": (3, 2, 1),
+    "4, 4": (4, 4, 0),
+    "2, 3": (2, 3, 0),
+    "3, 1, padded": (3, 1, 1),
+    "3, 1": (3, 1, 0),
+}
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -86,7 +93,7 @@ def test_a_written_out_stem_is_torch_s(
     layer = torchbackend.layers.Conv(3, 5, size, policy=policy, stride=stride, padding=padding, bias=bias).to(dtype)
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
-    x = torch.randn(2, 3, *sides, dtype=dtype)
+    x = torch.randn(2, 3, *sides, dtype=dtype).to(memory_format=torch.channels_last)
     (own, own_gradient, plain), (ours, our_gradient, written) = both(layer, x)
     compared = [(ours, own), (our_gradient, own_gradient)]
     compared += [(written.get_parameter(name).grad, parameter.grad) for name, parameter in plain.named_parameters()]
@@ -97,13 +104,15 @@ def test_a_written_out_stem_is_torch_s(
 def test_a_compiled_stem_has_no_stride():
     policy = torchbackend.precision.policy("float32", "cpu")
 
-    def strides(inputs: int, groups: int = 1) -> list[str]:
+    def strides(inputs: int, groups: int = 1, order: torch.memory_format = torch.channels_last) -> list[str]:
         torch.compiler.reset()
         layer = torchbackend.layers.Conv(inputs, 2 * inputs, 3, policy=policy, stride=2, padding=1, groups=groups)
-        programs = run_fw_bw_and_get_code(lambda: torch.compile(layer, dynamic=False)(torch.randn(2, inputs, 8, 8)))[1]
+        x = torch.randn(2, inputs, 8, 8).to(memory_format=order)
+        programs = run_fw_bw_and_get_code(lambda: torch.compile(layer, dynamic=False)(x))[1]
         return re.findall(r"convolution\(.*?stride=\((\d), ", str(programs))
 
     assert (strides(3), strides(8), strides(3, 3)) == (["1"], ["2"], ["2"])
+    assert strides(3, order=torch.contiguous_format) == ["2"]  # it would bring another memory order
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e4], ids=["centred", "far from zero"])

@@ -87,6 +87,20 @@ def test_gradients_are_added_up_over_devices_in_the_parameters_dtype(recorder: R
     assert min(last) > 0.1
 
 
+EVALUATED = """
+import numpy as np
+from tests.parity import twins
+session, one = (twins.session("jax", tuning=f"stock{way}", devices=count) for way, count in (("+sharded", 2), ("", 1)))
+images = twins.batches("digits-cnn", 1)[0].values()[:5]
+assert len(images) == 5
+np.testing.assert_allclose(session.logits(images), one.logits(images), rtol=1e-12)
+"""
+
+
+def test_images_that_devices_do_not_share_evenly_are_evaluated():
+    assert printed(EVALUATED, devices=2) == ""
+
+
 EXCHANGES = """
 import re
 from tests.parity import twins

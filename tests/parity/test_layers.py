@@ -153,6 +153,17 @@ def test_a_convolution_s_gradients_are_torch_s(
     assert set(layer.gradients(images, drawn(3, *layer(images).shape))) == {"input", "kernel"}
 
 
+@pytest.mark.parametrize("place", [(0, 0, 0), (0, 16, 16), (8, 0, 16), (-1, -1, -1)])
+def test_a_corner_far_from_all_other_pixels_spoils_no_variance(place: tuple[int, int, int]):
+    images = drawn(0, 16, 32, 32, 2).astype(np.float32)
+    images[place] = 1e4
+    wanted = images.astype(np.float64).reshape(-1, 2).var(0)
+    ours = jaxbackend.layers._moments(jnp.asarray(images))[1]
+    theirs = torchbackend.layers._moments(torch.from_numpy(images).movedim(-1, 1))[1]
+    for found in (ours, theirs):
+        np.testing.assert_allclose(np.asarray(found), wanted, rtol=2e-5)
+
+
 def test_few_channels_are_convolved_with_a_stride_from_space_to_depth():
     images, kernel = drawn(0, 2, 30, 32, 3), drawn(1, 7, 7, 3, 5)
     with jaxbackend.precision.policy("float64", "cpu").scope():
@@ -164,6 +175,46 @@ def test_few_channels_are_convolved_with_a_stride_from_space_to_depth():
     same(np.asarray(of_blocks), weight.permute(2, 3, 1, 0).numpy())
     same(np.asarray(blocks[:, 2, 2, :3]), images[:, 1, 1])  # the fifth row and column of the padded images
     assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_few_channels_are_convolved_without_a_stride_as_a_product_of_windows(padding: int):
+    images, kernel = drawn(0, 2, 6, 8, 3), drawn(1, 3, 3, 3, 5)
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        windows, of_windows = jaxbackend.stems.patches(jnp.asarray(images), jnp.asarray(kernel), padding)
+    theirs = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(kernel).permute(3, 2, 0, 1)
+    x, weight = torchbackend.stems.patches(*theirs, padding)
+    assert (windows.shape, of_windows.shape) == ((2, 4 + 2 * padding, 6 + 2 * padding, 32), (1, 1, 32, 5))
+    same(np.asarray(windows), x.permute(0, 2, 3, 1).numpy())
+    same(np.asarray(of_windows), weight.permute(2, 3, 1, 0).numpy())
+    same(np.asarray(windows[:, 2, 3, :27]), images[:, 2 - padding :, 3 - padding :][:, :3, :3].reshape(2, -1))
+    assert not windows[..., 27:].any()
+    assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "stride", "height", "jax", "torch_"),
+    [
+        (3, 3, 1, 128, 32, 32),
+        (3, 3, 1, 96, None, 32),  # XLA takes longer for windows of small images than they save
+        (1, 3, 1, 128, None, None),
+        (4, 3, 1, 128, None, None),
+        (3, 1, 1, 128, None, None),
+        (3, 3, 2, 32, 16, 16),
+        (8, 3, 2, 32, None, None),
+    ],
+)
+def test_which_convolutions_are_written_as_others(
+    channels: int, size: int, stride: int, height: int, jax: int | None, torch_: int | None
+):
+    images, kernel = jnp.zeros((1, height, 16, channels)), jnp.zeros((size, size, channels, 2))
+    ours = jaxbackend.stems.rewritten(images, kernel, stride, 1)
+    assert (ours and ours[0].shape[-1]) == jax
+    given = torch.zeros(1, height, 16, channels).movedim(-1, 1), torch.zeros(2, channels, size, size)
+    theirs = torchbackend.stems.rewritten(*given, stride, 1)
+    assert (theirs and theirs[0].shape[1]) == torch_
+    if channels > 1:  # of one channel, memory has but one order
+        assert torchbackend.stems.rewritten(given[0].contiguous(), given[1], stride, 1) is None
 
 
 def test_a_convolution_without_bias_has_a_kernel_alone():

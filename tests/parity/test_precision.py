@@ -72,7 +72,8 @@ def jax_gradient(name: str, images: Array, weight: Array) -> Array:
     layer = getattr(jaxbackend.layers, name)(*sizes, policy=jaxbackend.precision.policy("bfloat16", "cpu"))
     graph, values = nnx.split(layer)
     x, factor = (jnp.asarray(array, jnp.bfloat16) for array in (images, weight))
-    found = jax.jit(jax.grad(lambda values: (nnx.merge(graph, values)(x) * factor).astype(jnp.float32).sum()))(values)
+    gradient = jax.jit(jax.grad(lambda values: (nnx.merge(graph, values)(x) * factor).astype(jnp.float32).sum()))
+    found = gradient(nnx.to_pure_dict(values))
     return jaxbackend.layout.fetched(jaxbackend.layout.export(found))[parameter]
 
 
@@ -140,6 +141,15 @@ def test_the_loss_scale_halves_on_overflow_and_doubles_after_2000_finite_steps_i
 def test_the_loss_scale_does_not_grow_past_float32(scales):
     largest = 2.0**127
     assert scales([FINITE] * 2000, largest)[-1] == largest
+
+
+def test_torch_s_switches_are_as_they_were_once_the_scope_ends():
+    switches = torchbackend.precision.tf32_switches()
+    before = [switch.fp32_precision for switch in switches]
+    for precision, inside in (("tf32", "tf32"), ("float32", "ieee")):
+        with torchbackend.precision.policy(precision, "cuda").scope():
+            assert [switch.fp32_precision for switch in switches] == [inside] * 2
+        assert [switch.fp32_precision for switch in switches] == before
 
 
 def test_the_first_scale_is_gradscaler_s():

@@ -66,6 +66,19 @@ def test_float32_steps_have_the_learning_rate_to_float32_s_last_digits():
     np.testing.assert_allclose(ours, expected(spec.schedule), rtol=3e-7, atol=1e-8 * RATE)
 
 
+@BOTH
+def test_the_end_of_a_long_cosine_keeps_its_digits_in_float32(backend: str):
+    total = 100_000
+    spec = OptimizerSpec("sgd", RATE, schedule=Schedule("cosine", warmup=20, total=total))
+    for step in (30, total // 2, total - 1000, total - 10, total - 1):
+        wanted = RATE * math.sin(math.pi / 2 * (total - step) / (total - 20)) ** 2
+        if backend == "jax":
+            found = jaxbackend.optim.learning_rate(spec, jnp.int32(step))
+        else:
+            found = torchbackend.optim.learning_rate(spec, torch.tensor(step, dtype=torch.float64))
+        np.testing.assert_allclose(float(found), wanted, rtol=1e-6)
+
+
 def test_the_cosine_has_its_maximum_after_warm_up_its_half_midway_and_zero_at_the_end():
     wanted = np.array(expected(SCHEDULES["cosine, warm-up"])) / RATE
     np.testing.assert_allclose(wanted[[0, 1, 2, 3, 5, 7, 8]], [1 / 3, 2 / 3, 1, 1, 0.5, 0, 0], atol=1e-15)

@@ -39,12 +39,13 @@ ONLY_JAX = {
         "Path": "torch's variables are found by their tensors",
         "Leaves": "see Path",
         "Leaf.own": "torch's leaves assign in place",
+        "name": "torch's leaves know theirs",
     },
     "own/flow.py": dict.fromkeys(
         ("ENTERED", "LEFT", "IMAGES_ORIGIN", "Reach", "Flow", "follow", "between"),
         "jax's program is followed once it is written, torch's functions while they are called",
     ),
-    "own/roles.py": {
+    "roles.py": {
         "PRODUCTS": "torch's autocast chooses what computes in the compute dtype",
         "ORDER": "torch's modules have their variables in this order",
         "turned": "torch's kernels of transposed convolutions are only transposed",
@@ -56,6 +57,7 @@ ONLY_JAX = {
     },
     "gradients.py": {"conv_transpose": "torch's own gradient does so"},
     "layers.py": dict.fromkeys([f"{layer}.__call__" for layer in ("ConvTranspose", "Dense")], INHERITED),
+    "stems.py": {"LARGE": "in torch, products of windows were faster in every workload"},
     "precision.py": {
         "LossScale": "jax has no GradScaler; torch's own is used there",
         "scaled": "GradScaler.scale in torch",
@@ -94,7 +96,6 @@ ONLY_TORCH = {
         "Layer": "torch's activations come into neutral layout by what their module is",
         "layers": "see Layer",
         "neutral": "see Layer",
-        "product": "jax's arrays have one memory order",
     },
     "gradients.py": {
         "relu_normalised": "the gradient of jax's own asks what it was given",
@@ -115,10 +116,9 @@ ONLY_TORCH = {
         "refuse_other_dtypes": "jax's models are asked for their dtypes when they are adopted",
     },
     "own/flow.py": {"Watch": "see jax's follow"},
-    "own/roles.py": {
-        "ROOT": "in jax's own/model.py, as are the paths of modules",
-        "at": "see ROOT",
-        "joined": "see ROOT",
+    "roles.py": {
+        "at": "flax's modules are found by their paths while the model is called",
+        "joined": "flax's paths are tuples",
         "tensors": "flax's states hold the variables",
         "axes": "flax's variables have the neutral axes",
         "is_channels_first": "jax activations are channels-last already",
@@ -162,8 +162,8 @@ ARGUMENTS = {
     ("own/__init__.py", "Built.__init__"): "see Built",
     ("own/__init__.py", "build"): "flax's factories are offered the policy's dtypes; linen's weights cost a program",
     ("own/__init__.py", "adopt"): "see build",
-    ("own/roles.py", "variable"): "flax's kind of layer may show only in the traced program",
-    ("own/roles.py", "settings"): "see variable",
+    ("roles.py", "variable"): "flax's kind of layer may show only in the traced program",
+    ("roles.py", "settings"): "see variable",
     ("own/words.py", "word"): "an equation in jax, a function and its arguments in torch",
     ("layout.py", "signature"): "torch's is of a table, as its leaves are",
     ("layout.py", "export"): "a whole state in jax, tensors and their leaves in torch",

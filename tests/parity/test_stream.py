@@ -135,9 +135,11 @@ def test_batches_that_no_unit_can_hold_are_an_error(backend: str):
     session = twins.session(backend, tuning="input=stream")
     whole, other = pixels("digits-cnn", 1)[0], pixels("digits-cnn", 1, seed=6)[0]
     one = replace(whole, images=whole.images[:1], labels=whole.labels[:1])  # would be broadcast
-    for wrong in (one, other):
-        with pytest.raises(ValueError, match="one size and one table of levels"):
+    for wrong, message in ((one, "batches of one size"), (other, "one table of levels")):
+        with pytest.raises(ValueError, match=message):
             session.feed([whole, wrong])
+    with pytest.raises(ValueError, match="batches of one size"):
+        twins.session(backend).feed([whole, one])
 
 
 @pytest.mark.parametrize("kind", ["bytes", "values"])

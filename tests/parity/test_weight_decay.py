@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,9 +37,9 @@ def jax_steps(spec: OptimizerSpec) -> list[Arrays]:
         model = nnx.Sequential(
             layers.Dense(3, 4, policy=policy), layers.LayerNorm(4, policy=policy), layers.LayerScale(4, policy=policy)
         )
-        rule, empty = jaxbackend.optim.build(spec), nnx.state(model, nnx.Param)
+        rule, empty = jaxbackend.optim.build(spec), nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
-        def state(arrays: Arrays) -> nnx.State:
+        def state(arrays: Arrays) -> Any:
             values = {f"layers.{name}": array for name, array in arrays.items()}
             return jaxbackend.layout.assign(empty, values, jnp.float64, None)
 

@@ -70,6 +70,7 @@ def test_values_of_arguments_are_json_or_text():
         ({"optimizer": "sgd,momentum=-1"}, "--optimizer momentum=-1"),
         ({"optimizer": "sgd,momentum=true"}, "--optimizer momentum=True"),
         ({"optimizer": "sgd,nesterov=1"}, "--optimizer nesterov=1"),
+        ({"optimizer": "sgd,momentum=0,nesterov=true"}, "nesterov needs a momentum above 0"),
         ({"optimizer": "sgd,momentum"}, "KEY=VALUE"),
         ({"loss": "hinge"}, "--loss hinge"),
         ({"loss": "cross-entropy,label_smoothing=1"}, "label smoothing of 1"),

@@ -12,7 +12,7 @@ from compare.interface import Refused, first_line
 from compare.pairing import factories, names
 from compare.pairing.names import Names
 from compare.workloads import ModelSpec
-from torchbackend.own import roles
+from torchbackend import roles
 from torchbackend.precision import Policy
 
 # Classes of stochastic depth as people copy them (timm, torchvision), and the attribute that holds their rate.

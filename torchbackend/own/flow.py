@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 from compare.interface import Refused
 from compare.pairing.trace import IMAGES, Layer, Variable
+from torchbackend import roles
 from torchbackend.activations import unused
-from torchbackend.own import roles, words
+from torchbackend.own import words
 
 _RANDOM = ("bernoulli", "rand", "randn", "rand_like", "randn_like", "normal", "uniform", "randint", "randperm")
 _RANDOM += ("multinomial", "exponential", "random", "rrelu")

@@ -10,8 +10,7 @@ from compare.interface import Refused, first_line
 from compare.pairing import factories
 from compare.pairing.trace import Trace
 from compare.workloads import ModelSpec
-from torchbackend import own
-from torchbackend.own import roles
+from torchbackend import own, roles
 from torchbackend.own.flow import Watch
 
 

@@ -1,5 +1,7 @@
 """What kind of layer a flax module is, what its variables mean, and its settings in torch's conventions.
 
+Both twins and users' models are read by these rules.
+
 Torch's `padding` of a transposed convolution is what the convolution that it transposes is padded by; its momentum is
 the weight of the new batch, which is 1 - momentum in flax.
 """
@@ -24,6 +26,9 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("group-norm", (linen.GroupNorm, nnx.GroupNorm, linen.InstanceNorm, nnx.InstanceNorm)),
     ("embedding", (linen.Embed, nnx.Embed)),
 )
+
+ROOT = "(model)"
+"""Path of the model itself, where it holds parameters of its own."""
 
 PRODUCTS = ("convolution", "transposed-convolution", "dense")
 """Roles of layers that compute in the compute dtype."""

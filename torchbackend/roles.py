@@ -1,4 +1,4 @@
-"""What kind of layer a module is, its variables in neutral order, and what decides its arithmetic.
+"""What kind of layer a torch module is, its variables in neutral order, and what decides its arithmetic.
 
 Both twins and users' models are read by these rules.
 """
