@@ -115,7 +115,6 @@ def streaming(patch: pytest.MonkeyPatch) -> tuple[Callable[[Sequence[int]], list
     patch.setattr(torch, "empty", lambda *sizes, pin_memory, **kind: Room(machine, on_host=pin_memory))
     patch.setattr(torch, "empty_like", lambda room, device: Room(machine, on_host=False))
     patch.setattr(torch, "from_numpy", lambda array: int(array[0]))
-    patch.setattr(torchbackend.stream, "_form", lambda batch: 0)
     switches = {"steps-per-dispatch": 2, "graph-capture": False, "compile": False, "channels-last": False}
     policy = type("Policy", (), {"parameter_dtype": torch.float32})
     stream = torchbackend.stream.Stream(None, policy, torch.device("cpu"), switches)  # type: ignore[arg-type]

@@ -125,3 +125,9 @@ def test_weight_decay_is_added_to_the_gradient_or_if_decoupled_to_the_step(spec:
 def test_decoupled_decay_is_adams_alone() -> None:
     with pytest.raises(ValueError, match="not for sgd"):
         OptimizerSpec("sgd", 0.1, weight_decay=0.1, decoupled=True)
+
+
+def test_kernels_are_told_by_the_last_part_of_their_names():
+    spec = OptimizerSpec("sgd", 0.05, weight_decay=0.1, decay_kernels_only=True)
+    names = ("conv.kernel", "kernel", "kernel_norm.scale", "norm.kernels")
+    assert [spec.decays(name) for name in names] == [True, True, False, False]
