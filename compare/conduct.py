@@ -1,6 +1,7 @@
 """A plan carried out from beginning to end: progress shown, everything judged, the result file written."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,19 @@ import typer
 from compare import judgement, results, runner
 from compare.plan import Plan
 from compare.report import progress
+
+PICTURE = "trajectory.svg"
+"""The file of training losses that `samestep agree` draws beside its result."""
+
+
+@contextmanager
+def interruptible(part: str = "") -> Generator[None]:
+    """Say after `part` that there is nothing to keep if Ctrl-C, or a signal that ends the program, comes meanwhile."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        typer.echo(f"samestep: {part}interrupted before there was anything to keep", err=True)
+        raise
 
 
 def carried_out(
@@ -35,14 +49,13 @@ def as_far_as_it_came(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
 ) -> tuple[dict[str, Any], Path, BaseException | None]:
     """Return what `carried_out` does, and the interruption of its timed rounds, for who has still to do before it."""
-    try:
-        with progress.shown(part) as advance:
-            outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
-    except (KeyboardInterrupt, SystemExit):
-        typer.echo(f"samestep: {part}interrupted before there was anything to keep", err=True)
-        raise
+    with interruptible(part), progress.shown(part) as advance:
+        outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
     result = judgement.result(plan, outcomes, command)
+    if (plan.out / results.FILE_NAME).exists():
+        typer.echo(f"samestep: {part}{plan.out / results.FILE_NAME} was there before, and is replaced", err=True)
     path = results.kept(result, plan.out)
+    (plan.out / PICTURE).unlink(missing_ok=True)  # of what was there before
     if outcomes.interruption is not None:
         whole = f"{len(outcomes.rounds)} of {plan.rounds} rounds"
         typer.echo(f"samestep: {part}interrupted after {whole}, which are kept: {path}", err=True)

@@ -1,7 +1,9 @@
 """What a comparison will do, checked as a whole before any process starts."""
 
+import atexit
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -247,11 +249,13 @@ def check_seeds(seeds: int) -> None:
 
 
 def writable(folder: Path) -> None:
-    """Make the output folder.
+    """Make the output folder; if nothing has come into it when the program ends, it is gone again.
 
     Raises:
         Refused: when results could not be written there.
     """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    atexit.register(_remove_empty, missing)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -260,6 +264,12 @@ def writable(folder: Path) -> None:
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Refused(f"--out {folder}: not writable; allowed: a folder you may write to")
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for each in folders:
+        with suppress(OSError):  # not empty, or never made
+            each.rmdir()
 
 
 def _device(name: str) -> str:

@@ -72,7 +72,7 @@ def agree(
         )
         result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]], seeds=seeds)
         if result["agreement"]["trajectory"] and isinstance(curves := losses.picture(result), Picture):
-            files.write({chosen.out / "trajectory.svg": figures.vector(curves, "svg")})
+            files.write({chosen.out / conduct.PICTURE: figures.vector(curves, "svg")})
         if as_json:
             typer.echo(json.dumps(result, indent=2, allow_nan=False))
         else:

@@ -6,6 +6,7 @@ import sys
 import typer
 from rich.console import Console
 
+from compare import conduct
 from compare.commands import endings, options
 from compare.fitting import search
 from compare.report import fit as fit_report
@@ -40,7 +41,7 @@ def fit(
         seed=seed,
         deadline=deadline,
     )
-    with progress.shown() as advance:
+    with conduct.interruptible(), progress.shown() as advance:
         found = search.run(task, advance)
     result = search.result(task, found, ["samestep", *sys.argv[1:]])
     path = search.write(result, task.plan.out)

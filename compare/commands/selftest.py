@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from compare import conduct
 from compare import selftest as selftests
 from compare.commands import endings, options
 from compare.report import progress
@@ -20,7 +21,7 @@ def selftest(
     as_json: Annotated[bool, typer.Option("--json", help="Print the proofs as JSON alone.")] = False,
 ) -> None:
     """Prove on this machine, with known inputs, that samestep measures what it says."""
-    with progress.shown() as advance:
+    with conduct.interruptible(), progress.shown() as advance:
         proofs = selftests.run(backends or DEFAULT_CONTENDERS, device, advance)
     if as_json:
         typer.echo(json.dumps([asdict(proof) for proof in proofs], indent=2))

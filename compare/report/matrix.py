@@ -41,17 +41,19 @@ def overview(results: Results) -> Section:
     comparisons = [each for result in results for each in result["comparisons"]]
     pairs = list(dict.fromkeys(_pair(each) for each in comparisons))
     many_levels = len({each["ratio"]["confidence"] for each in comparisons if each["ratio"]}) > 1
-    cells: dict[str, dict[str, list[str]]] = {}
-    for result in results:
-        row = cells.setdefault(_row_name(result, many_devices), {})
-        found = row.setdefault(result["spec"]["precision"], [])
-        found += [_entry(each, len(pairs) > 1, many_levels) for each in result["comparisons"]]
-        if not result["comparisons"]:
-            found.append(f"not timed, agreement {result['agreement']['status']}")
-    rows = [(name, *("; ".join(row.get(column, ())) for column in columns)) for name, row in cells.items()]
+    cells: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    first = {name: place for place, name in reversed([*enumerate(each["spec"]["workload"] for each in results)])}
+    for result in sorted(results, key=lambda each: first[each["spec"]["workload"]]):
+        name = _row_name(result, many_devices)
+        entries = [(_pair(each), _entry(each, many_levels)) for each in result["comparisons"]]
+        for pair, entry in entries or [("", f"not timed, agreement {result['agreement']['status']}")]:
+            row = cells.setdefault((name, pair) if len(pairs) > 1 else (name,), {})
+            row.setdefault(result["spec"]["precision"], []).append(entry)
+    rows = [(*names, *("; ".join(row.get(column, ())) for column in columns)) for names, row in cells.items()]
+    names = ("workload", "contenders") if len(pairs) > 1 else ("workload",)
     ratio = f"the ratio of step times ({pairs[0]})" if len(pairs) == 1 else "each ratio of step times"
     caption = f"The faster one, with {ratio} and its interval."
-    table = Table("matrix", caption, ("workload", *columns), rows, basis(results), prose=True)
+    table = Table("matrix", caption, (*names, *columns), rows, basis(results), prose=True)
     return Section("matrix", "Workload by precision", picture=ratios.picture(results), tables=[table])
 
 
@@ -76,11 +78,9 @@ def _pair(comparison: Mapping[str, Any]) -> str:
     return f"{comparison['contender']} / {comparison['baseline']}"
 
 
-def _entry(comparison: Mapping[str, Any], many_pairs: bool, many_levels: bool) -> str:
-    """Return the winner, the pair where several pairs were compared, and the ratio where there is one to claim."""
+def _entry(comparison: Mapping[str, Any], many_levels: bool) -> str:
+    """Return the winner, and the ratio where there is one to claim."""
     ratio, words = comparison["ratio"], [winner(comparison)]
-    if many_pairs:
-        words.append(f"[{_pair(comparison)}]")
     if ratio is not None and comparison["verdict"] != "INVALID":
         estimate, low, high = ratio_figures(ratio)
         level = f"{percent(ratio['confidence'], 6)} " if many_levels else ""

@@ -111,8 +111,9 @@ def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], 
     """
     found = list[tuple[dict[str, Any], Path]]()
     for each in task.plans:
+        part = "1 device: " if each.devices == 1 else f"{each.devices} devices: "
         try:
-            result, path, interruption = conduct.as_far_as_it_came(each, command, part=f"{each.devices} devices: ")
+            result, path, interruption = conduct.as_far_as_it_came(each, command, part=part)
         except (KeyboardInterrupt, SystemExit) as error:
             return found, error
         found.append((result, path))

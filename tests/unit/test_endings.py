@@ -161,9 +161,8 @@ def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(
     assert f"the run was interrupted after {len(rounds)} of 3 numbers of devices (1, 2, 4)" in text
     last = f"interrupted after 2 of 4 rounds on {devices[-1]} device"
     assert (last in text) == (rounds[-1] == 2)
-    assert (f"samestep: {devices[-1]} devices: {last.partition(' on ')[0]}, which are kept" in error) == (
-        rounds[-1] == 2
-    )
+    number = "1 device" if devices[-1] == 1 else f"{devices[-1]} devices"
+    assert (f"samestep: {number}: {last.partition(' on ')[0]}, which are kept" in error) == (rounds[-1] == 2)
 
 
 def test_a_scaling_that_is_interrupted_before_any_number_of_devices_is_whole_writes_nothing(parents: Parents) -> None:
@@ -173,4 +172,27 @@ def test_a_scaling_that_is_interrupted_before_any_number_of_devices_is_whole_wri
     parent.send_signal(signal.SIGTERM)
     _, error = parent.communicate(timeout=plans.GONE_WITHIN)
     assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGTERM, False)
-    assert not list(parents.folder.glob("out/**/*.json"))
+    assert not (parents.folder / "out").exists()
+
+
+def test_a_search_that_is_interrupted_says_that_nothing_is_kept_and_leaves_no_folder(parents: Parents) -> None:
+    asked = ["fit", "fake", "--device", "cpu", "--out", "out/fit"]
+    parent = parents.start(["-m", "tests.fakebackend.program", *asked], fault="grandchild-hang", at="open")
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
+    parent.send_signal(signal.SIGINT)
+    _, error = parent.communicate(timeout=plans.GONE_WITHIN)
+    assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGINT, False)
+    assert "samestep: interrupted before there was anything to keep" in error
+    assert not (parents.folder / "out").exists()
+
+
+def test_a_result_that_replaces_another_says_so_and_takes_its_picture_away(parents: Parents) -> None:
+    folder = parents.folder / "out"
+    folder.mkdir()
+    for name in (results.FILE_NAME, "trajectory.svg", "notes.txt"):
+        (folder / name).write_text("older")
+    parent = parents.start(["-m", "tests.fakebackend.program", *COMPARE, "--out", "out"])
+    _, error = parent.communicate()
+    assert "samestep: out/result.json was there before, and is replaced" in error
+    assert {each.name for each in folder.iterdir()} == {results.FILE_NAME, "notes.txt"}
+    assert results.load(folder / results.FILE_NAME)

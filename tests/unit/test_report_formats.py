@@ -248,12 +248,19 @@ def test_pairs_and_levels_stand_in_the_matrix_where_they_differ() -> None:
     other = make_comparison("flax", ratio=ratio)
     found = [make_result(), make_result(contenders=[make_contender(), make_contender("flax")], comparisons=[other])]
     (table,) = matrix.overview(found).tables
+    assert table.columns[:2] == ("workload", "contenders")
     assert table.rows == [
-        (
-            "digits-cnn, batch 64",
-            "jax [jax / torch] 0.699 (95 % 0.688 to 0.711); flax [flax / torch] 0.699 (99 % 0.688 to 0.711)",
-        )
+        ("digits-cnn, batch 64", "jax / torch", "jax 0.699 (95 % 0.688 to 0.711)"),
+        ("digits-cnn, batch 64", "flax / torch", "flax 0.699 (99 % 0.688 to 0.711)"),
     ]
+
+
+def test_a_workload_s_rows_stand_together_in_the_matrix() -> None:
+    found = [make_result() for _ in range(3)]
+    found[1]["spec"]["workload"] = "cifar-cnn"
+    found[2]["spec"]["batch_size"] = 8
+    (table,) = matrix.overview(found).tables
+    assert [row[0] for row in table.rows] == ["digits-cnn, batch 64", "digits-cnn, batch 8", "cifar-cnn, batch 64"]
 
 
 def test_other_numbers_of_devices_have_a_row_each_in_the_matrix() -> None:
