@@ -161,8 +161,8 @@ def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(
     assert f"the run was interrupted after {len(rounds)} of 3 numbers of devices (1, 2, 4)" in text
     last = f"interrupted after 2 of 4 rounds on {devices[-1]} device"
     assert (last in text) == (rounds[-1] == 2)
-    number = "1 device" if devices[-1] == 1 else f"{devices[-1]} devices"
-    assert (f"samestep: {number}: {last.partition(' on ')[0]}, which are kept" in error) == (rounds[-1] == 2)
+    counted = "1 device" if devices[-1] == 1 else f"{devices[-1]} devices"
+    assert (f"samestep: {counted}: {last.partition(' on ')[0]}, which are kept" in error) == (rounds[-1] == 2)
 
 
 def test_a_scaling_that_is_interrupted_before_any_number_of_devices_is_whole_writes_nothing(parents: Parents) -> None:
