@@ -26,7 +26,7 @@ from compare.commands import (
     selftest,
     verify,
 )
-from compare.interface import Refused
+from compare.interface import MatchingFailed, Refused
 from compare.machines import launched, slurm
 from compare.report.sentences import printable
 
@@ -112,7 +112,7 @@ def main() -> None:
     except Refused as error:
         lines = [printable(line) for line in str(error).splitlines()]  # it may quote a file that somebody else wrote
         typer.echo("samestep: " + "\n".join(lines), err=True)
-        sys.exit(endings.REFUSED)
+        sys.exit(endings.CONTENDER_FAILED if isinstance(error, MatchingFailed) else endings.REFUSED)
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise

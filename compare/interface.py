@@ -33,18 +33,24 @@ class Refused(Exception):
     """
 
 
+class MatchingFailed(Refused):
+    """A user's own model crashed, took too long or ran out of memory while it was matched (exit code 3)."""
+
+
 class ContenderFailed(Exception):
     """A contender stopped working (exit code 3).
 
     Attributes:
         status: `oom`, `crash`, `timeout` or `refused`.
         reason: one line for a reader.
+        raised: whether it lived to tell of an exception.
     """
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, *, raised: bool = False) -> None:
         super().__init__(f"{status}: {reason}")
         self.status = status
         self.reason = reason
+        self.raised = raised
 
 
 def first_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from compare import descriptions, tensors
 from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
 from compare.certificates import evidence
-from compare.interface import Arrays, ContenderFailed, Refused
+from compare.interface import Arrays, ContenderFailed, MatchingFailed, Refused
 from compare.outcomes import Outcome
 from compare.pairing import flattening, matching, trace
 from compare.pairing.found import Pairing
@@ -34,6 +34,7 @@ def prepare(launcher: Launcher) -> Pairing:
     Raises:
         Refused: a factory or model that cannot be used, a source other than asked for, models that cannot be matched,
             weights that are not finite.
+        MatchingFailed: a model, or the process that it is in, crashes, takes too long or runs out of memory.
     """
     plan, model, request = launcher.plan, launcher.plan.workload.model, launcher.plan.request
     with _children(launcher) as sides:
@@ -99,8 +100,10 @@ class _Sides:
         try:
             return action()
         except ContenderFailed as failure:
-            reason = failure.reason.partition(": ")[2] if failure.status == "refused" else str(failure)
-            raise Refused(f"the {backend} model: {reason}") from failure
+            refused = failure.status == "refused"
+            reason = failure.reason.partition(": ")[2] if refused else str(failure)
+            is_input = refused or (failure.status == "crash" and failure.raised)
+            raise (Refused if is_input else MatchingFailed)(f"the {backend} model: {reason}") from failure
 
 
 @contextmanager
@@ -114,7 +117,7 @@ def _children(launcher: Launcher) -> Generator[_Sides]:
             child.greet(launcher.plan.deadlines["start"])
         yield _Sides(launcher, outcomes, children)
     except ContenderFailed as failure:
-        raise Refused(f"the pair could not be traced: {failure}") from failure
+        raise MatchingFailed(f"the pair could not be traced: {failure}") from failure
     finally:
         for child in children.values():
             child.close()

@@ -97,7 +97,7 @@ class Child:
             return message["value"]
         match message.get("error"):
             case {"status": "oom" | "crash" | "refused" as status, "reason": str(reason)}:
-                return self._fail(cast(str, status), f"{command}: {reason}")
+                return self._fail(cast(str, status), f"{command}: {reason}", raised=True)
             case _:
                 return self._fail("crash", f"{command}: broken message: {str(message)[:80]}")
 
@@ -143,9 +143,9 @@ class Child:
             case status, reason:
                 self._fail(status, f"{doing}: {reason}")
 
-    def _fail(self, status: str, reason: str) -> NoReturn:
+    def _fail(self, status: str, reason: str, *, raised: bool = False) -> NoReturn:
         lost = None if self._share is None or status != "crash" else self._share.lost()
         if lost is not None:
             status, reason = lost[0], f"{reason}; {lost[1]}"
         self.close()
-        raise ContenderFailed(status, reason)
+        raise ContenderFailed(status, reason, raised=raised)

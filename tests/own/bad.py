@@ -3,6 +3,8 @@
 Both sides' children import this file: frameworks are imported where they are used only.
 """
 
+import os
+import signal
 import sys
 from typing import Any
 
@@ -11,6 +13,11 @@ not_callable = {"a": "table"}
 
 def raises() -> Any:
     raise FileNotFoundError("no checkpoint at /models/best.pt\nand a second line")
+
+
+def is_killed() -> Any:
+    """Die as where a library written in C has a fault."""
+    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def exits() -> Any:

@@ -53,7 +53,7 @@ class Inside:
         del deadline
         answer = self._answers.pop(0)
         if "error" in answer:
-            raise ContenderFailed(answer["error"]["status"], f"{command}: {answer['error']['reason']}")
+            raise ContenderFailed(answer["error"]["status"], f"{command}: {answer['error']['reason']}", raised=True)
         return answer["value"]
 
     def call(self, command: str, deadline: float, **arguments: Any) -> Any:

@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from tests.own import asked
+from compare.interface import ContenderFailed
+from tests.own import asked, inside
 
 BAD = "tests/own/bad.py"
 LINEN, TORCH = f"{BAD}:good_linen", f"{BAD}:good_torch"
@@ -58,6 +60,35 @@ def test_nan_is_refused_among_the_weights_that_training_starts_from(tmp_path: Pa
 def test_an_option_that_cannot_be_honoured_is_refused(tmp_path: Path, name: str) -> None:
     options, said = OPTIONS[name]
     _refused(asked.agree(LINEN, TORCH, tmp_path, *options), said)
+
+
+def test_a_model_that_ends_its_process_is_a_contender_that_failed() -> None:
+    done = asked.run("map", "--jax", LINEN, "--torch", f"{BAD}:is_killed", "--input", "16x16x3", "--classes", "10")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "samestep: the torch model: crash: trace: killed by signal 11 (SIGSEGV)\n"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ContenderFailed("timeout", "trace took longer than its deadline of 5 s"), 3),
+        (ContenderFailed("oom", "trace: MemoryError: no message", raised=True), 3),
+        (ContenderFailed("crash", "record: RuntimeError: expected Double but found Float", raised=True), 2),
+    ],
+    ids=["timeout", "out of memory", "an exception"],
+)
+@pytest.mark.parametrize("call", ["greet", "reply"])
+def test_what_befalls_a_model_while_it_is_matched_decides_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, failure: ContenderFailed, code: int
+) -> None:
+    def fails(*_: object) -> NoReturn:
+        raise failure
+
+    monkeypatch.setattr(inside.Inside, call, fails)
+    answer = asked.agree(LINEN, TORCH, tmp_path)
+    assert (answer.code, answer.result) == (3 if call == "greet" else code, {})
+    where = "the pair could not be traced" if call == "greet" else "the torch model"
+    assert answer.error == f"samestep: {where}: {failure}\n"
 
 
 def test_one_side_alone_is_refused() -> None:
