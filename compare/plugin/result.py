@@ -75,7 +75,7 @@ class Result:
         """Return FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE or INVALID, for a contender against the baseline.
 
         Raises:
-            LookupError: for the baseline, and for a name that is none.
+            LookupError: for the baseline, for a name that is none, and where nothing was timed.
         """
         __tracebackhide__ = True
         return self._comparison(name)["verdict"]
@@ -84,7 +84,7 @@ class Result:
         """Return a contender's ratio to the baseline.
 
         Raises:
-            LookupError: for the baseline, and for a name that is none.
+            LookupError: for the baseline, for a name that is none, and where nothing was timed.
             AssertionError: where there is no ratio to go by: the verdict is INVALID, or too few rounds count.
         """
         __tracebackhide__ = True
@@ -121,8 +121,9 @@ class Result:
         return "; ".join(sentences.sentence(each) for each in invalid)
 
     def __repr__(self) -> str:
-        verdicts = ", ".join(f"{each['contender']} {each['verdict']}" for each in self.raw["comparisons"])
-        return f"<comparison of {self.raw['spec']['workload']} with {self.baseline}: {verdicts}>"
+        verdicts = [f"{each['contender']} {each['verdict']}" for each in self.raw["comparisons"]]
+        told = ", ".join([f"agreement {self.agreement}", *(verdicts or ["nothing timed"])])
+        return f"<comparison of {self.raw['spec']['workload']} with {self.baseline}: {told}>"
 
     def _comparison(self, name: str) -> Mapping[str, Any]:
         __tracebackhide__ = True
@@ -130,6 +131,8 @@ class Result:
         for each in self.raw["comparisons"]:
             if each["contender"] == name:
                 return each
+        if not self.raw["comparisons"]:
+            raise LookupError(f"nothing was timed, so there is no verdict on {name}; there is `agreement`")
         raise LookupError(f"{name} is the baseline, which the others are compared with")
 
 

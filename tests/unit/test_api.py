@@ -25,6 +25,10 @@ def test_contenders_are_compared_and_the_result_kept(tmp_path: Path):
     found = compare.run("digits-cnn", ["fake", "other"], out=tmp_path / "out", rounds=2, epochs=1, device="cpu")
     assert found.agreement == "pass"
     assert found.ratio("other").estimate > 0
+    verdict = found.verdict("other")
+    assert repr(found) == f"<comparison of digits-cnn with fake: agreement pass, other {verdict}>"
+    with pytest.raises(LookupError, match="fake is the baseline"):
+        found.verdict("fake")
     assert results.load(found.path) == found.raw
     assert found.path.parent == tmp_path / "out"
 
@@ -37,6 +41,12 @@ def test_a_workload_may_be_an_object_and_nothing_is_timed_to_certify(tmp_path: P
     assert (found.raw["spec"]["workload"], found.raw["spec"]["batch_size"]) == ("mine", 32)
     assert found.raw["comparisons"] == []
     assert found.agreement == "pass"
+    assert repr(found) == "<comparison of mine with fake: agreement pass, nothing timed>"
+    for judge in (found.verdict, found.ratio):
+        with pytest.raises(LookupError, match="^nothing was timed, so there is no verdict on other"):
+            judge("other")
+        with pytest.raises(LookupError, match="^no contender 'third' in this comparison"):
+            judge("third")
 
 
 def test_what_cannot_be_honoured_is_refused(tmp_path: Path):
