@@ -1,7 +1,7 @@
 """A plugin for suites under test (`pytest -p`): comparisons take no time and have made-up data and results.
 
 Variables: MADE_UP_LOG is a file that gets a line for each comparison made; MADE_UP_SLOWER multiplies the contender's
-times.
+times; with MADE_UP_NO_PEAKS there are no peaks of allocators, as on a CPU.
 """
 
 import os
@@ -36,6 +36,8 @@ def result(plan: Plan, *_: Any) -> dict[str, Any]:
         samples = blocks(number)
         windows = [[[float(start), start + 0.1] for start, _ in enumerate(each)] for each in samples]
         contender["step_seconds"] |= {"samples": samples, "windows": windows}
+        if "MADE_UP_NO_PEAKS" in os.environ:
+            contender["memory"] |= {"live_peak_bytes": None, "pool_peak_bytes": None}
     made = make_result(
         contenders=contenders,
         comparisons=[make_comparison(name, baseline=names[0]) for name in names[1:]],
