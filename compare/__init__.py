@@ -1,7 +1,8 @@
 """samestep's framework-neutral side: it plans, measures, judges and reports, and imports no framework.
 
 The Python interface, each name imported when it is first used: `Workload`, `ModelSpec`, `OptimizerSpec` and `Schedule`
-say what is trained, `pair` makes a workload of a user's own models, `run` compares and `certify` proves agreement.
+say what is trained, `pair` makes a workload of a user's own models, `run` compares and `certify` proves agreement. What
+cannot be honoured raises `Refused`.
 """
 
 from importlib import import_module
@@ -10,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from compare.api import certify as certify
     from compare.api import run as run
+    from compare.interface import Refused as Refused
     from compare.pairing.asked import Request as Request
-    from compare.pairing.asked import workload as pair
+    from compare.pairing.asked import pair as pair
     from compare.workloads import ModelSpec as ModelSpec
     from compare.workloads import OptimizerSpec as OptimizerSpec
     from compare.workloads import Schedule as Schedule
     from compare.workloads import Workload as Workload
 
 __version__ = "0.1.0"
-__all__ = ["ModelSpec", "OptimizerSpec", "Request", "Schedule", "Workload", "certify", "pair", "run"]
+__all__ = ["ModelSpec", "OptimizerSpec", "Refused", "Request", "Schedule", "Workload", "certify", "pair", "run"]
 
 _WHERE = {
     **dict.fromkeys(("Workload", "ModelSpec", "OptimizerSpec", "Schedule"), "compare.workloads"),
     **dict.fromkeys(("certify", "run"), "compare.api"),
+    "Refused": "compare.interface",
     "Request": "compare.pairing.asked",
     "pair": "compare.pairing.asked",
 }
@@ -31,4 +34,4 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), "workload" if name == "pair" else name)
+    return getattr(import_module(_WHERE[name]), name)

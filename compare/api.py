@@ -1,18 +1,23 @@
 """samestep from Python: what `samestep compare` and `samestep agree` do, for a workload by name or of one's own."""
 
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from compare import conduct, plan
+from compare.arguments import of_python, typed
 from compare.commands import endings
+from compare.interface import Refused
 from compare.plugin.result import Result
 from compare.tuning.contenders import of_certificate
 from compare.tuning.naming import DEFAULT_CONTENDERS
 from compare.workloads import Workload
 
 
+@of_python
 def run(
     workload: str | Workload,
     contenders: Sequence[str] = DEFAULT_CONTENDERS,
@@ -29,12 +34,15 @@ def run(
         settings: those of `compare.plan.make`: `precision`, `device`, `rounds`, `batch_size`, `seed`, ...
 
     Raises:
-        Refused: for what cannot be compared, before any process starts.
+        Refused: for what cannot be compared, before any process starts; a pair, also where its models cannot be
+            matched.
     """
+    _check_names(settings, "run", without=())
     chosen = plan.make(contenders, workload=workload, out=_folder(out), **settings)
     return Result(*conduct.carried_out(chosen, sys.argv))
 
 
+@of_python
 def certify(
     workload: str | Workload,
     contenders: Sequence[str] | None = None,
@@ -51,8 +59,9 @@ def certify(
         seeds: training runs per contender for the accuracy gate.
 
     Raises:
-        Refused: for what cannot be certified, before any process starts.
+        Refused: for what cannot be certified, as `run`.
     """
+    _check_names(settings, "certify", without=("rounds",))
     plan.check_seeds(seeds)
     certified, _ = plan.check(workload, **{key: settings[key] for key in ("precision", "device") if key in settings})
     named = of_certificate(certified) if contenders is None else contenders
@@ -60,5 +69,13 @@ def certify(
     return Result(*conduct.carried_out(chosen, sys.argv, seeds=seeds))
 
 
+def _check_names(settings: Mapping[str, Any], function: str, without: Sequence[str]) -> None:
+    named = {"texts", "workload", "out", *without}  # by arguments of its own, or not at all
+    allowed = sorted(inspect.signature(plan.make).parameters.keys() - named)
+    if unknown := [name for name in settings if name not in allowed]:
+        raise Refused(f"{function} has no setting {unknown[0]!r}; allowed: {', '.join(allowed)}")
+
+
 def _folder(out: str | Path | None) -> Path:
+    typed("--out", out, (str, Path, NoneType), "a folder's path")
     return endings.default_out() if out is None else Path(out)

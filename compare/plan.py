@@ -7,9 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeGuard
 
-from compare import data, descriptions, environment, installed, workloads
+from compare import arguments, data, descriptions, environment, installed, workloads
+from compare.arguments import LARGEST, whole
 from compare.data import Dataset
 from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
 from compare.machines import splitting
@@ -35,8 +37,6 @@ DESIGNS: Mapping[str, str] = {
     "turns": "one contender after the other in each round",
     "sequential": "all rounds of one contender, then all of the next: shows what a bad design does, and is INVALID",
 }
-
-LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,7 @@ def make(
         raise Refused(f"--accumulate {accumulate} with batch {size} is not allowed; allowed: equal parts of 2 or more")
     whole("--epochs", passes, 1)
     whole("--seed", seed, 0)
+    arguments.typed("--design", design, str, ", ".join(DESIGNS))
     if design not in DESIGNS:
         raise Refused(f"unknown design {design!r}; allowed: {', '.join(DESIGNS)}")
     if not _is_number(margin) or not 0 < margin < 1:
@@ -174,6 +175,8 @@ def make(
     for name, value in {"agreement": agreement, "deterministic": deterministic, "energy": energy}.items():
         if type(value) is not bool:
             raise Refused(f"{name} {value!r} is not allowed; allowed: True, False")
+    arguments.typed("--data", data_folder, (str, NoneType), "a folder's path")
+    arguments.typed("request", request, (Request, NoneType), "a compare.Request")
     plan = Plan(
         contenders=tuple(contenders.parse(texts, least_contenders)),
         workload=chosen,
@@ -220,6 +223,8 @@ def check(
         Refused: for what no contender could honour here.
     """
     chosen = installed.get(workload) if isinstance(workload, str) else workload
+    named = "a name that samestep workloads lists, or a compare.Workload"
+    arguments.typed("workload", chosen, Workload, named)
     if precision not in PRECISIONS:
         raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
     resolved = _device(device)
@@ -244,8 +249,8 @@ def check_seeds(seeds: int) -> None:
     Raises:
         Refused: for fewer than two, which have no spread, and more than 1,000.
     """
-    if not 2 <= seeds <= 1000:
-        raise Refused(f"--seeds {seeds} is not allowed; allowed: a whole number from 2 to 1000")
+    right = type(seeds) is int and 2 <= seeds <= 1000
+    arguments.check(right, "--seeds", seeds, "a whole number from 2 to 1000")
 
 
 def writable(folder: Path) -> None:
@@ -290,13 +295,3 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 def _shown(value: object) -> str:
     return f"{value:g}" if _is_number(value) else repr(value)
-
-
-def whole(option: str, value: int, least: int) -> None:
-    """Check a whole number that an option was given.
-
-    Raises:
-        Refused: below `least`, or above `LARGEST`.
-    """
-    if type(value) is not int or not least <= value <= LARGEST:  # a pytest mark may give anything, True as well
-        raise Refused(f"{option} {value!r} is not allowed; allowed: a whole number from {least} to {LARGEST}")

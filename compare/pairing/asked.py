@@ -5,8 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from types import NoneType
 from typing import Any
 
+from compare.arguments import check, of_python, text_list, typed, whole
 from compare.interface import Refused
 from compare.pairing.allowances import ALLOWED
 from compare.workloads import PAIR, ModelSpec, OptimizerSpec, Workload
@@ -73,13 +75,17 @@ def workload(
     Raises:
         Refused: for anything that is not of these forms.
     """
+    typed("name", name, (str, NoneType), "a text")
+    text_list("--allow", allow, f"a list of {', '.join(ALLOWED)}")
     if unknown := [each for each in allow if each not in ALLOWED]:
         raise Refused(f"--allow {unknown[0]}: no such difference; allowed: {', '.join(ALLOWED)}")
     for backend, reference in (("jax", jax), ("torch", torch)):
+        typed(f"--{backend}", reference, str, FORMS)
         if not all(reference.rpartition(":")[::2]):
             raise Refused(f"--{backend} {reference}: names no factory; allowed: {FORMS}")
-    if classes < 2:
-        raise Refused(f"--classes {classes} is not allowed; allowed: 2 and more")
+    whole("--classes", classes, 2)
+    whole("--batch-size", batch_size, 2)
+    whole("--epochs", epochs, 1)
     return Workload(
         name=name or _name(torch),
         summary="a user's own pair",
@@ -87,14 +93,23 @@ def workload(
             PAIR,
             _image(image),
             classes,
-            {"jax": jax, "torch": torch, "arguments": _by_backend(arguments or {}), "allow": list(allow)},
+            {
+                "jax": jax,
+                "torch": torch,
+                "arguments": _by_backend({} if arguments is None else arguments),
+                "allow": list(allow),
+            },
         ),
-        optimizer=_optimizer(optimizer) if isinstance(optimizer, str) else optimizer,
+        optimizer=_optimizer(optimizer),
         data="synthetic",
         batch_size=batch_size,
         epochs=epochs,
         label_smoothing=_smoothing(loss),
     )
+
+
+pair = of_python(workload)
+"""`workload` for who writes Python: refusals name its arguments."""
 
 
 def assignments(texts: Sequence[str], option: str = "") -> dict[str, Any]:
@@ -120,6 +135,8 @@ def assignments(texts: Sequence[str], option: str = "") -> dict[str, Any]:
 
 
 def _by_backend(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    typed("--model-args", arguments, Mapping, "names with values, such as {'width': 16}")
+    text_list("--model-args", list(arguments), "names that are texts")
     found: dict[str, dict[str, Any]] = {backend: {} for backend in BACKENDS}
     for key, value in arguments.items():
         backend, dot, own = key.rpartition(".")
@@ -135,13 +152,19 @@ def _image(text: str | Sequence[int]) -> tuple[int, int, int]:
         parts = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
         sizes = tuple(map(int, parts.groups())) if parts else ()
     else:
-        sizes = tuple(map(int, text))
+        allowed = "height, width and channels, such as (224, 224, 3) or '224x224x3'"
+        typed("--input", text, Sequence, allowed)
+        check(all(type(each) is int for each in text), "--input", text, allowed)
+        sizes = tuple(text)
     if len(sizes) != 3 or min(sizes) < 1:
         raise Refused(f"--input {text}: allowed: HEIGHTxWIDTHxCHANNELS, for example 224x224x3")
     return sizes
 
 
-def _optimizer(text: str) -> OptimizerSpec:
+def _optimizer(text: str | OptimizerSpec) -> OptimizerSpec:
+    if isinstance(text, OptimizerSpec):
+        return text
+    typed("--optimizer", text, str, f"{', '.join(_OPTIMIZERS)}, or a compare.OptimizerSpec")
     name, *settings = text.split(",")
     if name not in _OPTIMIZERS:
         raise Refused(f"--optimizer {name}: allowed: {', '.join(_OPTIMIZERS)}, each with ,KEY=VALUE")
@@ -160,6 +183,7 @@ def _optimizer(text: str) -> OptimizerSpec:
 
 
 def _smoothing(text: str) -> float:
+    typed("--loss", text, str, "cross-entropy, or cross-entropy,label_smoothing=VALUE")
     name, *settings = text.split(",")
     values = assignments(settings)
     smoothing = values.pop("label_smoothing", 0.0)

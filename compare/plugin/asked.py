@@ -66,7 +66,7 @@ class Asked(NamedTuple):
     def slug(self) -> str:
         """A folder's name for a reader, unlike that of any other comparison."""
         said = [self.settings[name] for name in ("workload", "precision") if name in self.settings]
-        words = [each if isinstance(each, str) else each.name for each in said]
+        words = [str(getattr(each, "name", each)) for each in said]
         readable = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([*words, *self.contenders]))[:80]
         return f"{readable}-{hashlib.sha256(self.key.encode()).hexdigest()[:8]}"
 
@@ -76,7 +76,7 @@ class Asked(NamedTuple):
         Raises:
             Refused: naming arguments as a test writes them.
         """
-        from compare import plan
+        from compare import arguments, plan
         from compare.interface import Refused
 
         settings: dict[str, Any] = {"energy": False, **self.settings}
@@ -84,7 +84,7 @@ class Asked(NamedTuple):
         try:
             return plan.make(self.contenders, out=out, data_folder=folder and str(folder), **settings)
         except Refused as error:
-            raise Refused(re.sub(r"--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), str(error))) from None
+            raise Refused(arguments.in_python(str(error), otherwise={})) from None
 
 
 def merged(*layers: Mapping[str, Any]) -> Asked:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import conduct, data, plan
+from compare import arguments, conduct, data, plan
 from compare.interface import Refused
 from compare.plan import Plan
 from compare.tuning import contenders, knobs, tunings
@@ -77,7 +77,7 @@ def make(
     """
     chosen, resolved = plan.check(workload, precision, device)
     size = chosen.batch_size if batch_size is None else batch_size
-    plan.whole("--batch-size", size, 2)
+    arguments.whole("--batch-size", size, 2)
     for count in devices if strong else ():
         if size % count:
             raise Refused(f"--batch-size {size} on {count} devices is not allowed with --strong; allowed: equal parts")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compare import environment
+from compare import arguments, environment
 from compare.interface import Refused
 from compare.tuning import naming
 from compare.tuning.knobs import PARALLEL, PARALLEL_WORDS
@@ -83,8 +83,10 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
     """Return the contenders of a command line, the first being the baseline.
 
     Raises:
-        Refused: for fewer than `least`, an unknown backend, an empty tuning or a backend that is not installed.
+        Refused: for what is no list of texts, fewer than `least`, an unknown backend, an empty tuning or a backend that
+            is not installed.
     """
+    arguments.text_list("contenders", texts, "a list such as ['torch:tuned', 'jax']")
     if len(texts) < least:
         raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
     contenders: list[Contender] = []

@@ -2,7 +2,7 @@
 
 import inspect
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -43,9 +43,9 @@ def test_a_workload_may_be_an_object_and_nothing_is_timed_to_certify(tmp_path: P
     assert found.agreement == "pass"
     assert repr(found) == "<comparison of mine with fake: agreement pass, nothing timed>"
     for judge in (found.verdict, found.ratio):
-        with pytest.raises(LookupError, match="^nothing was timed, so there is no verdict on other"):
+        with pytest.raises(LookupError, match=r"^nothing was timed, so there is no verdict on other"):
             judge("other")
-        with pytest.raises(LookupError, match="^no contender 'third' in this comparison"):
+        with pytest.raises(LookupError, match=r"^no contender 'third' in this comparison"):
             judge("third")
 
 
@@ -54,10 +54,46 @@ def test_what_cannot_be_honoured_is_refused(tmp_path: Path):
         compare.run("nonesuch", out=tmp_path)
     with pytest.raises(Refused, match=r"rematerialisation of models of your own: .* allowed: the workloads cifar-cnn"):
         compare.run(PAIR, ["fake", "other:rematerialisation"], out=tmp_path)
-    with pytest.raises(Refused, match="--seeds 1"):
+    with pytest.raises(Refused, match=r"^seeds 1 is not allowed"):
         compare.certify("digits-cnn", seeds=1, out=tmp_path)
     with pytest.raises(AttributeError, match="nonesuch"):
         compare.nonesuch  # noqa: B018 -- looking it up is what is tested
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"workload": 5}, "workload 5 is not allowed; allowed: a name that samestep workloads lists, or a compare.W"),
+        ({"contenders": "torch jax"}, "contenders 'torch jax' is not allowed; allowed: a list such as ['torch:tuned'"),
+        ({"contenders": [1, 2]}, "contenders [1, 2] is not allowed; allowed: a list such as"),
+        ({"contenders": 5}, "contenders 5 is not allowed; allowed: a list such as"),
+        ({"out": 5}, "out 5 is not allowed; allowed: a folder's path"),
+        ({"rounds": 1}, "rounds 1 is not allowed; allowed: a whole number from 2"),
+        ({"batch_size": "64"}, "batch_size '64' is not allowed; allowed: a whole number from 2"),
+        ({"data_folder": 5}, "data_folder 5 is not allowed; allowed: a folder's path"),
+        ({"data_folder": "nowhere"}, "data_folder nowhere: workload digits-cnn takes no folder"),
+        ({"design": ["turns"]}, "design ['turns'] is not allowed; allowed: alternating, turns, sequential"),
+        ({"request": 5}, "request 5 is not allowed; allowed: a compare.Request"),
+        ({"nosuch": 1}, "run has no setting 'nosuch'; allowed: accumulate, agreement, batch_norm, batch_size, "),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_kind_is_refused_by_its_name_in_python(
+    tmp_path: Path, changes: dict[str, Any], said: str
+):
+    arguments = {"workload": "digits-cnn", "contenders": ["fake", "other"], "out": tmp_path} | changes
+    with pytest.raises(compare.Refused) as refusal:
+        compare.run(**arguments)
+    assert str(refusal.value).startswith(said)
+
+
+def test_what_a_certificate_has_no_use_for_is_refused(tmp_path: Path):
+    with pytest.raises(
+        Refused, match=r"^certify has no setting 'rounds'; allowed: accumulate, .*precision, request, seed$"
+    ):
+        compare.certify("digits-cnn", out=tmp_path, rounds=3)
+    with pytest.raises(Refused, match=r"^seeds 'x' is not allowed; allowed: a whole number from 2 to 1000"):
+        compare.certify("digits-cnn", out=tmp_path, seeds="x")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_pair_that_is_not_timed_is_not_compiled_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

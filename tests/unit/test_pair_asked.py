@@ -85,6 +85,33 @@ def test_what_is_not_of_these_forms_is_refused(changes: dict[str, Any], words: s
     assert words in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"jax": 1}, "jax 1 is not allowed; allowed: pkg.module:factory or path/to/file.py:factory"),
+        ({"torch": "models"}, "torch models: names no factory"),
+        ({"classes": "x"}, "classes 'x' is not allowed; allowed: a whole number from 2"),
+        ({"classes": 2.5}, "classes 2.5 is not allowed"),
+        ({"batch_size": "3"}, "batch_size '3' is not allowed"),
+        ({"epochs": 0}, "epochs 0 is not allowed"),
+        ({"image": ("8", 8, 3)}, "image ('8', 8, 3) is not allowed; allowed: height, width and channels, such as (224"),
+        ({"image": 8}, "image 8 is not allowed"),
+        ({"image": "8x8"}, "image 8x8: allowed: HEIGHTxWIDTHxCHANNELS"),
+        ({"arguments": [1]}, "arguments [1] is not allowed; allowed: names with values, such as {'width': 16}"),
+        ({"arguments": {1: 2}}, "arguments [1] is not allowed; allowed: names that are texts"),
+        ({"optimizer": 5}, "optimizer 5 is not allowed; allowed: sgd, adam, adamw, or a compare.OptimizerSpec"),
+        ({"loss": None}, "loss None is not allowed; allowed: cross-entropy"),
+        ({"allow": "running-variance"}, "allow 'running-variance' is not allowed; allowed: a list of running-variance"),
+        ({"name": 5}, "name 5 is not allowed; allowed: a text"),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_kind_is_refused_by_its_name_in_python(changes: dict[str, Any], said: str):
+    with pytest.raises(compare.Refused) as refusal:
+        compare.pair(**({"jax": JAX, "torch": TORCH, "image": "8x8x1", "classes": 3} | changes))
+    assert str(refusal.value).startswith(said)
+
+
 @pytest.mark.parametrize("texts", [["a"], ["=1"], ["a=1", "a=2"]])
 def test_assignments_of_another_form_are_refused(texts: list[str]):
     with pytest.raises(Refused):
