@@ -8,6 +8,7 @@ from typing import Any
 
 from compare import plan
 from compare.data import store
+from compare.interface import Refused
 from compare.measure import simulation, voiding
 from compare.measure.nvml import SLOWDOWNS, Device
 from compare.measure.simulation import Machine
@@ -17,6 +18,7 @@ from compare.outcomes import Outcome
 from compare.processes.child import Child
 from compare.processes.launcher import Launcher, Progress
 from compare.rounds import BLOCK_SECONDS
+from compare.tuning.contenders import BACKENDS
 
 TRIALS = 2000
 DELAY_SECONDS, DELAY_LIMIT = 0.05, 0.01
@@ -41,8 +43,10 @@ def run(backends: Sequence[str], device: str, progress: Progress) -> list[Proof]
     """Make all proofs: of the statistics, of voiding, and with each backend of time and memory.
 
     Raises:
-        Refused: a backend that is not installed, or a device that is not there.
+        Refused: a backend that is unknown or not installed, or a device that is not there.
     """
+    if unknown := [name for name in backends if name not in BACKENDS]:
+        raise Refused(f"unknown backend {unknown[0]!r}; allowed: {', '.join(BACKENDS)}")
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         stock = [f"{name}:stock" for name in backends]
         made = plan.make(stock, out=Path(scratch), device=device, rounds=None, least_contenders=1)

@@ -53,9 +53,10 @@ def test_voiding_too_little_or_too_much_is_found(voids: Callable[..., Any], monk
     assert set(held(list(selftest.voided())).values()) == {False}
 
 
-def test_a_backend_that_is_not_there_is_refused() -> None:
-    with pytest.raises(Refused, match=r"unknown contender .tensorflow:stock."):
-        selftest.run(["tensorflow"], "cpu", lambda *step: None)
+@pytest.mark.parametrize("name", ["tensorflow", "torch:tuned"])
+def test_a_backend_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match=f"^unknown backend '{name}'; allowed: torch, jax$"):
+        selftest.run([name], "cpu", lambda *step: None)
 
 
 def proofs_of(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **script: Any) -> dict[str, bool | None]:
