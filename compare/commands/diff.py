@@ -56,7 +56,7 @@ def fraction(text: str) -> float:
     match = re.fullmatch(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?|\.[0-9]{1,9}) ?(?P<percent>%?)", text.strip())
     value = float(match["number"]) / (100 if match["percent"] else 1) if match else 0.0
     if match is None or (value >= 1 and not match["percent"]):
-        raise Refused(f"--fail-above {SHORT.repr(text)} is not allowed; allowed: 3% or 0.03, at least 0")
+        raise Refused(f"--fail-above {SHORT.repr(text)} is not allowed; allowed: 3%, or a part below 1, as 0.03")
     return value
 
 

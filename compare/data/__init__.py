@@ -21,6 +21,10 @@ _BATCHES = 10  # of synthetic images, two of them to test on; fewer where so man
 _BUILT_IN = {"digits": "its digits are embedded", **dict.fromkeys(_SYNTHETIC, "its images are synthetic")}
 
 
+class BatchTooLarge(Refused):
+    """A batch has more images than there are to train on."""
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A training and a test set, and `source`, a sentence for the report that says where they came from.
@@ -60,6 +64,7 @@ def load(
         images: how many of a folder's photographs are trained on, and of those to test on the same share; None: all.
 
     Raises:
+        BatchTooLarge: the training set does not fill a batch.
         Refused: unknown dataset, folder missing or not wanted, file missing or damaged (named, with the byte offset),
             `batch_size`, `image_size` or `images` outside what is possible.
     """
@@ -84,7 +89,7 @@ def load(
             raise Refused(f"--data {folder}: cannot be read: {error}") from error
     count = len(dataset.train.labels)
     if batch_size > count:
-        raise Refused(
+        raise BatchTooLarge(
             f"batch size {batch_size} is larger than the training set, {dataset.source}; allowed: 2 to {count}"
         )
     return dataset

@@ -1,5 +1,6 @@
 """Synthetic images that a CNN can learn to classify, for where no dataset of the wanted size is at hand."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,6 +9,7 @@ from compare.data.seeding import generator
 from compare.interface import Array, Batch, Refused
 
 MOST_BYTES = 2**33
+_FEWEST = 4  # two to train on and two to test on
 _WAVES = 4
 _CYCLES = 3.0
 _SIGNAL = 0.3
@@ -15,12 +17,15 @@ _SIGNAL = 0.3
 
 def most(image: tuple[int, int, int]) -> int:
     """Return how many images of that shape, float32, fit into `MOST_BYTES` of host memory."""
-    return MOST_BYTES // (4 * int(np.prod(image)))
+    return MOST_BYTES // (4 * math.prod(image))
 
 
 def check(image: tuple[int, int, int], count: int) -> None:
     """Refuse so many images of that shape as would need more than `MOST_BYTES` of host memory."""
     allowed = most(image)
+    if allowed < _FEWEST:
+        largest = MOST_BYTES // (4 * _FEWEST)
+        raise Refused(f"{count} synthetic images of {image} values; allowed: images of up to {largest} values")
     if count > allowed:
         raise Refused(f"{count} synthetic images of {image} values; allowed: {allowed}, by a smaller batch or image")
 

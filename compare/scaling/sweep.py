@@ -48,8 +48,8 @@ def counts(text: str) -> list[int]:
     increasing = all(first < second for first, second in itertools.pairwise(found))
     if not 2 <= len(found) <= MOST_COUNTS or found[0] < 1 or not increasing:
         raise Refused(
-            f"--devices {text} is not allowed; allowed: 2 to {MOST_COUNTS} whole numbers that increase, joined by ',', "
-            "for example 1,2,4"
+            f"--devices {text} is not allowed; allowed: 2 to {MOST_COUNTS} whole numbers from 1 to 9999 that increase, "
+            "joined by ',', for example 1,2,4"
         )
     return found
 
@@ -85,20 +85,24 @@ def make(
     plans: list[Plan] = []
     for count in reversed(devices):  # what the most devices can do, fewer can: nothing is refused after the first
         shared = plans and (strong or not data.made_for_batch(chosen, data_folder))
-        made = plan.make(
-            texts,
-            out=out / f"devices-{count}",
-            workload=workload,
-            precision=precision,
-            device=device,
-            data_folder=data_folder,
-            devices=count,
-            batch_size=size if strong else size * count,
-            dataset=plans[0].dataset if shared else None,
-            energy=False,
-            communication=True,
-            **options,
-        )
+        try:
+            made = plan.make(
+                texts,
+                out=out / f"devices-{count}",
+                workload=workload,
+                precision=precision,
+                device=device,
+                data_folder=data_folder,
+                devices=count,
+                batch_size=size if strong else size * count,
+                dataset=plans[0].dataset if shared else None,
+                energy=False,
+                communication=True,
+                **options,
+            )
+        except data.BatchTooLarge as error:
+            whose = "" if strong else f"{size} images on each of {count} devices: "
+            raise Refused(f"{whose}{error}") from error
         plans.insert(0, made)
     return Task(tuple(plans), ways, "strong" if strong else "weak", size, out)
 

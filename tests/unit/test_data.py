@@ -175,6 +175,13 @@ def test_synthetic_images_beyond_memory_are_refused() -> None:
         load(CIFAR, folder=None, seed=0, batch_size=1_000_000)
 
 
+def test_an_image_of_which_no_batch_fits_is_refused_with_the_largest_that_does() -> None:
+    size = 23_170  # 1,072,851,600 values: two of float32 fit into 8 GiB
+    huge = replace(CIFAR, model=replace(CIFAR.model, image=(size, size, 2)))
+    with pytest.raises(Refused, match=r"4 synthetic images of .*; allowed: images of up to 536870912 values"):
+        load(huge, folder=None, seed=0, batch_size=2)
+
+
 @pytest.mark.parametrize(("fit", "train", "test"), [(11, 8, 2), (10, 8, 2), (9, 8, 1), (6, 5, 1), (2, 1, 1)])
 def test_large_batches_of_synthetic_images_are_fewer(
     monkeypatch: pytest.MonkeyPatch, fit: int, train: int, test: int

@@ -268,7 +268,7 @@ def test_data_that_are_the_same_at_any_batch_are_read_once(stage: Stage, monkeyp
     "text", ["", "2", "1,1", "2,1", "1,2,", "0,1", "1,two", "1,2.0", "-1,2", "1 ,2", "1,99999", "1,²"]
 )
 def test_numbers_of_devices_are_whole_and_increase(text: str) -> None:
-    with pytest.raises(Refused, match="is not allowed; allowed: 2 to 16 whole numbers that increase"):
+    with pytest.raises(Refused, match="is not allowed; allowed: 2 to 16 whole numbers from 1 to 9999 that"):
         sweep.counts(text)
 
 
