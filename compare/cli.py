@@ -2,12 +2,14 @@
 
 import errno
 import io
+import itertools
 import os
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from compare import __version__
 from compare.commands import (
@@ -30,7 +32,32 @@ from compare.interface import MatchingFailed, Refused
 from compare.machines import launched, slurm
 from compare.report.sentences import printable
 
+_NUMBERS = {"integer": "a whole number", "float": "a number", "number": "a number"}
+
+
+class _Commands(TyperGroup):
+    """Refuses what is no number, where one is wanted, in the words in which it refuses a number."""
+
+    def invoke(self, ctx: Any) -> Any:  # typer's own class of contexts has moved from version to version
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            wanted = next((said for word, said in _NUMBERS.items() if f"valid {word}" in error.message), None)
+            if wanted is None or error.param is None:
+                raise
+            option = error.param.opts[0]
+            raise Refused(f"{option} {_given(option)!r} is not allowed; allowed: {wanted}") from error
+
+
+def _given(option: str) -> str:
+    """Return the value that the command line gives an option."""
+    apart = [value for name, value in itertools.pairwise(sys.argv) if name == option]
+    joined = [word.partition("=")[2] for word in sys.argv if word.startswith(f"{option}=")]
+    return [*joined, *apart][-1]
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="samestep",
     help="Train the same CNN in JAX and in PyTorch, prove that both compute the same thing, and compare their speed.",
     no_args_is_help=True,

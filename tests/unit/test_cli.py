@@ -54,6 +54,11 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 REFUSALS = [
+    (["fake", "other", "--rounds", "ten"], "--rounds 'ten' is not allowed; allowed: a whole number"),
+    (["fake", "other", "--batch-size=6.4"], "--batch-size '6.4' is not allowed; allowed: a whole number"),
+    (["fake", "other", "--epochs", ""], "--epochs '' is not allowed; allowed: a whole number"),
+    (["fake", "other", "--seed", "0x1"], "--seed '0x1' is not allowed; allowed: a whole number"),
+    (["fake", "other", "--margin", "1%"], "--margin '1%' is not allowed; allowed: a number"),
     (["fake", "nonesuch"], "unknown contender 'nonesuch'; allowed: BACKEND[:TUNING] with BACKEND torch or jax"),
     (["fake", "Torch"], "unknown contender 'Torch'"),
     (["fake", "fake#2"], "unknown contender 'fake#2'"),
@@ -199,16 +204,11 @@ def test_a_missing_or_damaged_data_file_is_named(program: Program) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--rounds", "ten"],
-        ["--batch-size", "6.4"],
-        ["--epochs", ""],
-        ["--seed", "0x1"],
-        ["--margin", "1%"],
         ["--nonesuch"],
         ["--out"],
     ],
 )
-def test_what_is_no_number_or_option_is_refused(program: Program, arguments: list[str]) -> None:
+def test_what_is_no_option_or_lacks_its_value_is_refused(program: Program, arguments: list[str]) -> None:
     code, out, error = program.run("compare", "fake", "other", *arguments)
     assert (code, out) == (2, "")
     assert arguments[0] in error

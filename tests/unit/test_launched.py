@@ -211,7 +211,7 @@ SPREAD = ["torch:stock+ddp", "jax:stock+sharded"]
             "65 on each of 3 nodes, is not allowed with --device cpu; allowed: up to --devices 192",
         ),
         ([], ["compare", *SPREAD, "--nonsense"], "(?i)no such option:? '?--nonsense"),
-        ([], ["compare", *SPREAD, "--devices", "two"], "Invalid value for '--devices'"),
+        ([], ["compare", *SPREAD, "--devices", "two"], "--devices 'two' is not allowed; allowed: a whole number"),
         ([], ["agree", *SPREAD, "--rounds", "5"], "(?i)no such option:? '?--rounds"),
         (
             [],
