@@ -21,6 +21,7 @@ from compare.untrusted import SHORT, SIZE_LIMIT
 
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
+FIT_NAME = "fit.json"
 SCHEMA = "result.schema.json"
 
 
@@ -119,9 +120,15 @@ def replace_bytes(target: Path, data: bytes) -> Path:
 
 
 def named(path: Path) -> Path:
-    """Return the result file that a user names: the path, or, where that is a folder, the one in it."""
+    """Return the result file that a user names: the path, or, where that is a folder, the one in it.
+
+    In a folder that has only a result of `samestep fit`, that is named, for who reads it to refuse as such.
+    """
     try:
-        return path / FILE_NAME if path.is_dir() else path
+        if not path.is_dir():
+            return path
+        found = path / FILE_NAME
+        return path / FIT_NAME if not found.exists() and (path / FIT_NAME).exists() else found
     except OSError:  # a name too long, for example
         return path
 

@@ -21,7 +21,6 @@ from compare.processes.launcher import Progress
 from compare.tuning.contenders import Contender
 
 SCHEMA_VERSION = 1
-FILE_NAME = "fit.json"
 MEBIBYTE = 2**20
 
 
@@ -155,7 +154,7 @@ def result(task: Task, found: Sequence[Fitted], command: Sequence[str]) -> dict[
 
 def write(result: Mapping[str, Any], folder: Path) -> Path:
     """Write `folder/fit.json` atomically; return that path. Raises Refused as `compare.results.replace`."""
-    return results.replace(folder / FILE_NAME, result)
+    return results.replace(folder / results.FIT_NAME, result)
 
 
 def failed(result: Mapping[str, Any]) -> bool:

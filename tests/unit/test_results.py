@@ -15,7 +15,7 @@ import compare.results
 import compare.untrusted
 from compare.interface import Refused
 from compare.report.terminal import render
-from compare.results import kept, load, validate, write
+from compare.results import kept, load, named, validate, write
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 
@@ -23,6 +23,15 @@ def test_a_result_of_fit_is_told_from_a_broken_one() -> None:
     fitted = Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "fit-jax" / "fit.json"
     with pytest.raises(Refused, match=r"is of samestep fit, which no command reads again; allowed: "):
         load(fitted)
+    with pytest.raises(Refused, match=r"fit-jax/fit\.json: is of samestep fit"):
+        load(named(fitted.parent))
+
+
+def test_a_folder_is_named_for_its_result_even_beside_one_of_fit(tmp_path: Path) -> None:
+    assert named(tmp_path) == tmp_path / "result.json"
+    for name in ("fit.json", "result.json"):
+        (tmp_path / name).touch()
+        assert named(tmp_path) == tmp_path / name
 
 
 def _refusal(result: Any) -> str:
