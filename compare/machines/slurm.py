@@ -16,6 +16,15 @@ from compare.machines.launched import TOKEN
 OVER_MACHINES = ("compare", "agree")
 """The commands that train over several machines."""
 _SUBMIT_SECONDS = 60
+_SET_BY = {
+    "--nodes": "--nodes of samestep launch",
+    "--gpus-per-node": "--gpus-per-node of samestep launch",
+    "--output": "--out of samestep launch",
+    **dict.fromkeys(
+        ("--ntasks", "--ntasks-per-node", "--exclusive", "--chdir"), "options that samestep does not write itself"
+    ),
+}
+"""Options of sbatch that a job has already, and what is allowed in their place."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ def checked(job: Job) -> Job:
     """Return a job that can be asked for.
 
     Raises:
-        Refused: another command, fewer than two nodes, or what is no option of sbatch.
+        Refused: another command, fewer than two nodes, or what is no option of sbatch or one that the job has already.
     """
     command = job.arguments[0] if job.arguments else ""
     if command not in OVER_MACHINES:
@@ -91,6 +100,8 @@ def checked(job: Job) -> Job:
     for option in job.options:
         if not re.fullmatch(r"--[a-z][a-z-]*(=[^\n]+)?", option):
             raise Refused(f"--sbatch {option!r} is not allowed; allowed: an option of sbatch, as --partition=gpu")
+        if instead := _SET_BY.get(option.partition("=")[0]):
+            raise Refused(f"--sbatch {option} is not allowed: the job says so itself; allowed: {instead}")
     return job
 
 

@@ -259,3 +259,21 @@ def test_options_of_sbatch_cannot_bring_in_lines_of_their_own():
     job = slurm.Job(["agree"], 2, 0, ["--comment=a\nrm -r x"], Path("log"), Path())
     with pytest.raises(Refused, match="is not allowed; allowed: an option of sbatch"):
         slurm.checked(job)
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("--nodes=9", "--nodes of samestep launch"),
+        ("--gpus-per-node=1", "--gpus-per-node of samestep launch"),
+        ("--output=log", "--out of samestep launch"),
+        ("--ntasks-per-node=2", "options that samestep does not write itself"),
+        ("--exclusive=user", "options that samestep does not write itself"),
+        ("--chdir=/", "options that samestep does not write itself"),
+    ],
+)
+def test_options_of_sbatch_that_the_job_has_are_refused(option: str, instead: str):
+    job = slurm.Job(["agree"], 2, 0, ["--job-name=mine", option], Path("log"), Path())
+    with pytest.raises(Refused) as refusal:
+        slurm.checked(job)
+    assert str(refusal.value) == f"--sbatch {option} is not allowed: the job says so itself; allowed: {instead}"
