@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from compare import results
-from compare.commands import endings, options
+from compare.commands import endings
 from compare.interface import Refused
 from compare.report import regression as report
 from compare.reproduction import regression
@@ -30,7 +30,7 @@ def diff(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Compare even another workload, precision, batch or device.")
     ] = False,
-    as_json: options.Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the changes as JSON alone.")] = False,
 ) -> None:
     """Tell whether contenders became slower, or take more memory, from one result to another: a regression gate."""
     threshold = fraction(fail_above)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,7 +21,10 @@ def fit(
     tuning: options.Tuning = None,
     knobs: options.Knobs = None,
     workload: options.WorkloadName = "digits-cnn",
-    batch_size: options.BatchSize = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Images per step, whose least memory is searched for. Default: the workload's."),
+    ] = None,
     precision: options.Precision = "float32",
     device: options.Device = "auto",
     seed: options.Seed = 0,

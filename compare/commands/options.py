@@ -74,7 +74,13 @@ Images = Annotated[
         show_default=False,
     ),
 ]
-Deadline = Annotated[float | None, typer.Option(help="Seconds that any phase of a contender may take.")]
+Deadline = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds that any phase of a contender may take. Default: 300 to start, up to 7200 to train.",
+        show_default=False,
+    ),
+]
 MemoryLimit = Annotated[
     int | None,
     typer.Option(

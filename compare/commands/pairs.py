@@ -38,13 +38,14 @@ _OPTIONS: dict[str, Any] = {
     ],
     "allow": Annotated[list[str] | None, _option("A difference to accept: running-variance.", "NAME")],
 }
+_OF_TRAINING = ("optimizer", "loss", "weights_from", "allow")
 
 
 def taken(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a pair; it takes `workload`, a `Workload` or a name, and `request`.
 
     Without any of them `workload` is the name that was given, or the default; with some of them it is the pair. A
-    command whose default is None has no option --workload.
+    command whose default is None, `map`, trains nothing: it has no option --workload and none of training.
     """
     signature = inspect.signature(command)
     workload = signature.parameters["workload"].default
@@ -56,11 +57,12 @@ def taken(command: Callable[..., None]) -> Callable[..., None]:
     added = [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
         for name, annotation in _OPTIONS.items()
+        if workload is not None or name not in _OF_TRAINING
     ]
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:
-        pair = {name: given.pop(name) for name in _OPTIONS}
+        pair = {name: given.pop(name, None) for name in _OPTIONS}
         if any(value is not None and value != [] for value in pair.values()):
             if given.get("workload") is not None:
                 raise Refused("--workload and a pair of your own (--jax, --torch) exclude each other")

@@ -33,7 +33,7 @@ def reproduce(
         bool, typer.Option(code.CHANGED, help="Accept that this code is not the one that made the result.")
     ] = False,
     out: options.Out = None,
-    as_json: options.Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what differs and the claims as JSON alone.")] = False,
 ) -> None:
     """Run a stored result's exact specification again, and say which of its claims come again."""
     file = results.named(file)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from compare import untrusted
-from compare.commands import endings, options
+from compare.commands import endings
 from compare.interface import Refused
 from compare.report import verification as report
 from compare.reproduction import archive, verification
@@ -17,7 +17,7 @@ from compare.reproduction import archive, verification
 
 def verify(
     file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A zip file of samestep bundle.", show_default=False)],
-    as_json: options.Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON alone.")] = False,
 ) -> None:
     """Check a bundle offline: its hashes, its schema, and every table and verdict from the raw samples."""
     try:

@@ -102,7 +102,7 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
         if knob is None:
             raise Refused(
                 f"unknown tuning or knob {name!r} in {backend}:{tuning}; allowed: {', '.join(TUNINGS)}, or knobs "
-                f"joined by '+' out of {', '.join(KNOBS)}"
+                f"joined by '+' out of {', '.join([*KNOBS, *PARALLEL_WORDS])}"
             )
         if name in given:
             raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")

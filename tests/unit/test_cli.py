@@ -65,7 +65,7 @@ REFUSALS = [
     (["fake", ""], "unknown contender ''"),
     (["fake", "other:"], "contender 'other:' has an empty tuning; allowed: stock, compiled, tuned or knobs"),
     (["fake", "other:fast"], "unknown tuning or knob 'fast' in other:fast; allowed: stock, compiled, tuned"),
-    (["fake", "other:tuned+warp=9"], "unknown tuning or knob 'warp'"),
+    (["fake", "other:tuned+warp=9"], "overlap-reduction, parallel, pmap, sharded, ddp\n"),
     (["fake", "other:input=disk"], "other:input=disk: input=disk is not allowed; allowed: resident, stream"),
     (["fake", "other:input"], "other:input: input= is not allowed; allowed: resident, stream"),
     (["fake", "other:input=stream+input=stream"], "gives 'input' twice"),
@@ -232,6 +232,30 @@ def test_help_version_workloads_and_nothing(program: Program) -> None:
     assert code == 2
     assert "Usage: " in out + error
     assert not program.files()
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize(
+    ("command", "said", "unsaid"),
+    [
+        ("compare", ["over all devices", "Default: 300 to start, up to 7200 to train", "--optimizer", "--allow"], []),
+        ("fit", ["whose least memory is searched for"], ["over all devices"]),
+        ("verify", ["Print the checks as JSON alone"], ["result object"]),
+        ("diff", ["Print the changes as JSON alone"], ["result object"]),
+        ("reproduce", ["Print what differs and the claims as JSON alone"], ["result object"]),
+        ("map", ["--weights-map", "--model-args"], ["--optimizer", "--loss", "--weights-from", "--allow"]),
+    ],
+)
+def test_help_says_what_a_command_does_with_an_option(
+    program: Program, command: str, said: list[str], unsaid: list[str]
+) -> None:
+    code, out, error = program.run(command, "--help")
+    text = " ".join(out.split())
+    assert (code, error) == (0, "")
+    assert [each for each in said if each not in text] == []
+    assert [each for each in unsaid if each in text] == []
+    if command == "compare":
+        assert (plan.DEADLINES["start"], min(plan.DEADLINES.values()), max(plan.DEADLINES.values())) == (300, 300, 7200)
 
 
 @pytest.mark.usefixtures("no_process")

@@ -106,7 +106,7 @@ def test_a_key_that_would_clear_the_screen_is_shown_as_text(program: Program) ->
 def test_what_is_no_threshold_is_refused(program: Program, options: list[str]) -> None:
     code, out, error = program.run("diff", "old.json", "slow.json", *options)
     assert (code, out) == (2, "")
-    assert "allowed: 3% or 0.03" in error
+    assert "allowed: 3%, or a part below 1, as 0.03" in error
 
 
 def test_a_bundle_is_packed_and_verified(program: Program) -> None:
