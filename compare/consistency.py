@@ -1,5 +1,6 @@
 """What must hold in a result between its parts, and a JSON schema cannot say: pure functions."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from reprlib import repr
 from typing import Any
@@ -11,6 +12,8 @@ Result = Mapping[str, Any]
 
 SERIES = ("sm_clock_mhz", "memory_clock_mhz", "temperature_celsius", "power_watts", "clock_reasons")
 """Telemetry that reports show beside the samples' `seconds`."""
+
+_TOLERANCE = 1e-9  # relative: a reader elsewhere may round a quotient's last digit
 
 
 def check(result: Result) -> None:
@@ -25,12 +28,12 @@ def check(result: Result) -> None:
 
 
 def check_verdicts(result: Result) -> None:
-    """Check that verdicts and the agreement are what their figures give, as `samestep verify` does for itself.
+    """Check that verdicts, agreement and images/s are what their figures give, as `samestep verify` does for itself.
 
     Raises:
         Refused: with the first that is not.
     """
-    for find in (_agreement, _verdicts):
+    for find in (_gates, _agreement, _counted, _verdicts, _rates):
         for fault in find(result):
             raise Refused(fault)
 
@@ -44,6 +47,12 @@ def _names(result: Result) -> Iterator[str]:
         for side in ("baseline", "contender"):
             if comparison[side] not in names:
                 yield f"comparisons[{index}].{side} is {repr(comparison[side])}; allowed: a contender's name"
+    for place, listed in (("comparisons", result["comparisons"]), ("agreement.pairs", result["agreement"]["pairs"])):
+        pairs = [(each["baseline"], each["contender"]) for each in listed]
+        for index, (baseline, contender) in enumerate(pairs):
+            if (baseline, contender) in pairs[:index]:
+                what = f"{repr(contender)} against {repr(baseline)}"
+                yield f"{place}[{index}] is of {what} again; allowed: each pair once"
 
 
 def _ratios(result: Result) -> Iterator[str]:
@@ -84,14 +93,60 @@ def _claims_without_agreement(result: Result) -> Iterator[str]:
             )
 
 
+def _gates(result: Result) -> Iterator[str]:
+    agreement = result["agreement"]
+    listed = {f"agreement.pairs[{index}].gates": pair["gates"] for index, pair in enumerate(agreement["pairs"])}
+    for place, gates in {**listed, "agreement.gates": agreement["gates"]}.items():
+        for index, gate in enumerate(gates):
+            value, limit = gate["value"], gate["limit"]
+            what = f"{place}[{index}], {repr(gate['name'])},"
+            if limit < 0:
+                yield f"{what} has the limit {limit}; allowed: 0 or more"
+            least = gate["name"] == "scaling"
+            kept = value is not None and (value >= limit if least else value <= limit)
+            if gate["passed"] and not kept:
+                allowed = f"a value of at {'least' if least else 'most'} its limit, {limit}"
+                yield f"{what} has passed with the value {value}; allowed: {allowed}, or that it failed"
+
+
 def _agreement(result: Result) -> Iterator[str]:
     agreement = result["agreement"]
     for index, pair in enumerate(agreement["pairs"]):
         failed = [gate["name"] for gate in pair["gates"] if not gate["passed"]]
         if pair["status"] == "pass" and failed:
             yield f"agreement.pairs[{index}].status is pass although the gate {repr(failed[0])} failed; allowed: fail"
+        if pair["status"] == "fail" and not failed:
+            yield f"agreement.pairs[{index}].status is fail although no gate of it failed; allowed: pass, skipped"
         if agreement["status"] == "pass" and pair["status"] != "pass":
             yield f"agreement.status is pass although that of pairs[{index}] is {pair['status']}; allowed: that"
+    status = verdicts.agreement_state(result)["status"]
+    if agreement["status"] != status:
+        yield f"agreement.status is {agreement['status']}; allowed by its pairs: {status}"
+
+
+def _counted(result: Result) -> Iterator[str]:
+    rounds, void = result["spec"]["rounds"], [each["round"] for each in result["voided"]]
+    for index, number in enumerate(void):
+        if number > rounds or number in void[:index]:
+            yield f"voided[{index}].round is {number}; allowed: each of the {rounds} rounds once"
+    medians = {each["name"]: verdicts.medians(result, each) for each in result["contenders"]}
+    for index, comparison in enumerate(result["comparisons"]):
+        count = len(medians[comparison["baseline"]].keys() & medians[comparison["contender"]].keys())
+        if comparison["rounds"] != count:
+            yield f"comparisons[{index}].rounds is {comparison['rounds']}; allowed by samples and voided: {count}"
+
+
+def _rates(result: Result) -> Iterator[str]:
+    batch = result["spec"]["batch_size"]
+    for index, contender in enumerate(result["contenders"]):
+        rate, step = contender["images_per_second"], contender["step_seconds"]
+        if rate is None:
+            continue
+        # samestep first took it by the median of all blocks.
+        fitting = [batch / each for each in (verdicts.step_seconds(contender), step and step["median"]) if each]
+        if not any(math.isclose(rate, each, rel_tol=_TOLERANCE) for each in fitting):
+            allowed = f"{fitting[0]:.6g}, by its step time" if fitting else "null, as it has no step time"
+            yield f"contenders[{index}].images_per_second is {rate:.6g}; allowed: {allowed}"
 
 
 def _rounds(result: Result) -> Iterator[str]:

@@ -146,6 +146,20 @@ def load(path: Path) -> dict[str, Any]:
         raise type(error)(f"{path}: {error}") from None
 
 
+def load_true(path: Path) -> dict[str, Any]:
+    """Read and validate a result file whose verdicts and agreement, too, are what its figures give.
+
+    Raises:
+        OfScale, Refused: as `load`, and as `compare.consistency.check_verdicts`, with the file's name.
+    """
+    found = load(path)
+    try:
+        consistency.check_verdicts(found)
+    except Refused as error:
+        raise Refused(f"{path}: {error}") from None
+    return found
+
+
 def parse(data: bytes) -> dict[str, Any]:
     """Return the result object that the bytes of a result file hold.
 

@@ -34,7 +34,7 @@ def completed(result: Object) -> dict[str, Any]:
     `unproven`; of the agreement its `pairs`.
     """
     agreement = result["agreement"]
-    found = {**result, "agreement": {**agreement, **_agreement(result)}}
+    found = {**result, "agreement": {**agreement, **agreement_state(result)}}
     found["contenders"] = [timed(result, contender) for contender in result["contenders"]]
     rivals = found["contenders"][1:] if result["spec"]["rounds"] else []
     found["comparisons"] = [_comparison(found, contender) for contender in rivals]
@@ -146,7 +146,11 @@ def _invalid(result: Object, contender: Object, rounds: int) -> str | None:
     return None
 
 
-def _agreement(result: Object) -> dict[str, Any]:
+def agreement_state(result: Object) -> dict[str, Any]:
+    """Return what follows from an agreement's pairs: its status and reason, the worst gates, the first mismatch.
+
+    Read are the number of contenders and whether the spec asked for an agreement, too.
+    """
     pairs = result["agreement"]["pairs"]
     expected = len(result["contenders"]) - 1
     found = {pair["status"] for pair in pairs}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from compare import results, untrusted
+from compare import consistency, results, untrusted
 from compare.interface import Refused
 from compare.reproduction import bundle as bundles
 
@@ -19,7 +19,9 @@ def bundle(
     if out.exists() and file.exists() and out.samefile(file):
         raise Refused(f"--out {out} would be written over the result; allowed: another file")
     try:
-        packed = bundles.make(untrusted.read(file, untrusted.SIZE_LIMIT, f"a {results.FILE_NAME}"))
+        data = untrusted.read(file, untrusted.SIZE_LIMIT, f"a {results.FILE_NAME}")
+        consistency.check_verdicts(results.parse(data))
+        packed = bundles.make(data)
     except Refused as error:
         raise Refused(f"{file}: {error}") from None
     typer.echo(f"bundle: {results.replace_bytes(out, packed)} ({len(packed):,} bytes)")

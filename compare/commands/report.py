@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
-from compare import consistency, files, results
+from compare import files, results
 from compare.interface import Refused
 from compare.report import (
     certificate,
@@ -90,14 +90,9 @@ def _page(option: str, page: Path, made: Report, found: Sequence[Mapping[str, An
 def _loaded(path: Path) -> dict[str, Any]:
     """Return a result that says of itself what its figures say: any other could not be reported truly."""
     try:
-        found = results.load(path)
+        return results.load_true(path)
     except results.OfScale:
         return stored.load(path)
-    try:
-        consistency.check_verdicts(found)
-    except Refused as error:
-        raise Refused(f"{path}: {error}") from None
-    return found
 
 
 def _is_scaling(result: Mapping[str, Any]) -> bool:

@@ -37,7 +37,7 @@ def reproduce(
 ) -> None:
     """Run a stored result's exact specification again, and say which of its claims come again."""
     file = results.named(file)
-    stored = results.load(file)
+    stored = results.load_true(file)
     code.check_trust(stored, trusted=trust_code, changed=changed_code)
     seeds = None if repetition.timed(stored) else repetition.seeds(stored)
     folder = out or endings.default_out()

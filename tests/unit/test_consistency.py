@@ -1,5 +1,6 @@
 """A result that contradicts itself is refused: no report of it could be true."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from compare import consistency, results
 from compare.interface import Refused
 from tests.unit import stored
+from tests.unit.mutations import H200
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 CURVES = {"loss": [1.0, 0.5], "envelope": [0.0]}
+VOID = {"round": 3, "reason": "a busy machine"}
 RATIO = {"estimate": 0.5, "low": 0.6, "high": 0.7, "confidence": 0.95}
 
 
@@ -22,6 +25,12 @@ def _checked(result: dict[str, Any]) -> None:
     consistency.check_verdicts(result)
 
 
+def _gate(**changes: Any) -> dict[str, Any]:
+    agreement = make_result()["agreement"]
+    agreement["pairs"][0]["gates"][0] |= changes
+    return {"agreement": agreement}
+
+
 def _agreement(pair: str = "pass", gate: bool = True) -> dict[str, Any]:
     agreement = make_result()["agreement"]
     agreement["pairs"][0]["status"] = pair
@@ -29,9 +38,9 @@ def _agreement(pair: str = "pass", gate: bool = True) -> dict[str, Any]:
     return agreement
 
 
-@pytest.mark.parametrize("name", stored.NAMES)
-def test_what_samestep_wrote_holds(name: str) -> None:
-    results.load(stored.path(name))
+@pytest.mark.parametrize("path", [*map(stored.path, stored.NAMES), *H200], ids=lambda path: path.parent.name)
+def test_what_samestep_wrote_holds(path: Path) -> None:
+    results.load_true(path)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +77,45 @@ def test_what_samestep_wrote_holds(name: str) -> None:
             "agreement.pairs[0].status is pass although the gate 'semantic' failed",
         ),
         ({"agreement": _agreement("skipped")}, "agreement.status is pass although that of pairs[0] is skipped"),
+        (
+            {"agreement": _agreement("fail")},
+            "comparisons[0].verdict is FASTER although the agreement of jax with torch",
+        ),
+        (
+            {"agreement": _agreement("fail"), "comparisons": [make_comparison(verdict="INVALID")]},
+            "agreement.pairs[0].status is fail although no gate of it failed; allowed: pass, skipped",
+        ),
+        (
+            {"agreement": make_result()["agreement"] | {"status": "fail"}},
+            "agreement.status is fail; allowed by its pairs: pass",
+        ),
+        (_gate(value=1e300), "agreement.pairs[0].gates[0], 'semantic', has passed with the value 1e+300; allowed: a "),
+        (
+            _gate(value=None),
+            "agreement.pairs[0].gates[0], 'semantic', has passed with the value None; allowed: a value",
+        ),
+        (_gate(name="scaling", limit=1e6), "agreement.pairs[0].gates[0], 'scaling', has passed with the value 3.1e-13"),
+        (_gate(limit=-1.0), "agreement.pairs[0].gates[0], 'semantic', has the limit -1.0; allowed: 0 or more"),
+        (
+            {"agreement": {**make_result()["agreement"], "gates": _gate(value=1.0)["agreement"]["pairs"][0]["gates"]}},
+            "agreement.gates[0], 'semantic', has passed with the value 1.0",
+        ),
+        ({"voided": [VOID]}, "comparisons[0].rounds is 10; allowed by samples and voided: 9"),
+        ({"voided": [VOID, VOID]}, "voided[1].round is 3; allowed: each of the 10 rounds once"),
+        ({"voided": [VOID | {"round": 11}]}, "voided[0].round is 11; allowed: each of the 10 rounds once"),
+        ({"comparisons": [make_comparison()] * 2}, "comparisons[1] is of 'jax' against 'torch' again; allowed: each"),
+        (
+            {"agreement": make_result()["agreement"] | {"pairs": make_result()["agreement"]["pairs"] * 2}},
+            "agreement.pairs[1] is of 'jax' against 'torch' again; allowed: each pair once",
+        ),
+        (
+            {"contenders": [make_contender(images_per_second=1.0), make_contender("jax")]},
+            "contenders[0].images_per_second is 1; allowed: 25600, by its step time",
+        ),
+        (
+            {"contenders": [make_contender(), make_contender("jax", step_seconds=None)], "comparisons": []},
+            "contenders[1].images_per_second is 25600; allowed: null, as it has no step time",
+        ),
         (
             {"contenders": [make_contender(**_step(windows=[[[0, 1]]])), make_contender("jax")]},
             "contenders[0].step_seconds.windows is not one window a sample",

@@ -155,3 +155,13 @@ def test_the_stored_file_is_never_overwritten(program: Program, slow: Result, na
     assert (code, out) == (2, "")
     assert error == "samestep: --out kept would overwrite kept/result.json; allowed: another folder\n"
     assert json.loads(path.read_text()) == slow
+
+
+def test_a_result_that_contradicts_itself_is_not_repeated(program: Program, stored: Path) -> None:
+    changed = results.load(stored)
+    changed["agreement"]["status"] = "fail"
+    results.replace(stored, changed)
+    code, out, error = program.run("reproduce", "stored.json", "--out", "again")
+    assert (code, out) == (2, "")
+    assert error == "samestep: stored.json: agreement.status is fail; allowed by its pairs: pass\n"
+    assert program.files() == ["stored.json"]

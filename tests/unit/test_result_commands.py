@@ -8,6 +8,7 @@ import pytest
 
 from compare import results, verdicts
 from compare.measure import voiding
+from compare.reproduction import bundle
 from tests.unit import programs
 from tests.unit.mutations import consistent, text
 from tests.unit.programs import Program
@@ -138,8 +139,7 @@ def test_a_result_may_be_named_by_its_folder(program: Program) -> None:
 def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None:
     forged = consistent() | {"comparisons": [make_comparison()]}
     results.validate(forged)
-    (program.folder / "old.json").write_bytes(text(forged))
-    program.run("bundle", "old.json", "-o", "x.zip")
+    (program.folder / "x.zip").write_bytes(bundle.make(text(forged)))
     code, out, error = program.run("verify", "x.zip")
     assert (code, error) == (1, "")
     assert "FAIL  every figure and verdict comes again from the raw samples" in out
@@ -149,6 +149,14 @@ def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None
     told = json.loads(out)
     assert code == 1
     assert [check["held"] for check in told["checks"]] == [True, True, False, True, True, True]
+
+
+def test_a_result_that_contradicts_itself_is_not_packed(program: Program) -> None:
+    (program.folder / "old.json").write_bytes(text(consistent() | {"comparisons": [make_comparison()]}))
+    code, out, error = program.run("bundle", "old.json", "-o", "x.zip")
+    assert (code, out) == (2, "")
+    assert error == "samestep: old.json: comparisons[0].rounds is 10; allowed by samples and voided: 9\n"
+    assert not (program.folder / "x.zip").exists()
 
 
 def test_a_bundle_is_not_written_over_its_own_result(program: Program) -> None:
