@@ -6,10 +6,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from compare.report import pair
+from compare.report import columns, pair
 from compare.report.gates import GATE_COLUMNS, MEANINGS, TENSOR_COLUMNS, gate_rows, tensor_rows
 from compare.report.sentences import heading, plain
-from compare.report.terminal import grid
 
 
 def render(result: Mapping[str, Any], console: Console, *, verbose: bool) -> None:
@@ -27,13 +26,13 @@ def render(result: Mapping[str, Any], console: Console, *, verbose: bool) -> Non
             say(f"{contender['name']}: {contender['status']}, {contender['reason']}")
     for made in agreement["pairs"]:
         say(f"{made['contender']} against {made['baseline']}: {made['status'].upper()}", before="\n")
-        console.print(grid(GATE_COLUMNS, gate_rows(made)))
+        columns.show(GATE_COLUMNS, gate_rows(made), console, prose=(4,))
         if made["first_mismatch"]:
             say(f"first mismatch: {made['first_mismatch']}")
         for note in made.get("notes", ()):
             say(note)
         if verbose:
-            console.print(grid(TENSOR_COLUMNS, tensor_rows(made)))
+            columns.show(TENSOR_COLUMNS, tensor_rows(made), console)
     shown = {gate["name"] for gate in agreement["gates"]}
     console.print()
     for name, meaning in MEANINGS.items():

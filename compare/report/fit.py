@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from compare.report import columns
 from compare.report.sentences import DASH, printable
 
 _MEBIBYTE = 2**20
@@ -33,27 +32,26 @@ def render(result: Mapping[str, Any], console: Console) -> None:
     image = "x".join(map(str, spec["image"]))
     say(f"{spec['workload']} on {spec['device']} in {spec['precision']}: synthetic {image} images, seed {spec['seed']}")
     say("")
-    console.print(_table(result))
+    _print_table(result, console)
     for part in (_remarks(result), _definitions(spec)):
         say("")
         for line in part:
             say(line)
 
 
-def _table(result: Mapping[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
-    table.add_column("")
-    limit = _mebibytes(result["spec"]["memory_limit_bytes"])
-    for title in (
-        f"largest batch in {limit} MiB",
+def _print_table(result: Mapping[str, Any], console: Console) -> None:
+    spec = result["spec"]
+    titles = (
+        "",
+        f"largest batch in {_mebibytes(spec['memory_limit_bytes'])} MiB",
         "stopped by",
-        f"smallest memory for batch {result['spec']['batch_size']:,} (MiB)",
-    ):
-        table.add_column(title, justify="right")
-    for each in result["contenders"]:
-        cells = printable(each["name"]), _largest(each), _stopped(each), _mebibytes(each["smallest_memory_bytes"])
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+        f"smallest memory for batch {spec['batch_size']:,} (MiB)",
+    )
+    rows = [
+        (each["name"], _largest(each), _stopped(each), _mebibytes(each["smallest_memory_bytes"]))
+        for each in result["contenders"]
+    ]
+    columns.show(titles, rows, console, prose=(0, 2), right=(1, 2, 3))
 
 
 def _largest(contender: Mapping[str, Any]) -> str:

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from compare.report import columns
 from compare.report.measured import time_unit
 from compare.report.sentences import percent, printable
 from compare.reproduction.regression import INCONCLUSIVE, REGRESSION, STEP_TIME, Change
@@ -16,15 +15,8 @@ _MEBIBYTE = 2**20
 
 def render(changes: Sequence[Change], threshold: float, remarks: Sequence[str], console: Console) -> None:
     """Print a table of changes, what is to be said of them, and last the sentence that the exit code says, too."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
-    table.add_column("", overflow="fold")
-    for column in ("old", "new", "change", "interval"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for change in changes:
-        cells = *_figures(change), *_ratio(change), change.outcome or "not judged"
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    console.print(table)
+    rows = [(*_figures(each), *_ratio(each), each.outcome or "not judged") for each in changes]
+    columns.show(("", "old", "new", "change", "interval", ""), rows, console, prose=(0, 1, 2), right=(1, 2, 3, 4))
     console.print()
     for line in (*_reasons(changes), *remarks, _sentence(changes, threshold)):
         console.print(Text(printable(line)))

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compare.report import columns
 from compare.report.measured import time_unit
 from compare.report.sentences import DASH, heading, printable
 from compare.reproduction.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, Claim
@@ -23,12 +23,8 @@ def render_differences(differences: Sequence[Difference], console: Console, same
     if not differences:
         console.print(Text(same))
         return
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
-    for column in ("what differs", "stored", "here"):
-        table.add_column(column, overflow="fold")
-    for each in differences:
-        table.add_row(*(Text(cell) for cell in (printable(each.place), _value(each.stored), _value(each.here))))
-    console.print(table)
+    rows = [(each.place, _value(each.stored), _value(each.here)) for each in differences]
+    columns.show(("what differs", "stored", "here"), rows, console, prose=(0, 1, 2))
 
 
 def render_start(stored: Mapping[str, Any], differences: Sequence[Difference], console: Console) -> None:

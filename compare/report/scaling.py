@@ -3,17 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from compare.measure import exposure
 from compare.measure.memory import DEFINITIONS
+from compare.report import columns
 from compare.report.measured import mebibytes
 from compare.report.sentences import DASH, counted, device, percent, plain, ratio_figures, sentence
 
-_MOST_LETTERS = 20
+_TITLES = ("devices", "images/s", "efficiency", "MiB", "exposed", "agrees")  # all of it within 80 letters
 _FIGURES = {"communication_seconds": "exposed communication", "memory_per_device_bytes": "memory per device"}
 
 
@@ -28,7 +27,7 @@ def render(result: Mapping[str, Any], console: Console) -> None:
 
     say(heading(result))
     console.print()
-    console.print(_table(result))
+    _print_table(result, console)
     for part in (list(remarks(result)), list(claims(result)), list(definitions(result))):
         console.print()
         for line in part:
@@ -57,17 +56,19 @@ def definition(result: Mapping[str, Any]) -> str:
     return f"images/s on N devices over {times} those on {fewest}"
 
 
-def _table(result: Mapping[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="")
-    longest = max(len(plain(name)) for name in result["spec"]["contenders"])
-    table.add_column("devices", overflow="fold", min_width=min(longest, _MOST_LETTERS))
-    for title in ("images/s", "efficiency", "MiB", "exposed", "agrees"):  # all of it within 80 letters
-        table.add_column(title, justify="right")
+def _print_table(result: Mapping[str, Any], console: Console) -> None:
+    rows: list[tuple[str, ...]] = []
     for each in result["scaling"]:
         if each["devices"] == result["spec"]["devices"][0]:
-            table.add_row(Text(plain(each["contender"])))
-        table.add_row(*(Text(cell) for cell in (f"  {each['devices']}", *cells(each))))
-    return table
+            rows.append((plain(each["contender"]),))
+        rows.append((f"  {each['devices']}", *cells(each)))
+    table = columns.table(_TITLES, rows, console.width, right=range(1, len(_TITLES)), tight=True)
+    if table:
+        console.print(table)
+        return
+    for each in result["scaling"]:
+        title = f"{plain(each['contender'])} on {counted(each['devices'], 'device')}"
+        columns.stack(title, zip(_TITLES[1:], cells(each), strict=True), console)
 
 
 def cells(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:

@@ -3,7 +3,7 @@
 Nothing depends on colour, and nothing in a result is taken for markup or sent to the terminal as a control code.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -12,11 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report import measured, pair, telemetry
+from compare.report import columns, measured, pair, telemetry
 from compare.report.document import Section
 from compare.report.sentences import DASH, agreement_lines, heading, plain, sentence
-
-_GAP = 3  # between columns: a padding of one on either side, and the box in between
 
 
 def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) -> None:
@@ -32,9 +30,7 @@ def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) 
     say(heading(result))
     say("")
     rows = measured.rows(contenders, result["spec"])
-    for table in _tables(rows, [each["name"] for each in contenders], console):
-        console.print(table)
-        say("")
+    _print_figures(rows, [each["name"] for each in contenders], console)
     certificate = agreement_lines(result["agreement"])
     if brief and result["agreement"]["status"] != "fail":
         certificate = certificate[:1]
@@ -55,24 +51,14 @@ def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) 
 def render_matrix(overview: Section, console: Console) -> None:
     """Print what `compare.report.matrix.overview` found in several results."""
     for table in overview.tables:
-        console.print(grid(table.columns, table.rows))
+        columns.show(table.columns, table.rows, console, prose=range(len(table.columns)))
         console.print()
         console.print(Text(_printable(f"{table.caption} {table.basis}", console)))
         console.print()
 
 
-def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table whose cells are broken into lines where they do not fit."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
-        table.add_column(Text(plain(column)), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    return table
-
-
-def _tables(rows: list[tuple[str, list[str]]], names: list[str], console: Console) -> Iterator[Table]:
-    """Yield tables that each fit the console, with as many contenders side by side as fit."""
+def _print_figures(rows: list[tuple[str, list[str]]], names: list[str], console: Console) -> None:
+    """Print tables that each fit the console, with as many contenders side by side as fit."""
     rows = [(_printable(label, console), [_printable(cell, console) for cell in cells]) for label, cells in rows]
     names = [_printable(name, console) for name in names]
     first = max((cell_len(label) for label, _ in rows), default=0)
@@ -82,18 +68,28 @@ def _tables(rows: list[tuple[str, list[str]]], names: list[str], console: Consol
     ]
     start = 0
     while (end := start + 1) <= len(names):
-        width = first + _GAP + widths[start]
-        while end < len(names) and width + _GAP + widths[end] <= console.width:
-            width += _GAP + widths[end]
+        width = first + columns.GAP + widths[start]
+        while end < len(names) and width + columns.GAP + widths[end] <= console.width:
+            width += columns.GAP + widths[end]
             end += 1
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
-        table.add_column("", no_wrap=True, min_width=first)
-        for name, size in zip(names[start:end], widths[start:end], strict=True):
-            table.add_column(Text(name, overflow="fold"), justify="right", width=size)
-        for label, cells in rows:
-            table.add_row(Text(label), *(Text(cell) for cell in cells[start:end]))
-        yield table
+        if width > console.width:
+            columns.stack(names[start], [(label, cells[start]) for label, cells in rows], console)
+        else:
+            console.print(_table(rows, names, first, widths, range(start, end)))
+        console.print()
         start = end
+
+
+def _table(
+    rows: list[tuple[str, list[str]]], names: list[str], first: int, widths: list[int], chosen: Sequence[int]
+) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
+    table.add_column("", no_wrap=True, min_width=first)
+    for index in chosen:
+        table.add_column(Text(names[index], overflow="fold"), justify="right", width=widths[index])
+    for label, cells in rows:
+        table.add_row(Text(label), *(Text(cells[index]) for index in chosen))
+    return table
 
 
 def _printable(text: str, console: Console) -> str:
