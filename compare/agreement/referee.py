@@ -129,11 +129,14 @@ class Referee:
         return a, b
 
     def owner(self, name: str) -> str:
-        """Say whose error is larger on one tensor, and whether it is rounding."""
+        """Say whose error is larger on one tensor, if either's is by two digits, and whether it is rounding."""
         a, b = self.baseline[name], self.contender[name]
         side = "baseline" if a >= b else "contender"
         kind = "rounding" if max(a, b) <= PRECISION_LIMIT * self.floor[name] else "more than rounding"
-        return f"{name}: the {side}'s error is larger ({max(a, b):.1e} against {min(a, b):.1e}), {kind}"
+        larger, smaller = f"{max(a, b):.1e}", f"{min(a, b):.1e}"
+        if larger == smaller:
+            return f"{name}: the errors of both sides are alike ({larger}), {kind}"
+        return f"{name}: the {side}'s error is larger ({larger} against {smaller}), {kind}"
 
 
 def judge(

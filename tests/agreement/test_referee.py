@@ -375,3 +375,16 @@ def test_the_gradient_of_a_kernel_is_a_sum_over_all_pixels():
     found = referee.judge(sides, sides, "float32", Noise(dict.fromkeys(noise, ULP64), noise))
     assert found.floor[name] == ROUNDOFF["float32"] * 1
     assert found.floor[gradient] == pytest.approx(ROUNDOFF["float32"] * 0.2 * math.sqrt(8 * 20 * 20 / 2))
+
+
+@pytest.mark.parametrize(
+    ("baseline", "contender", "said"),
+    [
+        (2.51e-7, 2.52e-7, "the errors of both sides are alike (2.5e-07), rounding"),
+        (2.4e-7, 2.5e-7, "the contender's error is larger (2.5e-07 against 2.4e-07), rounding"),
+        (3e-5, 2.5e-7, "the baseline's error is larger (3.0e-05 against 2.5e-07), more than rounding"),
+    ],
+)
+def test_a_larger_error_is_one_that_its_digits_show(baseline: float, contender: float, said: str) -> None:
+    found = Referee({"step1/loss": baseline}, {"step1/loss": contender}, {"step1/loss": 1e-7})
+    assert found.owner("step1/loss") == f"step1/loss: {said}"
