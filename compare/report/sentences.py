@@ -40,8 +40,11 @@ def sentence(comparison: Mapping[str, Any]) -> str:
         return f"{claim(comparison)}: {verdict}, {comparison['reason'] or 'no ratio was measured'}"
     rounds = counted(comparison["rounds"], "round")
     text = f"{claim(comparison)} ({ratio_text(ratio)}, {rounds}): {verdict}"
+    if verdict == "INCONCLUSIVE" and not ratio["low"] <= 1 <= ratio["high"]:
+        margin = percent(comparison["margin"])
+        text += f"; the interval excludes 1, but holds differences both below and above the margin of {margin}"
     if comparison["detectable"] is not None:
-        text += f"; with {rounds} this run could have seen {percent(comparison['detectable'])}"
+        text += f"; the smallest difference that {rounds} would show is about {percent(comparison['detectable'])}"
     return f"{text}; {comparison['reason']}" if comparison["reason"] else text
 
 

@@ -81,14 +81,14 @@ def test_unlike_numbers_of_threads_are_told_where_both_are_known() -> None:
 def test_sentence_for_faster() -> None:
     assert sentence(make_comparison()) == (
         "jax is 1.43 times as fast as torch (ratio 0.699, 95 % interval 0.688 to 0.711, 10 rounds): FASTER; "
-        "with 10 rounds this run could have seen 2.34 %"
+        "the smallest difference that 10 rounds would show is about 2.34 %"
     )
 
 
 def test_sentence_for_slower_is_turned_round() -> None:
     assert sentence(make_comparison(verdict="SLOWER")) == (
         "jax takes 1.43 times as long as torch (ratio 1.430, 95 % interval 1.406 to 1.453, 10 rounds): SLOWER; "
-        "with 10 rounds this run could have seen 2.34 %"
+        "the smallest difference that 10 rounds would show is about 2.34 %"
     )
 
 
@@ -96,14 +96,23 @@ def test_sentence_for_equivalent() -> None:
     assert sentence(make_comparison(verdict="EQUIVALENT")) == (
         "jax and torch take the same time to within 1 % "
         "(ratio 1.001, 95 % interval 0.996 to 1.006, 10 rounds): EQUIVALENT; "
-        "with 10 rounds this run could have seen 2.34 %"
+        "the smallest difference that 10 rounds would show is about 2.34 %"
     )
+
+
+@pytest.mark.parametrize(("low", "estimate", "high"), [(1.001, 1.006, 1.012), (0.985, 0.993, 0.999)])
+def test_sentence_for_undecided_names_the_margin_that_decides(low: float, estimate: float, high: float) -> None:
+    ratio = {"estimate": estimate, "low": low, "high": high, "confidence": 0.95}
+    text = sentence(make_comparison(verdict="INCONCLUSIVE", ratio=ratio, margin=0.011))
+    said = "INCONCLUSIVE; the interval excludes 1, but holds differences both below and above the margin of 1.1 %; the"
+    assert said in text
+    assert "margin" not in sentence(make_comparison(verdict="INCONCLUSIVE"))
 
 
 def test_sentence_for_inconclusive_says_what_it_could_have_seen() -> None:
     text = sentence(make_comparison(verdict="INCONCLUSIVE"))
     assert text.startswith("jax against torch is undecided (ratio 1.010, ")
-    assert text.endswith("INCONCLUSIVE; with 10 rounds this run could have seen 2.34 %")
+    assert text.endswith("INCONCLUSIVE; the smallest difference that 10 rounds would show is about 2.34 %")
     without = sentence(
         make_comparison(verdict="INCONCLUSIVE", ratio=None, detectable=None, reason="every round is void")
     )
