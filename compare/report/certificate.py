@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from compare.report import columns, pair
-from compare.report.gates import GATE_COLUMNS, MEANINGS, TENSOR_COLUMNS, gate_rows, tensor_rows
+from compare.report.gates import GATE_COLUMNS, MEANINGS, TENSOR_COLUMNS, TENSOR_MEANINGS, gate_rows, tensor_rows
 from compare.report.sentences import heading, plain
 
 
@@ -33,6 +33,10 @@ def render(result: Mapping[str, Any], console: Console, *, verbose: bool) -> Non
             say(note)
         if verbose:
             columns.show(TENSOR_COLUMNS, tensor_rows(made), console)
+    if verbose and any(made.get("tensors") for made in agreement["pairs"]):
+        console.print()
+        for name, meaning in TENSOR_MEANINGS.items():
+            say(f"{name}: {meaning}")
     shown = {gate["name"] for gate in agreement["gates"]}
     console.print()
     for name, meaning in MEANINGS.items():

@@ -18,6 +18,16 @@ MEANINGS = {
 GATE_COLUMNS = ("gate", "value", "limit", "", "worst tensor")
 TENSOR_COLUMNS = ("tensor", "e64", "e32", "e32/e64", "noise", "baseline", "contender")
 
+TENSOR_MEANINGS = {
+    "e64, e32": "error between the sides, |a - b| / |b|, in float64 and in float32",
+    "e32/e64": "as the scaling gate takes it: neither error lower than storage can resolve, nor e32 lower than float32 "
+    "costs either side by itself, so that it may be another number than its neighbours give",
+    "noise": "floor of the precision gate: what rounding may do at the timed precision",
+    "baseline, contender": "each side's own error against its float64, at the timed precision",
+    "stepN/..., evaluation/..., delta/...": "step N by itself, a pass over test images, and what all these steps change "
+    "on the path that is timed",
+}
+
 
 def gate_rows(pair: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
     """Return a row of `GATE_COLUMNS` for each gate of a pair, in the order in which they were judged."""

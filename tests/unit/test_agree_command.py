@@ -95,6 +95,8 @@ def test_verbose_lists_every_tensor_of_every_case(program: Program, monkeypatch:
         assert code == 0
         for case in ("batch 64", "batch 2, 9 pixels", "batch 7, 10 pixels"):
             assert out.count(f"step1/update/dense.bias [{case}]") == count
+        for column in ("e64, e32", "e32/e64", "noise", "baseline, contender"):
+            assert out.count(f"\n{column}: ") == count
 
 
 def test_without_any_trajectory_none_is_drawn(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
