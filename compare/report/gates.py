@@ -24,8 +24,8 @@ TENSOR_MEANINGS = {
     "costs either side by itself, so that it may be another number than its neighbours give",
     "noise": "floor of the precision gate: what rounding may do at the timed precision",
     "baseline, contender": "each side's own error against its float64, at the timed precision",
-    "stepN/..., evaluation/..., delta/...": "step N by itself, a pass over test images, and what all these steps change "
-    "on the path that is timed",
+    "stepN/..., evaluation/..., delta/...": "step N by itself, a pass over test images, and what all "
+    "these steps change on the path that is timed",
 }
 
 
