@@ -9,6 +9,7 @@ from compare.report.palette import light
 from compare.report.plots.canvas import MOST_ROUNDS, Absent, Axes, Figure, Picture, colour, drawable, panels, shade
 
 _PANEL_INCHES, _AXIS_INCHES = 0.75, 0.5
+_UNSEEN_CORES = 0.005  # a bar this low needs a mark
 _MOST_SAMPLES = 50_000
 _PANELS = {
     "sm_clock_mhz": "SM clock\nMHz",
@@ -68,8 +69,8 @@ def _load(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | 
         return Absent(f"{len(cores):,} rounds are too many to draw")
     void = {each["round"] for each in result["voided"]}
     caption = (
-        f"Cores that other programs kept busy while blocks were timed, by round; more than {FOREIGN_CORES:g} "
-        "(dashed) voids a round, shaded."
+        f"Cores that other programs kept busy while blocks were timed, by round, a mark at 0 for none; more "
+        f"than {FOREIGN_CORES:g} (dashed) voids a round, shaded."
     )
     return Picture("telemetry", "Load by round", caption, sentences.basis([result]), lambda: _draw_load(cores, void))
 
@@ -122,7 +123,10 @@ def _number_rounds(axes: Axes, spans: Spans) -> None:
 
 def _draw_load(cores: Sequence[float], void: set[int]) -> Figure:
     figure, (axes,) = panels([1.5 * _PANEL_INCHES], _AXIS_INCHES)
-    axes.bar(range(1, len(cores) + 1), cores, width=0.6, color=colour(0), zorder=2)
+    numbers = range(1, len(cores) + 1)
+    axes.bar(numbers, cores, width=0.6, color=colour(0), zorder=2)
+    unseen = {number: value for number, value in zip(numbers, cores, strict=True) if value < _UNSEEN_CORES}
+    axes.plot([*unseen], [*unseen.values()], "_", color=colour(0), markersize=6, markeredgewidth=1.8, clip_on=False)
     axes.axhline(FOREIGN_CORES, color=light("ink"), linewidth=0.8, linestyle="--", zorder=3)
     axes.annotate(
         "above: void",
