@@ -44,6 +44,35 @@ def test_the_ratio_picture_shows_interval_rounds_and_verdict() -> None:
     assert "jax / torch:stock  0.620 (0.616 to 0.625)  FASTER" in _texts(picture)
 
 
+RATIOS = [(0.251, 0.246, 0.256), (1.015, 1.008, 1.023), (7.3, 6.6, 8.1), (0.03, 0.028, 0.033), (1.0, 1.0, 1.0)]
+
+
+def _of_ratio(estimate: float, low: float, high: float) -> Any:
+    ratio = {"estimate": estimate, "low": low, "high": high, "confidence": 0.95}
+    jax = make_contender("jax", 2.5e-3 * estimate)
+    return make_result(contenders=[make_contender(), jax], comparisons=[make_comparison(ratio=ratio)])
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_ticks_bracket_all_that_is_drawn(ratio: tuple[float, float, float]) -> None:
+    (axes,) = _drawn(ratios.picture([_of_ratio(*ratio)])).axes
+    left, right = axes.get_xlim()
+    assert left <= min(axes.get_xticks()) <= min(ratio)
+    assert max(ratio) <= max(axes.get_xticks()) <= right
+    assert 2 <= len(axes.get_xticks()) <= 8
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_row_s_words_stand_clear_of_the_line_at_1_and_the_margin(count: int) -> None:
+    figure = _drawn(ratios.picture([_of_ratio(1.015, 1.008, 1.023)] * count))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    words = [text.get_window_extent() for text in axes.texts]
+    marks = [mark.get_window_extent() for mark in axes.collections]
+    assert (len(words), len(marks)) == (count, 2 * count)
+    assert not any(mark.y0 < word.y1 and word.y0 < mark.y1 for mark in marks for word in words)
+
+
 def test_rounds_that_are_void_have_no_ratio() -> None:
     result = make_result(voided=[{"round": 2, "reason": "x"}, {"round": 5, "reason": "x"}])
     assert len(ratios.round_ratios(result, result["comparisons"][0])) == 8
@@ -168,6 +197,14 @@ def test_on_a_cpu_telemetry_is_other_programs_load() -> None:
     bars = [patch for patch in axes.patches if patch.get_width() == pytest.approx(0.6)]
     assert [bar.get_height() for bar in bars] == result["telemetry"]["foreign_cores"]
     assert len(axes.patches) - len(bars) == 5
+
+
+def test_rounds_without_any_load_are_seen() -> None:
+    telemetry_of = make_result()["telemetry"] | {"foreign_cores": [0.0, 0.001, 0.11, None]}
+    (axes,) = _drawn(telemetry.picture(make_result(telemetry=telemetry_of))).axes
+    marks = [line for line in axes.get_lines() if line.get_marker() == "_"]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in marks] == [([1, 2], [0.0, 0.001])]
+    assert not marks[0].get_clip_on(), "half of a mark at 0 lies below the axis"
 
 
 def test_why_nothing_is_drawn() -> None:

@@ -19,12 +19,14 @@ from compare.report.plots.canvas import (
     panels,
 )
 
-_ROW_INCHES, _LINE_INCHES, _AXIS_INCHES = 0.42, 0.14, 0.5
+_ROW_INCHES, _LINE_INCHES, _AXIS_INCHES = 0.42, 0.18, 0.5
 _DOTS_INCHES, _BELOW_INCHES = 0.085, 0.18  # below a row's interval: the rounds' dots, the next row or the axis
 _LIMITS = 1e-3, 1e3
 _MOST_ROWS = 60
-_DECADES = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000)
-_NARROW = 4  # below this quotient of its ends, a logarithmic axis reads best with even ticks
+_ABOVE_INCHES = 0.045  # above a row's interval: as far as the margin and the line at 1 reach, below the row's words
+_DECADES = tuple(10.0**power for power in range(-3, 4))
+_STEPS = tuple(sorted({step * decade for decade in _DECADES for step in (1, 2, 5)}))
+_NARROW, _WIDE = 4, 100  # quotients of an axis's ends: below, even ticks read best; above, powers of ten
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,6 @@ def _draw(rows: Sequence[Row]) -> Figure:
     long = max(len(row.pair) + len(row.figures) for row in rows) * LETTER_INCHES > WIDTH - 2 * LETTER_INCHES
     height = _ROW_INCHES + long * _LINE_INCHES
     figure, (axes,) = panels([height * len(rows)], _AXIS_INCHES)
-    margin = max(row.margin for row in rows)
-    axes.axvspan(1 / (1 + margin), 1 + margin, color=light("band"), linewidth=0, zorder=0)
-    axes.axvline(1, color=light("muted"), linewidth=0.8, zorder=1)
     for index, row in enumerate(rows):
         _draw_row(axes, row, -index * height, "\n" if long else "  ")
     _scale(axes, [value for row in rows for value in (row.low, row.estimate, row.high, *row.rounds)])
@@ -113,6 +112,10 @@ def _draw(rows: Sequence[Row]) -> Figure:
 
 def _draw_row(axes: Axes, row: Row, y: float, between: str) -> None:
     low, estimate, high = (_clipped(value) for value in (row.low, row.estimate, row.high))
+    bottom, top = y - _BELOW_INCHES, y + _ABOVE_INCHES
+    margin = [1 / (1 + row.margin), 1 + row.margin]
+    axes.fill_between(margin, bottom, top, color=light("band"), linewidth=0, zorder=0)
+    axes.vlines(1, bottom, top, color=light("muted"), linewidth=0.8, zorder=1)
     axes.plot([low, high], [y, y], color=colour(0), linewidth=2.2, solid_capstyle="butt", zorder=3)
     for end, beyond, marker in ((low, row.low < _LIMITS[0], "<"), (high, row.high > _LIMITS[1], ">")):
         axes.plot([end], [y], marker if beyond else "|", color=colour(0), markersize=6, zorder=3)
@@ -123,8 +126,9 @@ def _draw_row(axes: Axes, row: Row, y: float, between: str) -> None:
         f"{row.pair}{between}{row.figures}",
         (0, y),
         xycoords=("axes fraction", "data"),
-        xytext=(0, 5),
+        xytext=(0, 4),
         textcoords="offset points",
+        va="bottom",
         annotation_clip=False,
     ).set_in_layout(False)
 
@@ -139,9 +143,14 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xscale("log")
     low, high = min(1.0, *map(_clipped, values)), max(1.0, *map(_clipped, values))
     pad = (high / low) ** 0.06 * 1.01
-    axes.set_xlim(low / pad, high * pad)
-    low, high = low / pad, high * pad
-    even = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if high / low < _NARROW else _DECADES
-    ticks = [float(tick) for tick in even if low <= tick <= high]
+    if high / low * pad**2 < _NARROW:
+        every = list(MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low / pad, high * pad))
+    else:
+        every = _STEPS if high / low < _WIDE else _DECADES
+    # All that is drawn lies between two ticks.
+    left = min(low / pad, max((tick for tick in every if tick <= low), default=low))
+    right = max(high * pad, min((tick for tick in every if tick >= high), default=high))
+    ticks = [float(tick) for tick in every if left <= tick <= right]
+    axes.set_xlim(left, right)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
