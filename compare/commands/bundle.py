@@ -6,13 +6,19 @@ from typing import Annotated
 import typer
 
 from compare import consistency, results, untrusted
+from compare.commands import options
 from compare.interface import Refused
 from compare.reproduction import bundle as bundles
 
 
 def bundle(
-    file: Annotated[Path, typer.Argument(metavar="RESULT", help="A result.json, or its folder.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The zip file to write.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="RESULT", parser=options.path, help="A result.json, or its folder.", show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", parser=options.path, help="The zip file to write.", show_default=False)
+    ],
 ) -> None:
     """Pack a result with its raw samples, report, versions and checksums into one zip file."""
     file = results.named(file)

@@ -19,10 +19,16 @@ from compare.untrusted import SHORT
 
 def diff(
     old: Annotated[
-        Path, typer.Argument(metavar="OLD", help="The earlier result.json, or its folder.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="OLD", parser=options.path, help="The earlier result.json, or its folder.", show_default=False
+        ),
     ],
     new: Annotated[
-        Path, typer.Argument(metavar="NEW", help="The later result.json, or its folder.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="NEW", parser=options.path, help="The later result.json, or its folder.", show_default=False
+        ),
     ],
     fail_above: Annotated[
         str, typer.Option(metavar="3%|0.03", help="Slowdown, or growth of memory, above which it fails.")

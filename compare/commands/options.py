@@ -9,6 +9,19 @@ from compare.interface import Refused
 
 _ROUNDS = 10
 
+
+def path(text: str) -> Path:
+    """Return the path that a user names, of a file or folder.
+
+    Raises:
+        Refused: for no name, which would be the current folder, and for `-`, which stands for standard
+            output or input elsewhere.
+    """
+    if text in ("", "-"):
+        raise Refused(f"{text!r} is no name of a file or folder; allowed: one as ./x")
+    return Path(text)
+
+
 Contenders = Annotated[
     list[str] | None,
     typer.Argument(
@@ -94,7 +107,10 @@ MemoryLimit = Annotated[
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="Deterministic algorithms; running twice must be equal bit for bit.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder for the result file. Default: samestep-out/TIME.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(parser=path, metavar="DIR", help="Folder for the result file. Default: samestep-out/TIME."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result object alone.")]
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from compare import files, results
+from compare.commands import options
 from compare.interface import Refused
 from compare.report import (
     certificate,
@@ -33,21 +34,26 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RESULT",
+            parser=options.path,
             help="A result.json, or its folder; several give a matrix. A scaling comes alone.",
         ),
     ],
     html_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="One page with everything in it.")
+        Path | None, typer.Option("--html", metavar="FILE", parser=options.path, help="One page with everything in it.")
     ] = None,
     markdown_file: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Tables as GitHub shows them.")
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", parser=options.path, help="Tables as GitHub shows them."),
     ] = None,
     latex_file: Annotated[
-        Path | None, typer.Option("--latex", metavar="FILE", help="Tables in booktabs style, to \\input.")
+        Path | None,
+        typer.Option("--latex", metavar="FILE", parser=options.path, help="Tables in booktabs style, to \\input."),
     ] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="A row for each timed block.")] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", parser=options.path, help="A row for each timed block.")
+    ] = None,
     figure_folder: Annotated[
-        Path | None, typer.Option("--figures", metavar="DIR", help="Every picture as PDF and SVG.")
+        Path | None, typer.Option("--figures", metavar="DIR", parser=options.path, help="Every picture as PDF and SVG.")
     ] = None,
 ) -> None:
     """Report stored results, without an option in the terminal; folders of files to be written must be there."""
@@ -101,12 +107,12 @@ def _is_scaling(result: Mapping[str, Any]) -> bool:
 
 def _check_kinds(sources: Sequence[Path], found: Sequence[Mapping[str, Any]], csv_file: Path | None) -> None:
     scalings = [path for path, each in zip(sources, found, strict=True) if _is_scaling(each)]
-    if not scalings:
-        return
-    if len(found) > 1:
+    if scalings and len(found) > 1:
         raise Refused(f"{scalings[0]}: a result of samestep scale with others is not allowed; allowed: alone")
-    if csv_file:
+    if csv_file and scalings:
         raise Refused("--csv: a scaling has no blocks of its own; allowed: the results under devices-N")
+    if csv_file and not any(each["step_seconds"] for result in found for each in result["contenders"]):
+        raise Refused("--csv: nothing was timed, so that there are no blocks; allowed: a result of samestep compare")
 
 
 def _report(found: Sequence[Mapping[str, Any]]) -> Report:

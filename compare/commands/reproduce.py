@@ -20,7 +20,10 @@ FILE_NAME = "reproduction.json"
 
 
 def reproduce(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result.json, or its folder.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", parser=options.path, help="A result.json, or its folder.", show_default=False),
+    ],
     rounds: Annotated[
         int | None, typer.Option(help="Rounds in place of the stored number.", show_default=False)
     ] = None,

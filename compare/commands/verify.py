@@ -16,7 +16,12 @@ from compare.reproduction import archive, verification
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A zip file of samestep bundle.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BUNDLE", parser=options.path, help="A zip file of samestep bundle.", show_default=False
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON alone.")] = False,
 ) -> None:
     """Check a bundle offline: its hashes, its schema, and every table and verdict from the raw samples."""

@@ -173,6 +173,15 @@ def test_where_a_bundle_cannot_be_written_is_named(program: Program) -> None:
     assert "cannot write old.json/x.zip" in error
 
 
+@pytest.mark.parametrize("command", ["bundle", "compare", "agree", "reproduce", "scale", "fit"])
+def test_no_name_is_not_the_current_folder(program: Program, command: str) -> None:
+    before = program.files()
+    code, out, error = program.run(command, *(["old.json"] if command in ("bundle", "reproduce") else []), "--out", "")
+    assert (code, out) == (2, "")
+    assert error == "samestep: '' is no name of a file or folder; allowed: one as ./x\n"
+    assert program.files() == before
+
+
 def test_a_bundle_needs_a_name(program: Program) -> None:
     code, _, error = program.run("bundle", "old.json")
     assert code == 2
