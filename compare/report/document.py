@@ -17,6 +17,7 @@ class Table:
         rows: one text a column.
         basis: on what it rests, for where it stands alone: workload, n, interval, hardware.
         marked: numbers of the rows, from 0, that ask for attention; each also says so in words.
+        nested: numbers of the rows, from 0, that are about the row above them; they are indented.
         prose: whether cells hold words, which may be broken into lines, rather than figures.
         detail: whether it is long and for those who look closer; formats for print leave it out.
     """
@@ -27,6 +28,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     basis: str = ""
     marked: frozenset[int] = frozenset()
+    nested: frozenset[int] = frozenset()
     prose: bool = False
     detail: bool = False
 

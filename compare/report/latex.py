@@ -126,7 +126,8 @@ def _table(table: Table, notes: Sequence[str], label: str) -> str:
         escape(text) for text in (table.caption, table.basis, *(f"{_ended(note)}" for note in notes)) if text
     )
     rows = [
-        " & ".join(rf"\textbf{{{escape(cell)}}}" if index in table.marked else escape(cell) for cell in row)
+        (r"\quad " if index in table.nested else "")
+        + " & ".join(rf"\textbf{{{escape(cell)}}}" if index in table.marked else escape(cell) for cell in row)
         for index, row in enumerate(table.rows)
     ]
     return "\n".join(

@@ -1,7 +1,7 @@
 """A report as Markdown with the tables of GitHub: for a page of a repository, an issue or a pull request."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from compare.report.document import Report, Section, Table
 from compare.report.plots.canvas import Absent, Picture
@@ -61,5 +61,7 @@ def _section(section: Section, level: str, prefix: str, pictures: Mapping[str, s
 
 def _table(table: Table) -> str:
     rule = ["---", *("---" if table.prose else "---:" for _ in table.columns[1:])]
-    rows: Sequence[Sequence[str]] = [[escape(cell) for cell in row] for row in (table.columns, *table.rows)]
+    rows = [[escape(cell) for cell in row] for row in (table.columns, *table.rows)]
+    for index in table.nested:
+        rows[index + 1][0] = f"&nbsp;&nbsp;{rows[index + 1][0]}"
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))

@@ -99,12 +99,14 @@ def _ratio_row(comparison: Result) -> tuple[str, ...]:
 
 def _measured(result: Result) -> Section:
     contenders = result["contenders"]
-    rows = [(label.strip(), *cells) for label, cells in measured.rows(contenders, result["spec"])]
+    figures = measured.rows(contenders, result["spec"])
+    rows = [(label.strip(), *cells) for label, cells in figures]
+    nested = frozenset(index for index, (label, _) in enumerate(figures) if label.startswith(" "))
     columns = ("", *(each["name"] for each in contenders))
     lines = [*measured.remarks(contenders), *measured.step_definition(contenders)]
     if not rows:
         lines.append("No figure was measured.")
-    table = Table("figures", "Times, throughput, memory and training.", columns, rows, basis([result]))
+    table = Table("figures", "Times, throughput, memory and training.", columns, rows, basis([result]), nested=nested)
     return Section("measured", "Measured", lines, tables=[table] if rows else ())
 
 

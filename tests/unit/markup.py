@@ -87,7 +87,7 @@ _COMMANDS = {
     *("begin", "end", "centering", "small", "caption", "label", "toprule", "midrule", "bottomrule", "includegraphics"),
     *("textbackslash", "textasciicircum", "textasciitilde", "textless", "textgreater", "textbar", "char", "ldots"),
     *("ensuremath", "mu", "circ", "allowbreak", "textbf", "dimexpr", "linewidth", "tabcolsep", "relax", "raggedright"),
-    *("arraybackslash", "ifdim", "else", "fi"),
+    *("arraybackslash", "ifdim", "else", "fi", "quad"),
 }
 
 

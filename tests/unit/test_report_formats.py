@@ -328,3 +328,14 @@ def test_fairness_marks_what_differs() -> None:
         "layer_dtypes",
         "layer_dtypes of dense",
     ]
+
+
+def test_rows_about_the_row_above_are_indented_in_every_format() -> None:
+    made = matrix.report([make_result()])
+    page, text, tables = html.render(made), markdown.render(made, {}), latex.render(made, {})
+    for label in ("from cache (s)", "95 % interval"):
+        assert f'<tr class="nested"><th scope="row" class="short">{label}</th>' in page
+        assert f"| &nbsp;&nbsp;{label} |" in text
+        assert rf"    \quad {latex.escape(label)} &" in tables
+    assert page.count('<tr class="nested">') == text.count("&nbsp;&nbsp;") == tables.count(r"\quad") == 2
+    assert ".nested th" in page
