@@ -24,6 +24,7 @@ DEVICES = ("auto", "cpu", "cuda")
 BATCH_NORMS = ("sync", "local")
 """Batch norm over devices: `sync`, the statistics of the whole batch; `local`, on each device those of its part."""
 OWN_WEIGHTS = "own"
+_CUT = " ..."
 
 
 class Refused(Exception):
@@ -55,7 +56,15 @@ class ContenderFailed(Exception):
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, at most 400 characters of it, `no message` where it has none."""
-    return (str(error).strip() or "no message").splitlines()[0][:400]
+    return shortened((str(error).strip() or "no message").splitlines()[0], 400)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return text of at most so many characters, ended by ` ...` after a whole word where it is cut."""
+    if len(text) <= most:
+        return text
+    kept = text[: most - len(_CUT) + 1]
+    return (kept.rpartition(" ")[0] or kept[:-1]).rstrip() + _CUT
 
 
 KEPT_LOSSES = 4096

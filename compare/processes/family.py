@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from compare.interface import shortened
+
 EXIT_CODES = {"oom": errno.ENOMEM, "refused": errno.EINVAL}
 """The exit code of a process that ends with a contender's status other than `crash`."""
 
@@ -80,7 +82,7 @@ class Started:
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
             lines = log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else "nothing"
+        return shortened(lines[-1], 300) if lines else "nothing"
 
 
 def ending(code: int, kills_before: int) -> tuple[str, str]:

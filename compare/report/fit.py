@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from compare.interface import shortened
 from compare.report import columns
 from compare.report.sentences import DASH, printable
 
@@ -83,7 +84,7 @@ def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
         ):
             for attempt in each["tries"]:
                 if not attempt["fitted"] and (attempt["batch_size"], attempt["memory_limit_bytes"]) == (size, limit):
-                    reason = attempt["reason"][:_REASON_LENGTH]
+                    reason = shortened(attempt["reason"], _REASON_LENGTH)
                     yield f"{each['name']}: batch {size:,} in {_mebibytes(limit)} MiB: {reason}"
 
 

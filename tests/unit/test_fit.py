@@ -1,9 +1,12 @@
 """`samestep fit` with the fake backends: real processes whose memory is scripted, in images and in bytes."""
 
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from compare import environment
 from compare.data import synthetic
@@ -12,6 +15,7 @@ from compare.fitting import search as fit
 from compare.fitting.search import MEBIBYTE
 from compare.interface import Refused
 from compare.processes import child
+from compare.report import fit as report
 from compare.tuning import variables
 from tests.fakebackend import plans
 
@@ -249,3 +253,15 @@ def test_only_linux_limits_a_process(stage: Stage, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(fit.sys, "platform", "darwin")
     with pytest.raises(Refused, match="only Linux limits the memory of a process"):
         stage.make()
+
+
+def test_a_long_reason_is_cut_after_a_word_and_says_so() -> None:
+    file = Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "fit-torch" / "fit.json"
+    result = json.loads(file.read_text())
+    for attempt in result["contenders"][0]["tries"]:
+        attempt["reason"] = "oom: you tried to allocate 20578304 bytes. " * 10
+    stream = io.StringIO()
+    report.render(result, Console(file=stream, width=1000))
+    told = [line.rstrip() for line in stream.getvalue().splitlines() if "you tried" in line]
+    assert told
+    assert all(line.endswith("bytes. oom: you tried to allocate ...") for line in told), told

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.interface import first_line
+from compare.interface import first_line, shortened
 
 
 @pytest.mark.parametrize(
@@ -12,8 +12,23 @@ from compare.interface import first_line
         ("\n  late\n", "late"),
         ("", "no message"),
         (" \n", "no message"),
-        ("a" * 401, "a" * 400),
+        ("a" * 400, "a" * 400),
+        ("a" * 401, f"{'a' * 396} ..."),
+        ("four " * 100, f"{'four ' * 79}..."),
     ],
 )
 def test_an_error_is_told_in_one_line(message: str, line: str) -> None:
     assert first_line(RuntimeError(message)) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("out of memory: E", "out of memory: E"),
+        ("out of memory: Es", "out of ..."),
+        ("out of mem : Error", "out of mem : ..."),
+        ("outofmemoryoutofmemory", "outofmemoryo ..."),
+    ],
+)
+def test_a_cut_text_says_so_after_a_whole_word(text: str, cut: str) -> None:
+    assert shortened(text, 16) == cut
