@@ -98,10 +98,12 @@ def test_pictures_of_several_results_do_not_overwrite_each_other(program: Progra
 
 @pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)
 def test_older_results_are_reported(program: Program, path: Path) -> None:
-    code, _, error = program.run("report", str(path), "--markdown", "r.md", "--latex", "r.tex", "--csv", "r.csv")
+    stored_result = json.loads(path.read_text())
+    table = ("--csv", "r.csv") if stored_result["spec"]["rounds"] else ()
+    code, _, error = program.run("report", str(path), "--markdown", "r.md", "--latex", "r.tex", *table)
     assert (code, error) == (0, "")
     words = markup.check_markdown((program.folder / "r.md").read_text())
-    unwatched = "telemetry" not in json.loads(path.read_text())
+    unwatched = "telemetry" not in stored_result
     assert ("samestep did not yet watch the machine when it was made" in words) is unwatched
     markup.check_latex((program.folder / "r.tex").read_text())
 
