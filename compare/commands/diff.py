@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from compare import results
-from compare.commands import endings
+from compare.commands import endings, options
 from compare.interface import Refused
 from compare.report import regression as report
 from compare.reproduction import regression

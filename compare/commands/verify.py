@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from compare import untrusted
-from compare.commands import endings
+from compare.commands import endings, options
 from compare.interface import Refused
 from compare.report import verification as report
 from compare.reproduction import archive, verification
