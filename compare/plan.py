@@ -259,9 +259,9 @@ def writable(folder: Path) -> None:
     Raises:
         Refused: when results could not be written there.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    atexit.register(_remove_empty, missing)
     try:
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        atexit.register(_remove_empty, missing)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(

@@ -16,7 +16,7 @@ BAD = ROOT / "tests/own/bad.py"
 Written = Callable[[str], str]
 
 REFUSALS = [
-    (f"{BAD}:nonesuch", {}, "has no 'nonesuch'; it has: raises, exits,"),
+    (f"{BAD}:nonesuch", {}, "has no 'nonesuch'; it has: raises, is_killed, exits,"),
     (f"{BAD}:not_callable", {}, "not_callable is a dict; allowed: a function that returns a model"),
     (f"{BAD}:raises", {}, "the factory raised FileNotFoundError: no checkpoint at /models/best.pt"),
     (f"{BAD}:exits", {}, "the factory called sys.exit('usage: train.py CONFIG')"),
