@@ -173,8 +173,7 @@ def make(
     if deadline is not None and not (_is_number(deadline) and 0 < deadline <= LARGEST):
         raise Refused(f"--deadline {_shown(deadline)} is not allowed; allowed: seconds above 0")
     for name, value in {"agreement": agreement, "deterministic": deterministic, "energy": energy}.items():
-        if type(value) is not bool:
-            raise Refused(f"{name} {value!r} is not allowed; allowed: True, False")
+        arguments.check(type(value) is bool, name, value, "True, False")
     arguments.typed("--data", data_folder, (str, NoneType), "a folder's path")
     arguments.typed("request", request, (Request, NoneType), "a compare.Request")
     plan = Plan(

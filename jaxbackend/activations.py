@@ -10,6 +10,8 @@ from unittest import mock
 import jax
 from flax import nnx
 
+from jaxbackend import layout
+
 _T = TypeVar("_T")
 
 Around = Callable[[str, Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -19,7 +21,7 @@ Around = Callable[[str, Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]
 @contextmanager
 def recorded(model: nnx.Module) -> Generator[dict[str, jax.Array]]:
     """Collect the output of each layer without sub-layers while the context lasts."""
-    layers = {".".join(map(str, path)): module for path, module in nnx.iter_modules(model) if _is_leaf(module)}
+    layers = {layout.name(path): module for path, module in nnx.iter_modules(model) if _is_leaf(module)}
     outputs: OrderedDict[str, jax.Array] = OrderedDict()  # as a pytree it keeps its order, a dict would be sorted
 
     def recording(

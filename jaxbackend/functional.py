@@ -79,7 +79,7 @@ class Twin:
     def alone(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
         """See `Functional`."""
         model = self._merged(parameters, buffers, training)
-        layers = {".".join(map(str, path)): module for path, module in nnx.iter_modules(model)}
+        layers = {layout.name(path): module for path, module in nnx.iter_modules(model)}
         if not layer or layer not in layers:
             raise Refused(f"there is no layer {layer!r}; allowed: {', '.join(filter(None, layers))}")
         return layers[layer](inputs)

@@ -51,12 +51,12 @@ class Conv(nnx.Conv):
         return exchange.by_part(self._of_part, inputs, self.over)
 
     def _of_part(self, inputs: jax.Array) -> jax.Array:
-        given = inputs, self.kernel[...], None if self.bias is None else self.bias[...]
-        x, kernel, bias = _promoted(given, dtype=self.dtype)
-        written = None if self.feature_group_count > 1 else stems.rewritten(x, kernel, self.stride, self.around)
+        written = None
+        if self.feature_group_count == 1:
+            written = stems.rewritten(inputs, self.kernel[...], self.stride, self.around)
         if written is None:
             return super().__call__(inputs).astype(self.dtype)
-        x, kernel = written
+        x, kernel, bias = _promoted((*written, None if self.bias is None else self.bias[...]), dtype=self.dtype)
         y = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         return (y if bias is None else y + bias).astype(self.dtype)
 

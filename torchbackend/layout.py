@@ -73,6 +73,12 @@ def leaves(model: nn.Module, table: Names | None = None) -> list[Leaf]:
     return found
 
 
+def others(model: nn.Module, leaves: Sequence[Leaf]) -> dict[str, torch.Tensor]:
+    """Return the buffers of a model that do not cross, by its own names for them."""
+    crossing = {id(leaf.tensor) for leaf in leaves}
+    return {name: buffer for name, buffer in model.named_buffers() if id(buffer) not in crossing}
+
+
 def signature(table: Names) -> dict[str, tuple[int, ...]]:
     """Return name to shape of every parameter and buffer, in the table's order."""
     return {each.name: each.shape for each in table.variables}

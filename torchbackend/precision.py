@@ -34,10 +34,7 @@ class Policy:
     @contextmanager
     def scope(self) -> Generator[None]:
         """Make the framework's global precision switches this policy's while the context lasts."""
-        if self.tf32 is None:
-            yield
-            return
-        switches = tf32_switches()
+        switches = () if self.tf32 is None else tf32_switches()
         before = [switch.fp32_precision for switch in switches]
         try:
             for switch in switches:

@@ -77,6 +77,7 @@ class TorchSession:
             knobs,
             place,
             layers=table.layers,
+            others=layout.others(model, self._leaves),
             inputs=workload.model.family == PAIR,
             rule=workload.optimizer,
             smoothing=workload.label_smoothing,
@@ -102,8 +103,8 @@ class TorchSession:
 
     def assign(self, arrays: Arrays) -> None:
         """See `compare.interface.Session`."""
-        self._step.reset()
         layout.assign(self._leaves, arrays)
+        self._step.reset()
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.interface.Session`."""

@@ -18,7 +18,7 @@ class TrainingStep:
 
     A step takes its batch in `accumulate` equal micro-batches, one after the other: batch norm sees each alone, their
     mean losses are averaged, and so are their gradients, which then make one update. `layers` are those whose outputs
-    are recorded, with their `inputs` if asked (`activations.recorded`).
+    are recorded, with their `inputs` if asked (`activations.recorded`), `others` the buffers that do not cross.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class TrainingStep:
         place: Place | None,
         *,
         layers: Mapping[str, str],
+        others: Mapping[str, torch.Tensor],
         inputs: bool = False,
         rule: OptimizerSpec,
         smoothing: float = 0.0,
@@ -44,7 +45,7 @@ class TrainingStep:
         # forever, and what Python counts says nothing of the graph.
         where = device if knobs["graph-capture"] else optim.rate_device(update)
         self._clock = torch.zeros((), dtype=torch.float64, device=where)
-        self._first = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        self._first = [(buffer, _at_first(name, buffer)) for name, buffer in others.items()]
         self.scaling = precision.loss_scale(policy, device.type)
         self._forward = self._cast(tuning.compiled(self._objective, knobs))
         self._inspected_forward = self._cast(tuning.compiled(self._inspected_objective, knobs))
@@ -107,10 +108,10 @@ class TrainingStep:
             self.model.train()
 
     def reset(self) -> None:
-        """Bring all but parameters to its start, in place, because a captured graph holds these tensors."""
+        """Bring all that does not cross to its start, in place, because a captured graph holds these tensors."""
         for buffer, first in self._first:
             buffer.copy_(first)
-        for value in (*self._moments(), self._clock, *self._batches_seen()):
+        for value in (*self._moments(), self._clock):
             value.zero_()
         if self._policy.loss_scale is not None:
             self.scaling.load_state_dict(precision.loss_scale(self._policy, self._device.type).state_dict())
@@ -151,10 +152,6 @@ class TrainingStep:
         states = self.update.state.values()
         return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
 
-    def _batches_seen(self) -> list[torch.Tensor]:
-        """Return the counts that batch norms without momentum average by."""
-        return [buffer for name, buffer in self.model.named_buffers() if name.endswith("num_batches_tracked")]
-
     def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self._trained(images).to(self._policy.parameter_dtype)
         loss = softmax_cross_entropy(logits, labels, self._smoothing)
@@ -175,3 +172,8 @@ class TrainingStep:
                 return function(*arguments)
 
         return cast
+
+
+def _at_first(name: str, buffer: torch.Tensor) -> torch.Tensor:
+    """Return a buffer's value before training: as the factory made it, but that of what batch norm averages by is 0."""
+    return torch.zeros_like(buffer) if name.endswith("num_batches_tracked") else buffer.clone()

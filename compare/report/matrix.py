@@ -42,18 +42,18 @@ def overview(results: Results) -> Section:
     pairs = list(dict.fromkeys(_pair(each) for each in comparisons))
     many_levels = len({each["ratio"]["confidence"] for each in comparisons if each["ratio"]}) > 1
     cells: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    first = {name: place for place, name in reversed([*enumerate(each["spec"]["workload"] for each in results)])}
-    for result in sorted(results, key=lambda each: first[each["spec"]["workload"]]):
+    workloads = list(dict.fromkeys(result["spec"]["workload"] for result in results))
+    for result in sorted(results, key=lambda each: workloads.index(each["spec"]["workload"])):
         name = _row_name(result, many_devices)
         entries = [(_pair(each), _entry(each, many_levels)) for each in result["comparisons"]]
         for pair, entry in entries or [("", f"not timed, agreement {result['agreement']['status']}")]:
             row = cells.setdefault((name, pair) if len(pairs) > 1 else (name,), {})
             row.setdefault(result["spec"]["precision"], []).append(entry)
-    rows = [(*names, *("; ".join(row.get(column, ())) for column in columns)) for names, row in cells.items()]
-    names = ("workload", "contenders") if len(pairs) > 1 else ("workload",)
+    rows = [(*named, *("; ".join(row.get(column, ())) for column in columns)) for named, row in cells.items()]
+    heads = ("workload", "contenders") if len(pairs) > 1 else ("workload",)
     ratio = f"the ratio of step times ({pairs[0]})" if len(pairs) == 1 else "each ratio of step times"
     caption = f"The faster one, with {ratio} and its interval."
-    table = Table("matrix", caption, (*names, *columns), rows, basis(results), prose=True)
+    table = Table("matrix", caption, (*heads, *columns), rows, basis(results), prose=True)
     return Section("matrix", "Workload by precision", picture=ratios.picture(results), tables=[table])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from compare import arguments, conduct, data, plan
 from compare.interface import Refused
 from compare.plan import Plan
+from compare.report.sentences import counted
 from compare.tuning import contenders, knobs, tunings
 from compare.tuning.contenders import Contender
 
@@ -115,7 +116,7 @@ def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], 
     """
     found = list[tuple[dict[str, Any], Path]]()
     for each in task.plans:
-        part = "1 device: " if each.devices == 1 else f"{each.devices} devices: "
+        part = f"{counted(each.devices, 'device')}: "
         try:
             result, path, interruption = conduct.as_far_as_it_came(each, command, part=part)
         except (KeyboardInterrupt, SystemExit) as error:

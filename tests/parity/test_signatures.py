@@ -105,6 +105,7 @@ ONLY_TORCH = {
         "Leaf.assign": "jax makes a new state, see Leaf.own",
         "leaves": "flax's variables carry names and have the neutral axes; torch's tensors need both beside them",
         "names": "a twin is read by the same kind of table as a user's model",
+        "others": "a flax model that changes what does not cross is refused",
         "selected": "jax indexes, and XLA chooses the memory order",
         "channels_last_rows": "torch's layers need it beside the leaves",
         "channels_first_rows": "see channels_last_rows",
