@@ -17,6 +17,7 @@ python=${PYTHON:-python3}
 folder=samestep-out/h200
 : "${*:?name steps, one list a lane}"
 lane_cores=$(($(nproc) / $#))
+mkdir -p "$folder"
 # Certificates of the large models write some hundred gigabytes: into memory, where there is so much.
 if (($(df --output=avail -k /dev/shm | tail -n 1) >= 200 * 1024 * 1024)); then export TMPDIR=/dev/shm; fi
 
@@ -212,25 +213,32 @@ step_scale-resnet50() { # as the public loops have it: each device's own batch n
 
 step_scale-resnet50-sync() { scale resnet50-sync sync resnet50 256 torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap; }
 
-in_turn() { # NAME, and arguments of a contender a line: all compile side by side, then each is timed alone
-    local turn arguments
+in_turn() { # NAME, and arguments of a contender a line, behind its variables: all compile side by side, then each is
+    # timed alone
+    local turn line
     turn=$(mktemp)
-    while read -ra arguments; do
-        echo "\$ python -m benchmarks.step_time --turn FILE ${arguments[*]}"
-        one_in_turn "$turn" "${arguments[@]}" &
+    while read -r line; do
+        one_in_turn "$turn" "$line" &
     done >"$folder/$1.txt"
     wait
     rm "$turn"
     echo "$1: after $SECONDS s"
 }
 
-one_in_turn() { # FILE ARGUMENTS...: the figure, or how it failed: what a framework says of its failure comes first
-    local complaints status
+one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says of that comes first
+    local arguments own=() complaints status printed
+    read -ra arguments <<<"$2"
+    while [[ ${arguments[0]} == [A-Z]*=* ]]; do
+        own+=("${arguments[0]}")
+        arguments=("${arguments[@]:1}")
+    done
     complaints=$(mktemp)
-    timeout 500 "$python" -m benchmarks.step_time --turn "$@" 2>"$complaints"
+    printed=$(env "${own[@]}" timeout "${TURN_SECONDS:-500}" "$python" -m benchmarks.step_time --turn "$1" \
+        "${arguments[@]}" 2>"$complaints")
     status=$?
-    if ((status)); then echo "exit code $status of ${*:2}" && head -c 6000 "$complaints"; fi
+    if ((status)); then printed+="exit code $status"$'\n'$(head -c 6000 "$complaints"); fi
     rm "$complaints"
+    echo "\$ ${own[*]} python -m benchmarks.step_time --turn FILE ${arguments[*]}"$'\n'"$printed"
 }
 
 step_devices() { # resnet50 on one GPU and on two, in every way to use them; a GPU's memory holds not all of them at once
@@ -247,6 +255,20 @@ END
 --backend jax --tuning tuned+pmap+concurrent-kernels --devices 2 --batch-norm local
 --backend jax --tuning tuned+sharded+concurrent-kernels --devices 2
 END
+}
+
+captured() { # WORKLOAD WAY: exchanges within captured parts of a step, between them, and in a captured loop
+    local step="--backend jax --workload $1 --devices 2 --tuning tuned+$2" flag=XLA_FLAGS=--xla_gpu_enable_command_buffer
+    echo "$step"
+    echo "$flag=-COLLECTIVES,+WHILE $step"
+    echo "NCCL_GRAPH_MIXING_SUPPORT=0 $flag=+WHILE $step"
+    echo "$step+concurrent-kernels"
+}
+
+step_captured() { # in JAX on two GPUs, batch norm sync; one that hangs would keep the others from their turn
+    export TURN_SECONDS=200
+    { captured cifar-cnn sharded && captured cifar-cnn pmap && captured resnet50 sharded && captured resnet50 pmap | head -n 2; } |
+        in_turn captured
 }
 
 screen() { # WORKLOAD PRECISION: what `tuned` might be, before it is compared

@@ -25,9 +25,14 @@ def absent(reason: str) -> dict[str, Any]:
 
 
 def figures(kernels: Sequence[Kernel], steps: int) -> dict[str, Any]:
-    """Return the figures of `steps` training steps."""
+    """Return the figures of `steps` training steps on several devices, each of which communicates.
+
+    Kernels without any of communication are those of a profiler that misses some, as JAX's does in a replayed loop.
+    """
     if not kernels:
         return absent("the framework's profiler showed no kernels of a device")
+    if not any(_COMMUNICATION.search(kernel.name) for kernel in kernels):
+        return absent("the framework's profiler showed kernels of devices, but none of communication between them")
     return {"exposed_seconds": exposed_seconds(kernels, steps), "steps": steps, "reason": None}
 
 

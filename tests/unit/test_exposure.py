@@ -73,6 +73,13 @@ def test_without_kernels_there_is_a_reason_and_no_zero() -> None:
     assert "no kernels" in found["reason"]
 
 
+def test_kernels_without_any_of_communication_give_a_reason_and_no_zero() -> None:
+    found = exposure.figures([kernel("gemm", 0, 5)], 10)
+    assert (found["exposed_seconds"], found["steps"]) == (None, None)
+    assert "none of communication" in found["reason"]
+    assert exposure.figures([kernel("gemm", 0, 5), kernel(NCCL, 1, 4)], 10)["exposed_seconds"] == 0
+
+
 def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **script: Any) -> list[dict[str, Any]]:
     """Return `scaling[]` of fakes on one and on two devices of a GPU that is not there: no framework looks for it."""
     plans.register(monkeypatch, tmp_path, {"fake": script})
