@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import environment
+from compare.tuning.knobs import NOT_PARALLEL
 
 _THREADS_PER_VIRTUAL_DEVICE = 128
 
@@ -55,7 +56,7 @@ def child_environment(
         if device == "cuda" and machines > 1:
             flags.append("--xla_gpu_shard_autotuning=false")
         if knobs.get("graph-capture"):
-            flags.append("--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE")
+            flags.append(f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{_captured_too(knobs, devices, machines)}")
         if knobs.get("concurrent-kernels"):
             flags.append("--xla_gpu_command_buffer_scheduling_mode=CONCURRENT")
         if knobs.get("overlap-reduction"):
@@ -65,6 +66,16 @@ def child_environment(
         if flags:
             added["XLA_FLAGS"] = " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip()
     return added
+
+
+def _captured_too(knobs: Mapping[str, Any], devices: int, machines: int) -> str:
+    """Return what XLA is to capture beside convolutions: on several devices of a machine their exchanges, else loops.
+
+    A loop that is captured is a conditional node, in which CUDA allows nothing that NCCL's captures have in them
+    (github.com/pytorch/pytorch/issues/180960); XLA then starts each turn of the loop from the host, as one graph.
+    """
+    parallel = knobs.get("parallel", NOT_PARALLEL) != NOT_PARALLEL
+    return "+COLLECTIVES" if parallel and devices > 1 and machines == 1 else "+WHILE"
 
 
 def overridden(flags: str) -> list[tuple[str, str]]:
