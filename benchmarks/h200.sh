@@ -18,6 +18,7 @@ folder=samestep-out/h200
 : "${*:?name steps, one list a lane}"
 lane_cores=$(($(nproc) / $#))
 mkdir -p "$folder"
+"$python" -c "import compare.cli" || exit # a package that is missing is named before anything takes its time
 # Certificates of the large models write some hundred gigabytes: into memory, where there is so much.
 if (($(df --output=avail -k /dev/shm | tail -n 1) >= 200 * 1024 * 1024)); then export TMPDIR=/dev/shm; fi
 
@@ -233,7 +234,7 @@ one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what
         arguments=("${arguments[@]:1}")
     done
     complaints=$(mktemp)
-    printed=$(env "${own[@]}" timeout "${TURN_SECONDS:-500}" "$python" -m benchmarks.step_time --turn "$1" \
+    printed=$(env "${own[@]}" timeout 500 "$python" -m benchmarks.step_time --turn "$1" \
         "${arguments[@]}" 2>"$complaints")
     status=$?
     if ((status)); then printed+="exit code $status"$'\n'$(head -c 6000 "$complaints"); fi
@@ -265,10 +266,12 @@ captured() { # WORKLOAD WAY: exchanges within captured parts of a step, between 
     echo "$step+concurrent-kernels"
 }
 
-step_captured() { # in JAX on two GPUs, batch norm sync; one that hangs would keep the others from their turn
-    export TURN_SECONDS=200
-    { captured cifar-cnn sharded && captured cifar-cnn pmap && captured resnet50 sharded && captured resnet50 pmap | head -n 2; } |
-        in_turn captured
+step_captured() { # in JAX on two GPUs, batch norm sync; of resnet50, a GPU's memory holds four with their searches
+    local way
+    for way in sharded pmap; do
+        captured cifar-cnn "$way" | in_turn "captured-cifar-cnn-$way"
+        captured resnet50 "$way" | in_turn "captured-resnet50-$way"
+    done
 }
 
 screen() { # WORKLOAD PRECISION: what `tuned` might be, before it is compared

@@ -55,8 +55,13 @@ class ContenderFailed(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, at most 400 characters of it, `no message` where it has none."""
-    return shortened((str(error).strip() or "no message").splitlines()[0], 400)
+    """Return the first line of an exception's message, at most 400 characters of it, `no message` where it has none.
+
+    One that ends in a colon only announces what comes, as torch.compile's does (`backend='inductor' raised:`): the next
+    line stands behind it.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    return shortened(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0], 400)
 
 
 def shortened(text: str, most: int) -> str:

@@ -15,7 +15,7 @@ from torchbackend import layout, roles
 
 @contextmanager
 def recorded(
-    model: nn.Module, layers: Mapping[str, str] | None = None, *, inputs: bool = False
+    model: nn.Module, layers: Mapping[str, str] | None = None, *, inputs: bool = False, copies: bool = False
 ) -> Generator[dict[str, torch.Tensor]]:
     """Collect what layers return while the context lasts; it is there at the end.
 
@@ -25,6 +25,8 @@ def recorded(
             sub-layers, by path).
         inputs: have also what each layer was given, before its output, as `NAME.input`, and copies of both: people's
             models change activations in place.
+        copies: have copies of outputs, too. Of a compiled model in DistributedDataParallel each part, from bucket to
+            bucket, is a program of its own, and torch 2.11 fails on one that returns a view and the same view detached.
     """
     chosen = layout.names(model).layers if layers is None else layers
     given, returned = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
@@ -38,7 +40,8 @@ def recorded(
 
     def after(path: str) -> Any:
         def hook(_layer: nn.Module, _inputs: Any, result: torch.Tensor) -> None:
-            returned[unused(path, returned)] = result.detach().clone() if inputs else result.detach()
+            output = result.detach()
+            returned[unused(path, returned)] = output.clone() if inputs or copies else output
 
         return hook
 

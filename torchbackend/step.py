@@ -39,6 +39,7 @@ class TrainingStep:
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
         self._layers, self._inputs = layers, inputs
+        self._copies = place is not None and bool(knobs["compile"])
         self._trained = parallel.wrapped(model, device, place, captured=bool(knobs["graph-capture"]))
         self._rule, self._smoothing, self._accumulate = rule, smoothing, accumulate
         # The steps taken, counted by the steps themselves: what a captured step asks of Python, its graph would repeat
@@ -72,7 +73,8 @@ class TrainingStep:
         self.update.zero_grad()
         shares, logits, activation = list[torch.Tensor](), list[torch.Tensor](), list[dict[str, torch.Tensor]]()
         for part in self._parts(images, labels):
-            with activations.recorded(self.model, self._layers, inputs=self._inputs) as outputs:
+            recorded = activations.recorded(self.model, self._layers, inputs=self._inputs, copies=self._copies)
+            with recorded as outputs:
                 share, found = self._inspected_forward(*part)
             self.scaling.scale(share).backward()
             shares.append(share.detach())

@@ -86,7 +86,7 @@ _ALL = (
         "replay the step as a CUDA graph",
         False,
         {
-            "jax": "XLA command buffers, convolutions and loops included",
+            "jax": "XLA command buffers, convolutions included, and loops, or the exchanges of several GPUs",
             "torch": "torch.cuda.graph around the whole step",
         },
         {},

@@ -5,15 +5,17 @@ import re
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
 
+from compare import descriptions, workloads
 from compare.interface import ContenderFailed
 from compare.measure import exposure
 from jaxbackend import exchange
-from tests.parity.devices import BATCH, LIMIT, Recorder, distance
+from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, recorded
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
 
@@ -38,6 +40,21 @@ def test_devices_with_synchronised_batch_norm_train_as_one_does(
     recorder: Recorder, backend: str, tuning: str, devices: int
 ):
     assert distance(recorder.record(backend, tuning, devices), recorder.record(backend, "stock")) <= LIMIT
+
+
+@pytest.mark.thorough
+def test_a_compiled_model_that_is_cut_at_its_buckets_is_recorded(recorder: Recorder):
+    """Its first bucket ends after a max-pool, whose view is recorded: torch 2.11 failed on it."""
+    wide = replace(WORKLOAD, model=replace(workloads.get("cifar-cnn").model, image=WORKLOAD.model.image))
+    stock, compiled = (
+        recorded(
+            recorder.child("torch"),
+            recorder.spec("torch", tuning, 1, "sync", "float32") | {"described": descriptions.to_json(wide)},
+            recorder.folder,
+        )
+        for tuning in ("stock+ddp", "compiled+ddp")
+    )
+    assert distance(compiled, stock) <= 1e-3
 
 
 def test_the_two_backends_agree_on_two_devices(recorder: Recorder):

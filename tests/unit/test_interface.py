@@ -15,6 +15,8 @@ from compare.interface import first_line, shortened
         ("a" * 400, "a" * 400),
         ("a" * 401, f"{'a' * 396} ..."),
         ("four " * 100, f"{'four ' * 79}..."),
+        ("backend='x' raised:\n\n  AssertionError: shape\n\nwhile", "backend='x' raised: AssertionError: shape"),
+        ("announced:\n", "announced:"),
     ],
 )
 def test_an_error_is_told_in_one_line(message: str, line: str) -> None:

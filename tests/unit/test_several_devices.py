@@ -94,6 +94,24 @@ def test_a_step_of_several_gpus_is_captured_as_one_of_a_gpu(backend: str, way: s
     assert asked == one | {"parallel": way}
 
 
+@pytest.mark.parametrize(
+    ("way", "devices", "machines", "captured"),
+    [
+        ("sharded", 2, 1, "+COLLECTIVES"),
+        ("pmap", 8, 1, "+COLLECTIVES"),
+        ("sharded", 1, 1, "+WHILE"),
+        ("sharded", 2, 2, "+WHILE"),
+        ("none", 1, 1, "+WHILE"),
+    ],
+)
+def test_xla_captures_exchanges_of_one_machine_and_loops_without_any(
+    way: str, devices: int, machines: int, captured: str
+) -> None:
+    knobs = tunings.resolve("jax", f"tuned+parallel={way}+concurrent-kernels=off", "cuda", "cifar-cnn")
+    added = variables.child_environment("jax", knobs, "cuda", False, {}, devices=devices, machines=machines)
+    assert f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{captured}" in added["XLA_FLAGS"].split()
+
+
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_gpus_are_numbered_as_they_are_watched(backend: str) -> None:
     name = "CUDA_DEVICE_ORDER"
