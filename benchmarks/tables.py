@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import tuning_matrix
 from compare import results
 from compare.report.sentences import DASH
 from compare.scaling import stored
@@ -29,6 +30,12 @@ new files of this kind. Certificates of `torch:tuned` made before 2026-11-22, 22
 batch, where the timed ones read batches in place; later ones judge what is timed. Idle power until then is too high
 (measurements.md). Pool peaks of `torch:tuned` made before 2026-11-24, 04:00 are those of cuDNN's search for kernels
 where that took more than a step does.
+"""
+TUNINGS = """
+## Every tuning at a glance
+Milliseconds per training step, of one `samestep compare` a row and the programs of its day; intervals, memory and ratios
+are in the next table. Not measured so yet: {missing}.
+
 """
 TIMES = """
 ## Step times
@@ -112,7 +119,9 @@ def page(folder: Path) -> str:
     fits = [line for path in sorted(folder.glob("*/fit.json")) for line in fit_lines(path)]
     scaling = [line for path in scalings for line in scaling_lines(path)]
     certificates = [certificate_line(path, result) for path, result in found.items()]
+    tunings = [_row(cells) for cells in tuning_matrix.rows(found, _link)]
     tables = (
+        (TUNINGS.format(missing=tuning_matrix.missing(found) or "nothing"), tuning_matrix.COLUMNS, tunings),
         (TIMES, TIME_COLUMNS, times),
         (BESIDE, BESIDE_COLUMNS, beside),
         (FITS, FIT_COLUMNS, fits),

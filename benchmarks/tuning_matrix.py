@@ -1,0 +1,50 @@
+"""Step times of every tuning at a glance, a row a workload and precision, for docs/h200.md (`benchmarks.tables`)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.report.sentences import DASH
+from compare.workloads import WORKLOADS
+
+CONTENDERS = tuple(f"{backend}:{tuning}" for backend in ("torch", "jax") for tuning in ("stock", "compiled", "tuned"))
+PRECISIONS = ("float32", "tf32", "bfloat16")
+COLUMNS = ("workload, batch", "precision", *(f"`{name}`" for name in CONTENDERS), "agreement", "file")
+
+
+def rows(found: Mapping[Path, Mapping[str, Any]], link: Callable[[Path, Any], str]) -> list[Sequence[str]]:
+    """Return a row for every result of all `CONTENDERS`, workloads and precisions in samestep's own order.
+
+    `link` makes the last cell of a result and its file.
+    """
+    placed = {_place(result): (path, result) for path, result in found.items() if _is_whole(result)}
+    whole = [placed[place] for place in _places() if place in placed]
+    return [(*_cells(result), link(path, result)) for path, result in whole]
+
+
+def missing(found: Mapping[Path, Mapping[str, Any]]) -> str:
+    """Return in words which workloads have no such result in which precisions."""
+    there = {_place(result) for result in found.values() if _is_whole(result)}
+    lacking: dict[str, list[str]] = {}
+    for workload, precision in _places():
+        if (workload, precision) not in there:
+            lacking.setdefault(workload, []).append(precision)
+    return "; ".join(f"{workload} in {', '.join(precisions)}" for workload, precisions in lacking.items())
+
+
+def _places() -> list[tuple[str, str]]:
+    return [(workload, precision) for workload in WORKLOADS for precision in PRECISIONS]
+
+
+def _place(result: Mapping[str, Any]) -> tuple[str, str]:
+    return result["spec"]["workload"], result["spec"]["precision"]
+
+
+def _is_whole(result: Mapping[str, Any]) -> bool:
+    return set(CONTENDERS) <= {each["name"] for each in result["contenders"]}
+
+
+def _cells(result: Mapping[str, Any]) -> Sequence[str]:
+    spec, steps = result["spec"], {each["name"]: each["step_seconds"] for each in result["contenders"]}
+    times = [DASH if steps[name] is None else f"{1e3 * steps[name]['interval']['estimate']:.3f}" for name in CONTENDERS]
+    return f"{spec['workload']}, {spec['batch_size']}", spec["precision"], *times, result["agreement"]["status"]
