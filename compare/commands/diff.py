@@ -40,7 +40,7 @@ def diff(
 ) -> None:
     """Tell whether contenders became slower, or take more memory, from one result to another: a regression gate."""
     threshold = fraction(fail_above)
-    before, after = (results.load(results.named(each)) for each in (old, new))
+    before, after = (results.load_true(results.named(each)) for each in (old, new))
     unlike = regression.unlike(before, after)
     if unlike and not anyway:
         raise Refused(f"{old} and {new} are not of the same work: {'; '.join(unlike)}; allowed with --anyway")

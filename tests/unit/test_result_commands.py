@@ -151,9 +151,13 @@ def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None
     assert [check["held"] for check in told["checks"]] == [True, True, False, True, True, True]
 
 
-def test_a_result_that_contradicts_itself_is_not_packed(program: Program) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [("bundle", "old.json", "-o", "x.zip"), ("diff", "old.json", "slow.json"), ("diff", "slow.json", "old.json")],
+)
+def test_a_result_that_contradicts_itself_is_not_packed_or_compared(program: Program, arguments: tuple[str]) -> None:
     (program.folder / "old.json").write_bytes(text(consistent() | {"comparisons": [make_comparison()]}))
-    code, out, error = program.run("bundle", "old.json", "-o", "x.zip")
+    code, out, error = program.run(*arguments)
     assert (code, out) == (2, "")
     assert error == "samestep: old.json: comparisons[0].rounds is 10; allowed by samples and voided: 9\n"
     assert not (program.folder / "x.zip").exists()
