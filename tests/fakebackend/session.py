@@ -26,6 +26,9 @@ _DISPATCH = 0.01  # part of a step's time that passes while it is dispatched
 _NAN_AFTER = 5
 _MANY = 64
 
+_Prepared = tuple[Array, tuple[Array, Array], Array]
+"""A batch as every step takes it: images as rows, the place of each right class, and these classes as ones."""
+
 
 class FakeSession:
     def __init__(self, spec: RunSpec, script: Script, inputs: int) -> None:
@@ -33,7 +36,7 @@ class FakeSession:
         self._slowdown = script.behaviour.slowdown.get(str(spec.devices), 1.0)
         self._dtype = np.dtype(spec.precision)
         self._queued = self._step = self._fed = 0
-        self._batches: list[Batch] = []
+        self._batches: list[_Prepared] = []
         self._losses: list[float] = []
 
     @property
@@ -53,7 +56,7 @@ class FakeSession:
     def feed(self, batches: Sequence[Batch]) -> None:
         self._script.at("feed")
         self._finish()
-        self._batches, self._losses, self._fed = list(batches), [], 0
+        self._batches, self._losses, self._fed = [self._prepared(each) for each in batches], [], 0
 
     def run(self, steps: int) -> None:
         self._script.at("run")
@@ -79,7 +82,7 @@ class FakeSession:
         self._script.at("inspect")
         self._finish()
         old = dict(self._parameters)
-        loss, logits, gradients = self._train(batch)
+        loss, logits, gradients = self._train(self._prepared(batch))
         if self._script.has("wrong-shape"):
             logits = logits[:1]
         if self._script.has("wrong-dtype"):
@@ -140,14 +143,19 @@ class FakeSession:
             self._losses.append(float("nan") if spoilt else float(loss))
         self._script.advance((1 - _DISPATCH) * steps * self._slowdown)
 
-    def _train(self, batch: Batch) -> tuple[Array, Array, Arrays]:
-        count = len(batch.labels)
-        images = batch.values().reshape(count, -1).astype(self._dtype)
+    def _prepared(self, batch: Batch) -> _Prepared:
+        images = batch.values().reshape(len(batch.labels), -1).astype(self._dtype)
+        right = np.arange(len(batch.labels)), batch.labels
+        return images, right, np.eye(CLASSES, dtype=self._dtype)[batch.labels]
+
+    def _train(self, batch: _Prepared) -> tuple[Array, Array, Arrays]:
+        images, right, targets = batch
+        count = len(images)
         logits = self._forward(images)
         shifted = logits - logits.max(1, keepdims=True)
         logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-        loss = -logarithms[np.arange(count), batch.labels].mean()
-        error = (np.exp(logarithms) - np.eye(CLASSES, dtype=self._dtype)[batch.labels]) / self._dtype.type(count)
+        loss = -logarithms[right].mean()
+        error = (np.exp(logarithms) - targets) / self._dtype.type(count)
         gradients = {"dense.kernel": self._product(images.T, error), "dense.bias": error.sum(0)}
         if self._script.has("wrong-gradient"):
             gradients["dense.kernel"] *= self._dtype.type(1 + 1e-6)
