@@ -57,6 +57,8 @@ def as_far_as_it_came(
     path = results.kept(result, plan.out)
     (plan.out / PICTURE).unlink(missing_ok=True)  # of what was there before
     if outcomes.interruption is not None:
-        whole = f"{len(outcomes.rounds)} of {plan.rounds} rounds"
-        typer.echo(f"samestep: {part}interrupted after {whole}, which are kept: {path}", err=True)
+        whole = f"after {len(outcomes.rounds)} of {plan.rounds} rounds, which are"
+        if len(outcomes.rounds) in (0, plan.rounds):
+            whole = "in the search for a smaller batch; all that came before it is"
+        typer.echo(f"samestep: {part}interrupted {whole} kept: {path}", err=True)
     return result, path, outcomes.interruption

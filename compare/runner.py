@@ -101,11 +101,17 @@ def _prepare(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None
 
 
 def _advise(plan: Plan, outcomes: Outcomes, progress: Progress) -> None:
-    """Add to the reason of every contender that ran out of memory which batch would have fitted."""
+    """Add to the reason of every contender that ran out of memory which batch would have fitted.
+
+    All else is done by then, so Ctrl-C, or a signal that ends the program, becomes `outcomes.interruption`.
+    """
     short = [outcome for outcome in outcomes.contenders if outcome.status == "oom"]
-    for index, outcome in enumerate(short):
-        progress(f"smaller batches for {outcome.contender.name}", index, len(short))
-        outcome.reason = "; ".join(filter(None, (outcome.reason, smaller.advice(plan, outcome.contender))))
+    try:
+        for index, outcome in enumerate(short):
+            progress(f"smaller batches for {outcome.contender.name}", index, len(short))
+            outcome.reason = "; ".join(filter(None, (outcome.reason, smaller.advice(plan, outcome.contender))))
+    except (KeyboardInterrupt, SystemExit) as interruption:
+        outcomes.interruption = interruption
 
 
 def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:

@@ -14,6 +14,8 @@ def advice(plan: Plan, contender: Contender) -> str:
     tester, size = Tester(plan, contender, None), plan.batch_size
     parts = plan.accumulate * plan.devices  # of a batch, all equal
     least = SMALLEST_BATCH * parts
+    if size <= least:
+        return ""  # none smaller can be split; whether this one trains was not tried
     while size > least:
         size = max(least, size // 2 // parts * parts)
         try:

@@ -59,4 +59,5 @@ def _seconds(pid: int) -> float:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
         return 0.0
-    return times.user + times.system
+    # Of those that ended meanwhile, too: what they took would be missing, and would look like other programs' load.
+    return times.user + times.system + times.children_user + times.children_system

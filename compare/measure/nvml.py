@@ -73,6 +73,8 @@ def process_bytes(pid: int) -> int | None:
         listed = [each for handle in handles for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
         held = [process.usedGpuMemory for process in listed if process.pid == pid]
         return sum(held) if held and None not in held else None
+    except nvml.NVMLError:
+        return None
     finally:
         nvml.nvmlShutdown()
 
@@ -173,7 +175,8 @@ class Device:
     def processes(self) -> list[int] | None:
         """Return the ids of the processes that compute on the GPU."""
         found = self._read("nvmlDeviceGetComputeRunningProcesses")
-        return None if found is None else [process.pid for process in found]
+        # Some drivers list numbers that no process has, 0 and 2^32 - 1 (github.com/XuehaiPan/nvitop/issues/75).
+        return None if found is None else [process.pid for process in found if 0 < process.pid < 2**31]
 
     def xids(self) -> list[int] | None:
         """Return the critical errors (Xid) since the last call, without waiting; None where they cannot be read."""

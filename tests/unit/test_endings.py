@@ -165,6 +165,23 @@ def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(
     assert (f"samestep: {counted}: {last.partition(' on ')[0]}, which are kept" in error) == (rounds[-1] == 2)
 
 
+def test_a_search_for_a_smaller_batch_that_is_interrupted_loses_no_round(parents: Parents) -> None:
+    parent = parents.start(
+        ["-m", "tests.fakebackend.program", *COMPARE[:3], "third", *COMPARE[3:], "--out", "out"],
+        names=["third"],
+        **{"most_images": 40, "fault": "grandchild-hang", "at": "open", "process": 1},
+    )
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists(), 60)
+    parent.send_signal(signal.SIGINT)
+    out, error = parent.communicate(timeout=4 * plans.GONE_WITHIN)
+    assert (parent.returncode, out) == (128 + signal.SIGINT, "")
+    kept = "in the search for a smaller batch; all that came before it is kept: out/result.json"
+    assert f"samestep: interrupted {kept}\n" in error
+    *timed, short = results.load_true(parents.folder / "out" / "result.json")["contenders"]
+    assert [len(each["step_seconds"]["samples"]) for each in timed] == [2, 2]
+    assert short["status"] == "oom"
+
+
 def test_a_scaling_that_is_interrupted_before_any_number_of_devices_is_whole_writes_nothing(parents: Parents) -> None:
     asked = ["scale", "fake:stock+ddp", "other:stock+ddp", "--batch-size", "8", *COMPARE[3:], "--out", "out"]
     parent = parents.start(["-m", "tests.fakebackend.program", *asked], fault="grandchild-hang", at="run", process=0)

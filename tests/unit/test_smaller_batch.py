@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from compare.fitting import smaller
 from tests.unit.stage import Stage
 
 
@@ -32,6 +33,14 @@ def test_the_batch_that_trains_is_one_of_equal_parts_on_every_device(stage: Stag
     assert result["contenders"][1]["reason"].endswith("; batch 30 trains")
 
 
+def test_of_the_least_batch_nothing_is_said_that_was_not_tried(stage: Stage) -> None:
+    script = {"other": {"fault": "oom", "at": "memory"}}
+    bad = stage.run(script=script, batch_size=2, agreement=False)["contenders"][1]
+    assert bad["status"] == "oom"
+    assert "batch" not in bad["reason"]
+    assert {process for name, process, *_ in stage.calls("open") if name == "other"} <= {"0", "1"}
+
+
 def test_only_batches_down_to_the_one_that_trains_are_tried(stage: Stage) -> None:
     stage.run(script={"other": {"most_images": 20}}, agreement=False)
     processes = {process for name, process, *_ in stage.calls("open") if name == "other"}
@@ -42,6 +51,15 @@ def test_only_batches_down_to_the_one_that_trains_are_tried(stage: Stage) -> Non
 def test_a_certificate_that_lacks_memory_has_the_advice_too(stage: Stage) -> None:
     bad = stage.agree(script={"other": {"most_images": 20}})["contenders"][1]
     assert bad["reason"].endswith("; batch 16 trains")
+
+
+def test_an_interrupted_search_leaves_the_certificate(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> str:
+        raise SystemExit(143)
+
+    monkeypatch.setattr(smaller, "advice", interrupted)
+    good, bad = stage.agree(script={"other": {"most_images": 20}})["contenders"]
+    assert (good["status"], bad["status"]) == ("ok", "oom")
 
 
 def test_nothing_is_advised_where_a_try_fails_for_anything_else(stage: Stage) -> None:

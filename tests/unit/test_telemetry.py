@@ -76,6 +76,18 @@ def test_what_the_gpu_does_not_tell_is_none_and_never_zero(monkeypatch: pytest.M
     assert set(vars(found.samples[0]).values()) - {found.samples[0].seconds} == {None}
 
 
+def test_numbers_that_no_process_has_are_no_foreign_process(monkeypatch: pytest.MonkeyPatch):
+    listed = [SimpleNamespace(pid=pid) for pid in (0, os.getpid(), 2**32 - 1)]
+    found = sampled_for(0.05, monkeypatch, scripted(nvmlDeviceGetComputeRunningProcesses=lambda handle: listed))
+    assert {(sample.own, sample.foreign) for sample in found.samples} == {(1, ())}
+
+
+def test_a_driver_that_lists_no_processes_has_no_figure_of_one(monkeypatch: pytest.MonkeyPatch):
+    binding = scripted(nvmlDeviceGetCount=lambda: 1, nvmlDeviceGetComputeRunningProcesses=refuse)
+    monkeypatch.setattr(nvml, "load", lambda: binding)
+    assert nvml.process_bytes(os.getpid()) is None
+
+
 def test_without_nvml_there_is_a_reason_and_no_sample(monkeypatch: pytest.MonkeyPatch):
     found = sampled_for(0.0, monkeypatch, scripted(nvmlInit=refuse))
     assert (found.samples, found.reason, found.cost) == ([], "no NVML: Not Supported", None)

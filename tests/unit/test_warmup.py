@@ -115,6 +115,17 @@ def test_another_program_on_the_cpu_is_seen_and_a_child_is_not():
     assert own < foreign - 0.25
 
 
+def test_what_a_child_took_is_not_another_programs_when_it_has_ended():
+    code = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        before = load.read([child.pid])
+        child.kill()
+        child.wait()
+        assert load.read([child.pid]).own >= before.own
+
+
 @pytest.mark.alone
 def test_what_a_child_has_started_is_not_another_program():
     code = f"import subprocess; subprocess.run({[sys.executable, '-c', 'while True: pass']!r})"
