@@ -71,8 +71,15 @@ def describe() -> dict[str, Any]:
 
 
 def has_cuda() -> bool:
-    """Tell whether NVML sees at least one NVIDIA GPU. Starts no CUDA context."""
-    return bool(nvml.describe()["gpus"])
+    """Tell whether a child sees at least one NVIDIA GPU. Starts no CUDA context."""
+    return visible_gpus() > 0
+
+
+def why_no_cuda() -> str:
+    """Return why a child sees no NVIDIA GPU."""
+    if nvml.named() and nvml.describe()["gpus"]:
+        return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} leaves none of this machine's GPUs"
+    return "this machine has no NVIDIA GPU that NVML can see"
 
 
 def visible_gpus() -> int:

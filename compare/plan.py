@@ -284,7 +284,7 @@ def _device(name: str) -> str:
     if environment.has_cuda():
         return "cuda"
     if name == "cuda":
-        raise Refused("--device cuda: this machine has no NVIDIA GPU that NVML can see; allowed here: auto, cpu")
+        raise Refused(f"--device cuda: {environment.why_no_cuda()}; allowed here: auto, cpu")
     return "cpu"
 
 

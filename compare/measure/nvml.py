@@ -115,7 +115,7 @@ def visible() -> list[str]:
 
 
 def _names(entry: str, uuids: Sequence[str]) -> bool:
-    return entry.startswith("MIG-") or any(uuid.startswith(entry) for uuid in uuids)
+    return any(entry.startswith("MIG-") or uuid.startswith(entry) for uuid in uuids)
 
 
 class Device:

@@ -51,6 +51,7 @@ def scripted_nvml(count: int = 1, **replaced: Any) -> SimpleNamespace:
 def test_gpus_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = scripted_nvml(count=2)
     monkeypatch.setattr(nvml_module, "load", lambda: nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     nvidia = environment.describe()["nvidia"]
     assert (nvidia["driver"], nvidia["cuda_driver"]) == ("580.159.04", "13.1")
     assert [gpu["index"] for gpu in nvidia["gpus"]] == [0, 1]

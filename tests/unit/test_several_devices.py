@@ -8,6 +8,7 @@ import pytest
 from compare import environment
 from compare.interface import Refused
 from compare.tuning import contenders, tunings, variables
+from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
 
@@ -68,6 +69,20 @@ def test_no_more_devices_than_are_visible(program: Program, monkeypatch: pytest.
     assert "--devices 4 is not allowed: 2 GPUs are visible" in error
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert environment.visible_gpus() == 4
+
+
+@pytest.mark.parametrize("hidden", ["", "-1", "4"])
+def test_a_gpu_that_no_child_sees_is_not_used(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    monkeypatch.setattr(environment.nvml, "describe", lambda: {"gpus": [{}] * 4})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert plans.make(tmp_path, ("fake", "other"), device="auto").device == "cpu"
+    code, _, error = program.run("compare", "fake", "other", "--device", "cuda")
+    assert code == 2
+    assert f"--device cuda: CUDA_VISIBLE_DEVICES={hidden!r} leaves none of this machine's GPUs; allowed" in error
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert plans.make(tmp_path, ("fake", "other"), device="auto").device == "cuda"
 
 
 def test_parallel_is_for_contenders_that_name_no_way() -> None:

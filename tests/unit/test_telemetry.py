@@ -141,6 +141,13 @@ def test_the_gpus_that_children_see(variable: str | None, seen: list[str], monke
     assert nvml.visible() == seen
 
 
+@pytest.mark.parametrize("variable", ["0", "GPU-4d", "MIG-17"])
+def test_no_variable_makes_a_gpu_visible_that_is_not_there(variable: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(nvml, "describe", lambda: {"gpus": []})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert nvml.visible() == []
+
+
 def test_a_process_holds_what_it_holds_on_all_gpus(monkeypatch: pytest.MonkeyPatch):
     listed = {"number 0": [(7, 100), (8, 5)], "number 1": [(7, 900)]}
     binding = scripted(
