@@ -189,9 +189,21 @@ class Device:
 
     def _find(self, wanted: str) -> Any:
         nvml = self._nvml
-        if wanted and not wanted.isdigit():
-            return nvml.nvmlDeviceGetHandleByUUID(wanted)
-        return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
+        if wanted.isdigit():
+            return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
+        # CUDA takes the beginning of a GPU's UUID, NVML only the whole.
+        begun = self._begins(wanted) if wanted.startswith("GPU-") else None
+        return nvml.nvmlDeviceGetHandleByUUID(wanted) if begun is None else begun
+
+    def _begins(self, beginning: str) -> Any:
+        """Return the first GPU whose UUID begins so, or None."""
+        nvml = self._nvml
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = read(nvml, lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))
+            uuid = read(nvml, lambda handle=handle: text(nvml.nvmlDeviceGetUUID(handle)))
+            if uuid is not None and uuid.startswith(beginning):
+                return handle
+        return None
 
     def _register(self) -> Any:
         events = self._nvml.nvmlEventSetCreate()

@@ -22,13 +22,25 @@ def refuse(*_: object) -> Any:
     raise NVMLError("Not Supported")
 
 
+UUIDS = [f"GPU-{number}d{number}2f937-d72c-4106-c12f-20bd9faed9f6" for number in (1, 2, 3, 4)]
+MIG = "MIG-17f2a6c1-5b1e-5c55-9d0b-6f0c2a3b4d5e"
+
+
+def whole(uuid: str) -> str:
+    """The handle of a GPU, or part of one, by its UUID, of which NVML wants every character."""
+    handles = {each: f"number {number}" for number, each in enumerate(UUIDS)} | {MIG: "part"}
+    return handles.get(uuid) or refuse()
+
+
 def scripted(**replaced: Any) -> SimpleNamespace:
-    """An NVML of one GPU on which this process trains and nothing happens; `replaced` overrides its functions."""
+    """An NVML of GPUs on which this process trains and nothing happens; `replaced` overrides its functions."""
     functions: dict[str, Any] = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetHandleByIndex": lambda index: f"number {index}",
-        "nvmlDeviceGetHandleByUUID": lambda uuid: f"uuid {uuid}",
+        "nvmlDeviceGetCount": lambda: len(UUIDS),
+        "nvmlDeviceGetHandleByIndex": lambda index: f"number {index}" if index < len(UUIDS) else refuse(),
+        "nvmlDeviceGetHandleByUUID": whole,
+        "nvmlDeviceGetUUID": lambda handle: UUIDS[int(handle.removeprefix("number "))],
         "nvmlDeviceGetClockInfo": lambda handle, kind: 1980 if kind == 1 else 3201,
         "nvmlDeviceGetTemperature": lambda handle, sensor: 41,
         "nvmlDeviceGetPowerUsage": lambda handle: 412_500,
@@ -161,7 +173,16 @@ def test_a_process_holds_what_it_holds_on_all_gpus(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("variable", "handle"), [(None, "number 0"), ("2,0", "number 2"), ("GPU-4d", "uuid GPU-4d"), ("", "number 0")]
+    ("variable", "handle"),
+    [
+        (None, "number 0"),
+        ("2,0", "number 2"),
+        ("GPU-4d", "number 3"),
+        (UUIDS[1], "number 1"),
+        ("GPU-", "number 0"),
+        (MIG, "part"),
+        ("", "number 0"),
+    ],
 )
 def test_the_gpu_is_the_one_that_children_see(variable: str | None, handle: str, monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
@@ -174,6 +195,19 @@ def test_the_gpu_is_the_one_that_children_see(variable: str | None, handle: str,
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     nvml.Device().power_watts()
     assert asked == [handle]
+
+
+@pytest.mark.parametrize("variable", ["GPU-5", "MIG-17", "8"])
+def test_a_gpu_that_nvml_does_not_know_is_not_watched(variable: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert sampled_for(0.0, monkeypatch, scripted()).reason == "no NVML: Not Supported"
+
+
+def test_a_gpu_named_by_the_beginning_of_its_uuid_is_watched(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3d32f937")
+    found = sampled_for(0.05, monkeypatch, scripted())
+    assert found.reason is None
+    assert found.samples[0].temperature_celsius == 41
 
 
 def test_a_child_and_what_it_starts_are_of_the_family_and_others_are_not():
