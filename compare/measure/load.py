@@ -5,11 +5,14 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 LEAST_SECONDS = 0.05
 """CPU time that counting in ticks of 10 ms cannot tell from none."""
+
+_STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
@@ -26,16 +29,7 @@ def read(children: Collection[int]) -> Reading:
 
     What a child has started counts with it: the ranks of data-parallel training. A process that has ended does not.
     """
-    cpus = psutil.cpu_times(percpu=True)
-    allowed = os.sched_getaffinity(0) if sys.platform == "linux" else range(len(cpus))
-    idle = ("idle", "iowait", "guest", "guest_nice")  # guest time is also in user time
-    busy = sum(
-        seconds
-        for cpu in allowed
-        if cpu < len(cpus)
-        for name, seconds in cpus[cpu]._asdict().items()
-        if name not in idle
-    )
+    busy = _busy()
     own = _seconds(os.getpid()) + sum(_seconds(pid) for child in children for pid in (child, *_descendants(child)))
     return Reading(time.monotonic(), busy, own)
 
@@ -45,6 +39,25 @@ def foreign_cores(before: Reading, after: Reading) -> float:
     seconds = (after.busy - before.busy) - (after.own - before.own)
     elapsed = after.time - before.time
     return seconds / elapsed if elapsed > 0 and seconds > LEAST_SECONDS else 0.0
+
+
+def _busy() -> float:
+    if sys.platform != "linux":
+        return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name != "idle")
+    listed, allowed = _listed(), os.sched_getaffinity(0)
+    # A container's /proc/stat may number its CPUs from 0 (lxcfs) where the scheduler has other numbers for them.
+    return sum(listed[cpu] for cpu in (allowed if allowed <= listed.keys() else listed))
+
+
+def _listed() -> dict[int, float]:
+    """Return the busy seconds of each CPU by its number: one that is offline has no line (proc(5))."""
+    found: dict[int, float] = {}
+    for name, *ticks in map(str.split, _STAT.read_text(encoding="utf-8").splitlines()):
+        if name.startswith("cpu") and name != "cpu":
+            user_nice_system, interrupts_stolen = ticks[:3], ticks[5:8]  # guest time is also in user time
+            busy = sum(map(int, user_nice_system + interrupts_stolen))
+            found[int(name.removeprefix("cpu"))] = busy / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _descendants(pid: int) -> list[int]:

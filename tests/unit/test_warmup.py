@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,3 +144,27 @@ def test_what_a_child_has_started_is_not_another_program():
 def test_what_ticks_cannot_tell_is_none():
     assert load.foreign_cores(load.Reading(0, 1.0, 0.5), load.Reading(0.1, 1.14, 0.6)) == 0
     assert load.foreign_cores(load.Reading(0, 1.0, 0.5), load.Reading(0.5, 1.9, 0.9)) == pytest.approx(1.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all CPUs are read")
+@pytest.mark.parametrize(
+    ("allowed", "seen"),
+    [
+        pytest.param({0, 2, 4}, 42, id="some are offline"),
+        pytest.param({4}, 24, id="one is allowed"),
+        pytest.param({8, 9, 11}, 42, id="a container numbers them anew"),
+        pytest.param({2, 11}, 42, id="one number is in both"),
+    ],
+)
+def test_cpus_are_read_by_their_numbers(
+    allowed: set[int], seen: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lines = ["cpu  9 9 9 9 9 9 9 9 9 9", "intr 7 0", "ctxt 9"]
+    for cpu, seconds in {0: 1, 2: 2, 4: 4}.items():
+        each = seconds * os.sysconf("SC_CLK_TCK")
+        # user nice system idle iowait irq softirq steal guest guest_nice
+        lines.insert(-2, f"cpu{cpu} {each} {each} {each} 7000 8000 {each} {each} {each} 900 900")
+    (tmp_path / "stat").write_text("\n".join(lines))
+    monkeypatch.setattr(load, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed)
+    assert load.read([]).busy == seen
