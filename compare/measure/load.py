@@ -27,7 +27,8 @@ class Reading:
 def read(children: Collection[int]) -> Reading:
     """Read CPU times of the CPUs that this process may use, and those of this process and `children`.
 
-    What a child has started counts with it: the ranks of data-parallel training. A process that has ended does not.
+    What a child has started counts with it: the ranks of data-parallel training. So does what a process took that has
+    ended and was waited for.
     """
     busy = _busy()
     own = _seconds(os.getpid()) + sum(_seconds(pid) for child in children for pid in (child, *_descendants(child)))
