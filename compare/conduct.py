@@ -14,6 +14,9 @@ from compare.report import progress
 PICTURE = "trajectory.svg"
 """The file of training losses that `samestep agree` draws beside its result."""
 
+SCALING_PICTURE = "scaling.svg"
+"""The file of efficiencies that `samestep scale` draws beside its result."""
+
 
 @contextmanager
 def interruptible(part: str = "") -> Generator[None]:
@@ -23,6 +26,16 @@ def interruptible(part: str = "") -> Generator[None]:
     except (KeyboardInterrupt, SystemExit):
         typer.echo(f"samestep: {part}interrupted before there was anything to keep", err=True)
         raise
+
+
+@contextmanager
+def replacing(folder: Path, part: str = "") -> Generator[None]:
+    """Write a result in `folder` meanwhile; say after `part` that it replaces another, whose pictures then go."""
+    if (folder / results.FILE_NAME).exists():
+        typer.echo(f"samestep: {part}{folder / results.FILE_NAME} was there before, and is replaced", err=True)
+    yield
+    for name in (PICTURE, SCALING_PICTURE):
+        (folder / name).unlink(missing_ok=True)
 
 
 def carried_out(
@@ -52,10 +65,8 @@ def as_far_as_it_came(
     with interruptible(part), progress.shown(part) as advance:
         outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
     result = judgement.result(plan, outcomes, command)
-    if (plan.out / results.FILE_NAME).exists():
-        typer.echo(f"samestep: {part}{plan.out / results.FILE_NAME} was there before, and is replaced", err=True)
-    path = results.kept(result, plan.out)
-    (plan.out / PICTURE).unlink(missing_ok=True)  # of what was there before
+    with replacing(plan.out, part):
+        path = results.kept(result, plan.out)
     if outcomes.interruption is not None:
         whole = f"after {len(outcomes.rounds)} of {plan.rounds} rounds, which are"
         if len(outcomes.rounds) in (0, plan.rounds):

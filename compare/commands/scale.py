@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare import files
+from compare import conduct, files
 from compare.commands import endings, options
 from compare.report import figures
 from compare.report import scaling as scaling_report
@@ -74,9 +74,10 @@ def scale(
     if interruption is not None and not found:
         raise interruption
     result = stored.result(task, found, command)
-    path = stored.write(result, folder)
+    with conduct.replacing(folder):
+        path = stored.write(result, folder)
     if isinstance(picture := scaling.picture(result), Picture):
-        files.write({folder / "scaling.svg": figures.vector(picture, "svg")})
+        files.write({folder / conduct.SCALING_PICTURE: figures.vector(picture, "svg")})
     if interruption is not None:
         whole = f"{len(found)} of {len(task.plans)} numbers of devices"
         typer.echo(f"samestep: interrupted after {whole}, which are kept: {path}", err=True)

@@ -203,10 +203,10 @@ def test_a_search_that_is_interrupted_says_that_nothing_is_kept_and_leaves_no_fo
     assert not (parents.folder / "out").exists()
 
 
-def test_a_result_that_replaces_another_says_so_and_takes_its_picture_away(parents: Parents) -> None:
+def test_a_result_that_replaces_another_says_so_and_takes_its_pictures_away(parents: Parents) -> None:
     folder = parents.folder / "out"
     folder.mkdir()
-    for name in (results.FILE_NAME, "trajectory.svg", "notes.txt"):
+    for name in (results.FILE_NAME, "trajectory.svg", "scaling.svg", "notes.txt"):
         (folder / name).write_text("older")
     parent = parents.start(["-m", "tests.fakebackend.program", *COMPARE, "--out", "out"])
     _, error = parent.communicate()

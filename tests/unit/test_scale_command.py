@@ -143,3 +143,17 @@ def test_contenders_that_disagree_are_exit_code_1_and_have_no_efficiency(
     assert [each["efficiency"] for each in result["scaling"]] == [None] * 4
     assert all(each["images_per_second"] for each in result["scaling"])
     assert not (program.folder / "out/scaling.svg").exists()
+
+
+def test_a_scaling_that_replaces_another_says_so_and_takes_its_pictures_away(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program.folder / "out").mkdir()
+    for name in ("result.json", "scaling.svg", "trajectory.svg", "notes.txt"):
+        (program.folder / "out" / name).write_text("older")
+    plans.register(monkeypatch, program.folder.parent / "logs", {"other": {"fault": "wrong-gradient"}})
+    code, _, error = program.run("scale", *PAIR, *SMALL)
+    assert (code, error) == (1, "samestep: out/result.json was there before, and is replaced\n")
+    left = {path.name for path in (program.folder / "out").iterdir() if path.is_file()}
+    assert left == {"result.json", "notes.txt"}
+    assert stored.load(program.folder / "out/result.json")
