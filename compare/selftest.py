@@ -31,12 +31,16 @@ _FIGURES = ("live_peak_bytes", "pool_peak_bytes")
 
 @dataclass(frozen=True)
 class Proof:
-    """One proof in words: what was asked, what came out, the limit; `held` is None where it cannot be made here."""
+    """One proof in words: what was asked, what came out, the limit; `held` is None where it cannot be made here.
+
+    `failed` says that a backend has failed, so that nothing came out.
+    """
 
     name: str
     found: str
     limit: str
     held: bool | None
+    failed: bool = False
 
 
 def run(backends: Sequence[str], device: str, progress: Progress) -> list[Proof]:
@@ -109,7 +113,8 @@ def _with(launcher: Launcher, outcome: Outcome) -> Iterator[Proof]:
         with launcher.child(outcome, purpose="selftest") as child:
             yield from proofs(launcher, child, outcome)
         if outcome.status != "ok":
-            yield Proof(f"{name} on {device}: {part}", f"{outcome.status}: {outcome.reason}", "no failure", False)
+            found = f"{outcome.status}: {outcome.reason}"
+            yield Proof(f"{name} on {device}: {part}", found, "no failure", held=False, failed=True)
             return
 
 

@@ -1,6 +1,7 @@
 """`samestep selftest`."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -27,4 +28,10 @@ def selftest(
         typer.echo(json.dumps([asdict(proof) for proof in proofs], indent=2))
     else:
         proof_table.render(proofs, Console())
-    raise typer.Exit(endings.CLAIM_FAILED if any(proof.held is False for proof in proofs) else 0)
+    raise typer.Exit(_exit_code(proofs))
+
+
+def _exit_code(proofs: Sequence[selftests.Proof]) -> int:
+    if any(proof.failed for proof in proofs):
+        return endings.CONTENDER_FAILED
+    return endings.CLAIM_FAILED if any(proof.held is False for proof in proofs) else 0

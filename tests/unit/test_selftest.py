@@ -1,6 +1,8 @@
 """The self-test: its own proofs must be able to fail."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from compare.interface import Refused
 from compare.measure import simulation, voiding
 from compare.statistics import Ratio
 from tests.fakebackend import plans
+from tests.unit import programs
 
 
 def held(proofs: list[selftest.Proof]) -> dict[str, bool | None]:
@@ -81,6 +84,29 @@ def test_a_delay_and_ballast_are_measured(tmp_path: Any, monkeypatch: pytest.Mon
 def test_a_clock_that_runs_too_fast_is_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = proofs_of("fake", tmp_path, monkeypatch, fault="fast-clock")
     assert found["fake on cpu: 50 ms more of delay of the host"] is False
+
+
+@pytest.mark.parametrize("fault", ["exit", "oom"])
+def test_a_backend_that_fails_is_exit_code_3(
+    fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selftest, "statistical", lambda: ())
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        plans.register(monkeypatch, tmp_path / "logs", {"fake": {"fault": fault, "at": "open"}})
+        code, out, _ = program.run("selftest", "fake", "--device", "cpu", "--json")
+    proofs = json.loads(out)
+    assert code == 3
+    assert [proof["name"] for proof in proofs if proof["failed"]] == ["fake on cpu: time"]
+    assert not proofs[-1]["held"]
+
+
+def test_a_proof_that_fails_with_a_backend_that_works_is_exit_code_1(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = selftest.Proof("A/A", "2,000 of 2,000 runs", "at most 180", held=False)
+    monkeypatch.setattr(selftest, "run", lambda *_: [wrong])
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        assert program.run("selftest", "fake", "--device", "cpu")[0] == 1
 
 
 def test_a_backend_that_fails_is_a_proof_that_fails(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
