@@ -31,7 +31,7 @@ def measure(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     """Measure what is still unknown of each contender that is alive, in a fresh process, while nothing else works."""
     plan, asked = launcher.plan, list[Outcome]()
     for outcome in outcomes.alive:
-        outcome.energy = _no_energy(plan)
+        outcome.energy = _no_energy(launcher, outcome)
         outcome.communication = _no_communication(launcher, outcome)
         if outcome.memory is None or outcome.energy is None or _is_communication_due(plan, outcome):
             asked.append(outcome)
@@ -62,11 +62,16 @@ def _figures(measured: dict[str, Any]) -> dict[str, Any]:
     return figures | {"absent": absent}
 
 
-def _no_energy(plan: Plan) -> dict[str, Any] | None:
+def _no_energy(launcher: Launcher, outcome: Outcome) -> dict[str, Any] | None:
     """Return why there are no figures; None where they are to be measured."""
+    plan = launcher.plan
     if plan.device != "cuda":
         return energy.absent("the run trains on the CPU")
-    return None if plan.energy else energy.absent("not asked for")
+    if not plan.energy:
+        return energy.absent("not asked for")
+    if launcher.spec(outcome)["devices"] > launcher.devices_here(outcome):
+        return energy.absent("counted on the first machine only, and it trains on several")
+    return None
 
 
 def _no_communication(launcher: Launcher, outcome: Outcome) -> dict[str, Any] | None:

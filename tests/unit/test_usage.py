@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,3 +74,25 @@ def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
     one = exposure.absent("one device has none to communicate with")
     assert good.communication == ((COMMUNICATION if devices > 1 else one) if communication else None)
     assert (bad.energy, bad.communication) == (None, None)
+
+
+@pytest.mark.parametrize(("tuning", "counted"), [("stock+ddp", False), ("stock", True)])
+def test_energy_of_a_contender_on_several_machines_is_absent_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: str, counted: bool
+) -> None:
+    plans.register(monkeypatch, tmp_path)
+    plan = plans.make(tmp_path / "out", (f"fake:{tuning}", "other:stock+ddp"), devices=2, batch_size=8, energy=True)
+    launcher = Launcher(replace(plan, device="cuda", fleet=SimpleNamespace(count=2, share=lambda: None)), tmp_path)
+    asked, numbers = list[str](), list[int]()
+
+    def measured(train: Callable[[], int], count: int) -> dict[str, Any]:
+        numbers.append(count)
+        return ENERGY
+
+    monkeypatch.setattr("compare.usage.energy.measure", measured)
+    monkeypatch.setattr(launcher, "started", lambda *_, **__: Said(asked))
+    outcome = Outcome(plan.contenders[0], memory={})
+    usage.measure(launcher, Outcomes([outcome]), lambda *_: None)
+    why = "counted on the first machine only, and it trains on several"
+    assert outcome.energy == (ENERGY if counted else usage.energy.absent(why))
+    assert (numbers, bool(asked)) == (([1], True) if counted else ([], False))
