@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from compare import judgement, results, runner
+from compare.measure import thinning
 from compare.plan import Plan
 from compare.report import progress
 
@@ -64,7 +65,7 @@ def as_far_as_it_came(
     """Return what `carried_out` does, and the interruption of its timed rounds, for who has still to do before it."""
     with interruptible(part), progress.shown(part) as advance:
         outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
-    result = judgement.result(plan, outcomes, command)
+    result = _of_readable_size(judgement.result(plan, outcomes, command), part)
     with replacing(plan.out, part):
         path = results.kept(result, plan.out)
     if outcomes.interruption is not None:
@@ -73,3 +74,14 @@ def as_far_as_it_came(
             whole = "in the search for a smaller batch; all that came before it is"
         typer.echo(f"samestep: {part}interrupted {whole} kept: {path}", err=True)
     return result, path, outcomes.interruption
+
+
+def _of_readable_size(result: dict[str, Any], part: str) -> dict[str, Any]:
+    """Return the result, without telemetry that nothing is computed from where its file would be too large to read."""
+    if results.fits(result):
+        return result
+    less = thinning.thinned(result)
+    if count := less["telemetry"]["left_out"]:
+        left_out = f"{count:,} samples of telemetry between blocks are left out"
+        typer.echo(f"samestep: {part}{left_out}, for the file's size", err=True)
+    return less

@@ -78,17 +78,40 @@ def write(result: Mapping[str, Any], folder: Path) -> Path:
 
 
 def kept(result: Mapping[str, Any], folder: Path) -> Path:
-    """Write the result as `write` does, and, where the file system refuses, into a temporary folder: it cost hours.
+    """Write the result as `write` does, and, where that is refused, into a temporary folder: it cost hours.
+
+    There it may be larger than `load` takes.
 
     Raises:
-        Refused: as `validate`; where the folder was refused, with the place that the result is at.
+        Refused: as `validate`; where the folder or the size was refused, with the place that the result is at.
     """
     validate(result)
     try:
         return replace(folder / FILE_NAME, result)
     except Refused as error:
-        spared = Path(tempfile.mkdtemp(prefix="samestep-result-"))
-        raise Refused(f"{error}; the result is kept: {replace(spared / FILE_NAME, result)}") from None
+        raise Refused(f"{error}; the result is kept: {_spared(_text(result))}") from None
+
+
+def fits(result: Mapping[str, Any]) -> bool:
+    """Tell whether the result's file would be small enough for `load`."""
+    try:
+        untrusted.check_size(_text(result, allow_nan=True))  # `validate` refuses it, and names the place
+    except Refused:
+        return False
+    return True
+
+
+def _spared(data: bytes) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="samestep-result-"))
+    try:
+        return replace_bytes(folder / FILE_NAME, data)
+    except Refused:
+        folder.rmdir()
+        raise
+
+
+def _text(value: Mapping[str, Any], *, allow_nan: bool = False) -> bytes:
+    return json.dumps(value, allow_nan=allow_nan, indent=1).encode("ascii") + b"\n"
 
 
 def replace(target: Path, value: Mapping[str, Any]) -> Path:
@@ -101,7 +124,7 @@ def replace(target: Path, value: Mapping[str, Any]) -> Path:
         Refused: for a text that `load` would refuse for its size, or where the file system refuses; the old file, if
             any, is then as it was, and no temporary file stays.
     """
-    data = json.dumps(value, allow_nan=False, indent=1).encode("ascii") + b"\n"
+    data = _text(value)
     try:
         untrusted.check_size(data)
     except Refused as error:

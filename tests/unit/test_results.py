@@ -15,7 +15,7 @@ import compare.results
 import compare.untrusted
 from compare.interface import Refused
 from compare.report.terminal import render
-from compare.results import kept, load, named, validate, write
+from compare.results import fits, kept, load, named, validate, write
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 
@@ -58,6 +58,34 @@ def test_a_result_is_kept_elsewhere_where_its_folder_refuses_it(
         kept(make_result(), tmp_path / "full")
     assert load(Path(str(refused.value).rpartition(": ")[2])) == make_result()
     assert kept(make_result(), tmp_path / "new") == tmp_path / "new" / "result.json"
+
+
+def test_a_result_that_is_too_large_is_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(compare.untrusted, "ITEM_LIMIT", 100)
+    with pytest.raises(Refused, match=r"out/result.json is not written: it holds too many values; .*") as refused:
+        kept(make_result(), tmp_path / "out")
+    (spared,) = tmp_path.rglob("*.json")
+    assert str(refused.value).endswith(f"; the result is kept: {spared}")
+    assert json.loads(spared.read_text()) == make_result()
+    assert [*tmp_path.iterdir()] == [spared.parent]
+
+
+def test_whether_a_result_fits_is_told_of_one_that_holds_no_json_too() -> None:
+    assert fits(make_result(created=float("nan")))
+
+
+def test_a_result_that_cannot_be_kept_anywhere_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(contents: dict[Path, bytes]) -> None:
+        raise Refused(f"cannot write {next(iter(contents))}: No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(compare.results.files, "write", full)
+    with pytest.raises(Refused, match="No space left on device"):
+        kept(make_result(), tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_example_is_valid_and_survives_the_file(tmp_path: Path) -> None:
