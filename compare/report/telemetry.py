@@ -42,7 +42,7 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Iterator[st
     for number, gpu in enumerate(gpus):
         yield from _state(result, gpu, f"GPU {number}" if len(gpus) > 1 else "GPU")
     if count := telemetry.get("left_out"):
-        yield f"{count:,} samples between blocks are left out, for the file's size; no figure and no void round needs them"
+        yield f"{count:,} samples between blocks are left out, for the file's size; no void round depends on them"
 
 
 def _state(result: Mapping[str, Any], gpu: Mapping[str, Any], name: str) -> Iterator[str]:
