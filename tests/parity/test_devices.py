@@ -49,7 +49,7 @@ def test_a_compiled_model_that_is_cut_at_its_buckets_is_recorded(recorder: Recor
     stock, compiled = (
         recorded(
             recorder.child("torch"),
-            recorder.spec("torch", tuning, 1, "sync", "float32") | {"described": descriptions.to_json(wide)},
+            recorder.spec("torch", tuning, 2, "sync", "float32") | {"described": descriptions.to_json(wide)},
             recorder.folder,
         )
         for tuning in ("stock+ddp", "compiled+ddp")
