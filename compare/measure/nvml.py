@@ -70,11 +70,9 @@ def process_bytes(pid: int) -> int | None:
         return None
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        listed = [each for handle in handles for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-        held = [process.usedGpuMemory for process in listed if process.pid == pid]
+        listings = read(nvml, lambda: [nvml.nvmlDeviceGetComputeRunningProcesses(handle) for handle in handles]) or ()
+        held = [process.usedGpuMemory for listed in listings for process in listed if process.pid == pid]
         return sum(held) if held and None not in held else None
-    except nvml.NVMLError:
-        return None
     finally:
         nvml.nvmlShutdown()
 

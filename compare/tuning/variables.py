@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from compare import environment
-from compare.tuning.knobs import NOT_PARALLEL
 
 _THREADS_PER_VIRTUAL_DEVICE = 128
 
@@ -56,7 +55,7 @@ def child_environment(
         if device == "cuda" and machines > 1:
             flags.append("--xla_gpu_shard_autotuning=false")
         if knobs.get("graph-capture"):
-            flags.append(f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{_captured_too(knobs, devices, machines)}")
+            flags.append(f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{_captured_too(devices, machines)}")
         if knobs.get("concurrent-kernels"):
             flags.append("--xla_gpu_command_buffer_scheduling_mode=CONCURRENT")
         if knobs.get("overlap-reduction"):
@@ -68,14 +67,13 @@ def child_environment(
     return added
 
 
-def _captured_too(knobs: Mapping[str, Any], devices: int, machines: int) -> str:
+def _captured_too(devices: int, machines: int) -> str:
     """Return what XLA is to capture beside convolutions: on several devices of a machine their exchanges, else loops.
 
     A loop that is captured is a conditional node, in which CUDA allows nothing that NCCL's captures have in them
     (github.com/pytorch/pytorch/issues/180960); XLA then starts each turn of the loop from the host, as one graph.
     """
-    parallel = knobs.get("parallel", NOT_PARALLEL) != NOT_PARALLEL
-    return "+COLLECTIVES" if parallel and devices > 1 and machines == 1 else "+WHILE"
+    return "+COLLECTIVES" if devices > 1 and machines == 1 else "+WHILE"
 
 
 def overridden(flags: str) -> list[tuple[str, str]]:
