@@ -74,12 +74,13 @@ FIT_COLUMNS = ("workload", "precision", "contender", "limit (MiB)", "largest bat
 SCALING = """
 ## Several devices
 `samestep scale`: images per second of all devices together, and how much of as many times the first number's that is,
-with its 95 % interval.
+with its 95 % interval; the allocator's peak on one device; the time a step in which a device only communicates; whether
+the contenders agree on that number of devices.
 
 """
 SCALING_COLUMNS = (
     *("workload", "precision", "mode, batch", "batch norm"),
-    *("contender", "devices", "images/s", "efficiency", "file"),
+    *("contender", "devices", "images/s", "efficiency", "peak (MiB)", "exposed (ms)", "agreement", "file"),
 )
 CERTIFICATES = """
 ## Certificates
@@ -178,6 +179,9 @@ def scaling_lines(path: Path) -> list[str]:
                 str(each["devices"]),
                 _count(each["images_per_second"]),
                 _interval(each["efficiency"], 1),
+                _mebibytes(each["memory_per_device_bytes"]),
+                DASH if each["communication_seconds"] is None else f"{1e3 * each['communication_seconds']:.2f}",
+                each["agreement"],
                 link,
             ]
         )
