@@ -274,6 +274,20 @@ step_captured() { # in JAX on two GPUs, batch norm sync; of resnet50, a GPU's me
     done
 }
 
+step_exchanges() { # the small ones of cifar-cnn's batch norm on two GPUs: gathered and scattered, or added up, for which
+    # XLA and torch have kernels of their own; the flag turns XLA's off
+    local way step="--workload cifar-cnn --devices 2 --tuning tuned"
+    {
+        for way in pmap sharded; do
+            echo "--backend jax $step+$way"
+            echo "--backend jax $step+$way --lever jax-moments-added-up"
+        done
+        echo "XLA_FLAGS=--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=false --backend jax $step+sharded"
+        echo "--backend torch $step+ddp"
+        echo "ENABLE_INTRA_NODE_COMM=1 --backend torch $step+ddp"
+    } | in_turn exchanges-cifar-cnn
+}
+
 screen() { # WORKLOAD PRECISION: what `tuned` might be, before it is compared
     local tuning
     {
