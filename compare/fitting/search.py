@@ -187,7 +187,7 @@ def _gpu_bytes(described: Mapping[str, Any]) -> int:
     """Return the memory of the GPU that both frameworks train on: the first that CUDA_VISIBLE_DEVICES leaves them."""
     name = (nvml.named() or ["0"])[0]
     for gpu in described["nvidia"]["gpus"]:
-        if name and (name == str(gpu["index"]) or str(gpu["uuid"]).startswith(name)):
+        if nvml.denotes(name, gpu["index"], gpu["uuid"]):
             if gpu["mig"]:
                 raise Refused(f"GPU {name} is divided (MIG), and the size of a part is not known; allowed: a whole GPU")
             if not gpu["memory_bytes"]:

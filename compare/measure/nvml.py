@@ -6,7 +6,7 @@ Names and units are those of the NVML API reference (docs.nvidia.com/deploy/nvml
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -102,18 +102,23 @@ def visible() -> list[str]:
     That list ends before the first entry that is no GPU of this machine (CUDA programming guide, environment variables)
     or comes again.
     """
-    there = describe()["gpus"]
-    uuids, found = [each.get("uuid") or "" for each in there], list[str]()
-    for entry in named() or map(str, range(len(there))):
-        is_one = int(entry) < len(there) if entry.isdecimal() else bool(entry) and _names(entry, uuids)
+    uuids, found = [each.get("uuid") for each in describe()["gpus"]], list[str]()
+    for entry in named() or map(str, range(len(uuids))):
+        is_one = any(entry.startswith("MIG-") or denotes(entry, index, uuid) for index, uuid in enumerate(uuids))
         if not is_one or entry in found:
             break
         found.append(entry)
     return found
 
 
-def _names(entry: str, uuids: Sequence[str]) -> bool:
-    return any(entry.startswith("MIG-") or uuid.startswith(entry) for uuid in uuids)
+def denotes(entry: str, index: int, uuid: str | None) -> bool:
+    """Whether an entry of CUDA_VISIBLE_DEVICES means that GPU: by its number, or its UUID or the beginning of that.
+
+    Each begins with `GPU-`.
+    """
+    if entry.isdecimal():
+        return int(entry) == index
+    return entry.startswith("GPU-") and (uuid or "").startswith(entry)
 
 
 class Device:
@@ -190,18 +195,12 @@ class Device:
         if wanted.isdigit():
             return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
         # CUDA takes the beginning of a GPU's UUID, NVML only the whole.
-        begun = self._begins(wanted) if wanted.startswith("GPU-") else None
-        return nvml.nvmlDeviceGetHandleByUUID(wanted) if begun is None else begun
-
-    def _begins(self, beginning: str) -> Any:
-        """Return the first GPU whose UUID begins so, or None."""
-        nvml = self._nvml
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = read(nvml, lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))
             uuid = read(nvml, lambda handle=handle: text(nvml.nvmlDeviceGetUUID(handle)))
-            if uuid is not None and uuid.startswith(beginning):
+            if denotes(wanted, index, uuid):
                 return handle
-        return None
+        return nvml.nvmlDeviceGetHandleByUUID(wanted)
 
     def _register(self) -> Any:
         events = self._nvml.nvmlEventSetCreate()

@@ -225,7 +225,14 @@ def test_the_gpu_is_the_first_visible_one(stage: Stage, monkeypatch: pytest.Monk
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         task = stage.make(device="cuda", memory=None)
         assert task.device_bytes == task.limit_bytes == task.most_bytes == gibibytes * 2**30
-    for visible, said in (("2", "MIG"), ("3", "does not tell"), ("", "''"), ("-1", "'-1'"), ("GPU-9", "an index or")):
+    for visible, said in (
+        ("2", "MIG"),
+        ("3", "does not tell"),
+        ("", "''"),
+        ("-1", "'-1'"),
+        ("GPU-9", "'GPU-9'"),
+        ("G", "an index or"),
+    ):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         with pytest.raises(Refused, match=said):
             stage.make(device="cuda")

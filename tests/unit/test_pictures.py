@@ -191,6 +191,20 @@ def test_telemetry_is_drawn_over_time_with_void_rounds_shaded() -> None:
     assert texts.count("void") == 4
 
 
+def test_the_line_of_telemetry_is_broken_where_samples_were_left_out() -> None:
+    result = make_watched()
+    samples = result["telemetry"]["samples"]
+    samples["seconds"] = [0.0, 0.1, *(each + 60.0 for each in samples["seconds"][2:])]
+    whole = telemetry.picture(result)
+    result["telemetry"]["left_out"] = 600
+    broken = telemetry.picture(result)
+    drawn = _drawn(broken).axes[1].get_lines()[0]
+    assert [value == value for value in drawn.get_ydata()[:4]] == [True, True, False, True]
+    assert list(_drawn(whole).axes[1].get_lines()[0].get_ydata()) == samples["power_watts"]
+    assert isinstance(broken, Picture)
+    assert "left out" in broken.caption
+
+
 def test_on_a_cpu_telemetry_is_other_programs_load() -> None:
     result = stored.result("void")
     (axes,) = _drawn(telemetry.picture(result)).axes

@@ -140,6 +140,7 @@ def test_what_happens_on_any_gpu_voids_the_rounds_that_it_touches():
         ("0,0", ["0"]),
         ("GPU-4d,1", ["GPU-4d", "1"]),
         ("GPU-5", []),
+        ("G", []),
         ("MIG-17", ["MIG-17"]),
     ],
 )

@@ -1,8 +1,10 @@
 """What went on beside the contenders while rounds were timed, void ones shaded: the GPU's state, or other programs."""
 
 from collections.abc import Mapping, Sequence
+from math import nan
 from typing import Any
 
+from compare.measure.telemetry import SLOWEST_SECONDS
 from compare.measure.voiding import FOREIGN_CORES
 from compare.report import sentences
 from compare.report.palette import light
@@ -11,6 +13,7 @@ from compare.report.plots.canvas import MOST_ROUNDS, Absent, Axes, Figure, Pictu
 _PANEL_INCHES, _AXIS_INCHES = 0.75, 0.5
 _UNSEEN_CORES = 0.005  # a bar this low needs a mark
 _MOST_SAMPLES = 50_000
+_APART_SECONDS = 2 * SLOWEST_SECONDS  # so far apart are two samples only where others were left out between them
 _PANELS = {
     "sm_clock_mhz": "SM clock\nMHz",
     "memory_clock_mhz": "memory\nMHz",
@@ -50,6 +53,9 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | A
         f"SM clock, memory clock, temperature and power of the {which}, sampled through NVML "
         f"(n = {len(seconds):,}); numbers: rounds, shaded: void ones."
     )
+    if telemetry.get("left_out"):
+        caption += " Where a line is broken, samples between blocks were left out."
+        seconds, series = _broken(seconds, series)
     if not spans:
         caption += " When each round was timed is not in the result."
     return Picture(
@@ -59,6 +65,20 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | A
         sentences.basis([result]),
         lambda: _draw(seconds, series, spans, void),
     )
+
+
+def _broken(
+    seconds: Sequence[float], series: Mapping[str, Sequence[float]]
+) -> tuple[Sequence[float], dict[str, Sequence[float]]]:
+    """Return samples with one that is NaN, which breaks a line, wherever others lay between two."""
+    order = list[int | None]([0])
+    for (index, before), after in zip(enumerate(seconds), seconds[1:], strict=False):
+        order += [None, index + 1] if after - before > _APART_SECONDS else [index + 1]
+
+    def ordered(values: Sequence[float]) -> list[float]:
+        return [nan if index is None else values[index] for index in order]
+
+    return ordered(seconds), {name: ordered(values) for name, values in series.items()}
 
 
 def _load(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | Absent:
