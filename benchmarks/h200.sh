@@ -242,14 +242,17 @@ one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what
     echo "\$ ${own[*]} python -m benchmarks.step_time --turn FILE ${arguments[*]}"$'\n'"$printed"
 }
 
-step_devices() { # resnet50 on one GPU and on two, in every way to use them; a GPU's memory holds not all of them at once
+step_devices() { # resnet50 on one GPU, on the other, and on both, in every way to use them; a GPU's memory holds not all of
+    # them at once. Where both draw all the power that they may, the slower one decides what two can do.
     in_turn devices-torch <<END
 --backend torch --tuning tuned
+CUDA_VISIBLE_DEVICES=1 --backend torch --tuning tuned
 --backend torch --tuning tuned+ddp --devices 2
 --backend torch --tuning tuned+ddp --devices 2 --batch-norm local
 END
     in_turn devices-jax <<END
 --backend jax --tuning tuned
+CUDA_VISIBLE_DEVICES=1 --backend jax --tuning tuned
 --backend jax --tuning tuned+pmap --devices 2
 --backend jax --tuning tuned+pmap --devices 2 --batch-norm local
 --backend jax --tuning tuned+sharded --devices 2
