@@ -16,6 +16,9 @@ from compare.tuning.contenders import of_certificate
 from compare.tuning.naming import DEFAULT_CONTENDERS
 from compare.workloads import Workload
 
+_OF_SAMESTEP = ("communication", "dataset", "fleet", "least_contenders")
+_OF_TIMING = ("agreement", "design", "energy", "margin", "rounds")
+
 
 @of_python
 def run(
@@ -31,14 +34,15 @@ def run(
         workload: a name that `samestep workloads` lists, or a `compare.Workload`, of `compare.pair(...)` for example.
         contenders: BACKEND[:TUNING] each, the first being the baseline.
         out: folder of the result file. Default: samestep-out/TIME.
-        settings: those of `compare.plan.make`: `precision`, `device`, `rounds`, `batch_size`, `seed`, ...
+        settings: the options of `samestep compare` by their names in Python: `precision`, `device`, `rounds`,
+            `batch_size`, `seed`, `data`, ..., and `request`, a `compare.Request`: how a pair is brought together.
 
     Raises:
         Refused: for what cannot be compared, before any process starts; a pair, also where its models cannot be
             matched.
     """
-    _check_names(settings, "run", without=())
-    chosen = plan.make(contenders, workload=workload, out=_folder(out), **settings)
+    named = _named(settings, "run", without=())
+    chosen = plan.make(contenders, workload=workload, out=_folder(out), **named)
     return Result(*conduct.carried_out(chosen, sys.argv))
 
 
@@ -61,19 +65,24 @@ def certify(
     Raises:
         Refused: for what cannot be certified, as `run`.
     """
-    _check_names(settings, "certify", without=("rounds",))
+    named = _named(settings, "certify", without=_OF_TIMING)
     plan.check_seeds(seeds)
     certified, _ = plan.check(workload, **{key: settings[key] for key in ("precision", "device") if key in settings})
-    named = of_certificate(certified) if contenders is None else contenders
-    chosen = plan.make(named, workload=certified, out=_folder(out), rounds=None, **settings)
+    texts = of_certificate(certified) if contenders is None else contenders
+    chosen = plan.make(texts, workload=certified, out=_folder(out), rounds=None, **named)
     return Result(*conduct.carried_out(chosen, sys.argv, seeds=seeds))
 
 
-def _check_names(settings: Mapping[str, Any], function: str, without: Sequence[str]) -> None:
-    named = {"texts", "workload", "out", *without}  # by arguments of its own, or not at all
-    allowed = sorted(inspect.signature(plan.make).parameters.keys() - named)
+def _named(settings: Mapping[str, Any], function: str, without: Sequence[str]) -> dict[str, Any]:
+    """Return settings as `compare.plan.make` calls them, refused where they are not a caller's to set."""
+    inner = {"texts", "workload", "out", "data_folder", *_OF_SAMESTEP, *without}  # or by arguments of their own
+    allowed = sorted({"data", *inspect.signature(plan.make).parameters.keys() - inner})
     if unknown := [name for name in settings if name not in allowed]:
         raise Refused(f"{function} has no setting {unknown[0]!r}; allowed: {', '.join(allowed)}")
+    named = dict(settings)
+    folder = named.pop("data", None)
+    typed("--data", folder, (str, Path, NoneType), "a folder's path")
+    return {**named, "data_folder": folder and str(folder)}
 
 
 def _folder(out: str | Path | None) -> Path:

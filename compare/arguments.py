@@ -12,7 +12,7 @@ LARGEST = 2**31 - 1
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_OTHERWISE = {"data": "data_folder", "input": "image", "model-args": "arguments"}
+_OTHERWISE = {"input": "image", "model-args": "arguments"}
 """Options that have another name in Python than their own."""
 
 

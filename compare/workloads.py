@@ -4,6 +4,7 @@ A workload is data only. Each backend's `models` folder builds the model that `M
 the optimizer, so that one description drives both twins.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +13,9 @@ from compare.interface import Refused
 
 PAIR = "pair"
 """The family of a user's own models (`compare.pairing`)."""
+
+LONGEST_NAME = 200
+_NAME = re.compile(rf"[A-Za-z][A-Za-z0-9:=+#._,-]{{0,{LONGEST_NAME - 1}}}")  # as result.schema.json has it
 
 BLOCKS: Mapping[str, tuple[str, ...]] = {
     "staged": ("blocks",),
@@ -123,6 +127,9 @@ class Workload:
     """What is trained. `data` names a source of `compare.data`; `batch_size` and `epochs` are defaults.
 
     `label_smoothing` is spread evenly over all classes, the true one included (Szegedy et al. 2016).
+
+    Raises:
+        Refused: for a name that no result may have.
     """
 
     name: str
@@ -133,6 +140,12 @@ class Workload:
     batch_size: int
     epochs: int
     label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a name that would only be refused with the finished result."""
+        if not _NAME.fullmatch(str(self.name)):
+            allowed = f"a letter, then letters, digits and :=+#._,-, at most {LONGEST_NAME} together"
+            raise Refused(f"workload name {self.name!r} is not allowed; allowed: {allowed}")
 
 
 # Expansion, channels, blocks and first stride of each stage (Sandler et al. 2018, table 2).

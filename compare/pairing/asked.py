@@ -11,7 +11,7 @@ from typing import Any
 from compare.arguments import check, of_python, text_list, typed, whole
 from compare.interface import Refused
 from compare.pairing.allowances import ALLOWED
-from compare.workloads import PAIR, ModelSpec, OptimizerSpec, Workload
+from compare.workloads import LONGEST_NAME, PAIR, ModelSpec, OptimizerSpec, Workload
 
 BACKENDS = ("jax", "torch")
 
@@ -87,7 +87,7 @@ def workload(
     whole("--batch-size", batch_size, 2)
     whole("--epochs", epochs, 1)
     return Workload(
-        name=name or _name(torch),
+        name=_name(torch) if name is None else name,
         summary="a user's own pair",
         model=ModelSpec(
             PAIR,
@@ -195,6 +195,8 @@ def _smoothing(text: str) -> float:
 
 
 def _name(reference: str) -> str:
+    """Return what a pair is called after its factory, as a workload may be, whatever its file is called."""
     place, _, factory = reference.rpartition(":")
     module = PurePath(place).stem if place.endswith(".py") else place.rpartition(".")[2]
-    return f"{module}:{factory}"
+    name = re.sub(r"[^A-Za-z0-9_.:-]", "-", f"{module}:{factory}")
+    return (name if name[0].isalpha() else f"pair-{name}")[:LONGEST_NAME]

@@ -6,7 +6,8 @@ from typing import Any
 
 from compare.agreement.certificate import Certificate
 from compare.pairing import advice
-from compare.pairing.advice import Difference
+from compare.pairing.advice import Advice, Difference
+from compare.pairing.allowances import RUNNING_VARIANCE
 from compare.pairing.matching import Matching
 from compare.pairing.trace import Trace
 
@@ -46,7 +47,7 @@ class Pairing:
         """
         notes, cause = [*self.matching.remarks], certificate.cause
         if not certificate.passed:
-            at, before = self._differing(certificate.tensor)
+            at, before = self._differing(certificate)
             notes += [line for each in at or before[-1:] for line in _told(each)]
             if at:
                 cause = at[0].advice[0].cause
@@ -54,17 +55,26 @@ class Pairing:
                 notes.append(f"{self.given} variables are matched as the weights map says: it may be what is wrong")
         return replace(certificate, cause=cause, notes=(*notes, *certificate.notes))
 
-    def _differing(self, tensor: str | None) -> tuple[list[Difference], list[Difference]]:
-        """Return what differs in a tensor's layer, and what does in layers before it, in order, and is not harmless."""
+    def _differing(self, certificate: Certificate) -> tuple[list[Difference], list[Difference]]:
+        """Return what may explain the first tensor that differs: in its layer, and in those before it, in order."""
         numbers = {layer.path: number for number, (layer, _) in enumerate(self.matching.layers)}
-        place = _number(tensor or "", numbers)
+        place = _number(certificate.tensor or "", numbers)
         found: dict[str, Difference] = {}
         for matching in (self.matching, *self.resized):  # what SAME pads by depends on the size
             for each in advice.differences(matching):
                 found.setdefault(each.torch, each)
         placed = sorted((numbers.get(path, len(numbers)), path) for path in found)
-        at = [found[path] for number, path in placed if number == place]
+        here = [found[path] for number, path in placed if number == place]
+        at = [replace(each, advice=told) for each in here if (told := self._explaining(each, certificate))]
         return at, [found[path] for number, path in placed if number < place and not found[path].is_harmless]
+
+    def _explaining(self, difference: Difference, certificate: Certificate) -> tuple[Advice, ...]:
+        """Return the advice of a layer that may be why it fails: what training does not feel, where it shows."""
+        shows = {
+            "running_variance": RUNNING_VARIANCE not in self.allowed and (certificate.tensor or "").endswith(".var"),
+            "fast_variance": all(gate.passed for gate in certificate.gates if gate.name == "semantic"),
+        }
+        return tuple(each for each in difference.advice if not each.is_harmless or shows[each.setting])
 
     def to_json(self) -> dict[str, Any]:
         """Return what the result file says of the pair."""

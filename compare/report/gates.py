@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from compare.report.sentences import DASH
+from compare.report.sentences import DASH, gate_value
 
 MEANINGS = {
     "semantic": "float64: largest error between the sides",
@@ -34,7 +34,7 @@ def gate_rows(pair: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
     return [
         (
             gate["name"],
-            _figure(gate["value"]),
+            gate_value(gate, 2),
             f"{'>=' if gate['name'] == 'scaling' else '<='} {gate['limit']:.3g}",
             "pass" if gate["passed"] else "FAIL",
             gate["worst_tensor"] or DASH,

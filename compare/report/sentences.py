@@ -6,6 +6,7 @@ from typing import Any
 DASH = "\N{EN DASH}"
 """Stands for a figure that there is none of."""
 
+_ALL_DIGITS = 17  # that tell one float from every other
 _SMALL, _LARGE = 1e-6, 1e6  # beyond these a number is written with its power of ten
 
 
@@ -121,15 +122,24 @@ def replication(result: Mapping[str, Any]) -> str:
     )
 
 
+def gate_value(gate: Mapping[str, Any], digits: int) -> str:
+    """Return a gate's value in so many digits, in more where they would show its limit; a dash for none."""
+    found, limit = gate["value"], gate["limit"]
+    if found is None:
+        return DASH
+    while found != limit and digits < _ALL_DIGITS and float(f"{found:.{digits}g}") == limit:
+        digits += 1
+    return f"{found:.{digits}g}"
+
+
 def agreement_lines(agreement: Mapping[str, Any]) -> list[str]:
     """Return the certificate in words: its status, a line for each gate, and every pair that failed."""
     reason = f" ({agreement['reason']})" if agreement["reason"] else ""
     lines = [f"agreement in {agreement['precision']}: {agreement['status']}{reason}"]
     for gate in agreement["gates"]:
-        value = DASH if gate["value"] is None else f"{gate['value']:.3g}"
         worst = f", worst tensor {gate['worst_tensor']}" if gate["worst_tensor"] else ""
         passed = "pass" if gate["passed"] else "FAIL"
-        lines.append(f"  {gate['name']}: {value} (limit {gate['limit']:.3g}), {passed}{worst}")
+        lines.append(f"  {gate['name']}: {gate_value(gate, 3)} (limit {gate['limit']:.3g}), {passed}{worst}")
     failed = [pair for pair in agreement["pairs"] if pair["status"] == "fail"]
     for pair in failed:
         mismatch = pair["first_mismatch"] or "not known"

@@ -70,10 +70,11 @@ def test_what_cannot_be_honoured_is_refused(tmp_path: Path):
         ({"out": 5}, "out 5 is not allowed; allowed: a folder's path"),
         ({"rounds": 1}, "rounds 1 is not allowed; allowed: a whole number from 2"),
         ({"batch_size": "64"}, "batch_size '64' is not allowed; allowed: a whole number from 2"),
-        ({"data_folder": 5}, "data_folder 5 is not allowed; allowed: a folder's path"),
-        ({"data_folder": "nowhere"}, "data_folder nowhere: workload digits-cnn takes no folder"),
+        ({"data": 5}, "data 5 is not allowed; allowed: a folder's path"),
+        ({"data": "nowhere"}, "data nowhere: workload digits-cnn takes no folder"),
         ({"design": ["turns"]}, "design ['turns'] is not allowed; allowed: alternating, turns, sequential"),
         ({"request": 5}, "request 5 is not allowed; allowed: a compare.Request"),
+        *(({name: 3}, f"run has no setting {name!r}") for name in ("dataset", "fleet", "least_contenders")),
         ({"nosuch": 1}, "run has no setting 'nosuch'; allowed: accumulate, agreement, batch_norm, batch_size, "),
     ],
     ids=str,
@@ -89,9 +90,12 @@ def test_an_argument_of_another_kind_is_refused_by_its_name_in_python(
 
 def test_what_a_certificate_has_no_use_for_is_refused(tmp_path: Path):
     with pytest.raises(
-        Refused, match=r"^certify has no setting 'rounds'; allowed: accumulate, .*precision, request, seed$"
+        Refused,
+        match=r"^certify has no setting 'rounds'; allowed: accumulate, batch_norm, .* precision, request, seed$",
     ):
         compare.certify("digits-cnn", out=tmp_path, rounds=3)
+    with pytest.raises(Refused, match=r"^certify has no setting 'margin'; allowed: (?!.*(design|energy|margin))"):
+        compare.certify("digits-cnn", out=tmp_path, margin=0.1)
     with pytest.raises(Refused, match=r"^seeds 'x' is not allowed; allowed: a whole number from 2 to 1000"):
         compare.certify("digits-cnn", out=tmp_path, seeds="x")  # pyright: ignore[reportArgumentType]
 

@@ -6,6 +6,7 @@ import pytest
 
 from compare.agreement.certificate import Certificate
 from compare.agreement.gates import Gate
+from compare.pairing.allowances import RUNNING_VARIANCE
 from compare.pairing.found import Pairing
 from compare.pairing.matching import Matching, match
 from tests.unit.traces import Said, batch_norm, convolution, dense, jax, torch
@@ -50,6 +51,36 @@ def test_a_layer_that_differs_where_the_certificate_fails_is_the_cause(tensor: s
 def test_the_nearest_layer_before_is_shown_and_the_cause_stays(tensor: str | None) -> None:
     assert _explained(tensor, _matching("one.two")) == ("arithmetic", ["one.two"])
     assert _explained(tensor, _matching("three"), _matching("one")) == ("arithmetic", ["three"])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "allowed", "told"),
+    [
+        ("step1/gradient/norm.bias", (), False),  # a running variance changes no gradient
+        ("step2/buffer/norm.var", (), True),
+        ("delta/norm.var", (), True),
+        ("step2/buffer/norm.mean", (), False),
+        ("step2/buffer/norm.var", (RUNNING_VARIANCE,), False),  # it was accepted, so it is not what differs
+    ],
+)
+def test_a_running_variance_is_the_cause_only_where_it_shows_and_is_not_allowed(
+    tensor: str, allowed: tuple[str, ...], told: bool
+) -> None:
+    layers = [convolution("first", (3, 3, 3, 4), [""]), batch_norm("norm", 4, ["first"], running_variance="unbiased")]
+    other = [layers[0], batch_norm("norm", 4, ["first"], running_variance="biased")]
+    made = Pairing({}, match(torch(*layers), jax(*other)), allowed=allowed).explained(replace(FAILED, tensor=tensor))
+    assert ("running variance" in (made.cause or "")) is told
+    assert any("running variance" in note for note in made.notes) is told
+
+
+@pytest.mark.parametrize(("semantic", "told"), [(True, True), (False, False)])
+def test_how_a_variance_is_computed_explains_rounding_alone(semantic: bool, told: bool) -> None:
+    layers = [convolution("first", (3, 3, 3, 4), [""]), batch_norm("norm", 4, ["first"], fast_variance=False)]
+    other = [layers[0], batch_norm("norm", 4, ["first"], fast_variance=True)]
+    gates = (Gate("semantic", 1.0, 1e-10, semantic, None), Gate("precision", 1.0, 1e-10, False, None))
+    failed = Certificate(gates, "it differs", cause="arithmetic", tensor="step1/activation/norm")
+    made = Pairing({}, match(torch(*layers), jax(*other))).explained(failed)
+    assert (made.cause != "arithmetic") is told
 
 
 def test_what_differs_at_another_size_only_is_found() -> None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -30,6 +32,21 @@ def test_a_pair_is_a_workload_that_survives_json():
     }
     assert descriptions.from_json(json.loads(json.dumps(descriptions.to_json(made)))) == made
     assert compare.pair(JAX, TORCH, image=(32, 16, 3), classes=10) == pair()
+
+
+@pytest.mark.parametrize("stem", ["_net", "my model", "2net", "net(1)", "m\u00f6dell", "\u6a21", "n" * 300])
+def test_a_pair_may_lie_in_a_file_of_any_name(stem: str):
+    pattern = json.loads(files("compare").joinpath("result.schema.json").read_text())["definitions"]["name"]
+    name = asked.workload(JAX, f"models/{stem}.py:net", image="32x16x3", classes=10).name
+    assert re.search(pattern["pattern"], name)
+    assert len(name) <= pattern["maxLength"] == workloads.LONGEST_NAME
+
+
+@pytest.mark.parametrize("name", ["", "my own net", "2net", "net\n", "n" * 201, "\u00e4"])
+def test_a_name_that_no_result_may_have_is_refused_before_anything_runs(name: str):
+    with pytest.raises(Refused, match="workload name"):
+        pair(name=name)
+    assert pair(name="n" * 200).name == "n" * 200
 
 
 @pytest.mark.parametrize("name", workloads.WORKLOADS)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from compare.measure.memory import DEFINITIONS
 from compare.report.measured import time_unit
-from compare.report.sentences import agreement_lines, heading, sentence, setting
+from compare.report.sentences import agreement_lines, gate_value, heading, sentence, setting
 from compare.report.terminal import render
 from compare.results import validate
 from tests.unit.result_factory import make_comparison, make_contender, make_result
@@ -134,6 +134,12 @@ def test_a_small_difference_does_not_read_as_none() -> None:
     text = sentence(make_comparison(ratio=ratio, margin=0.0))
     assert "jax is 1.001 times as fast" in text
     assert "ratio 0.9989, 99 % interval 0.9981 to 0.9999" in text
+
+
+@pytest.mark.parametrize(("value", "shown"), [(10.41, "10.4"), (10.0004, "10.0004"), (10.0, "10"), (9.96, "9.96")])
+def test_a_value_beside_its_limit_is_told_from_it(value: float, shown: str) -> None:
+    gate = {"name": "precision", "value": value, "limit": 10, "passed": value <= 10, "worst_tensor": None}
+    assert gate_value(gate, 2) == shown
 
 
 def test_report_holds_the_sentence_and_the_figures() -> None:
