@@ -175,6 +175,7 @@ def make(
     for name, value in {"agreement": agreement, "deterministic": deterministic, "energy": energy}.items():
         arguments.check(type(value) is bool, name, value, "True, False")
     arguments.typed("--data", data_folder, (str, NoneType), "a folder's path")
+    arguments.check(data_folder != "", "--data", data_folder, "a folder's path")
     arguments.typed("request", request, (Request, NoneType), "a compare.Request")
     plan = Plan(
         contenders=tuple(contenders.parse(texts, least_contenders)),

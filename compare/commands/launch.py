@@ -7,9 +7,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from compare import files, plan
+from compare import files, installed, plan
 from compare.commands import endings, options
-from compare.interface import DEVICES, Refused
+from compare.interface import DEVICES, PRECISIONS, Refused
 from compare.machines import slurm, splitting
 from compare.machines.slurm import Job
 from compare.tuning import contenders, tunings
@@ -50,6 +50,7 @@ def launch(
     asked = _read(context, given)
     slurm.check_devices(job, asked["devices"], asked["device"])
     _check_ways(job, asked)
+    _check_workload(asked)
     if dry_run:
         typer.echo(job.script(), nl=False)
         return
@@ -83,7 +84,24 @@ def _check_ways(job: Job, asked: Mapping[str, Any]) -> None:
     texts = contenders.tuned(asked["contenders"] or DEFAULT_CONTENDERS, asked["tuning"], asked["knobs"])
     chosen = contenders.parse(contenders.spread(texts, asked["parallel"]))
     workload = asked["workload"] or ""
-    splitting.check_ways({each.name: _way(each, kinds, workload) for each in chosen}, asked["devices"])
+    ways = {each.name: _way(each, kinds, workload) for each in chosen}
+    splitting.check_ways(ways, asked["devices"], asked["batch_norm"])
+
+
+def _check_workload(asked: Mapping[str, Any]) -> None:
+    """Check what is trained, whatever devices the nodes may have.
+
+    Raises:
+        Refused: no such workload or precision, or a batch that has no equal parts.
+    """
+    if asked["precision"] not in PRECISIONS:
+        raise Refused(f"unknown precision {asked['precision']!r}; allowed: {', '.join(PRECISIONS)}")
+    size = asked["batch_size"]
+    if asked["jax"] is None and asked["torch"] is None:
+        chosen = installed.get(asked["workload"] or "digits-cnn")
+        size = chosen.batch_size if size is None else size
+    if size is not None:
+        splitting.check_batch(size, asked["devices"])
 
 
 def _way(contender: Contender, kinds: Sequence[str], workload: str) -> Value:

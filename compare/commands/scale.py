@@ -78,6 +78,8 @@ def scale(
         path = stored.write(result, folder)
     if isinstance(picture := scaling.picture(result), Picture):
         files.write({folder / conduct.SCALING_PICTURE: figures.vector(picture, "svg")})
+    else:
+        typer.echo(f"samestep: no {conduct.SCALING_PICTURE}: {picture.reason}", err=True)
     if interruption is not None:
         whole = f"{len(found)} of {len(task.plans)} numbers of devices"
         typer.echo(f"samestep: interrupted after {whole}, which are kept: {path}", err=True)

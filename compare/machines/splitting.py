@@ -26,38 +26,47 @@ def check(plan: "Plan") -> None:
         for contender in plan.contenders
     }
     several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
-    if plan.batch_norm not in BATCH_NORMS:
-        raise Refused(f"--batch-norm {plan.batch_norm} is not allowed; allowed: {', '.join(BATCH_NORMS)}")
-    check_ways(ways, count)
+    check_ways(ways, count, plan.batch_norm)
     if plan.fleet.count > 1 and (not several or count % plan.fleet.count):
         raise Refused(
             f"--devices {count} on {plan.fleet.count} machines is not allowed; allowed: equally many on each, and a "
             f"contender that uses them (+ddp, +sharded or +pmap in its tuning), such as --devices {plan.fleet.count}"
         )
-    if plan.batch_norm == "local":
-        _check_local(ways, count)
     if not several:
         return
     _check_visible(plan)
-    if plan.batch_size % count:
-        raise Refused(f"--batch-size {plan.batch_size} with --devices {count} is not allowed; allowed: equal parts")
+    check_batch(plan.batch_size, count)
     if plan.accumulate > 1:
         raise Refused(f"--accumulate {plan.accumulate} with {several[0]} is not allowed; allowed: 1")
     if plan.workload.model.family == workloads.PAIR:
         raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
 
 
-def check_ways(ways: Mapping[str, Any], devices: int) -> None:
+def check_batch(batch_size: int, devices: int) -> None:
+    """Check that a batch has equal parts.
+
+    Raises:
+        Refused: it has none.
+    """
+    if batch_size % devices:
+        raise Refused(f"--batch-size {batch_size} with --devices {devices} is not allowed; allowed: equal parts")
+
+
+def check_ways(ways: Mapping[str, Any], devices: int, batch_norm: str) -> None:
     """Check that several devices are used by one contender at least, given each one's value of the knob `parallel`.
 
     Raises:
-        Refused: with how a contender says that it uses them.
+        Refused: with how a contender says that it uses them; or batch norm is none, or one that a contender has not.
     """
+    if batch_norm not in BATCH_NORMS:
+        raise Refused(f"--batch-norm {batch_norm} is not allowed; allowed: {', '.join(BATCH_NORMS)}")
     if devices > 1 and all(way == knobs.NOT_PARALLEL for way in ways.values()):
         raise Refused(
             f"--devices {devices}: no contender says how it uses several; allowed: --parallel WAY, or +WAY in a "
             f"contender's tuning, with WAY {', '.join(knobs.PARALLEL['jax'])} for jax, ddp for torch"
         )
+    if batch_norm == "local":
+        _check_local(ways, devices)
 
 
 def _check_visible(plan: "Plan") -> None:

@@ -129,7 +129,7 @@ class Launcher:
             added |= variables.matching_environment(contender.backend)
         if beside:
             added |= variables.thread_environment(max(1, environment.cores() // (beside + 1)), os.environ)
-        cache = variables.user_cache() if kept else self.scratch / named
+        cache = variables.user_cache(self.scratch / "cache-kept") if kept else self.scratch / named
         own = added | variables.cache_environment(contender.backend, cache)
         try:
             if share is not None:

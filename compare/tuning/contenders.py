@@ -73,7 +73,7 @@ def spread(texts: Sequence[str], parallel: str | None) -> list[str]:
 
     def with_way(text: str) -> str:
         backend, _, tuning = text.partition(":")
-        named = any(part in PARALLEL_WORDS or part.startswith("parallel=") for part in tuning.split("+"))
+        named = any(part.partition("=")[0] in ("parallel", *PARALLEL_WORDS) for part in tuning.split("+"))
         return text if named or backend not in ways else f"{backend}:{tuning or DEFAULT_TUNING}+{ways[backend]}"
 
     return [with_way(text) for text in texts]

@@ -99,6 +99,10 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
     for item in rest:
         name, _, text = item.partition("=") if item not in PARALLEL_WORDS else ("parallel", "", item)
         knob = KNOBS.get(name)
+        if name in TUNINGS:
+            raise Refused(f"{backend}:{tuning}: {name} is a tuning; allowed: one, before all knobs")
+        if name in PARALLEL_WORDS:
+            raise Refused(f"{backend}:{tuning}: {name} takes no value; allowed: {name} alone")
         if knob is None:
             raise Refused(
                 f"unknown tuning or knob {name!r} in {backend}:{tuning}; allowed: {', '.join(TUNINGS)}, or knobs "
@@ -155,6 +159,8 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: {way} excludes input=stream; allowed: input=resident")
     if device == "cpu" and way == "pmap" and values.get("rematerialisation"):
         raise Refused(f"{where}: pmap excludes rematerialisation on a CPU, where XLA would undo it; allowed: sharded")
+    if backend == "torch" and "overlap-reduction" in given and way == NOT_PARALLEL:
+        raise Refused(f"{where}: overlap-reduction needs ddp in torch")
     if values.get("overlap-reduction") and (way == NOT_PARALLEL or device == "cpu"):
         raise Refused(f"{where}: overlap-reduction needs --device cuda and pmap or sharded in jax")
     if device == "cpu" and values.get("graph-capture"):

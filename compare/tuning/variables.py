@@ -62,7 +62,7 @@ def child_environment(
             flags.append("--xla_gpu_enable_latency_hiding_scheduler=true")
         if deterministic and device == "cuda":
             flags.append("--xla_gpu_deterministic_ops=true")
-        if flags:
+        if flags or inherited.get("XLA_FLAGS"):
             added["XLA_FLAGS"] = " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip()
     return added
 
@@ -86,9 +86,14 @@ def overridden(flags: str) -> list[tuple[str, str]]:
     return [(first[name], last[name]) for name in first if first[name] != last[name]]
 
 
-def user_cache() -> Path:
-    """Return the folder for compiled programs that are kept from run to run."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"
+def user_cache(otherwise: Path) -> Path:
+    """Return the folder for compiled programs that are kept from run to run, or a run's own where there can be none."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home, one that cannot be written to, or a file in its place
+        return otherwise
+    return folder if os.access(folder, os.W_OK | os.X_OK) else otherwise
 
 
 def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -125,6 +125,7 @@ REFUSALS = [
     (["fake", "other", "--workload", "mnist-cnn"], "workload mnist-cnn needs --data DIR"),
     (["fake", "other", "--workload", "mnist-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
     (["fake", "other", "--workload", "cifar-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
+    (["fake", "other", "--workload", "cifar-cnn", "--data", ""], "--data '' is not allowed; allowed: a folder's path"),
     (["fake", "other", "--data", "nowhere"], "workload digits-cnn takes no folder"),
 ]
 

@@ -256,4 +256,4 @@ def test_children_find_the_programs_of_what_their_queue_is_for(started: Launcher
     training = replace(queue("other", asked([], ("short", 1))), purpose="training")
     carried_out(started, queue("fake", asked([], ("short", 1))), training)
     folders = [Path(each["TORCHINDUCTOR_CACHE_DIR"]) for each in Scripted.environments]
-    assert folders == [variables.user_cache() / "torch", started.scratch / "cache-other" / "torch"]
+    assert folders == [variables.user_cache(started.scratch) / "torch", started.scratch / "cache-other" / "torch"]

@@ -229,6 +229,16 @@ SPREAD = ["torch:stock+ddp", "jax:stock+sharded"]
             ["compare", *SPREAD, "--devices", "2", "--device", "tpu"],
             "unknown device 'tpu'; allowed: auto, cpu, cuda",
         ),
+        *(
+            ([], ["compare", *SPREAD, "--devices", "2", *options], said)
+            for options, said in (
+                (["--workload", "nope"], "unknown workload 'nope'; allowed: "),
+                (["--precision", "half"], "unknown precision 'half'; allowed: float64, "),
+                (["--batch-size", "63"], "--batch-size 63 with --devices 2 is not allowed; allowed: equal parts"),
+                (["--batch-norm", "local"], "--batch-norm local: jax:stock.sharded is a program over the whole batch"),
+                (["--batch-norm", "other"], "--batch-norm other is not allowed; allowed: sync, local"),
+            )
+        ),
     ],
 )
 def test_a_command_that_must_fail_on_its_nodes_is_refused(
@@ -245,7 +255,7 @@ def test_a_command_that_must_fail_on_its_nodes_is_refused(
     [
         (["--gpus-per-node", "8", "--nodes", "4"], ["compare", "torch:tuned", "jax:tuned+sharded", "--devices", "32"]),
         ([], ["agree", "--parallel", "ddp,pmap", "--devices", "16"]),  # how many GPUs there are is not known
-        (["--gpus-per-node", "1"], ["compare", *SPREAD, "--devices", "128", "--device", "cpu"]),
+        (["--gpus-per-node", "1"], ["compare", *SPREAD, "--devices", "128", "--device", "cpu", "--batch-size", "256"]),
         ([], ["compare", "torch:ddp", "jax:pmap+overlap-reduction", "--devices", "2"]),  # which a GPU has
     ],
 )

@@ -18,6 +18,7 @@ from tests.unit.programs import Program
 
 PAIR = ("fake:stock+ddp", "other:stock+ddp")
 SMALL = ("--device", "cpu", "--out", "out", "--deadline", "20", "--rounds", "2", "--epochs", "1", "--batch-size", "8")
+NO_PICTURE = "samestep: no scaling.svg: no contender has an efficiency on any number of devices\n"
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_contenders_that_disagree_are_exit_code_1_and_have_no_efficiency(
 ) -> None:
     plans.register(monkeypatch, program.folder.parent / "logs", {"other": {"fault": "wrong-gradient"}})
     code, out, error = program.run("scale", *PAIR, *SMALL)
-    assert (code, error) == (1, "")
+    assert (code, error) == (1, NO_PICTURE)
     assert out.endswith("result file: out/result.json\n")
     text = " ".join(out.split())
     assert "agreement on 2 devices: fail, first mismatch step1/gradient/dense.kernel" in text
@@ -153,7 +154,7 @@ def test_a_scaling_that_replaces_another_says_so_and_takes_its_pictures_away(
         (program.folder / "out" / name).write_text("older")
     plans.register(monkeypatch, program.folder.parent / "logs", {"other": {"fault": "wrong-gradient"}})
     code, _, error = program.run("scale", *PAIR, *SMALL)
-    assert (code, error) == (1, "samestep: out/result.json was there before, and is replaced\n")
+    assert (code, error) == (1, f"samestep: out/result.json was there before, and is replaced\n{NO_PICTURE}")
     left = {path.name for path in (program.folder / "out").iterdir() if path.is_file()}
     assert left == {"result.json", "notes.txt"}
     assert stored.load(program.folder / "out/result.json")
