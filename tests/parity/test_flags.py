@@ -82,3 +82,9 @@ def test_what_a_tuning_asks_for_is_what_is_read_back(
     assert flags.captures_convolutions(GPU) is graph
     assert flags.runs_concurrently(GPU) is concurrent
     assert flags.searches_kernels(GPU, asked=bool(knobs["kernel-search"])) is search
+
+
+@pytest.mark.parametrize(("inherited", "told"), [({}, None), ({"XLA_FLAGS": "--xla_a=1"}, "--xla_a=1")])
+def test_a_contender_without_flags_of_its_own_is_told_the_users(inherited: dict[str, str], told: str | None):
+    knobs = tunings.resolve("jax", "stock", "cpu", "resnet50")
+    assert variables.child_environment("jax", knobs, "cpu", False, inherited).get("XLA_FLAGS") == told
