@@ -399,15 +399,10 @@ def moments_added_up() -> None:
 
     plain = exchange.moments
 
-    def combined(each: jax.Array) -> tuple[jax.Array, jax.Array]:
-        means, variances = each[:, 0], each[:, 1]
-        whole = means.mean(0)
-        return whole, (variances + jnp.square(means - whole)).mean(0)
-
     def mapped(own: jax.Array, axis: str) -> tuple[tuple[jax.Array, jax.Array], Any]:
         count = jax.lax.axis_size(axis)
         mine = jnp.arange(count) == jax.lax.axis_index(axis)
-        mean, var = combined(jax.lax.psum(jnp.where(mine[:, None, None], own, 0), axis))
+        mean, var = exchange._combined(jax.lax.psum(jnp.where(mine[:, None, None], own, 0), axis))
         return (mean, var), (own[0] - mean) / count
 
     def pulled(axis: str, distance: jax.Array, gradients: Any) -> tuple[jax.Array]:
@@ -426,7 +421,7 @@ def moments_added_up() -> None:
         parts = wide.reshape(over.size, -1, *wide.shape[1:])
         stacked = jnp.stack(jax.vmap(own)(parts), axis=1)
         placed = jnp.where(jnp.eye(over.size, dtype=bool)[:, :, None, None], stacked[:, None], 0).sum(0)
-        return combined(jax.lax.with_sharding_constraint(placed, NamedSharding(over, PartitionSpec())))
+        return exchange._combined(jax.lax.with_sharding_constraint(placed, NamedSharding(over, PartitionSpec())))
 
     exchange.moments = moments
 

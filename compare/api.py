@@ -1,6 +1,5 @@
 """samestep from Python: what `samestep compare` and `samestep agree` do, for a workload by name or of one's own."""
 
-import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +10,12 @@ from compare import conduct, plan
 from compare.arguments import of_python, typed
 from compare.commands import endings
 from compare.interface import Refused
+from compare.plugin.asked import Settings
 from compare.plugin.result import Result
 from compare.tuning.contenders import of_certificate
 from compare.tuning.naming import DEFAULT_CONTENDERS
 from compare.workloads import Workload
 
-_OF_SAMESTEP = ("communication", "dataset", "fleet", "least_contenders")
 _OF_TIMING = ("agreement", "design", "energy", "margin", "rounds")
 
 
@@ -41,7 +40,7 @@ def run(
         Refused: for what cannot be compared, before any process starts; a pair, also where its models cannot be
             matched.
     """
-    named = _named(settings, "run", without=())
+    named = _named(settings, "run")
     chosen = plan.make(contenders, workload=workload, out=_folder(out), **named)
     return Result(*conduct.carried_out(chosen, sys.argv))
 
@@ -65,7 +64,7 @@ def certify(
     Raises:
         Refused: for what cannot be certified, as `run`.
     """
-    named = _named(settings, "certify", without=_OF_TIMING)
+    named = _named(settings, "certify", _OF_TIMING)
     plan.check_seeds(seeds)
     certified, _ = plan.check(workload, **{key: settings[key] for key in ("precision", "device") if key in settings})
     texts = of_certificate(certified) if contenders is None else contenders
@@ -73,16 +72,12 @@ def certify(
     return Result(*conduct.carried_out(chosen, sys.argv, seeds=seeds))
 
 
-def _named(settings: Mapping[str, Any], function: str, without: Sequence[str]) -> dict[str, Any]:
+def _named(settings: Mapping[str, Any], function: str, without: Sequence[str] = ()) -> dict[str, Any]:
     """Return settings as `compare.plan.make` calls them, refused where they are not a caller's to set."""
-    inner = {"texts", "workload", "out", "data_folder", *_OF_SAMESTEP, *without}  # or by arguments of their own
-    allowed = sorted({"data", *inspect.signature(plan.make).parameters.keys() - inner})
+    allowed = sorted(Settings.__annotations__.keys() - {"contenders", "check", *without})
     if unknown := [name for name in settings if name not in allowed]:
         raise Refused(f"{function} has no setting {unknown[0]!r}; allowed: {', '.join(allowed)}")
-    named = dict(settings)
-    folder = named.pop("data", None)
-    typed("--data", folder, (str, Path, NoneType), "a folder's path")
-    return {**named, "data_folder": folder and str(folder)}
+    return {"data_folder" if name == "data" else name: value for name, value in settings.items()}
 
 
 def _folder(out: str | Path | None) -> Path:

@@ -127,7 +127,7 @@ def make(
     seed: int = 0,
     epochs: int | None = None,
     margin: float = 0.01,
-    data_folder: str | None = None,
+    data_folder: str | Path | None = None,
     images: int | None = None,
     accumulate: int = 1,
     devices: int = 1,
@@ -174,8 +174,9 @@ def make(
         raise Refused(f"--deadline {_shown(deadline)} is not allowed; allowed: seconds above 0")
     for name, value in {"agreement": agreement, "deterministic": deterministic, "energy": energy}.items():
         arguments.check(type(value) is bool, name, value, "True, False")
-    arguments.typed("--data", data_folder, (str, NoneType), "a folder's path")
+    arguments.typed("--data", data_folder, (str, Path, NoneType), "a folder's path")
     arguments.check(data_folder != "", "--data", data_folder, "a folder's path")
+    folder = None if data_folder is None else str(data_folder)
     arguments.typed("request", request, (Request, NoneType), "a compare.Request")
     plan = Plan(
         contenders=tuple(contenders.parse(texts, least_contenders)),
@@ -188,9 +189,8 @@ def make(
         epochs=passes,
         margin=margin,
         out=out,
-        dataset=dataset
-        or data.load(chosen, folder=data_folder, seed=seed, batch_size=size, epochs=passes, images=images),
-        data_folder=data_folder,
+        dataset=dataset or data.load(chosen, folder=folder, seed=seed, batch_size=size, epochs=passes, images=images),
+        data_folder=folder,
         images=images,
         request=request or Request(),
         accumulate=accumulate,
@@ -222,17 +222,26 @@ def check(
     Raises:
         Refused: for what no contender could honour here.
     """
-    chosen = installed.get(workload) if isinstance(workload, str) else workload
-    named = "a name that samestep workloads lists, or a compare.Workload"
-    arguments.typed("workload", chosen, Workload, named)
-    if precision not in PRECISIONS:
-        raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
-    resolved = _device(device)
+    chosen, resolved = trained(workload, precision), _device(device)
     if precision == "tf32" and resolved == "cpu":
         raise Refused("precision tf32 needs --device cuda: a CPU has no TF32; allowed on cpu: all others")
     if rounds is not None:
         whole("--rounds", rounds, 2)
     return chosen, resolved
+
+
+def trained(workload: str | Workload = "digits-cnn", precision: str = "float32") -> Workload:
+    """Return the workload that is meant, whatever it will be trained on; arguments are those of `make`.
+
+    Raises:
+        Refused: there is no such workload or precision.
+    """
+    chosen = installed.get(workload) if isinstance(workload, str) else workload
+    named = "a name that samestep workloads lists, or a compare.Workload"
+    arguments.typed("workload", chosen, Workload, named)
+    if precision not in PRECISIONS:
+        raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
+    return chosen
 
 
 def _check_blocks(plan: Plan) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from compare import files, installed, plan
+from compare import files, plan
 from compare.commands import endings, options
-from compare.interface import DEVICES, PRECISIONS, Refused
+from compare.interface import DEVICES, Refused
 from compare.machines import slurm, splitting
 from compare.machines.slurm import Job
 from compare.tuning import contenders, tunings
@@ -94,14 +94,10 @@ def _check_workload(asked: Mapping[str, Any]) -> None:
     Raises:
         Refused: no such workload or precision, or a batch that has no equal parts.
     """
-    if asked["precision"] not in PRECISIONS:
-        raise Refused(f"unknown precision {asked['precision']!r}; allowed: {', '.join(PRECISIONS)}")
-    size = asked["batch_size"]
-    if asked["jax"] is None and asked["torch"] is None:
-        chosen = installed.get(asked["workload"] or "digits-cnn")
-        size = chosen.batch_size if size is None else size
-    if size is not None:
-        splitting.check_batch(size, asked["devices"])
+    named = {name: asked[name] for name in ("workload", "precision") if asked[name] is not None}
+    size, usual = asked["batch_size"], plan.trained(**named).batch_size
+    if size is not None or asked["jax"] is None:  # a pair has a usual size of its own
+        splitting.check_batch(usual if size is None else size, asked["devices"])
 
 
 def _way(contender: Contender, kinds: Sequence[str], workload: str) -> Value:

@@ -82,7 +82,7 @@ class Asked(NamedTuple):
         settings: dict[str, Any] = {"energy": False, **self.settings}
         folder = settings.pop("data", None)
         try:
-            return plan.make(self.contenders, out=out, data_folder=folder and str(folder), **settings)
+            return plan.make(self.contenders, out=out, data_folder=folder, **settings)
         except Refused as error:
             raise Refused(arguments.in_python(str(error), otherwise={})) from None
 

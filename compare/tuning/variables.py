@@ -62,8 +62,8 @@ def child_environment(
             flags.append("--xla_gpu_enable_latency_hiding_scheduler=true")
         if deterministic and device == "cuda":
             flags.append("--xla_gpu_deterministic_ops=true")
-        if flags or inherited.get("XLA_FLAGS"):
-            added["XLA_FLAGS"] = " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip()
+        if merged := " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip():
+            added["XLA_FLAGS"] = merged
     return added
 
 

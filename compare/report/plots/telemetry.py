@@ -1,6 +1,7 @@
 """What went on beside the contenders while rounds were timed, void ones shaded: the GPU's state, or other programs."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import nan
 from typing import Any
 
@@ -72,8 +73,8 @@ def _broken(
 ) -> tuple[Sequence[float], dict[str, Sequence[float]]]:
     """Return samples with one that is NaN, which breaks a line, wherever others lay between two."""
     order = list[int | None]([0])
-    for (index, before), after in zip(enumerate(seconds), seconds[1:], strict=False):
-        order += [None, index + 1] if after - before > _APART_SECONDS else [index + 1]
+    for index, (before, after) in enumerate(pairwise(seconds), start=1):
+        order += [None, index] if after - before > _APART_SECONDS else [index]
 
     def ordered(values: Sequence[float]) -> list[float]:
         return [nan if index is None else values[index] for index in order]
