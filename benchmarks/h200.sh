@@ -291,6 +291,13 @@ step_exchanges() { # the small ones of cifar-cnn's batch norm on two GPUs: gathe
     } | in_turn exchanges-cifar-cnn
 }
 
+step_exchanges-resnet50() { # the same of JAX's resnet50; two at a time, for a GPU's memory holds no more with their searches
+    local way step="--workload resnet50 --devices 2 --tuning tuned"
+    for way in sharded pmap; do
+        printf -- "--backend jax $step+$way --lever %s\n" none jax-moments-added-up | in_turn "exchanges-resnet50-$way"
+    done
+}
+
 screen() { # WORKLOAD PRECISION: what `tuned` might be, before it is compared
     local tuning
     {
