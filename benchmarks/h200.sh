@@ -212,7 +212,9 @@ step_scale-resnet50() { # as the public loops have it: each device's own batch n
     scale resnet50 local resnet50 256 torch:tuned+ddp jax:tuned+pmap
 }
 
-step_scale-resnet50-sync() { scale resnet50-sync sync resnet50 256 torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap; }
+step_scale-resnet50-sync() { # one compiled program in torch: its parts are made anew by each of some twenty processes
+    scale resnet50-sync sync resnet50 256 torch:tuned+ddp+overlap-reduction=off jax:tuned+sharded jax:tuned+pmap
+}
 
 in_turn() { # NAME, and arguments of a contender a line, behind its variables: all compile side by side, then each is
     # timed alone
@@ -274,27 +276,6 @@ step_captured() { # in JAX on two GPUs, batch norm sync; of resnet50, a GPU's me
     for way in sharded pmap; do
         captured cifar-cnn "$way" | in_turn "captured-cifar-cnn-$way"
         captured resnet50 "$way" | in_turn "captured-resnet50-$way"
-    done
-}
-
-step_exchanges() { # the small ones of cifar-cnn's batch norm on two GPUs: gathered and scattered, or added up, for which
-    # XLA and torch have kernels of their own; the flag turns XLA's off
-    local way step="--workload cifar-cnn --devices 2 --tuning tuned"
-    {
-        for way in pmap sharded; do
-            echo "--backend jax $step+$way"
-            echo "--backend jax $step+$way --lever jax-moments-added-up"
-        done
-        echo "XLA_FLAGS=--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=false --backend jax $step+sharded"
-        echo "--backend torch $step+ddp"
-        echo "ENABLE_INTRA_NODE_COMM=1 --backend torch $step+ddp"
-    } | in_turn exchanges-cifar-cnn
-}
-
-step_exchanges-resnet50() { # the same of JAX's resnet50; two at a time, for a GPU's memory holds no more with their searches
-    local way step="--workload resnet50 --devices 2 --tuning tuned"
-    for way in sharded pmap; do
-        printf -- "--backend jax $step+$way --lever %s\n" none jax-moments-added-up | in_turn "exchanges-resnet50-$way"
     done
 }
 

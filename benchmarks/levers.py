@@ -386,46 +386,6 @@ def two_pass_variance() -> None:
     layers._moments = moments
 
 
-def moments_added_up() -> None:
-    """Exchange batch norm's moments by one sum over the devices, each with a place of its own in what is added up.
-
-    XLA has a kernel of its own for small sums over the GPUs of a machine; what is gathered or scattered goes to NCCL.
-    """
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    from jaxbackend import exchange
-
-    plain = exchange.moments
-
-    def mapped(own: jax.Array, axis: str) -> tuple[tuple[jax.Array, jax.Array], Any]:
-        count = jax.lax.axis_size(axis)
-        mine = jnp.arange(count) == jax.lax.axis_index(axis)
-        mean, var = exchange._combined(jax.lax.psum(jnp.where(mine[:, None, None], own, 0), axis))
-        return (mean, var), (own[0] - mean) / count
-
-    def pulled(axis: str, distance: jax.Array, gradients: Any) -> tuple[jax.Array]:
-        of_mean, of_variance = jax.lax.psum(jnp.stack(gradients), axis)
-        count = jax.lax.axis_size(axis)
-        return (jnp.stack([of_mean / count + 2 * distance * of_variance, of_variance / count]),)
-
-    over_axis = jax.custom_vjp(lambda own, axis: mapped(own, axis)[0], nondiff_argnums=(1,))
-    over_axis.defvjp(mapped, pulled)
-
-    def moments(wide: Any, own: Any, over: Any) -> Any:
-        if over is None:
-            return plain(wide, own, over)
-        if isinstance(over, str):
-            return over_axis(jnp.stack(own(wide)), over)
-        parts = wide.reshape(over.size, -1, *wide.shape[1:])
-        stacked = jnp.stack(jax.vmap(own)(parts), axis=1)
-        placed = jnp.where(jnp.eye(over.size, dtype=bool)[:, :, None, None], stacked[:, None], 0).sum(0)
-        return exchange._combined(jax.lax.with_sharding_constraint(placed, NamedSharding(over, PartitionSpec())))
-
-    exchange.moments = moments
-
-
 LEVERS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None,
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
@@ -445,7 +405,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
     "jax-joint-sums": joint_sums,
-    "jax-moments-added-up": moments_added_up,
     "jax-recomputed-gelu": recomputed_gelu,
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,

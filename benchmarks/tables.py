@@ -75,7 +75,8 @@ SCALING = """
 ## Several devices
 `samestep scale`: images per second of all devices together, and how much of as many times the first number's that is,
 with its 95 % interval; the allocator's peak on one device; the time a step in which a device only communicates; whether
-the contenders agree on that number of devices.
+the contenders agree on that number of devices. In files made before 2026-11-25, 10:30, `ddp` on one device was wrapped
+in DistributedDataParallel and slower for it, so that its efficiencies are too high.
 
 """
 SCALING_COLUMNS = (

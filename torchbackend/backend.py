@@ -28,8 +28,8 @@ class TorchBackend:
 
     def open(self, spec: RunSpec) -> Session:
         """See `compare.interface.Backend`."""
-        if spec.knobs["parallel"] == NOT_PARALLEL:
-            return TorchSession(spec)
+        if spec.knobs["parallel"] == NOT_PARALLEL or spec.devices == 1:
+            return TorchSession(spec)  # around one device, DistributedDataParallel would only cost
         if self._ranks is None:
             here = spec.devices // crew.machines()
             parallel.device(spec.device, Place(0, spec.devices, here))  # refused before other processes are started

@@ -30,6 +30,8 @@ def prepare(knobs: Mapping[str, Any], device: str) -> None:
     For those it compiles and loads small probes. They say nothing of a program, so they are kept where torch keeps its
     programs by default, whatever cache this process has been given, and no compile time contains them.
     """
+    # Whether what is compiled is cut at DistributedDataParallel's buckets. Torch keeps no traced program of the parts.
+    dynamo.optimize_ddp = bool(knobs["overlap-reduction"])
     inductor.conv_1x1_as_mm = bool(knobs["pointwise-matmul"])
     inductor.combo_kernels = bool(knobs["concurrent-kernels"])
     inductor.max_autotune = inductor.coordinate_descent_tuning = bool(knobs["max-autotune"])

@@ -149,8 +149,11 @@ _ALL = (
         "overlap-reduction",
         "reduce gradients over the devices while the backward pass computes others",
         False,
-        {"jax": "XLA's latency-hiding scheduler (--xla_gpu_enable_latency_hiding_scheduler=true)"},
-        {"torch": "DistributedDataParallel reduces a bucket of gradients as soon as it is full"},
+        {
+            "jax": "XLA's latency-hiding scheduler (--xla_gpu_enable_latency_hiding_scheduler=true)",
+            "torch": "as DistributedDataParallel does, on with ddp (off: one compiled program, not one a bucket)",
+        },
+        {},
     ),
     Knob(
         "parallel",

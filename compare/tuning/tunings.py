@@ -119,6 +119,8 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
     may_be_together = values["parallel"] == NOT_PARALLEL and values.get(_together_with(backend))
     if "concurrent-kernels" not in given and not may_be_together:
         values["concurrent-kernels"] = False  # on several devices it has not been measured
+    if "overlap-reduction" not in given and backend == "torch":
+        values["overlap-reduction"] = values["parallel"] != NOT_PARALLEL  # as DistributedDataParallel has it
     _check_together(f"{backend}:{tuning}", backend, device, values, given)
     return values
 
@@ -161,7 +163,9 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: pmap excludes rematerialisation on a CPU, where XLA would undo it; allowed: sharded")
     if backend == "torch" and "overlap-reduction" in given and way == NOT_PARALLEL:
         raise Refused(f"{where}: overlap-reduction needs ddp in torch")
-    if values.get("overlap-reduction") and (way == NOT_PARALLEL or device == "cpu"):
+    if backend == "torch" and way != NOT_PARALLEL and not (values["overlap-reduction"] or values["compile"]):
+        raise Refused(f"{where}: overlap-reduction=off needs compile in torch; op by op, ddp overlaps")
+    if backend == "jax" and values["overlap-reduction"] and (way == NOT_PARALLEL or device == "cpu"):
         raise Refused(f"{where}: overlap-reduction needs --device cuda and pmap or sharded in jax")
     if device == "cpu" and values.get("graph-capture"):
         raise Refused(f"{where}: graph-capture needs --device cuda")

@@ -10,11 +10,13 @@ from dataclasses import replace
 import numpy as np
 import psutil
 import pytest
+from torch._dynamo import config as dynamo
 
 from compare import descriptions, workloads
 from compare.interface import ContenderFailed
 from compare.measure import exposure
 from jaxbackend import exchange
+from tests.parity import twins
 from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, recorded
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
@@ -33,6 +35,7 @@ WAYS = {"jax": ("sharded", "pmap"), "torch": ("ddp",)}
         ("torch", "stock+ddp", 2),
         ("torch", "stock+ddp+rematerialisation", 2),
         pytest.param("torch", "compiled+ddp", 2, marks=pytest.mark.thorough),
+        pytest.param("torch", "compiled+ddp+overlap-reduction=off", 2, marks=pytest.mark.thorough),
         pytest.param("torch", "compiled+ddp+rematerialisation", 2, marks=pytest.mark.thorough),
     ],
 )
@@ -90,7 +93,16 @@ def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
     with closing(recorder.started(backend)) as child:  # processes of several devices train on no other number
         child.call("open", 120, spec=recorder.spec(backend, f"stock+{way}", 1, "sync"))
         child.call("block", 120, steps=2)
-        assert child.call("settings", 120)["reduction_dtype"] is None
+        found = child.call("settings", 120)
+        assert (found["devices"], found["reduction_dtype"]) == (1, None)
+        assert found["parallel"] == ("none" if backend == "torch" else way)  # DistributedDataParallel would only cost
+
+
+@pytest.mark.parametrize(("tuning", "cut"), [("compiled+ddp", True), ("compiled+ddp+overlap-reduction=off", False)])
+def test_a_compiled_model_is_cut_at_the_buckets_of_gradients_where_they_are_to_overlap(tuning: str, *, cut: bool):
+    with dynamo.patch(optimize_ddp=not cut):
+        twins.session("torch", tuning=tuning)
+        assert dynamo.optimize_ddp is cut
 
 
 @pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])

@@ -30,7 +30,7 @@ REFUSALS = [
     (["torch:tuned+compiled", "jax"], "compiled is a tuning; allowed: one, before all knobs"),
     (["jax:pmap=on", "torch", "--parallel", "sharded"], "jax:pmap=on: pmap takes no value; allowed: pmap alone"),
     (["jax:overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
-    (["torch:ddp+overlap-reduction=off", "jax"], "torch has no switch 'overlap-reduction' (always on: Distr"),
+    (["torch:ddp+overlap-reduction=off", "jax"], "overlap-reduction=off needs compile in torch"),
     (["torch:ddp+graph-capture", "jax"], "graph-capture needs --device cuda"),
     (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
     (["torch:ddp", "jax", "--devices", "65"], "--devices 65 is not allowed: 64 parts of this CPU can be used"),
@@ -107,10 +107,10 @@ def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
 @pytest.mark.parametrize(("backend", "way"), [("torch", "ddp"), ("jax", "pmap"), ("jax", "sharded")])
 def test_a_step_of_several_gpus_is_captured_as_one_of_a_gpu(backend: str, way: str) -> None:
     one, several = (tunings.resolve(backend, f"tuned{way}", "cuda", "cifar-cnn") for way in ("", f"+{way}"))
-    assert several == one | {"parallel": way, "concurrent-kernels": False}
+    assert several == one | {"parallel": way, "concurrent-kernels": False, "overlap-reduction": backend == "torch"}
     assert (one["graph-capture"], one["steps-per-dispatch"], one["concurrent-kernels"]) == (True, 24, True)
     asked = tunings.resolve(backend, f"tuned+{way}+concurrent-kernels", "cuda", "cifar-cnn")
-    assert asked == one | {"parallel": way}
+    assert asked == several | {"concurrent-kernels": True}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,14 @@ def test_captured_reductions_are_not_watched() -> None:
     assert variables.child_environment("torch", several, "cuda", False, {})[lenient] == "0"
     for other in (one, several | {"graph-capture": False}):
         assert lenient not in variables.child_environment("torch", other, "cuda", False, {})
+
+
+def test_distributed_data_parallel_overlaps_unless_it_is_told_not_to() -> None:
+    values = {
+        tuning: tunings.resolve("torch", tuning, "cpu", "resnet50")["overlap-reduction"]
+        for tuning in ("compiled", "stock+ddp", "compiled+ddp", "compiled+ddp+overlap-reduction=off")
+    }
+    assert list(values.values()) == [False, True, True, False]
 
 
 def test_xla_hides_the_latency_of_reductions_where_it_is_asked_to() -> None:
