@@ -86,6 +86,7 @@ def _check_ways(job: Job, asked: Mapping[str, Any]) -> None:
     workload = asked["workload"] or ""
     ways = {each.name: _way(each, kinds, workload) for each in chosen}
     splitting.check_ways(ways, asked["devices"], asked["batch_norm"])
+    splitting.check_step(ways, asked["accumulate"], own=asked["jax"] is not None or asked["torch"] is not None)
 
 
 def _check_workload(asked: Mapping[str, Any]) -> None:

@@ -36,10 +36,7 @@ def check(plan: "Plan") -> None:
         return
     _check_visible(plan)
     check_batch(plan.batch_size, count)
-    if plan.accumulate > 1:
-        raise Refused(f"--accumulate {plan.accumulate} with {several[0]} is not allowed; allowed: 1")
-    if plan.workload.model.family == workloads.PAIR:
-        raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
+    check_step(ways, plan.accumulate, own=plan.workload.model.family == workloads.PAIR)
 
 
 def check_batch(batch_size: int, devices: int) -> None:
@@ -50,6 +47,19 @@ def check_batch(batch_size: int, devices: int) -> None:
     """
     if batch_size % devices:
         raise Refused(f"--batch-size {batch_size} with --devices {devices} is not allowed; allowed: equal parts")
+
+
+def check_step(ways: Mapping[str, Any], accumulate: int, *, own: bool) -> None:
+    """Check that contenders with a way train what is split over devices: whole batches, no `own` models of a user.
+
+    Raises:
+        Refused: naming the first contender that does not.
+    """
+    name = next((name for name, way in ways.items() if way != knobs.NOT_PARALLEL), None)
+    if name is not None and accumulate > 1:
+        raise Refused(f"--accumulate {accumulate} with {name} is not allowed; allowed: 1")
+    if name is not None and own:
+        raise Refused(f"{name}: models of your own train on one device; allowed: tunings without a way")
 
 
 def check_ways(ways: Mapping[str, Any], devices: int, batch_norm: str) -> None:

@@ -237,6 +237,8 @@ SPREAD = ["torch:stock+ddp", "jax:stock+sharded"]
                 (["--batch-size", "63"], "--batch-size 63 with --devices 2 is not allowed; allowed: equal parts"),
                 (["--batch-norm", "local"], "--batch-norm local: jax:stock.sharded is a program over the whole batch"),
                 (["--batch-norm", "other"], "--batch-norm other is not allowed; allowed: sync, local"),
+                (["--accumulate", "2"], "--accumulate 2 with torch:stock.ddp is not allowed; allowed: 1"),
+                (["--jax", "a.py:model", "--torch", "b.py:model"], "ddp: models of your own train on one device"),
             )
         ),
     ],
