@@ -45,6 +45,8 @@ def ulp(precision: str) -> float:
 _STORED = ("bfloat16", "float16")
 # A side whose median error is this much smaller than the other's computes in a higher precision than was asked for.
 _UNASKED = 30.0
+_OF_PARAMETERS = ("gradient", "update")
+_OVER_PIXELS = (*_OF_PARAMETERS, "buffer")
 _FIRST_FORWARD = ("step1/activation/", "step1/logits", "step1/loss", "step1/buffer/")
 # An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
 _ROUNDING = 10.0
@@ -189,9 +191,10 @@ def judge(
     scale, of_sums = ROUNDOFF[precision] / ULP64, _OF_A_SUM * ROUNDOFF32 / ROUNDOFF[precision]
     record = baseline["float64"]
     terms = _terms(record)
+    added = {name: terms.get(_layer(name, *_OVER_PIXELS), terms[""]) for name in names}
     floor = {
         name: max(
-            max(depth, of_sums * math.sqrt(terms.get(_layer(name), terms[""]) / 2)) * noise.roundoff[name],
+            max(depth, of_sums * math.sqrt(added[name] / 2)) * noise.roundoff[name],
             ulp[name] * scale,
             ROUNDOFF32 * coarseness(name, record),
         )
@@ -199,8 +202,8 @@ def judge(
     }
     for name in names:
         if _layer(name) and name.endswith(".bias"):
-            added = terms.get(_layer(name), 1) ** 1.5 * ROUNDOFF32 / ROUNDOFF[precision]
-            floor[name] = max(floor[name], _OF_ALIKE * added * noise.roundoff[name])
+            alike = terms.get(_layer(name), 1) ** 1.5 * ROUNDOFF32 / ROUNDOFF[precision]
+            floor[name] = max(floor[name], _OF_ALIKE * alike * noise.roundoff[name])
     if precision in _STORED:
         for name in names:
             if f"initial/{_layer(name)}.kernel" in record:
@@ -289,7 +292,8 @@ def _of_gradients(noise: Mapping[str, float]) -> dict[str, float]:
 def _terms(record: Arrays) -> dict[str, int]:
     """Return of how many terms the longest sum behind a layer's gradients is, and as "" that behind all others.
 
-    An output sums over its kernel, a parameter's gradient over all pixels of the layer's output.
+    An output sums over its kernel, a parameter's gradient and a batch norm's statistics over all pixels of the layer's
+    output.
     """
     kernels = [array for name, array in record.items() if name.startswith("initial/") and name.endswith(".kernel")]
     forward = max((array.size // array.shape[-1] for array in kernels), default=1)
@@ -302,9 +306,10 @@ def _stages(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name.partition("/")[0] for name in in_execution_order(list(names))))
 
 
-def _layer(name: str) -> str:
-    """Return the layer of a parameter whose gradient or update is named, "" for others."""
-    return name.rpartition("/")[2].rpartition(".")[0] if "/gradient/" in name or "/update/" in name else ""
+def _layer(name: str, *kinds: str) -> str:
+    """Return the layer of a tensor of these kinds, a gradient or an update where none is given, "" for others."""
+    is_of_one = any(f"/{kind}/" in name for kind in kinds or _OF_PARAMETERS)
+    return name.rpartition("/")[2].rpartition(".")[0] if is_of_one else ""
 
 
 def _depth(names: Iterable[str]) -> float:

@@ -377,6 +377,18 @@ def test_the_gradient_of_a_kernel_is_a_sum_over_all_pixels():
     assert found.floor[gradient] == pytest.approx(ROUNDOFF["float32"] * 0.2 * math.sqrt(8 * 20 * 20 / 2))
 
 
+def test_the_statistics_of_batch_norm_are_sums_over_all_pixels():
+    """TorchInductor's on a CPU are; that of the state after the run is the last step's."""
+    name, buffer = "step1/activation/norm", "step1/buffer/norm.mean"
+    initial = {"initial/conv.kernel": np.ones((3, 3, 1, 4)), "initial/norm.mean": np.zeros(4)}
+    record = {**initial, name: np.ones((8, 20, 20, 4)), buffer: np.ones(4), "delta/norm.mean": np.ones(4)}
+    noise: dict[str, float] = dict.fromkeys((name, buffer, "delta/norm.mean"), ROUNDOFF["float32"])
+    sides = {"float64": record, "float32": record}
+    found = referee.judge(sides, sides, "float32", Noise(dict.fromkeys(noise, ULP64), noise))
+    wanted = ROUNDOFF["float32"] * 0.2 * math.sqrt(8 * 20 * 20 / 2)
+    assert [found.floor[each] for each in (buffer, "delta/norm.mean")] == pytest.approx([wanted, wanted])
+
+
 @pytest.mark.parametrize(
     ("baseline", "contender", "said"),
     [
