@@ -88,11 +88,6 @@ def moments(
         each = jax.lax.with_sharding_constraint(
             jnp.stack(jax.vmap(own)(parts), axis=1), NamedSharding(over, PartitionSpec())
         )
-    return _combined(each)
-
-
-def _combined(each: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return mean and variance of the whole from all devices' [D, 2, C]."""
     means, variances = jnp.moveaxis(each, 1, 0)
     whole = means.mean(0)
     return whole, (variances + jnp.square(means - whole)).mean(0)

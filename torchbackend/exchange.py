@@ -14,7 +14,7 @@ from compare.machines.crew import Place
 
 def reduction_dtype(model: nn.Module, place: Place | None) -> torch.dtype | None:
     """Return the dtype in which DistributedDataParallel adds up gradients, the parameters' own; None for one device."""
-    return None if place is None or place.count == 1 else next(model.parameters()).dtype
+    return None if place is None else next(model.parameters()).dtype
 
 
 def moments(

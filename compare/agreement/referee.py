@@ -41,12 +41,13 @@ def ulp(precision: str) -> float:
     return 2 * ROUNDOFF[precision] if precision in ROUNDOFF else ULP64
 
 
+# Kinds of tensors that belong to a parameter, and those that are sums over all pixels of a layer's output.
+_OF_PARAMETERS = ("gradient", "update")
+_OVER_PIXELS = (*_OF_PARAMETERS, "buffer")
 # Precisions that products are stored in.
 _STORED = ("bfloat16", "float16")
 # A side whose median error is this much smaller than the other's computes in a higher precision than was asked for.
 _UNASKED = 30.0
-_OF_PARAMETERS = ("gradient", "update")
-_OVER_PIXELS = (*_OF_PARAMETERS, "buffer")
 _FIRST_FORWARD = ("step1/activation/", "step1/logits", "step1/loss", "step1/buffer/")
 # An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
 _ROUNDING = 10.0
@@ -191,7 +192,7 @@ def judge(
     scale, of_sums = ROUNDOFF[precision] / ULP64, _OF_A_SUM * ROUNDOFF32 / ROUNDOFF[precision]
     record = baseline["float64"]
     terms = _terms(record)
-    added = {name: terms.get(_layer(name, *_OVER_PIXELS), terms[""]) for name in names}
+    added = {name: terms.get(_layer(name, _OVER_PIXELS), terms[""]) for name in names}
     floor = {
         name: max(
             max(depth, of_sums * math.sqrt(added[name] / 2)) * noise.roundoff[name],
@@ -306,10 +307,9 @@ def _stages(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name.partition("/")[0] for name in in_execution_order(list(names))))
 
 
-def _layer(name: str, *kinds: str) -> str:
-    """Return the layer of a tensor of these kinds, a gradient or an update where none is given, "" for others."""
-    is_of_one = any(f"/{kind}/" in name for kind in kinds or _OF_PARAMETERS)
-    return name.rpartition("/")[2].rpartition(".")[0] if is_of_one else ""
+def _layer(name: str, kinds: Collection[str] = _OF_PARAMETERS) -> str:
+    """Return the layer of a tensor of one of these kinds, "" for others."""
+    return name.rpartition("/")[2].rpartition(".")[0] if any(f"/{kind}/" in name for kind in kinds) else ""
 
 
 def _depth(names: Iterable[str]) -> float:

@@ -97,8 +97,7 @@ def _check_workload(asked: Mapping[str, Any]) -> None:
     """
     named = {name: asked[name] for name in ("workload", "precision") if asked[name] is not None}
     size, usual = asked["batch_size"], plan.trained(**named).batch_size
-    if size is not None or asked["jax"] is None:  # a pair has a usual size of its own
-        splitting.check_batch(usual if size is None else size, asked["devices"])
+    splitting.check_batch(usual if size is None else size, asked["devices"])
 
 
 def _way(contender: Contender, kinds: Sequence[str], workload: str) -> Value:
