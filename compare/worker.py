@@ -167,10 +167,10 @@ class Worker:
         """Train from weights moved by a relative `roundoff`, if at all, and return the loss of every step."""
         return training.losses(self._open_session, self._spec, self._train, roundoff, generation)
 
-    def record(self, spec: dict[str, Any], steps: int, path: str, pool: int | None = None) -> list[str]:
+    def record(self, spec: dict[str, Any], steps: int, path: str, evenly: bool = False) -> list[str]:
         """Record the certificate's arrays of `spec`, a file for each part of them in the folder `path`.
 
-        `pool` is that of `recording.record`. Returns their names in execution order; they are read by
+        `evenly` is that of `recording.record`. Returns their names in execution order; they are read by
         `compare.certificates.records.Record`. If it fails, no file stays.
         """
 
@@ -179,7 +179,7 @@ class Worker:
 
         try:
             with heap.kept():
-                return recording.record(self._backend, RunSpec(**spec), steps, keep, pool)
+                return recording.record(self._backend, RunSpec(**spec), steps, keep, evenly=evenly)
         except BaseException:
             records.Record(Path(path), ()).delete()
             raise

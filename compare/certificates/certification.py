@@ -275,14 +275,14 @@ def _record(
     spec = _spec(launcher, outcome, precision, case, dataset)
     if precision != launcher.plan.precision:  # what is timed is not this program: it need not have the fastest kernels
         spec["knobs"] = tunings.unsearched(spec["knobs"])
-    arguments = {"spec": spec, "steps": _STEPS, "path": str(folder), "pool": _pool(launcher, spec["knobs"])}
+    arguments = {"spec": spec, "steps": _STEPS, "path": str(folder), "evenly": _evenly(launcher, spec["knobs"])}
     return Command("record", arguments, "record", lambda names: keep(Record(folder, names)))
 
 
-def _pool(launcher: Launcher, knobs: Mapping[str, Any]) -> int | None:
-    """Return how many batches to certify on, None for all: as many as steps where a timed dispatch takes all alike."""
+def _evenly(launcher: Launcher, knobs: Mapping[str, Any]) -> bool:
+    """Return whether a timed dispatch takes all batches of an epoch equally often."""
     epoch = len(launcher.plan.dataset.train.labels) // launcher.plan.batch_size
-    return _STEPS if knobs.get("steps-per-dispatch", 1) % epoch == 0 else None
+    return knobs.get("steps-per-dispatch", 1) % epoch == 0
 
 
 def _spec(launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path) -> dict[str, Any]:

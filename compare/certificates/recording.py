@@ -3,7 +3,7 @@
 Names, in execution order: `initial/NAME`; for each step s from 1 `step{s}/KEY` with the keys of `Session.inspect`;
 `evaluation/logits`; and `delta/NAME`, state after the same steps taken by `Session.run`, the path that is timed,
 minus the initial state. A dispatch takes at most that many, so that it is taken; where that of the timed run takes all
-its batches equally often, and may read them in place, this one does, too (`pool`).
+its batches equally often, and may read them in place, this one does, too (`evenly`).
 
 The steps are the workload's at the batch that is recorded: the learning rate of SGD is as much lower as the batch is
 smaller than the workload's own (the linear scaling rule, Goyal et al. 2017). At the whole rate a few images throw deep
@@ -35,23 +35,23 @@ Keep = Callable[[str, Arrays], None]
 _LOWER_LOSS_SCALES = (2.0**11, 2.0**6, 2.0)
 
 
-def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep, pool: int | None = None) -> list[str]:
+def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep, *, evenly: bool = False) -> list[str]:
     """Record the certificate's arrays of one contender, batch-norm scales, biases and statistics randomised.
 
     `keep` is given them part by part, so that they need not fit into memory together. In float16, a step whose
     gradients overflow is skipped and could not be compared; the first loss scale is then taken lower, and `keep` is
-    given every part anew. The path that is timed is fed the first `pool` batches of an epoch (None: all). Returns the
-    names of all arrays, in execution order.
+    given every part anew. The path that is timed is fed as many batches as it takes steps if `evenly`, else one more.
+    Returns the names of all arrays, in execution order.
     """
-    names, finite = _recorded(backend, spec, steps, keep, pool)
+    names, finite = _recorded(backend, spec, steps, keep, evenly)
     for scale in _LOWER_LOSS_SCALES:
         if spec.precision != "float16" or finite:
             break
-        names, finite = _recorded(backend, replace(spec, loss_scale=scale), steps, keep, pool)
+        names, finite = _recorded(backend, replace(spec, loss_scale=scale), steps, keep, evenly)
     return names
 
 
-def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep, pool: int | None) -> tuple[list[str], bool]:
+def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep, evenly: bool) -> tuple[list[str], bool]:
     """Record them once; return their names, and whether all gradients are finite."""
     session, start, batches, test = _begin(backend, spec, steps)
     names, finite = list[str](), True
@@ -64,7 +64,7 @@ def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep, pool: int
     keep("evaluation", evaluated)
     session.assign(start)
     before = _state(session)
-    session.feed(batches[:pool])
+    session.feed(batches[:steps] if evenly else batches)
     session.run(steps)
     moved = {f"delta/{name}": array - before[name] for name, array in _state(session).items()}
     keep("delta", moved)
@@ -81,6 +81,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
     The unmoved run is kept until this returns, in files beside the dataset where memory is short.
     """
     session, start, batches, test = _begin(backend, spec, steps)
+    del batches[steps:]
 
     def ran(start: Arrays, batches: list[Batch]) -> Iterator[tuple[str, Arrays]]:
         taken = _taken(session, start, batches, steps)
@@ -105,7 +106,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
             for run in range(first, end):
                 random = np.random.default_rng((spec.seed, run))
                 shifted = {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
-                images = [Batch(weights.perturbed(batch.values(), roundoff, random), batch.labels) for batch in batches]
+                images = [Batch(weights.perturbed(each.values(), roundoff, random), each.labels) for each in batches]
                 for _, arrays in ran(shifted, images):
                     floor |= {
                         name: max(floor[name], relative_error(array, still[name], sizes[name]))
@@ -133,7 +134,7 @@ def alone(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence[int]]) 
 
 def _begin(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arrays, list[Batch], Array]:
     train, test = store.load(spec.data)
-    batches = epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size)
+    batches = epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size, most=steps + 1)
     session = backend.open(_within(_at_its_rate(spec), steps))
     shown = test.values(slice(spec.batch_size))
     return session, weights.randomised(session.signature(), spec.seed), batches, shown

@@ -6,8 +6,10 @@ from compare.data.seeding import generator
 from compare.interface import Batch, Refused
 
 
-def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int) -> list[Batch]:
+def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int, most: int | None = None) -> list[Batch]:
     """Return the full batches of one shuffled epoch: images [batch_size, H, W, C], labels [batch_size], contiguous.
+
+    Only the first `most` of them, if that is given.
 
     The order depends on the number of labels, `seed` and `epoch` (from 0) only. Images that fill no batch at the
     epoch's end are left out of it, other ones in every epoch. Where `train` has several views of its images
@@ -22,7 +24,7 @@ def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int) -> li
     order = generator("shuffle", seed, epoch).permutation(count)
     view = train.images[epoch % (len(train.images) // count) * count :][:count]
     batches: list[Batch] = []
-    for start in range(0, count - batch_size + 1, batch_size):
+    for start in range(0, count - batch_size + 1, batch_size)[:most]:
         chosen = order[start : start + batch_size]
         images, labels = np.ascontiguousarray(view[chosen]), np.ascontiguousarray(train.labels[chosen])
         batches.append(Batch(images, labels, train.levels))

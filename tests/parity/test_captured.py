@@ -89,9 +89,9 @@ def test_a_graph_that_trains_nothing_has_taken_no_steps(monkeypatch: pytest.Monk
     assert captured.export().step == STEPS
 
 
-@pytest.mark.parametrize(("pool", "in_place"), [(DISPATCH, True), (None, False)])
+@pytest.mark.parametrize("in_place", [True, False])
 def test_a_certificate_judges_the_graph_that_reads_batches_as_the_timed_one(
-    pool: int | None, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     twins.narrow(monkeypatch)
     recorded_graph.pretend(monkeypatch)
@@ -106,9 +106,9 @@ def test_a_certificate_judges_the_graph_that_reads_batches_as_the_timed_one(
             return one(several, step, index)
         return step(several.images[0], several.labels[0])
 
-    right = twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, pool)
+    right = twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, evenly=in_place)
     monkeypatch.setattr(tuning.Several, "_one", on_the_first)
-    errors = gates.errors(right, twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, pool))
+    errors = gates.errors(right, twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, evenly=in_place))
     assert {name for name, error in errors.items() if error > 1e-6} == {name for name in errors if "delta/" in name}
 
 

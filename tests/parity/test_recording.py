@@ -1,6 +1,7 @@
 """What the certificate records: part by part, in execution order, and nothing is left behind."""
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import tensors, workloads
+from compare import tensors, weights, workloads
 from compare.agreement import gates, referee
 from compare.certificates import recording
 from compare.data import Dataset, store
@@ -128,6 +129,33 @@ def test_a_noise_floor_is_the_same_from_memory_and_from_files(
         found.append(recording.noise(backend, spec, STEPS, PERTURBATIONS))
         assert len(written) == files
     assert found[0] == found[1]
+
+
+def test_no_batch_is_made_or_moved_that_is_not_taken(
+    request: pytest.FixtureRequest, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+):
+    backend = twins.BACKENDS[request.node.callspec.params["spec"]]
+    kind, perturbed = type(backend.open(spec)), weights.perturbed
+    feed, fed, moved = kind.feed, list[int](), list[tuple[int, ...]]()
+
+    def counted(self: Session, batches: Sequence[Batch]) -> None:
+        fed.append(len(batches))
+        feed(self, batches)
+
+    def noted(array: Array, *arguments: Any) -> Array:
+        moved.append(array.shape)
+        return perturbed(array, *arguments)
+
+    train, test = store.load(spec.data)
+    many = Batch(np.concatenate([train.images] * 8), np.concatenate([train.labels] * 8), train.levels)
+    store.save(Dataset(many, test, ""), Path(spec.data))
+    monkeypatch.setattr(kind, "feed", counted)
+    for evenly in (True, False):
+        recording.record(backend, spec, STEPS, lambda part, arrays: None, evenly=evenly)
+    assert fed == [STEPS, STEPS + 1]  # one more is one that steps do not take
+    monkeypatch.setattr(weights, "perturbed", noted)
+    recording.noise(backend, spec, STEPS, [(1e-12, 0, 2)])
+    assert moved.count((spec.batch_size, *train.images.shape[1:])) == 2 * STEPS  # in each of two runs
 
 
 def test_the_arrays_of_one_step_alone_are_held_where_memory_is_short(

@@ -58,10 +58,10 @@ def batches(workload: str, count: int, *, size: int = 8) -> list[Batch]:
     return [Batch(drawn.images[part], drawn.labels[part]) for part in parts]
 
 
-def recorded(backend: Backend, spec: RunSpec, steps: int, pool: int | None = None) -> Arrays:
+def recorded(backend: Backend, spec: RunSpec, steps: int, *, evenly: bool = False) -> Arrays:
     """Return what the certificate compares, all in one."""
     found: Arrays = {}
-    names = recording.record(backend, spec, steps, lambda _, arrays: found.update(arrays), pool)
+    names = recording.record(backend, spec, steps, lambda _, arrays: found.update(arrays), evenly=evenly)
     return {name: found[name] for name in names}
 
 

@@ -79,14 +79,15 @@ def test_what_takes_longest_begins_first(
     assert then[-1] == {"noise": "record", "record": "noise"}[first]
 
 
-@pytest.mark.parametrize(("dispatch", "pool"), [(8, 3), (24, 3), (6, None), (1, None)])
+@pytest.mark.parametrize(("dispatch", "evenly"), [(8, True), (24, True), (6, False), (1, False)])
 def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: int, pool: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: int, evenly: bool
 ) -> None:
     asked = list[Any]()
 
     def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
-        asked.extend(each.arguments["pool"] for job in queues[0].jobs for each in job.commands if each.name == "record")
+        commands = [each for job in queues[0].jobs for each in job.commands]
+        asked.extend(each.arguments["evenly"] for each in commands if each.name == "record")
 
     monkeypatch.setattr(jobs, "carry_out", look)
     made = plan.make([f"jax:compiled+steps-per-dispatch={dispatch}", "torch"], out=tmp_path, workload="cifar-cnn")
@@ -94,7 +95,7 @@ def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
     launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
     store.save(made.dataset, launcher.dataset)
     certification.certify(launcher, outcomes, [CASE], lambda *_: None)
-    assert set(asked) == {pool}
+    assert set(asked) == {evenly}
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32", "float64"])
