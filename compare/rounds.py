@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from compare.measure import load, repeated
 from compare.measure.order import in_turn, palindromic
@@ -159,17 +160,31 @@ def _block(launcher: Launcher, children: Mapping[str, Child], outcome: Outcome) 
 
 
 def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
-    proof = child.call("proof", plan.deadlines["block"], steps=outcome.steps_per_block)
+    ask = partial(child.call, "proof", plan.deadlines["block"], steps=outcome.steps_per_block)
+    proof = ask()
+    for _ in range(_MORE_PROOFS if _is_late(proof) else 0):
+        proof = min(proof, ask(), key=_left)
     if proof["exported"] != proof["dispatched"]:
         outcome.unproven = f"{proof['dispatched']} steps were dispatched but {proof['exported']} trained"
     elif proof["not_finite"] is not None:
         outcome.unproven = f"the loss was not finite at step {proof['not_finite']} of a timed round"
-    elif proof["unwaited_seconds"] > _UNWAITED * proof["block_seconds"]:
+    elif _is_late(proof):
         outcome.unproven = (
             f"after wait() returned, {1e3 * proof['unwaited_seconds']:.3g} ms of a block's work were still to be done "
             f"({1e3 * proof['block_seconds']:.3g} ms had been timed)"
         )
 
 
-# Part of a block that may still be unfinished when `wait` returns; reading losses twice jitters by about as much.
+def _is_late(proof: Mapping[str, Any]) -> bool:
+    return _left(proof) > _UNWAITED
+
+
+def _left(proof: Mapping[str, Any]) -> float:
+    """Return what `wait` left undone of a block, as a part of it."""
+    return proof["unwaited_seconds"] / proof["block_seconds"]
+
+
+# More of a block than this may not be unfinished when `wait` returns: the exports that tell of it jitter, too.
 _UNWAITED = 0.25
+# What `wait` leaves undone, it leaves every time; an export of much takes longer now and then (of resnet50 by 57 ms).
+_MORE_PROOFS = 2

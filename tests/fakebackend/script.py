@@ -118,6 +118,9 @@ class Script:
             sys.stdout.write(line)
             os.write(1, line.encode())
 
+    def _stall(self) -> None:
+        self.pass_seconds(10)
+
     def _hang(self) -> None:
         time.sleep(3600)
 
@@ -160,6 +163,7 @@ class Script:
 
     _FAULTS = {  # noqa: RUF012 -- a table of the functions above
         "print": _print,
+        "stall": _stall,
         "hang": _hang,
         "hang-native": _hang_in_native_code,
         "exit": _exit,

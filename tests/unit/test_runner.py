@@ -161,6 +161,13 @@ def test_work_that_was_not_done_is_invalid_with_the_reason(stage: Stage, fault: 
     assert exit_code(result) == 1
 
 
+def test_an_export_that_is_slow_by_itself_is_no_work_left_undone(stage: Stage) -> None:
+    stalls = {"fault": "stall", "at": "export", "visit": 1}
+    result = stage.run(script={"other": {**stalls, "step_seconds": 0.02}, "fake": {"step_seconds": 0.02}}, rounds=2)
+    (comparison,) = result["comparisons"]
+    assert (comparison["verdict"], comparison["reason"]) == ("EQUIVALENT", None)
+
+
 def test_a_contender_that_is_not_what_it_is_called_is_invalid(stage: Stage) -> None:
     result = stage.run("fake", "other:compile", script={"other": {"fault": "uncompiled"}})
     assert result["contenders"][1]["unproven"] == "compile asked for and not in effect"
