@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from compare.measure import load, repeated
+from compare.measure import load, memory, repeated
 from compare.measure.order import in_turn, palindromic
 from compare.measure.voiding import Round, Window
 from compare.outcomes import Outcome, Outcomes, attempt
@@ -15,14 +15,16 @@ from compare.verdicts import LEAST_ROUNDS
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
 _PALINDROMES = 3
+_TOO_MUCH = "the contenders do not fit in memory together"
 
 
 def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     """Time all rounds of a plan in its design, filling samples, windows and `outcomes.rounds`.
 
     `alternating`: all contenders of a round are alive together and their blocks alternate. `turns`: one after the other
-    in each round, because they do not fit in memory together. Either way the last comes first in every other round.
-    `sequential`: all rounds of one, then all of the next.
+    in each round, because they do not fit in memory together: that is known when each has been measured alone, or shows
+    when they are tried. Either way the last comes first in every other round. `sequential`: all rounds of one, then all
+    of the next.
 
     Where Ctrl-C or a signal ends the program meanwhile, that becomes `outcomes.interruption` if enough rounds are whole
     for a ratio; what was timed of the next is dropped.
@@ -48,6 +50,8 @@ def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> Non
     total = launcher.plan.rounds
     outcomes.design = launcher.plan.design
     outcomes.rounds = [Round() for _ in range(total)]
+    if outcomes.design == "alternating" and (excess := _excess(launcher.plan, outcomes)):
+        outcomes.design, outcomes.design_reason = "turns", f"from round 1 on: {_TOO_MUCH}: {excess}"
     if outcomes.design == "sequential":
         for outcome in outcomes.alive:
             for number in range(total):
@@ -59,13 +63,21 @@ def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> Non
         progress("timed rounds", number, total)
         together = in_turn(outcomes.alive, number)
         if outcomes.design == "alternating" and not _time(launcher, together, outcomes.rounds[number]):
-            outcomes.design = "turns"
-            outcomes.design_reason = f"from round {number + 1} on: the contenders do not fit in memory together"
+            outcomes.design, outcomes.design_reason = "turns", f"from round {number + 1} on: {_TOO_MUCH}"
             for outcome in together:
                 outcome.status, outcome.reason = "ok", None
         if outcomes.design == "turns":
             for outcome in together:
                 _time(launcher, [outcome], outcomes.rounds[number])
+
+
+def _excess(plan: Plan, outcomes: Outcomes) -> str | None:
+    """Return by how much what each of these held alone is more than the device has, None where it is not."""
+    total = memory.device_bytes(plan.device)
+    held = sum((outcome.memory or {}).get("process_bytes", 0) for outcome in outcomes.alive)
+    if total is None or held <= total:
+        return None
+    return f"alone they held {held / 2**30:,.1f} GiB in all, of {total / 2**30:,.1f}"
 
 
 def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> bool:

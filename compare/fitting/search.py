@@ -184,16 +184,15 @@ def _contender(task: Task, fitted: Fitted) -> dict[str, Any]:
 
 
 def _gpu_bytes(described: Mapping[str, Any]) -> int:
-    """Return the memory of the GPU that both frameworks train on: the first that CUDA_VISIBLE_DEVICES leaves them."""
-    name = (nvml.named() or ["0"])[0]
-    for gpu in described["nvidia"]["gpus"]:
-        if nvml.denotes(name, gpu["index"], gpu["uuid"]):
-            if gpu["mig"]:
-                raise Refused(f"GPU {name} is divided (MIG), and the size of a part is not known; allowed: a whole GPU")
-            if not gpu["memory_bytes"]:
-                raise Refused(f"NVML does not tell how much memory GPU {name} has, which a limit is a fraction of")
-            return gpu["memory_bytes"]
-    raise Refused(f"CUDA_VISIBLE_DEVICES begins with {name!r}, which NVML does not list; allowed: an index or UUID")
+    """Return the memory of the GPU that both frameworks train on."""
+    gpu, name = nvml.first(described["nvidia"]["gpus"]), (nvml.named() or ["0"])[0]
+    if gpu is None:
+        raise Refused(f"CUDA_VISIBLE_DEVICES begins with {name!r}, which NVML does not list; allowed: an index or UUID")
+    if gpu["mig"]:
+        raise Refused(f"GPU {name} is divided (MIG), and the size of a part is not known; allowed: a whole GPU")
+    if not gpu["memory_bytes"]:
+        raise Refused(f"NVML does not tell how much memory GPU {name} has, which a limit is a fraction of")
+    return gpu["memory_bytes"]
 
 
 def _checked(mebibytes: int, total_bytes: int) -> int:

@@ -33,6 +33,16 @@ def process_bytes(device: str) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def device_bytes(device: str) -> int | None:
+    """Return the memory of the GPU that contenders train on.
+
+    None where NVML does not tell, or a GPU is divided (MIG), and on `cpu`, where processes share part of what each
+    holds.
+    """
+    gpu = nvml.first(nvml.describe()["gpus"]) if device == "cuda" else None
+    return None if gpu is None or gpu["mig"] else gpu["memory_bytes"]
+
+
 def reset_peak() -> None:
     """Let the peak resident set of this process begin anew at what it holds now (proc(5), clear_refs); Linux only."""
     with contextlib.suppress(OSError):

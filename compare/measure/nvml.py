@@ -6,7 +6,7 @@ Names and units are those of the NVML API reference (docs.nvidia.com/deploy/nvml
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -119,6 +119,12 @@ def denotes(entry: str, index: int, uuid: str | None) -> bool:
     if entry.isdecimal():
         return int(entry) == index
     return entry.startswith("GPU-") and (uuid or "").startswith(entry)
+
+
+def first(gpus: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the one of `describe`'s GPUs that both frameworks train on: the first that CUDA_VISIBLE_DEVICES leaves."""
+    name = (named() or ["0"])[0]
+    return next((gpu for gpu in gpus if denotes(name, gpu["index"], gpu["uuid"])), None)
 
 
 class Device:

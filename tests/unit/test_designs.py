@@ -1,6 +1,7 @@
 """Rounds in their three designs, and rounds that are void, with the fake backends."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from compare import judgement, results, runner
 from compare.interface import Refused
-from compare.measure import load, voiding
+from compare.measure import load, memory, voiding
 from compare.reproduction import recompute
 from tests.fakebackend import plans
 from tests.unit.stage import Stage
@@ -66,6 +67,26 @@ def test_contenders_that_do_not_fit_together_take_turns(tmp_path: Path, monkeypa
     assert [each["status"] for each in result["contenders"]] == ["ok", "ok"]
     assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [3, 3]
     assert result["comparisons"][0]["rounds"] == 3
+
+
+def test_contenders_that_would_not_fit_together_are_not_tried_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "device_bytes", lambda device: 2**20)
+    result = run(tmp_path, monkeypatch)
+    assert result["spec"]["design"] == "turns"
+    told = r"from round 1 on: the contenders do not fit in memory together: alone they held 0\.\d GiB in all, of 0\.0"
+    assert re.fullmatch(told, result["spec"]["design_reason"])
+    assert working(tmp_path) == ["fake", "other", "other", "fake"]
+    assert result["comparisons"][0]["verdict"] == "EQUIVALENT"
+
+
+@pytest.mark.parametrize("total", [None, 2**40])
+def test_contenders_that_fit_together_are_timed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int | None
+) -> None:
+    monkeypatch.setattr(memory, "device_bytes", lambda device: total)
+    assert run(tmp_path, monkeypatch)["spec"]["design"] == "alternating"
 
 
 def scripted_load(monkeypatch: pytest.MonkeyPatch, cores: list[float]) -> None:

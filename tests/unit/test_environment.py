@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from compare import __version__, environment
+from compare.measure import memory
 from compare.measure import nvml as nvml_module
 
 
@@ -82,6 +83,33 @@ def test_what_a_gpu_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     (gpu,) = environment.describe()["nvidia"]["gpus"]
     assert gpu["power_limit_watts"] is gpu["mig"] is gpu["application_clock_mhz"] is None
     assert gpu["sm_clock_mhz"] == 345
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "divided", "size"),
+    [
+        ("cuda", None, (0, 0), 2**30),
+        ("cuda", "1,0", (0, 0), 2**31),
+        ("cuda", "GPU-1", (0, 0), 2**31),
+        ("cuda", "MIG-1", (0, 0), None),
+        ("cuda", "", (0, 0), None),
+        ("cuda", None, (1, 1), None),
+        ("cpu", None, (0, 0), None),
+    ],
+)
+def test_the_memory_of_the_gpu_that_is_trained_on_is_known(
+    monkeypatch: pytest.MonkeyPatch, device: str, visible: str | None, divided: tuple[int, int], size: int | None
+) -> None:
+    nvml = scripted_nvml(
+        count=2,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=2 ** (30 + handle)),
+        nvmlDeviceGetMigMode=lambda handle: divided,
+    )
+    monkeypatch.setattr(nvml_module, "load", lambda: nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert memory.device_bytes(device) == size
 
 
 @pytest.mark.parametrize(
