@@ -34,7 +34,8 @@ where that took more than a step does.
 TUNINGS = """
 ## Every tuning at a glance
 Milliseconds per training step, of one `samestep compare` a row and the programs of its day; intervals, memory and
-ratios are in the next table. Not measured so yet: {missing}.
+ratios are in the next table. Of an unproven time the file says why, and its verdict is INVALID. Not measured so yet:
+{missing}.
 
 """
 TIMES = """

@@ -45,6 +45,13 @@ def _is_whole(result: Mapping[str, Any]) -> bool:
 
 
 def _cells(result: Mapping[str, Any]) -> Sequence[str]:
-    spec, steps = result["spec"], {each["name"]: each["step_seconds"] for each in result["contenders"]}
-    times = [DASH if steps[name] is None else f"{1e3 * steps[name]['interval']['estimate']:.3f}" for name in CONTENDERS]
+    spec, contenders = result["spec"], {each["name"]: each for each in result["contenders"]}
+    times = [_time(contenders[name]) for name in CONTENDERS]
     return f"{spec['workload']}, {spec['batch_size']}", spec["precision"], *times, result["agreement"]["status"]
+
+
+def _time(contender: Mapping[str, Any]) -> str:
+    if contender["step_seconds"] is None:
+        return DASH
+    unproven = "" if contender["unproven"] is None else " (unproven)"
+    return f"{1e3 * contender['step_seconds']['interval']['estimate']:.3f}{unproven}"
