@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from compare.agreement import causes, gates, referee
+from compare.agreement.floors import Noise
 from compare.agreement.gates import Gate
-from compare.agreement.referee import Noise
 from compare.interface import Arrays
 
 
@@ -15,7 +15,7 @@ class Figures:
     """One tensor's figures, in execution order; the last three are None where no precision gate was asked for.
 
     Attributes:
-        e64, e32: error between the sides in float64 (as `referee.Noise` resolves it) and in float32.
+        e64, e32: error between the sides in float64 (as `floors.Noise` resolves it) and in float32.
         scaling: e32 / e64 as the scaling gate takes it.
         noise: floor at the timed precision.
         baseline_error, contender_error: each side's error against its own float64.
@@ -97,7 +97,7 @@ def make(
 ) -> Certificate:
     """Judge two contenders by their records (precision to arrays by name; `compare.certificates.recording` makes them).
 
-    `normalised` says whether their optimizer divides by the gradient's size, as Adam does (`referee.judge`).
+    `normalised` says whether their optimizer divides by the gradient's size, as Adam does (`floors.of`).
     Without a noise floor at `precision` (float64 is its own reference) the precision gate is left out.
     """
     try:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compare import data
-from compare.agreement import gates, referee
+from compare.agreement import gates
+from compare.agreement.floors import ROUNDOFF, ULP64, Noise
 from compare.agreement.gates import Gate
-from compare.agreement.referee import Noise
 from compare.certificates.recording import Floor, Perturbation
 from compare.certificates.records import Record
 from compare.data import store
@@ -93,7 +93,7 @@ class Evidence:
 
         They are in small parts, because the noise of a large model takes longer than all that is recorded of it.
         """
-        found, roundoff = [(referee.ULP64, 0, _RUNS_OF_A_PART)], referee.ROUNDOFF.get(self.precision)
+        found, roundoff = [(ULP64, 0, _RUNS_OF_A_PART)], ROUNDOFF.get(self.precision)
         if roundoff is not None:
             found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in _NEAR]
             found += [(gates.PRECISION_LIMIT * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
@@ -115,12 +115,12 @@ class Evidence:
 
     def noise(self, case: Case) -> Noise:
         """Return the noise floors of a case: by tensor, the most of any perturbed run, for as much as one roundoff."""
-        unit, floors = referee.ROUNDOFF.get(self.precision), defaultdict[float, Floor](dict)
+        unit, floors = ROUNDOFF.get(self.precision), defaultdict[float, Floor](dict)
         for (roundoff, *_), floor in self.floors[case].items():
-            moved = roundoff if unit is None or roundoff == referee.ULP64 else unit
+            moved = roundoff if unit is None or roundoff == ULP64 else unit
             known = floors[moved]
             floors[moved] = {name: max(value * moved / roundoff, known.get(name, 0.0)) for name, value in floor.items()}
-        return Noise(floors[referee.ULP64], None if unit is None else floors[unit])
+        return Noise(floors[ULP64], None if unit is None else floors[unit])
 
     def determinism(self, name: str) -> Gate:
         """Return the gate of a contender whose first case was recorded twice."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from compare import data
-from compare.agreement import referee, trajectory
+from compare.agreement import floors, trajectory
 from compare.agreement.trajectory import Curves
 from compare.data import store
 from compare.outcomes import Outcome, Outcomes
@@ -125,7 +125,7 @@ def _trained(
 
 def _moved(plan: Plan, twin: int) -> dict[str, Any]:
     """Return the arguments of a run from weights that one ulp of the precision has moved; twin 0 is not moved."""
-    return {"roundoff": referee.ulp(plan.precision), "generation": twin}
+    return {"roundoff": floors.ulp(plan.precision), "generation": twin}
 
 
 def _keep_accuracy(kept: dict[int, float], seed: int, found: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from compare import descriptions, tensors
-from compare.agreement import gates, referee
+from compare.agreement import floors, gates
 from compare.agreement.gates import Gate, Updates
 from compare.outcomes import Outcome, Outcomes
 from compare.processes.jobs import Command, opening
@@ -43,7 +43,7 @@ def commands(launcher: Launcher, outcome: Outcome, count: int) -> list[Command]:
     scale = {"loss_scale": _LOSS_SCALE} if plan.precision == "float16" else {}
     spec = launcher.spec(outcome, described=descriptions.to_json(slower), **scale)
     path = launcher.scratch / f"update-{outcome.contender.name}.safetensors"
-    arguments = {"steps": count, "path": str(path), "roundoff": referee.ulp(plan.precision), "runs": _RUNS}
+    arguments = {"steps": count, "path": str(path), "roundoff": floors.ulp(plan.precision), "runs": _RUNS}
 
     def keep(noise: dict[str, float | None]) -> None:
         known = {name: math.inf if value is None else value for name, value in noise.items()}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compare.agreement import causes, certificate, gates
-from compare.agreement.referee import Noise
+from compare.agreement.floors import Noise
 from compare.interface import Array, Arrays
 from tests.agreement import made_up
 

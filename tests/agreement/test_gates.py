@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compare.agreement import certificate, gates, settings
-from compare.agreement.referee import Noise
+from compare.agreement.floors import Noise
 from compare.interface import Array, Arrays
 
 NAMES = ("conv.kernel", "dense.kernel")

@@ -7,7 +7,8 @@ import pytest
 
 from compare.agreement import certificate, referee
 from compare.agreement.certificate import Certificate
-from compare.agreement.referee import ROUNDOFF, ULP64, Noise, Referee
+from compare.agreement.floors import ROUNDOFF, ULP64, Noise
+from compare.agreement.referee import Referee
 from compare.interface import Array, Arrays
 from tests.agreement import made_up
 

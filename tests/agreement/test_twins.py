@@ -10,7 +10,7 @@ import jaxbackend.layers
 import torchbackend.layers
 from compare import workloads
 from compare.agreement import certificate
-from compare.agreement.referee import Noise
+from compare.agreement.floors import Noise
 from compare.data import Dataset, store, synthetic
 from compare.interface import Arrays
 from tests.parity import twins

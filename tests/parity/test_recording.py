@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from compare import tensors, weights, workloads
-from compare.agreement import gates, referee
+from compare.agreement import floors, gates
 from compare.certificates import recording
 from compare.data import Dataset, store
 from compare.interface import Array, Arrays, Batch, RunSpec, Session
@@ -20,7 +20,7 @@ from jaxbackend import tuning
 from tests.parity import twins
 
 STEPS = 2
-PERTURBATIONS = [(referee.ULP64, 0, 2), (referee.ROUNDOFF["float32"], 2, 3)]
+PERTURBATIONS = [(floors.ULP64, 0, 2), (floors.ROUNDOFF["float32"], 2, 3)]
 
 
 @pytest.fixture(params=twins.BOTH)

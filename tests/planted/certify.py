@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from compare import descriptions
-from compare.agreement import certificate, referee
-from compare.agreement.referee import Noise
+from compare.agreement import certificate, floors
+from compare.agreement.floors import Noise
 from compare.certificates import recording
 from compare.interface import Arrays, Backend, RunSpec, Session
 from tests.parity import twins
@@ -55,9 +55,9 @@ class Clean:
         """Return the noise floor of a precision."""
         key = (probe, precision, seed)
         if key not in self._noise:
-            perturbations = [(referee.ULP64, 0, ULP_RUNS)]
+            perturbations = [(floors.ULP64, 0, ULP_RUNS)]
             if precision != "float64":
-                perturbations.append((referee.ROUNDOFF[precision], ULP_RUNS, ULP_RUNS + NOISE_RUNS))
+                perturbations.append((floors.ROUNDOFF[precision], ULP_RUNS, ULP_RUNS + NOISE_RUNS))
             with pytest.MonkeyPatch.context() as patch:
                 spec = Side.clean(probe, patch, seed).spec("torch", "float64", self.folder)
                 self._noise[key] = Noise(*recording.noise(self._backends["torch"], spec, STEPS, perturbations))

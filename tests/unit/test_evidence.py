@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compare import plan
-from compare.agreement.referee import ROUNDOFF, ULP64
+from compare.agreement.floors import ROUNDOFF, ULP64
 from compare.certificates import certification
 from compare.certificates.evidence import Case, Evidence
 from compare.data import store

@@ -1,0 +1,235 @@
+"""What rounding may do to a tensor: units of roundoff, noise that was measured, and the floors that follow from it."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compare import chunks
+from compare.agreement.gates import (
+    PRECISION_LIMIT,
+    ROUNDOFF32,
+    SEMANTIC_LIMIT,
+    coarseness,
+    in_execution_order,
+    norm,
+)
+from compare.interface import Array, Arrays
+
+# Unit roundoff by precision (half the distance from 1 to the next number). TF32 keeps 10 bits of the fraction.
+ROUNDOFF: Mapping[str, float] = {
+    "float32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float16": 2.0**-11,
+}
+
+ULP64 = 2.0**-52
+"""The least relative perturbation that moves every float64 number."""
+
+
+def ulp(precision: str) -> float:
+    """Return the least relative perturbation that moves every number of a precision: two units of roundoff."""
+    return 2 * ROUNDOFF[precision] if precision in ROUNDOFF else ULP64
+
+
+# Kinds of tensors that belong to a parameter, and those that are sums over all pixels of a layer's output.
+_OF_PARAMETERS = ("gradient", "update")
+_OVER_PIXELS = (*_OF_PARAMETERS, "buffer")
+# Precisions that products are stored in.
+_STORED = ("bfloat16", "float16")
+# An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
+_ROUNDING = 10.0
+_LOST = 4.0
+# The precision gate allows ten floors; of what a sum in sequence loses it is to allow twice as much,
+_OF_A_SUM = 2.0 / PRECISION_LIMIT
+# and of one whose addends are alike, all that it loses where every sum is rounded the same way, by half a unit.
+_OF_ALIKE = 0.25 / PRECISION_LIMIT
+# An error of half the tensor, and two and a half times the other side's, is that side's own, whatever the noise. The
+# logarithm of the ratio of two errors of n independent elements scatters by 1 / sqrt(n): four of these more.
+_OWNED, _TIMES_THE_OTHER, _SCATTER = 0.5 / PRECISION_LIMIT, 2.5 / PRECISION_LIMIT, 4.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """By tensor, how far rounding the inputs moves it, relatively, float64 (`compare.certificates.recording.noise`).
+
+    Attributes:
+        ulp: at one ulp of float64. Most tensors move by about as much. One that cancels moves by far more, and cannot
+            be known better: a bias before batch norm, say, whose gradient is zero but for rounding.
+        roundoff: at the timed precision's unit roundoff; None where that is float64.
+    """
+
+    ulp: Mapping[str, float]
+    roundoff: Mapping[str, float] | None = None
+
+    def resolved(self, errors: Mapping[str, float]) -> dict[str, float]:
+        """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for.
+
+        It is resolved to its noise times the square root of the number of layers, as in `of`.
+        """
+        least, depth, ulp = SEMANTIC_LIMIT / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
+        return {name: error / max(1.0, depth * ulp.get(name, 0.0) / least) for name, error in errors.items()}
+
+
+def of(
+    sides: Sequence[Mapping[str, float]], record: Arrays, precision: str, noise: Noise, *, normalised: bool
+) -> dict[str, float]:
+    """Return the floor of every tensor: rounding at `precision` may move it ten times as far, relatively.
+
+    `sides` are both sides' errors by tensor, `record` is the baseline's in float64.
+
+    The floor of a tensor is its noise (`compare.certificates.recording.noise`) times the square root of the number
+    of layers, or what float32 storage resolves of it, or what a float32 sum loses, whichever is larger. It comes
+    from rounding the inputs once; every layer rounds its output once more, and independent errors add in quadrature
+    (Higham 2002, section 2.8). A kernel may add up n terms one after the other, whatever the precision of its
+    inputs: in float32 the rounded partial sums are off by the square root of n / 2 units of roundoff together
+    (Higham and Mary 2019). A bias's gradient is a sum over pixels that may be all alike, behind a mean over them
+    for instance, and is then rounded the same way n times: its error is proportional to n and to the sum of
+    absolute values (Higham 2002, section 4.2), which is at most the square root of n times what the noise is of.
+    torch's convolutions on a CPU lose that much. Where a tensor cancels, the noise is taken from float64's own
+    rounding, scaled to the precision. Gradients of a layer that computes in bfloat16 or float16 are rounded to that
+    when they are stored, as torch.autocast casts its parameters, whatever the noise: a loss that is all but certain
+    has none. An update may besides be off in the elements whose gradient is lost in noise, by a full step each if
+    the optimizer divides by the gradient's size (`normalised`: Adam, AdamW); all later steps start from parameters
+    that are off by as much. The state after the whole run (`delta/`), which comes by the path that is timed, may be
+    off by what all updates may be off by together.
+
+    Deep models lose gradients in noise at half precision, and their floors would forgive one that is all zero. So no
+    floor of a first gradient, or of the state after the run, forgives an error of half the tensor that is two and
+    a half times the other side's, more where a tensor has few elements, unless the tensor cancels.
+
+    Raises:
+        ValueError: `noise` has none for this precision.
+    """
+    if noise.roundoff is None:
+        raise ValueError(f"no noise was measured for {precision}")
+    every = list(noise.roundoff)
+    names = [name for name in every if not name.startswith("delta/")]
+    depth, ulp = _depth(names), _of_gradients(noise.ulp)
+    scale, of_sums = ROUNDOFF[precision] / ULP64, _OF_A_SUM * ROUNDOFF32 / ROUNDOFF[precision]
+    terms = _terms(record)
+    added = {name: terms.get(_layer(name, _OVER_PIXELS), terms[""]) for name in names}
+    floor = {
+        name: max(
+            max(depth, of_sums * math.sqrt(added[name] / 2)) * noise.roundoff[name],
+            ulp[name] * scale,
+            ROUNDOFF32 * coarseness(name, record),
+        )
+        for name in names
+    }
+    for name in names:
+        if _layer(name) and name.endswith(".bias"):
+            alike = terms.get(_layer(name), 1) ** 1.5 * ROUNDOFF32 / ROUNDOFF[precision]
+            floor[name] = max(floor[name], _OF_ALIKE * alike * noise.roundoff[name])
+    if precision in _STORED:
+        for name in names:
+            if f"initial/{_layer(name)}.kernel" in record:
+                floor[name] = max(floor[name], ROUNDOFF[precision])
+    _add_undecided(floor, record, normalised)
+    stages = _stages(name for name in names if name.startswith("step"))
+    for name in (each for each in every if each.startswith("delta/")):
+        floor[name] = max(depth * noise.roundoff[name], ulp[name] * scale, _of_run(name, stages, floor, record))
+    for name in every:
+        if name.startswith(("step1/gradient/", "delta/")) and ulp[name] * scale < 1:
+            times = _TIMES_THE_OTHER * math.exp(_SCATTER / math.sqrt(max(1, record[name].size)))
+            floor[name] = min(floor[name], max(_OWNED, times * min(side[name] for side in sides)))
+    return floor
+
+
+def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record: Arrays) -> float:
+    """Return what the floors of a whole run's steps allow of its end: a parameter's change, or a buffer's."""
+    leaf = name.removeprefix("delta/")
+    if (buffer := f"{stages[-1]}/buffer/{leaf}") in floor:
+        return floor[buffer]
+    updates = [each for stage in stages if (each := f"{stage}/update/{leaf}") in floor]
+    allowed, moved = sum(floor[each] * norm(record[each]) for each in updates), norm(record[name])
+    return max(allowed / moved if moved else 1.0, ROUNDOFF32 * coarseness(name, record))
+
+
+def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) -> None:
+    """Add to the floors what updates may be off by, and, in later steps, what the parameters then are.
+
+    A parameter is off by that part of its own norm, and what is computed from it by about as much.
+    """
+    drift, depth = 0.0, _depth(floor)
+    for names in ([name for name in floor if name.startswith(f"{stage}/")] for stage in _stages(floor)):
+        for name in names:
+            floor[name] += depth * drift / PRECISION_LIMIT
+        moved = 0.0
+        for name in (name for name in names if "/update/" in name):
+            gradient, parameter = name.replace("/update/", "/gradient/"), name.partition("/update/")[2]
+            undecided = _undecided(record[name], record[gradient], floor[gradient], normalised)
+            floor[name] += undecided / PRECISION_LIMIT
+            whole = norm(record[f"initial/{parameter}"])
+            if normalised and whole:
+                moved = max(moved, undecided * norm(record[name]) / whole)
+        drift += moved
+
+
+def _undecided(update: Array, gradient: Array, floor: float, normalised: bool) -> float:
+    """Return how far an update may be off because elements of its gradient are lost in noise, relatively.
+
+    A rule that divides by the gradient's size, as Adam does, moves such an element by a full step one way or the other,
+    so it may be off by twice its part of the update; one that does not moves it as little as it counts. That full step
+    is the largest in the tensor where the rule is known (`normalised`): a gradient of exactly zero, behind a ReLU that
+    never opens, moves nothing in float64, but a kernel that leaves a trace of rounding there moves it all the same.
+    Lost is what is less than four standard deviations of the error that the gradient may have, taken as equal in all
+    elements; parts are of the Euclidean norm.
+    """
+    whole, moved = norm(gradient), norm(update)
+    if not whole or not moved:
+        return 0.0
+    least = _LOST * PRECISION_LIMIT * floor * whole / math.sqrt(gradient.size)
+    step = max(update.max(), -update.min()) if normalised else None
+    lost_step = lost_gradient = 0.0
+    for steps, slopes in chunks.of(update, gradient):
+        lost = np.abs(slopes) < least
+        lost_gradient = math.hypot(lost_gradient, norm(slopes[lost]))
+        lost_step = math.hypot(lost_step, norm(steps[lost]) if step is None else step * math.sqrt(lost.sum()))
+    return max(0.0, 2 * (lost_step / moved - lost_gradient / whole))
+
+
+def _of_gradients(noise: Mapping[str, float]) -> dict[str, float]:
+    """Return noise by tensor, that of a parameter's change being at least that of its gradient.
+
+    Where a gradient is zero but for rounding, weight decay may hide its noise in what is stored after one step.
+    """
+    gradients: dict[str, float] = {}
+    for name, value in noise.items():
+        _, is_gradient, parameter = name.partition("/gradient/")
+        if is_gradient:
+            gradients[parameter] = max(value, gradients.get(parameter, 0.0))
+
+    def of_gradient(name: str) -> float:
+        return gradients.get(name.partition("/update/")[2] or name.removeprefix("delta/"), 0.0)
+
+    return {name: max(value, of_gradient(name)) for name, value in noise.items()}
+
+
+def _terms(record: Arrays) -> dict[str, int]:
+    """Return of how many terms the longest sum behind a layer's gradients is, and as "" that behind all others.
+
+    An output sums over its kernel, a parameter's gradient and a batch norm's statistics over all pixels of the layer's
+    output.
+    """
+    kernels = [array for name, array in record.items() if name.startswith("initial/") and name.endswith(".kernel")]
+    forward = max((array.size // array.shape[-1] for array in kernels), default=1)
+    outputs = {name.rpartition("/")[2]: array for name, array in record.items() if name.startswith("step1/activation/")}
+    return {"": forward} | {layer: max(forward, array.size // array.shape[-1]) for layer, array in outputs.items()}
+
+
+def _stages(names: Iterable[str]) -> list[str]:
+    """Return the stages that tensors are of, the steps and the evaluation, in execution order."""
+    return list(dict.fromkeys(name.partition("/")[0] for name in in_execution_order(list(names))))
+
+
+def _layer(name: str, kinds: Collection[str] = _OF_PARAMETERS) -> str:
+    """Return the layer of a tensor of one of these kinds, "" for others."""
+    return name.rpartition("/")[2].rpartition(".")[0] if any(f"/{kind}/" in name for kind in kinds) else ""
+
+
+def _depth(names: Iterable[str]) -> float:
+    """Return the square root of the number of layers."""
+    return math.sqrt(max(1, sum(name.startswith("step1/activation/") for name in names)))
