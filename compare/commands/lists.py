@@ -13,12 +13,16 @@ from compare.tuning.knobs import KNOBS, Value
 from compare.tuning.tunings import GIVEN, TUNED, TUNINGS
 from compare.workloads import WORKLOADS
 
+_LEAST_WIDTH = 76
+"""Columns below which names would be cut: a narrower terminal breaks lines itself."""
+
 
 def workloads() -> None:
     """List what can be trained."""
     table = Table(box=None, pad_edge=False)
-    for column in ("workload", "image", "batch", "epochs", "optimizer", "what it is"):
-        table.add_column(column)
+    for column in ("workload", "image", "batch", "epochs", "optimizer"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("what it is", overflow="fold")
     for each in WORKLOADS.values():
         image = "x".join(map(str, each.model.image))
         rule = "adamw" if each.optimizer.decoupled else each.optimizer.name
@@ -26,7 +30,9 @@ def workloads() -> None:
         table.add_row(each.name, image, str(each.batch_size), str(each.epochs), optimizer, each.summary)
     for name, distribution in installed.names().items():
         table.add_row(Text(name), "", "", "", "", Text(f"installed with {distribution}"))
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, _LEAST_WIDTH)
+    console.print(table)
 
 
 def knobs() -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compare import verdicts
 from compare.report import columns
 from compare.report.measured import time_unit
 from compare.report.sentences import DASH, heading, printable
@@ -65,13 +66,13 @@ def render_claims(
 def _step_times(stored: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     """Say the step times, which no claim is about: they belong to the machine."""
     found: list[str] = []
-    now = {each["name"]: each["step_seconds"] for each in result["contenders"]}
+    now = {each["name"]: verdicts.step_seconds(each) for each in result["contenders"]}
     for each in stored["contenders"]:
-        before, here = each["step_seconds"], now[each["name"]]
+        before, here = verdicts.step_seconds(each), now[each["name"]]
         if before and here:
-            scale, unit = time_unit([before["median"], here["median"]])
-            times = f"{before['median'] / scale:.4g} {unit} stored, {here['median'] / scale:.4g} {unit} here"
-            found.append(f"{each['name']}: median step {times} (the machine's, not judged)")
+            scale, unit = time_unit([before, here])
+            times = f"{before / scale:.4g} {unit} stored, {here / scale:.4g} {unit} here"
+            found.append(f"{each['name']}: step time {times} (the machine's, not judged)")
     return found
 
 

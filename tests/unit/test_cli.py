@@ -15,6 +15,7 @@ from compare.interface import Refused
 from compare.tuning import contenders, variables
 from compare.tuning.knobs import KNOBS
 from compare.tuning.tunings import TUNED, resolve, soonest, unsearched
+from compare.workloads import WORKLOADS
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -233,6 +234,18 @@ def test_help_version_workloads_and_nothing(program: Program) -> None:
     assert code == 2
     assert "Usage: " in out + error
     assert not program.files()
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize("columns", ["20", "60", "200"])
+def test_no_terminal_is_too_narrow_for_what_can_be_trained(
+    program: Program, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    code, out, error = program.run("workloads")
+    assert (code, error) == (0, "")
+    assert all(each.name in out and f" {each.batch_size} " in out for each in WORKLOADS.values())
+    assert "…" not in out
 
 
 @pytest.mark.usefixtures("no_process")

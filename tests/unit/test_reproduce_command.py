@@ -61,7 +61,7 @@ def test_a_run_that_comes_again_is_reproduced_claim_by_claim(
     assert "other against fake: speed: SLOWER, ratio " in text
     assert "NOT REPRODUCED" not in text.replace("0 NOT REPRODUCED", "")
     assert "8 claims: 8 REPRODUCED, 0 NOT REPRODUCED, 0 INCONCLUSIVE" in text
-    assert "fake: median step 1 ms stored, 1" in text
+    assert "fake: step time 1 ms stored, 1" in text
     assert out.endswith("result file: again/result.json\n")
     again = results.load(program.folder / "again" / "result.json")
     assert again["command"] == ["samestep", "reproduce", "stored.json", "--rounds", "4", "--out", "again"]
