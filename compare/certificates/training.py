@@ -1,7 +1,7 @@
 """Whole training runs inside a child: losses, accuracies, and runs from perturbed weights for the certificate."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,11 @@ def updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff:
     Its noise is of so many `runs` from weights that are moved as `losses` moves them; infinite where all that was added
     to a parameter is but a few units of the last place that it is stored to.
     """
-    before, changes = _update(session, spec, train, steps, roundoff, 0)
+    batches = epoch(spec, train, 0)
+    before, changes = _update(session, spec, batches, steps, roundoff, 0)
     noise = {name: 0.0 if is_stored(array, before[name]) else math.inf for name, array in changes.items()}
     for run in range(1, runs + 1):
-        found = apart(changes, _update(session, spec, train, steps, roundoff, run)[1])
+        found = apart(changes, _update(session, spec, batches, steps, roundoff, run)[1])
         noise = {name: max(noise[name], value) for name, value in found.items()}
     return Updates(changes, noise)
 
@@ -68,12 +69,12 @@ def finite(value: float | Array) -> float | None:
 
 
 def _update(
-    session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, generation: int
+    session: Session, spec: RunSpec, batches: Sequence[Batch], steps: int, roundoff: float, generation: int
 ) -> tuple[Arrays, Arrays]:
     """Return each parameter as it was, and what was added to it."""
     session.assign(_moved(session, spec, roundoff, generation))
     before = session.export().parameters
-    session.feed(epoch(spec, train, 0))
+    session.feed(batches)
     session.run(steps)
     return before, {name: array - before[name] for name, array in session.export().parameters.items()}
 
