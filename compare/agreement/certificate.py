@@ -108,7 +108,7 @@ def make(
     except gates.Incomparable as problem:
         failed = tuple(Gate(name, None, limit, False, None) for name, limit in gates.LIMITS.items())
         return Certificate(failed if noise.roundoff is not None else failed[:2], str(problem), tensor=problem.tensor)
-    e64 = noise.resolved(e64)
+    e64 = noise.resolved(e64, baseline["float64"])
     ratios = gates.scaling_ratios(e32, e64, baseline, contender)
     order = gates.in_execution_order(list(e64))
     failing = [name for name in order if gates.fails(e64[name], ratios[name])]

@@ -10,6 +10,7 @@ from compare import chunks
 from compare.agreement.gates import (
     PRECISION_LIMIT,
     ROUNDOFF32,
+    ROUNDOFF64,
     SEMANTIC_LIMIT,
     coarseness,
     in_execution_order,
@@ -64,13 +65,18 @@ class Noise:
     ulp: Mapping[str, float]
     roundoff: Mapping[str, float] | None = None
 
-    def resolved(self, errors: Mapping[str, float]) -> dict[str, float]:
+    def resolved(self, errors: Mapping[str, float], record: Arrays) -> dict[str, float]:
         """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for.
 
-        It is resolved to its noise times the square root of the number of layers, as in `of`.
+        It is resolved to its noise times the square root of the number of layers, as in `of`, and a change of a stored
+        tensor of `record` (the baseline's, in float64) to what storage resolves of it: one element rounded the other
+        way may be more of a small change than the gate allows, and is chance, which the few runs of noise may not meet.
         """
         least, depth, ulp = SEMANTIC_LIMIT / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
-        return {name: error / max(1.0, depth * ulp.get(name, 0.0) / least) for name, error in errors.items()}
+        return {
+            name: error / max(1.0, depth * ulp.get(name, 0.0) / least, ROUNDOFF64 * coarseness(name, record) / least)
+            for name, error in errors.items()
+        }
 
 
 def of(
