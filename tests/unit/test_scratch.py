@@ -10,7 +10,7 @@ import pytest
 
 from compare.agreement import certificate
 from compare.agreement.certificate import Certificate
-from compare.certificates import certification
+from compare.certificates import certification, judging
 from compare.certificates.evidence import Case
 from compare.certificates.records import Record
 from compare.data import store
@@ -148,7 +148,7 @@ def test_of_what_is_recorded_twice_the_timed_precision_alone_stays(
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    monkeypatch.setattr(certification.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(judging.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
 
 
 OF_A_SIDE = 2 * 1000 * len(CASES)
