@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from compare.measure import load, memory, repeated
@@ -10,11 +11,12 @@ from compare.measure.voiding import Round, Window
 from compare.outcomes import Outcome, Outcomes, attempt
 from compare.plan import Plan
 from compare.processes.child import Child
-from compare.processes.launcher import Launcher, Progress
+from compare.processes.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.verdicts import LEAST_ROUNDS
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
 _PALINDROMES = 3
+_NONE: Mapping[str, Child] = MappingProxyType({})
 _TOO_MUCH = "the contenders do not fit in memory together"
 
 
@@ -67,8 +69,29 @@ def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> Non
             for outcome in together:
                 outcome.status, outcome.reason = "ok", None
         if outcomes.design == "turns":
-            for outcome in together:
-                _time(launcher, [outcome], outcomes.rounds[number])
+            _take_turns(launcher, together, outcomes.rounds[number])
+
+
+def _take_turns(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> None:
+    """Time one round of these contenders, one after the other.
+
+    On a GPU, whose memory an import does not take, their processes start side by side; on several machines each starts
+    when its turn comes (`compare.processes.launcher.Launcher.children`).
+    """
+    waiting, plan = dict[str, Child](), launcher.plan
+    try:
+        if BESIDE_OTHERS[plan.device] and plan.fleet.count == 1:
+            for step in (partial(_start, launcher, waiting), partial(_greet, plan, waiting)):
+                for outcome in alive:
+                    if outcome.status == "ok":
+                        _attempt(outcome, step)
+        for outcome in alive:
+            if outcome.status == "ok":
+                _time(launcher, [outcome], seen, waiting)
+            waiting.pop(outcome.contender.name, None)
+    finally:
+        for child in waiting.values():
+            child.close()
 
 
 def _excess(plan: Plan, outcomes: Outcomes) -> str | None:
@@ -80,13 +103,17 @@ def _excess(plan: Plan, outcomes: Outcomes) -> str | None:
     return f"alone they held {held / 2**30:,.1f} GiB in all, of {total / 2**30:,.1f}"
 
 
-def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> bool:
-    """Time one round of these contenders; False where memory did not hold them together (nothing is then kept)."""
-    plan, children = launcher.plan, dict[str, Child]()
+def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Mapping[str, Child] = _NONE) -> bool:
+    """Time one round of these contenders; False where memory did not hold them together (nothing is then kept).
+
+    Of the children that are `waiting` they take their own.
+    """
+    plan, names = launcher.plan, {outcome.contender.name for outcome in alive}
+    children = {name: child for name, child in waiting.items() if name in names}
     try:
         timed = _ready(launcher, alive, children)
         blocks: dict[str, list[tuple[float, Window]]] = {outcome.contender.name: [] for outcome in timed}
-        pids = [child.pid for child in children.values()]
+        pids = [child.pid for child in {**waiting, **children}.values()]
         before = load.read(pids)
         for index in palindromic(len(timed), _PALINDROMES):
             outcome = timed[index]
@@ -121,7 +148,7 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
     together = able if len(able) > 1 else []
     loaded = {outcome.contender.name for outcome in together}
     steps: Sequence[tuple[Sequence[Outcome], Callable[[Outcome], object]]] = (
-        (alive, lambda o: children.update({o.contender.name: launcher.started(o, purpose="round")})),
+        ([o for o in alive if o.contender.name not in children], partial(_start, launcher, children)),
         (alive, lambda o: _open(launcher, children[o.contender.name], o)),
         (alive, lambda o: children[o.contender.name].reply("open", plan.deadlines["open"])),
         (together, lambda o: children[o.contender.name].send("block", steps=o.opened["steps_per_dispatch"])),
@@ -137,6 +164,14 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
 
 def _attempt(outcome: Outcome, action: Callable[[Outcome], object]) -> None:
     attempt(outcome, "timed rounds", partial(action, outcome))
+
+
+def _start(launcher: Launcher, children: dict[str, Child], outcome: Outcome) -> None:
+    children[outcome.contender.name] = launcher.started(outcome, purpose="round")
+
+
+def _greet(plan: Plan, children: Mapping[str, Child], outcome: Outcome) -> None:
+    children[outcome.contender.name].greet(plan.deadlines["start"])
 
 
 def _open(launcher: Launcher, child: Child, outcome: Outcome) -> None:

@@ -54,6 +54,7 @@ class Child:
                 share.inherited()
         self._channel = protocol.Channel(parent_read, parent_write)
         self._sent = time.monotonic()
+        self._hello: dict[str, Any] | None = None
         self._closed = False
 
     @property
@@ -62,16 +63,19 @@ class Child:
         return self._process.pid
 
     def greet(self, deadline: float) -> dict[str, Any]:
-        """Wait for the worker's first message and check the protocol version.
+        """Wait for the worker's first message, unless it has come, and check the protocol version.
 
         Raises:
             ContenderFailed: when the child does not come up in time or speaks another version.
         """
+        if self._hello is not None:
+            return self._hello
         hello = self._receive("starting", deadline)
         if hello.get("protocol") != protocol.VERSION:
             self._fail("crash", f"speaks protocol {hello.get('protocol')!r}, this is {protocol.VERSION}")
         if not isinstance(hello.get("versions"), dict):
             self._fail("crash", f"starting: broken message: {str(hello)[:80]}")
+        self._hello = hello
         return hello
 
     def send(self, command: str, **arguments: Any) -> None:

@@ -45,6 +45,33 @@ def test_contenders_that_work_in_turn_start_side_by_side(stage: Stage, monkeypat
     assert "greet" not in events[7:memory]
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_contenders_that_take_turns_start_side_by_side_on_a_gpu(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", beside)
+    calls = _spied(monkeypatch, Child, "__init__", "send", "close")
+    result = stage.run("fake", "other", "third", agreement=False, design="turns")
+    events = [argument if method == "send" else method for method, argument in calls]
+    # Every process of a round starts before the first one opens; without, each when the one before has been closed.
+    opened = [index for index, event in enumerate(events) if event == "open"][-6:]
+    between = events[opened[0] : opened[2]]
+    assert ("__init__" not in between) == beside
+    assert "close" in between
+    assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2, 2]
+
+
+def test_a_contender_that_does_not_start_leaves_the_others_their_turns(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    fault = {"fault": "raise", "at": "start", "process": 3}
+    result = stage.run("fake", "other", script={"other": fault}, agreement=False, design="turns", rounds=3)
+    assert [each["status"] for each in result["contenders"]] == ["ok", "crash"]
+    assert "timed rounds: starting" in result["contenders"][1]["reason"]
+    assert [len(each["step_seconds"]["samples"]) for each in result["contenders"][:1]] == [3]
+
+
 @pytest.mark.parametrize("agreement", [True, False])
 def test_training_beside_others_finds_what_training_alone_finds(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, agreement: bool
