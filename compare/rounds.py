@@ -95,12 +95,13 @@ def _take_turns(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> No
 
 
 def _excess(plan: Plan, outcomes: Outcomes) -> str | None:
-    """Return by how much what each of these held alone is more than the device has, None where it is not."""
+    """Return by how much what each of these held alone is more than the device has, None where it is not or unknown."""
     total = memory.device_bytes(plan.device)
-    held = sum((outcome.memory or {}).get("process_bytes", 0) for outcome in outcomes.alive)
-    if total is None or held <= total:
+    held = [(outcome.memory or {}).get("process_bytes") for outcome in outcomes.alive]
+    known = [each for each in held if each is not None]
+    if total is None or len(known) < len(held) or sum(known) <= total:
         return None
-    return f"alone they held {held / 2**30:,.1f} GiB in all, of {total / 2**30:,.1f}"
+    return f"alone they held {sum(known) / 2**30:,.1f} GiB in all, of {total / 2**30:,.1f}"
 
 
 def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Mapping[str, Child] = _NONE) -> bool:
@@ -109,6 +110,7 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
     Of the children that are `waiting` they take their own.
     """
     plan, names = launcher.plan, {outcome.contender.name for outcome in alive}
+    known = [(outcome, outcome.unsteady_rounds, len(outcome.cached_compile_seconds)) for outcome in alive]
     children = {name: child for name, child in waiting.items() if name in names}
     try:
         timed = _ready(launcher, alive, children)
@@ -121,6 +123,9 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
                 _attempt(outcome, lambda o: blocks[o.contender.name].append(_block(launcher, children, o)))
         after = load.read(pids)
         if len(alive) > 1 and any(outcome.status == "oom" for outcome in alive):
+            for outcome, unsteady, loads in known:
+                outcome.unsteady_rounds = unsteady
+                del outcome.cached_compile_seconds[loads:]
             return False
         if timed:
             seen.foreign_cores = max(seen.foreign_cores or 0.0, load.foreign_cores(before, after))
@@ -208,18 +213,27 @@ def _block(launcher: Launcher, children: Mapping[str, Child], outcome: Outcome) 
 
 def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
     ask = partial(child.call, "proof", plan.deadlines["block"], steps=outcome.steps_per_block)
-    proof = ask()
-    for _ in range(_MORE_PROOFS if _is_late(proof) else 0):
-        proof = min(proof, ask(), key=_left)
-    if proof["exported"] != proof["dispatched"]:
-        outcome.unproven = f"{proof['dispatched']} steps were dispatched but {proof['exported']} trained"
-    elif proof["not_finite"] is not None:
-        outcome.unproven = f"the loss was not finite at step {proof['not_finite']} of a timed round"
-    elif _is_late(proof):
+    proofs = [ask()]
+    while _is_late(proofs[-1]) and len(proofs) < _PROOFS:
+        proofs.append(ask())
+    least = min(proofs, key=_left)
+    missing = next((fault for fault in map(_missing, proofs) if fault is not None), None)
+    if missing is not None:
+        outcome.unproven = missing
+    elif _is_late(least):
         outcome.unproven = (
-            f"after wait() returned, {1e3 * proof['unwaited_seconds']:.3g} ms of a block's work were still to be done "
-            f"({1e3 * proof['block_seconds']:.3g} ms had been timed)"
+            f"after wait() returned, {1e3 * least['unwaited_seconds']:.3g} ms of a block's work were still to be done "
+            f"({1e3 * least['block_seconds']:.3g} ms had been timed)"
         )
+
+
+def _missing(proof: Mapping[str, Any]) -> str | None:
+    """Return what work was not done at all, or not in finite numbers."""
+    if proof["exported"] != proof["dispatched"]:
+        return f"{proof['dispatched']} steps were dispatched but {proof['exported']} trained"
+    if proof["not_finite"] is not None:
+        return f"the loss was not finite at step {proof['not_finite']} of a timed round"
+    return None
 
 
 def _is_late(proof: Mapping[str, Any]) -> bool:
@@ -234,4 +248,4 @@ def _left(proof: Mapping[str, Any]) -> float:
 # More of a block than this may not be unfinished when `wait` returns: the exports that tell of it jitter, too.
 _UNWAITED = 0.25
 # What `wait` leaves undone, it leaves every time; an export of much takes longer now and then (of resnet50 by 57 ms).
-_MORE_PROOFS = 2
+_PROOFS = 3

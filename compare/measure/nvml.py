@@ -59,7 +59,7 @@ def describe() -> dict[str, Any]:
 
 
 def process_bytes(pid: int) -> int | None:
-    """Return the device memory of a process on all GPUs together; None where NVML is not there or does not list it.
+    """Return the memory of a process on the GPU where it holds most; None where NVML is not there or does not list it.
 
     A container or virtual machine may hide process ids.
     """
@@ -72,7 +72,7 @@ def process_bytes(pid: int) -> int | None:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         listings = read(nvml, lambda: [nvml.nvmlDeviceGetComputeRunningProcesses(handle) for handle in handles]) or ()
         held = [process.usedGpuMemory for listed in listings for process in listed if process.pid == pid]
-        return sum(held) if held and None not in held else None
+        return max(held) if held and None not in held else None
     finally:
         nvml.nvmlShutdown()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compare import judgement, results, runner
+from compare import judgement, results, runner, usage
 from compare.interface import Refused
 from compare.measure import load, memory, voiding
 from compare.reproduction import recompute
@@ -69,6 +69,14 @@ def test_contenders_that_do_not_fit_together_take_turns(tmp_path: Path, monkeypa
     assert result["comparisons"][0]["rounds"] == 3
 
 
+def test_a_round_that_was_tried_in_vain_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans.register(monkeypatch, tmp_path, {"other": {"fault": "oom", "at": "wait", "process": 3, "visit": 30}})
+    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2)
+    outcomes = runner.run(plan, lambda *step: None)
+    assert outcomes.design == "turns"
+    assert [len(each.cached_compile_seconds) for each in outcomes.contenders] == [2, 2]
+
+
 def test_contenders_that_would_not_fit_together_are_not_tried_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +87,15 @@ def test_contenders_that_would_not_fit_together_are_not_tried_together(
     assert re.fullmatch(told, result["spec"]["design_reason"])
     assert working(tmp_path) == ["fake", "other", "other", "fake"]
     assert result["comparisons"][0]["verdict"] == "EQUIVALENT"
+
+
+def test_what_nobody_tells_is_no_reason_to_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = usage._figures
+    monkeypatch.setattr(memory, "device_bytes", lambda device: 2**20)
+    monkeypatch.setattr(usage, "_figures", lambda measured: figures({**measured, "process": None}))
+    result = run(tmp_path, monkeypatch)
+    assert result["spec"]["design"] == "alternating"
+    assert [each["memory"]["process_bytes"] for each in result["contenders"]] == [None, None]
 
 
 @pytest.mark.parametrize("total", [None, 2**40])

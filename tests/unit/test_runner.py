@@ -4,12 +4,15 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from compare import rounds
 from compare.measure import repeated
+from compare.outcomes import Outcome
+from compare.tuning import contenders
 from tests.unit.stage import Result, Stage, exit_code
 
 
@@ -159,6 +162,17 @@ def test_work_that_was_not_done_is_invalid_with_the_reason(stage: Stage, fault: 
     assert comparison["verdict"] == "INVALID"
     assert reason in comparison["reason"]
     assert exit_code(result) == 1
+
+
+def test_no_later_proof_hides_what_an_earlier_one_found() -> None:
+    done: dict[str, Any] = {"dispatched": 9, "exported": 9, "not_finite": None, "block_seconds": 1.0}
+    proofs = [done | {"unwaited_seconds": 0.5, "not_finite": 7}, done | {"unwaited_seconds": 0.0}]
+    child: Any = SimpleNamespace(call=lambda *_, **__: proofs.pop(0))
+    plan: Any = SimpleNamespace(deadlines={"block": 1.0})
+    outcome = Outcome(contenders.parse(["torch"], 1)[0])
+    rounds._prove(plan, child, outcome)
+    assert not proofs
+    assert outcome.unproven == "the loss was not finite at step 7 of a timed round"
 
 
 def test_an_export_that_is_slow_by_itself_is_no_work_left_undone(stage: Stage) -> None:

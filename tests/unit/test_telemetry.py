@@ -161,7 +161,7 @@ def test_no_variable_makes_a_gpu_visible_that_is_not_there(variable: str, monkey
     assert nvml.visible() == []
 
 
-def test_a_process_holds_what_it_holds_on_all_gpus(monkeypatch: pytest.MonkeyPatch):
+def test_of_a_process_on_several_gpus_the_one_counts_where_it_holds_most(monkeypatch: pytest.MonkeyPatch):
     listed = {"number 0": [(7, 100), (8, 5)], "number 1": [(7, 900)]}
     binding = scripted(
         nvmlDeviceGetCount=lambda: 2,
@@ -170,7 +170,7 @@ def test_a_process_holds_what_it_holds_on_all_gpus(monkeypatch: pytest.MonkeyPat
         ],
     )
     monkeypatch.setattr(nvml, "load", lambda: binding)
-    assert [nvml.process_bytes(pid) for pid in (7, 8, 9)] == [1000, 5, None]
+    assert [nvml.process_bytes(pid) for pid in (7, 8, 9)] == [900, 5, None]
 
 
 @pytest.mark.parametrize(
