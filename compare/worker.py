@@ -184,10 +184,13 @@ class Worker:
             records.Record(Path(path), ()).delete()
             raise
 
-    def noise(self, spec: dict[str, Any], steps: int, perturbations: list[Perturbation]) -> list[dict[str, float]]:
-        """Return for each perturbation how far it moves every tensor, in the precision of `spec`."""
+    def noise(
+        self, spec: dict[str, Any], steps: int, perturbations: list[Perturbation]
+    ) -> list[dict[str, float | None]]:
+        """Return for each perturbation how far it moves every tensor, in the precision of `spec` (None: infinitely)."""
         with heap.kept():
-            return recording.noise(self._backend, RunSpec(**spec), steps, perturbations)
+            found = recording.noise(self._backend, RunSpec(**spec), steps, perturbations)
+        return [{name: training.finite(value) for name, value in floor.items()} for floor in found]
 
     def trace(self, model: dict[str, Any], batch_size: int, sizes: list[int]) -> dict[str, Any]:
         """Return what a user's model does in one pass (`compare.pairing.trace.Trace` as JSON), as `own`.

@@ -73,16 +73,19 @@ class Noise:
         way may be more of a small change than the gate allows, and is chance, which the few runs of noise may not meet.
         """
         least, depth, ulp = SEMANTIC_LIMIT / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
-        return {
-            name: error / max(1.0, depth * ulp.get(name, 0.0) / least, ROUNDOFF64 * coarseness(name, record) / least)
-            for name, error in errors.items()
+        times = {
+            name: max(1.0, depth * ulp.get(name, 0.0) / least, ROUNDOFF64 * coarseness(name, record) / least)
+            for name in errors
         }
+        return {name: 0.0 if math.isinf(times[name]) else error / times[name] for name, error in errors.items()}
 
 
 def of(
     sides: Sequence[Mapping[str, float]], record: Arrays, precision: str, noise: Noise, *, normalised: bool
 ) -> dict[str, float]:
-    """Return the floor of every tensor: rounding at `precision` may move it ten times as far, relatively.
+    """Return the floor of every tensor that has one: rounding at `precision` may move it ten times as far, relatively.
+
+    A tensor that is zero, and no longer where inputs are rounded, has none: behind a ReLU that opens then alone.
 
     `sides` are both sides' errors by tensor, `record` is the baseline's in float64.
 
@@ -141,7 +144,7 @@ def of(
         if name.startswith(("step1/gradient/", "delta/")) and ulp[name] * scale < 1:
             times = _TIMES_THE_OTHER * math.exp(_SCATTER / math.sqrt(max(1, record[name].size)))
             floor[name] = min(floor[name], max(_OWNED, times * min(side[name] for side in sides)))
-    return floor
+    return {name: value for name, value in floor.items() if math.isfinite(value)}
 
 
 def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record: Arrays) -> float:
@@ -150,7 +153,8 @@ def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record
     if (buffer := f"{stages[-1]}/buffer/{leaf}") in floor:
         return floor[buffer]
     updates = [each for stage in stages if (each := f"{stage}/update/{leaf}") in floor]
-    allowed, moved = sum(floor[each] * norm(record[each]) for each in updates), norm(record[name])
+    allowed = sum(floor[each] * size for each in updates if (size := norm(record[each])))
+    moved = norm(record[name])
     return max(allowed / moved if moved else 1.0, ROUNDOFF32 * coarseness(name, record))
 
 

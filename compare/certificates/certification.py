@@ -9,9 +9,10 @@ from typing import Any
 
 from compare import environment
 from compare.agreement import settings
+from compare.certificates import training
 from compare.certificates.evidence import Case, Evidence
 from compare.certificates.judging import Judging
-from compare.certificates.recording import Floor, Perturbation
+from compare.certificates.recording import Perturbation
 from compare.certificates.records import Record
 from compare.outcomes import Outcome, Outcomes
 from compare.processes import jobs
@@ -135,8 +136,10 @@ def _noise(
     return Command("noise", arguments, "record", partial(_keep_floors, evidence, case, perturbations))
 
 
-def _keep_floors(evidence: Evidence, case: Case, made: Sequence[Perturbation], floors: Sequence[Floor]) -> None:
-    evidence.floors[case].update(zip(made, floors, strict=True))
+def _keep_floors(
+    evidence: Evidence, case: Case, made: Sequence[Perturbation], floors: Sequence[Mapping[str, float | None]]
+) -> None:
+    evidence.floors[case].update(zip(made, map(training.or_infinite, floors), strict=True))
 
 
 def _record(

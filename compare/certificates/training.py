@@ -1,7 +1,7 @@
 """Whole training runs inside a child: losses, accuracies, and runs from perturbed weights for the certificate."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,11 @@ def epoch(spec: RunSpec, train: Batch, number: int) -> list[Batch]:
 def finite(value: float | Array) -> float | None:
     """Return a number that JSON can carry: None for NaN and infinity."""
     return float(value) if np.isfinite(value) else None
+
+
+def or_infinite(values: Mapping[str, float | None]) -> dict[str, float]:
+    """Return numbers that came as `finite` gave them, infinity for None."""
+    return {name: math.inf if value is None else value for name, value in values.items()}
 
 
 def _update(

@@ -5,7 +5,6 @@ are chaos after a dispatch: two runs of resnet50 an ulp apart had nothing in com
 would no longer hold what is added to the weights.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ import numpy as np
 from compare import descriptions, tensors
 from compare.agreement import floors, gates
 from compare.agreement.gates import Gate, Updates
+from compare.certificates import training
 from compare.outcomes import Outcome, Outcomes
 from compare.processes.jobs import Command, opening
 from compare.processes.launcher import Launcher
@@ -46,8 +46,7 @@ def commands(launcher: Launcher, outcome: Outcome, count: int) -> list[Command]:
     arguments = {"steps": count, "path": str(path), "roundoff": floors.ulp(plan.precision), "runs": _RUNS}
 
     def keep(noise: dict[str, float | None]) -> None:
-        known = {name: math.inf if value is None else value for name, value in noise.items()}
-        outcome.update = Updates(tensors.load(path), known)
+        outcome.update = Updates(tensors.load(path), training.or_infinite(noise))
 
     return [opening(spec), Command("update", arguments, "train", keep)]
 

@@ -230,6 +230,27 @@ def test_a_small_change_may_be_stored_one_roundoff_apart():
     assert Noise({update: 0.0}).resolved({update: 1e-7}, record)[update] > gates.SEMANTIC_LIMIT
 
 
+def test_what_only_rounding_makes_other_than_zero_is_not_judged():
+    """As of a gate with one unit, whose ReLU opens in a few of the perturbed runs alone."""
+    lost = ("step1/gradient/dense.kernel", "step1/update/dense.kernel", "delta/dense.kernel")
+    zero = {name: np.zeros_like(EXACT[name]) for name in lost}
+    sides = dict.fromkeys(("float64", "float32", "bfloat16"), EXACT | zero)
+    opened = Noise(dict.fromkeys(NAMES, ULP64), dict.fromkeys(NAMES, 2.0**-8) | dict.fromkeys(lost, math.inf))
+    found = referee.judge(sides, sides, "bfloat16", opened)
+    assert set(NAMES) - found.floor.keys() == {"step1/update/dense.kernel"}  # the others' floors are no error's own
+    assert all(map(math.isfinite, found.floor.values()))
+    assert found.gate.passed
+    wrong = referee.judge(
+        sides,
+        {**sides, "bfloat16": sides["bfloat16"] | {"step1/logits": 2 * EXACT["step1/logits"]}},
+        "bfloat16",
+        opened,
+    )
+    assert wrong.failing == ["step1/logits"]
+    moved = Noise({"a": math.inf, "b": 0.0}).resolved({"a": math.inf, "b": math.inf}, {})
+    assert moved == {"a": 0.0, "b": math.inf}
+
+
 CHANGES = ("step1/update/dense.bias", "step2/update/dense.bias", "delta/dense.bias")
 
 

@@ -1,14 +1,17 @@
 """Noise floors from perturbed runs: the most of any, and of those at ten units of roundoff a tenth."""
 
+import json
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compare import plan
+from compare import plan, worker
 from compare.agreement.floors import ROUNDOFF, ULP64
-from compare.certificates import certification
+from compare.certificates import certification, recording
 from compare.certificates.evidence import Case, Evidence
 from compare.data import store
 from compare.outcomes import Outcome, Outcomes
@@ -121,3 +124,16 @@ def test_kernels_are_searched_for_in_the_precision_that_is_timed(
     certification.certify(launcher, outcomes, [CASE], lambda *_: None)
     assert searched.pop("noise float64") is False
     assert searched == {f"record {each}": each == precision for each in {"float64", "float32", precision}}
+
+
+def test_infinite_noise_crosses_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "noise", lambda *_: [{"gate.kernel": math.inf, "dense.kernel": 1e-9}])
+    made = plan.make(["torch", "jax"], out=tmp_path, workload="digits-cnn", precision="float64")
+    launcher, evidence = Launcher(made, tmp_path), Evidence({CASE: tmp_path / "data"}, "float64")
+    told = launcher.spec(Outcome(made.contenders[0]))
+    nobody: Any = None
+    said = worker.Worker(nobody, time.perf_counter).noise(told, 3, [(ULP64, 0, 5)])
+    (queue, _) = certification._queues(launcher, Outcomes([Outcome(each) for each in made.contenders]), evidence, bool)
+    (command,) = (each for job in queue.jobs for each in job.commands if each.name == "noise")
+    command.keep(json.loads(json.dumps(said, allow_nan=False)))
+    assert evidence.noise(CASE).ulp == {"gate.kernel": math.inf, "dense.kernel": 1e-9}
