@@ -87,8 +87,10 @@ class Child:
             self._died(command)
 
     def has_replied(self, deadline: float) -> bool:
-        """Tell whether `reply` would not wait: the answer is there, or none will come within `deadline`."""
-        return self._process.has_ended() or self._channel.has_received() or time.monotonic() > self._sent + deadline
+        """Tell whether `reply` would not wait, but for the words of a child whose other processes are lost."""
+        lost = self._share is not None and self._share.lost() is not None
+        over = self._process.has_ended() or lost or time.monotonic() > self._sent + deadline
+        return over or self._channel.has_received()
 
     def reply(self, command: str, deadline: float) -> Any:
         """Return the value of the command that `send` started, which has `deadline` seconds from then.

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,3 +187,15 @@ def test_closing_ends_grandchildren_and_a_dead_childs_orphans(nursery: Nursery) 
     with pytest.raises(ContenderFailed, match="SIGKILL"):
         child.call("idle_memory", DEADLINE, device="cpu")
     assert not plans.remaining([child_pid, grandchild])
+
+
+def test_processes_lost_elsewhere_are_noticed_long_before_the_deadline(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share: Any = SimpleNamespace(lost=lambda: ("crash", "node2: rank 1 was killed"), end=lambda: None)
+    monkeypatch.setattr("compare.processes.child._WORDS_SECONDS", 0.1)
+    child = nursery.child(fault="hang", at="start")
+    child._share = share
+    assert child.has_replied(3600)
+    with pytest.raises(ContenderFailed, match="starting; node2: rank 1 was killed"):
+        child.greet(3600)
