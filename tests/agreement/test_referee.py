@@ -234,19 +234,16 @@ def test_what_only_rounding_makes_other_than_zero_is_not_judged():
     """As of a gate with one unit, whose ReLU opens in a few of the perturbed runs alone."""
     lost = ("step1/gradient/dense.kernel", "step1/update/dense.kernel", "delta/dense.kernel")
     zero = {name: np.zeros_like(EXACT[name]) for name in lost}
-    sides = dict.fromkeys(("float64", "float32", "bfloat16"), EXACT | zero)
+    same: Records = dict.fromkeys(("float64", "float32", "bfloat16"), EXACT | zero)
+    wrong = {**same, "bfloat16": EXACT | zero | {"step1/logits": 2 * EXACT["step1/logits"]}}
     opened = Noise(dict.fromkeys(NAMES, ULP64), dict.fromkeys(NAMES, 2.0**-8) | dict.fromkeys(lost, math.inf))
-    found = referee.judge(sides, sides, "bfloat16", opened)
-    assert set(NAMES) - found.floor.keys() == {"step1/update/dense.kernel"}  # the others' floors are no error's own
+    found = referee.judge(same, same, "bfloat16", opened)
+    assert set(NAMES) - found.floor.keys() == {
+        "step1/update/dense.kernel"
+    }  # of the others, errors of their own are seen
     assert all(map(math.isfinite, found.floor.values()))
     assert found.gate.passed
-    wrong = referee.judge(
-        sides,
-        {**sides, "bfloat16": sides["bfloat16"] | {"step1/logits": 2 * EXACT["step1/logits"]}},
-        "bfloat16",
-        opened,
-    )
-    assert wrong.failing == ["step1/logits"]
+    assert referee.judge(same, wrong, "bfloat16", opened).failing == ["step1/logits"]
     moved = Noise({"a": math.inf, "b": 0.0}).resolved({"a": math.inf, "b": math.inf}, {})
     assert moved == {"a": 0.0, "b": math.inf}
 
