@@ -31,9 +31,16 @@ _NUMBERS = itertools.count()
 def certify(
     launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case], progress: Progress, beside: Sequence[Queue] = ()
 ) -> None:
-    """Certify every contender that is alive against the baseline, over all cases, with other queues `beside` it."""
-    doing = "certify and train" if beside else "certify"
-    carry_out(launcher, outcomes, Evidence.of(launcher, cases), partial(progress, doing), beside=beside)
+    """Certify every contender that is alive against the baseline, over all cases, with other queues `beside` it.
+
+    Where nobody is left to be compared, the others' work is all that is done.
+    """
+    baseline, *others = outcomes.contenders
+    if baseline.status == "ok" and any(other.status == "ok" for other in others):
+        doing = "certify and train" if beside else "certify"
+        carry_out(launcher, outcomes, Evidence.of(launcher, cases), partial(progress, doing), beside=beside)
+    elif beside:
+        jobs.carry_out(launcher, beside, partial(progress, "train"))
 
 
 def carry_out(

@@ -12,6 +12,7 @@ import pytest
 from compare import rounds
 from compare.measure import repeated
 from compare.outcomes import Outcome
+from compare.processes.launcher import BESIDE_OTHERS
 from compare.tuning import contenders
 from tests.unit.stage import Result, Stage, exit_code
 
@@ -118,6 +119,21 @@ def test_one_contenders_failure_leaves_the_others_figures(
     assert (bad["training"] is None) == (process == 0)
     assert result["agreement"]["status"] == ("skipped" if process <= 1 else "pass")
     assert exit_code(result) == 3
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("failing", ["fake", "other"])
+def test_nothing_is_recorded_of_one_who_has_nobody_to_be_compared_with(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, failing: str, beside: bool
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", beside)
+    result = stage.run(script={failing: {"fault": "raise", "at": "run", "process": 0}})
+    assert not stage.calls("inspect")
+    (left,) = (each for each in result["contenders"] if each["name"] != failing)
+    assert left["status"] == "ok"
+    assert left["training"] is not None
+    assert len(left["step_seconds"]["samples"]) == 2
+    assert result["agreement"]["status"] == "skipped"
 
 
 def test_every_contender_failing_is_still_a_result(stage: Stage) -> None:
