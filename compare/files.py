@@ -9,12 +9,16 @@ from pathlib import Path
 
 from compare.interface import Refused
 
+_NO_FILE = "it is not a regular file; allowed: the name of a file"
+_OF_THE_SYSTEM = ("/dev", "/proc")
+_MOST_LINKS = 40
+
 
 def write(contents: Mapping[Path, bytes]) -> None:
     """Write files, all or none; a reader sees each old file or the new one, never a part.
 
     Every file's bytes go to a temporary file of the same folder and are flushed to the disk; when all are there, they
-    take their names. Folders are not made.
+    take their names. Where a name is a link's, the file that it leads to is written. Folders are not made.
 
     Raises:
         Refused: where the file system refuses; every file is then as it was, and no temporary file stays.
@@ -23,9 +27,10 @@ def write(contents: Mapping[Path, bytes]) -> None:
     kept: dict[Path, Path | None] = {}
     target = Path()
     try:
-        for target, data in contents.items():
+        for named, data in contents.items():
+            target = _followed(named)
             if target.exists() and not target.is_file():  # a folder, or a device, which must not be replaced
-                raise Refused(f"cannot write {target}: it is not a regular file; allowed: the name of a file")
+                raise Refused(f"cannot write {named}: {_NO_FILE}")
             waiting[target] = _beside(target)
             _store(waiting[target], data)
         for target, temporary in waiting.items():
@@ -42,6 +47,18 @@ def write(contents: Mapping[Path, bytes]) -> None:
         for temporary in (*waiting.values(), *filter(None, kept.values())):
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def _followed(named: Path) -> Path:
+    """Return what a link leads to, or the name itself. Links of the system, as /dev/stdout is, are no files' names."""
+    target = named
+    for _ in range(_MOST_LINKS):
+        if not target.is_symlink():
+            return target
+        if any(Path(os.path.abspath(target)).is_relative_to(each) for each in _OF_THE_SYSTEM):  # noqa: PTH100 -- unfollowed
+            raise Refused(f"cannot write {named}: {_NO_FILE}")
+        target = target.parent / target.readlink()
+    raise Refused(f"cannot write {named}: too many links; allowed: the name of a file")
 
 
 def _beside(target: Path) -> Path:

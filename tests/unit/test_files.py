@@ -69,3 +69,38 @@ def _failing(replace: Callable[..., None], broken: int) -> Callable[..., None]:
         replace(source, target)
 
     return failing
+
+
+def test_the_file_that_a_link_leads_to_is_written(tmp_path: Path) -> None:
+    real, link, further = tmp_path / "folder" / "real", tmp_path / "link", tmp_path / "further"
+    real.parent.mkdir()
+    real.write_bytes(b"old")
+    link.symlink_to("folder/real")
+    further.symlink_to(link)
+    files.write({further: b"new"})
+    assert further.is_symlink()
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    link.unlink()
+    link.symlink_to("folder/yet-to-be")
+    files.write({link: b"first"})
+    assert (tmp_path / "folder" / "yet-to-be").read_bytes() == b"first"
+    assert [path.name for path in real.parent.iterdir() if path.suffix == ".tmp"] == []
+
+
+def test_a_link_of_the_system_is_not_replaced(tmp_path: Path) -> None:
+    opened, link = tmp_path / "opened", tmp_path / "link"
+    with opened.open("wb") as stream:
+        link.symlink_to(f"/proc/self/fd/{stream.fileno()}")
+        with pytest.raises(Refused, match=f"cannot write {link}: it is not a regular file"):
+            files.write({link: b"new"})
+    assert link.is_symlink()
+    assert opened.read_bytes() == b""
+
+
+def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    with pytest.raises(Refused, match="too many links"):
+        files.write({one: b"new"})
