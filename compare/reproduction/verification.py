@@ -1,4 +1,4 @@
-"""Whether a bundle is what it says: its hashes, its schema, and every figure that its raw samples give again."""
+"""Whether a bundle is what it says: its hashes, its schema, and every time, verdict and gate that it has samples of."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def verify(data: bytes) -> tuple[Object, list[Check]]:
     return result, [
         Check("every hash holds", tuple(_wrong_hashes(members, digests))),
         Check("the result keeps to its schema", ()),
-        Check("every figure and verdict comes again from the raw samples", tuple(_wrong_figures(result))),
+        Check("every time, verdict and gate comes again from the raw samples", tuple(_wrong_figures(result))),
         *_rendered(members, result, packer),
     ]
 

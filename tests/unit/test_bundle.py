@@ -41,7 +41,7 @@ def tampered(**changes: Any) -> bytes:
     return text(consistent() | changes)
 
 
-HASHES, FIGURES = "every hash holds", "every figure and verdict comes again from the raw samples"
+HASHES, FIGURES = "every hash holds", "every time, verdict and gate comes again from the raw samples"
 
 
 @pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)

@@ -142,7 +142,7 @@ def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None
     (program.folder / "x.zip").write_bytes(bundle.make(text(forged)))
     code, out, error = program.run("verify", "x.zip")
     assert (code, error) == (1, "")
-    assert "FAIL  every figure and verdict comes again from the raw samples" in out
+    assert "FAIL  every time, verdict and gate comes again from the raw samples" in out
     assert "comparisons[0].rounds is 10, the raw samples give 9" in " ".join(out.split())
     assert out.endswith("1 of 6 checks failed\n")
     code, out, _ = program.run("verify", "x.zip", "--json")
