@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,10 +47,11 @@ def test_memory_that_is_kept_is_not_asked_for_again_and_given_back_in_the_end():
     assert held > 0.9 * _ARRAY > 9 * after
 
 
-@pytest.mark.parametrize(("command", "arguments"), [("record", {"path": ""}), ("noise", {"perturbations": []})])
+@pytest.mark.parametrize(("command", "arguments"), [("record", {"path": "record"}), ("noise", {"perturbations": []})])
 def test_a_child_that_records_keeps_what_it_frees(
-    monkeypatch: pytest.MonkeyPatch, command: str, arguments: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: dict[str, Any]
 ):
+    monkeypatch.chdir(tmp_path)  # a record that fails is deleted
     done = list[str]()
 
     @contextlib.contextmanager
@@ -59,7 +61,7 @@ def test_a_child_that_records_keeps_what_it_frees(
         done.append("given back")
 
     monkeypatch.setattr(heap, "kept", kept)
-    monkeypatch.setattr(recording, command, lambda *_: done.append(command))
+    monkeypatch.setattr(recording, command, lambda *_, **__: done.append(command) or [])
     worker = Worker(twins.BACKENDS["torch"], lambda: 0.0)
     getattr(worker, command)(twins.spec("torch").to_json(), steps=1, **arguments)
     assert done == ["kept", command, "given back"]
