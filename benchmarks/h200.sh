@@ -250,6 +250,7 @@ step_devices() { # resnet50 on one GPU, on the other, and on both, in every way 
 --backend torch --tuning tuned
 CUDA_VISIBLE_DEVICES=1 --backend torch --tuning tuned
 --backend torch --tuning tuned+ddp --devices 2
+--backend torch --tuning tuned+ddp+overlap-reduction=off --devices 2
 --backend torch --tuning tuned+ddp --devices 2 --batch-norm local
 END
     in_turn devices-jax <<END
