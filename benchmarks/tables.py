@@ -1,10 +1,12 @@
-"""The tables of docs/h200.md, from the files under benchmarks/h200/ and nothing else.
+"""The tables of docs/h200.md, from the files under benchmarks/h200/ and nothing else; so with another GPU's.
 
 python -m benchmarks.tables > docs/h200.md
+python -m benchmarks.tables h100 > docs/h100.md
 """
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -17,20 +19,24 @@ from compare.scaling import stored
 
 FOLDER = Path(__file__).parent / "h200"
 PAGE = FOLDER.parents[1] / "docs" / "h200.md"
+GPUS = {"h200": "H200", "h100": "H100 (80 GB HBM3)"}
 MEBIBYTE = 2**20
 
-HEAD = """# Measured on an NVIDIA H200
+HEAD = """# Measured on an NVIDIA {gpu}
 
-Written by `python -m benchmarks.tables` from the files under [benchmarks/h200](../benchmarks/h200), which samestep and
+Written by `{command}` from the files under [benchmarks/{folder}](../benchmarks/{folder}), which samestep and
 its benchmarks wrote themselves and nobody edited. Each result file holds its exact command, all raw samples, the
-environment and the certificate tensor by tensor; the link gives its date. Files without telemetry were made before
+environment and the certificate tensor by tensor; the link gives its date.{history}
+"""
+HISTORY = {
+    "h200": """ Files without telemetry were made before
 samestep watched the GPU while it timed. A file that says of its checkout that it was `dirty` names the commit that the
 machine's day began with, what ran was that or a later one of the day; from 2026-11-23, 10:00 on it is what ran, beside
 new files of this kind. Certificates of `torch:tuned` made before 2026-11-22, 22:00 judged captured steps that copy each
 batch, where the timed ones read batches in place; later ones judge what is timed. Idle power until then is too high
 (measurements.md). Pool peaks of `torch:tuned` made before 2026-11-24, 04:00 are those of cuDNN's search for kernels
-where that took more than a step does.
-"""
+where that took more than a step does."""
+}
 TUNINGS = """
 ## Every tuning at a glance
 Milliseconds per training step, of one `samestep compare` a row and the programs of its day; intervals, memory and
@@ -76,10 +82,13 @@ SCALING = """
 ## Several devices
 `samestep scale`: images per second of all devices together, and how much of as many times the first number's that is,
 with its 95 % interval; the allocator's peak on one device; the time a step in which a device only communicates; whether
-the contenders agree on that number of devices. In files made before 2026-11-25, 10:30, `ddp` on one device was wrapped
-in DistributedDataParallel and slower for it, so that its efficiencies are too high.
+the contenders agree on that number of devices.{history}
 
 """
+SCALING_HISTORY = {
+    "h200": """ In files made before 2026-11-25, 10:30, `ddp` on one device was wrapped
+in DistributedDataParallel and slower for it, so that its efficiencies are too high."""
+}
 SCALING_COLUMNS = (
     *("workload", "precision", "mode, batch", "batch norm"),
     *("contender", "devices", "images/s", "efficiency", "peak (MiB)", "exposed (ms)", "agreement", "file"),
@@ -110,7 +119,7 @@ CERTIFICATE_COLUMNS = (
 
 
 def main() -> None:
-    print(page(FOLDER), end="")
+    print(page(FOLDER.parent / (sys.argv[1:] or ["h200"])[0]), end="")
 
 
 def page(folder: Path) -> str:
@@ -128,10 +137,12 @@ def page(folder: Path) -> str:
         (TIMES, TIME_COLUMNS, times),
         (BESIDE, BESIDE_COLUMNS, beside),
         (FITS, FIT_COLUMNS, fits),
-        (SCALING, SCALING_COLUMNS, scaling),
+        (SCALING.format(history=SCALING_HISTORY.get(folder.name, "")), SCALING_COLUMNS, scaling),
         (CERTIFICATES, CERTIFICATE_COLUMNS, certificates),
     )
-    return HEAD + "".join(
+    command = "python -m benchmarks.tables" + ("" if folder == FOLDER else f" {folder.name}")
+    head = HEAD.format(gpu=GPUS[folder.name], command=command, folder=folder.name, history=HISTORY.get(folder.name, ""))
+    return head + "".join(
         head + _row(columns) + _row(["---"] * len(columns)) + "".join(lines) for head, columns, lines in tables if lines
     )
 
@@ -142,7 +153,7 @@ def beside_lines(path: Path) -> list[str]:
     found = re.findall(r"^(\S+) (\S.*?) +([\d.]+) ms per step", text, re.MULTILINE)
     times = {name: milliseconds for _, name, milliseconds in found}
     for ours, plain, ratio in re.findall(r"^(\S+) / (.+): ([\d.]+ \(.+\))$", text, re.MULTILINE):
-        link = f"[{path.name}](../benchmarks/h200/{path.name})"
+        link = f"[{path.name}](../benchmarks/{path.parent.name}/{path.name})"
         lines.append(_row([found[0][0], f"`{ours}`", times[ours], plain, times[plain], ratio, link]))
     return lines
 
@@ -257,7 +268,7 @@ def _figure(value: float | None) -> str:
 
 
 def _link(path: Path, result: dict[str, Any]) -> str:
-    return f"[{result['created'][:10]}](../benchmarks/h200/{path.parent.name}/{path.name})"
+    return f"[{result['created'][:10]}](../benchmarks/{path.parent.parent.name}/{path.parent.name}/{path.name})"
 
 
 if __name__ == "__main__":

@@ -3,13 +3,16 @@
 import re
 from importlib.metadata import version
 
+import pytest
+
 from benchmarks import pictures, tables
 from tests.fakebackend.plans import ROOT
 
 
-def test_the_page_of_h200_results_is_up_to_date():
-    page = tables.page(tables.FOLDER)
-    assert page == tables.PAGE.read_text()
+@pytest.mark.parametrize("gpu", tables.GPUS)
+def test_the_page_of_a_gpus_results_is_up_to_date(gpu: str):
+    page = tables.page(tables.FOLDER.with_name(gpu))
+    assert page == tables.PAGE.with_name(f"{gpu}.md").read_text()
     for table in page.split("\n## ")[1:]:
         assert table.count("\n| ") > 2, "a table of two rows is empty"
 
