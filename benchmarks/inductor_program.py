@@ -1,23 +1,26 @@
 """What TorchInductor makes of a model's forward and backward pass for an H200, on a machine without one.
 
     pip install torch==2.11.0    # a build for CUDA, some gigabytes; best in an environment of its own
-    python -m benchmarks.inductor_program --workload resnet50 [--lever torch-library-gradients]
+    python -m benchmarks.inductor_program --workload resnet50 [--lever torch-library-gradients] [--devices 2]
 
 Nothing runs. The passes are traced on the CPU and moved to a GPU that torch is told of, for its autograd knows no more
 devices than the machine has. Bytes are those of all that a kernel reads and writes, each tensor once, in milliseconds
 at 4.2 TB/s, what an H200 copies: kernels without a reduction run at about that, reductions at three quarters.
 Convolutions, matrix products and the optimizer are others' kernels and not in the table, and `concurrent-kernels` is
-off. The kernels' names are those that the profiler shows (benchmarks/h200/levers-resnet50.txt).
+off; over several devices batch norm is synchronised. The kernels' names are those that the profiler shows
+(benchmarks/h200/levers-resnet50.txt).
 """
 
 import argparse
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._dynamo import device_interface
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch
@@ -30,6 +33,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _triton
 
 from benchmarks import levers
@@ -65,7 +69,7 @@ Traced = list[tuple[Any, Any, bool]]
 def programs(asked: argparse.Namespace) -> list[str]:
     """Return the text of the forward and of the backward program."""
     knobs = tunings.resolve("torch", asked.tuning, "cuda", asked.workload)
-    tuning.prepare({**knobs, "concurrent-kernels": False}, "cuda")
+    tuning.prepare({**knobs, "concurrent-kernels": False}, "cuda", synchronised=asked.devices > 1)
     inductor.force_disable_caches = inductor.profile_bandwidth = True  # a kernel's bytes are written into it
     inductor.compile_threads = 1
     traced = _traced(asked, channels_last=bool(knobs["channels-last"]))
@@ -85,6 +89,9 @@ def programs(asked: argparse.Namespace) -> list[str]:
 def _traced(asked: argparse.Namespace, *, channels_last: bool) -> Traced:
     functorch.force_non_lazy_backward_lowering = True
     chosen, policy = workloads.get(asked.workload), precision.policy(asked.precision, "cpu")
+    if asked.devices > 1:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=asked.devices)
+        policy = replace(policy, batch_norm_synchronised=True)
     model = models.build(chosen.model, policy).train()
     if channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stubs lack it
@@ -201,7 +208,8 @@ def main() -> None:
     parser.add_argument("--workload", choices=tuple(workloads.WORKLOADS), required=True)
     parser.add_argument("--precision", choices=PRECISIONS, default="bfloat16")
     parser.add_argument("--tuning", default="tuned")
-    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--batch-size", type=int, help="of one device")
+    parser.add_argument("--devices", type=int, default=1)
     parser.add_argument(
         "--lever", choices=[name for name in levers.LEVERS if not name.startswith("jax")], default="none"
     )

@@ -8,6 +8,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch._dynamo import config as dynamo
+from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 from torch._inductor import cpu_vec_isa
 
@@ -24,17 +25,21 @@ def compiled(function: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable
     return torch.compile(function, dynamic=False) if knobs["compile"] else function
 
 
-def prepare(knobs: Mapping[str, Any], device: str) -> None:
+def prepare(knobs: Mapping[str, Any], device: str, *, synchronised: bool) -> None:
     """Set the compiler's options, and have it find this machine's vector instructions before any program is timed.
 
     For those it compiles and loads small probes. They say nothing of a program, so they are kept where torch keeps its
-    programs by default, whatever cache this process has been given, and no compile time contains them.
+    programs by default, whatever cache this process has been given, and no compile time contains them. `synchronised`
+    says that batch norm's moments are exchanged between devices.
     """
     # Whether what is compiled is cut at DistributedDataParallel's buckets. Torch keeps no traced program of the parts.
     dynamo.optimize_ddp = bool(knobs["overlap-reduction"])
     inductor.conv_1x1_as_mm = bool(knobs["pointwise-matmul"])
     inductor.combo_kernels = bool(knobs["concurrent-kernels"])
     inductor.max_autotune = inductor.coordinate_descent_tuning = bool(knobs["max-autotune"])
+    # An exchange lies between the moments of batch norm's input and its normalisation. Torch holds what comes after for
+    # too far away to be computed again in the backward pass, and would write and read a mask for every ReLU.
+    functorch.ban_recompute_used_far_apart = not synchronised
     # What hooks record in a recomputed block they record in the forward pass alone, as without the compiler.
     dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = bool(knobs["rematerialisation"])
     if knobs["compile"] and device == "cpu":

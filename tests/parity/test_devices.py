@@ -152,6 +152,43 @@ def test_sharded_batch_norm_exchanges_once_forward_and_once_backward():
     assert printed(EXCHANGES, devices=2) == f"{2 * layers + gradients}\n"
 
 
+COMPILED = """
+import re
+from dataclasses import replace
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._inductor.utils import run_fw_bw_and_get_code
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from compare.tuning import tunings
+from torchbackend import gradients, layers, precision, tuning
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+tuning.prepare(tunings.resolve("torch", "compiled+ddp", "cpu", "cifar-cnn"), "cpu", synchronised=True)
+policy = replace(precision.policy("bfloat16", "cpu"), batch_norm_synchronised=True)
+norms = [layers.BatchNorm(8, policy=policy) for _ in range(3)]
+convolutions = [nn.Conv2d(8, 8, 3, padding=1) for _ in norms]
+
+
+def objective(x):
+    with policy.autocast("cpu"):
+        for convolution, norm in zip(convolutions, norms):
+            x = gradients.relu_normalised(norm(convolution(x)))
+    return x.sum()
+
+
+compiled = torch.compile(objective, dynamic=False)
+_, programs = run_fw_bw_and_get_code(lambda: compiled(torch.ones(4, 8, 6, 6)))
+names = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce")
+called = [len(re.findall(fr"_c10d_functional\\.{name}(?:_|_out)?\\.default\\(", "".join(programs))) for name in names]
+print(called, len(re.findall(r"torch\\.bool", programs[0])))
+"""
+
+
+def test_compiled_batch_norm_exchanges_once_forward_and_once_backward_and_keeps_no_masks():
+    assert printed(COMPILED, devices=1) == "[3, 3, 0] 0\n"
+
+
 class Program:
     """A program as XLA compiles one for a GPU, with one reduction in the compute dtype."""
 
