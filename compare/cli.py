@@ -22,6 +22,7 @@ from compare.commands import (
     launch,
     lists,
     map,
+    prepared,
     report,
     reproduce,
     scale,
@@ -90,8 +91,8 @@ def _root(
 
 
 COMMANDS = (
-    compare.compare,
-    agree.agree,
+    prepared.carried_out(compare.compare),
+    prepared.carried_out(agree.agree),
     map.map,
     report.report,
     selftest.selftest,
