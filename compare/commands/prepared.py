@@ -1,9 +1,9 @@
-"""A comparison that `compare` or `agree` has prepared: carried out on the machines of its run."""
+"""A comparison that `compare` or `agree` has prepared: carried out on the machines of its run, or only checked."""
 
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import typer
 from compare import conduct
 from compare.commands import endings
 from compare.machines import fleet
+from compare.machines.fleet import Fleet
 from compare.plan import Plan
 
 Prepare = Callable[..., "Prepared"]
@@ -46,3 +47,20 @@ def carried_out(prepare: Prepare) -> Callable[..., None]:
             raise typer.Exit(endings.exit_code(result))
 
     return command
+
+
+def planned(prepare: Prepare, arguments: Sequence[str], machines: Fleet, context: typer.Context) -> Plan:
+    """Return the plan that a command's arguments make on machines; nothing is started. `context` is another command's.
+
+    What the command would refuse ends the program as it would there, with exit code 2.
+    """
+
+    @functools.wraps(prepare)
+    def checked(**given: Any) -> Plan:
+        return prepare(**given, fleet=machines).plan
+
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(checked)
+    command: Any = typer.main.get_command(app)
+    with command.make_context(command.name, list(arguments), parent=context.find_root()) as own:
+        return command.invoke(own)
