@@ -55,7 +55,7 @@ class Job:
             "--exclusive",  # what is timed shares its machine with nobody
             *([f"--gpus-per-node={self.gpus}"] if self.gpus else []),
             f"--chdir={self.directory}",
-            f"--output={folder}/{LOG}",
+            f"--output={_pattern(folder)}/{LOG}",
             *self.options,
         ]
         step = f"--nodes={self.nodes} --ntasks={self.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
@@ -119,6 +119,19 @@ def submitted(script: Path) -> str:
     return done.stdout.strip()
 
 
+def _pattern(folder: Path) -> str:
+    """Return a folder as a file name pattern of sbatch has it, which replaces `%` and a letter.
+
+    Raises:
+        Refused: for a backslash, after which Slurm replaces nothing in all of a pattern, or a line break.
+    """
+    if wrong := next((each for each in "\\\n\r" if each in str(folder)), None):
+        raise Refused(f"--out {str(folder)!r}: Slurm writes no log there; allowed: a folder without {wrong!r}")
+    return str(folder).replace("%", "%%")
+
+
 def _directive(option: str) -> str:
     """Return an option as a line #SBATCH has it: quoted where it has spaces (slurm.schedmd.com/sbatch.html)."""
-    return option if re.fullmatch(r"[\w%+,./:=@-]+", option) else '"' + option.replace('"', '\\"') + '"'
+    if re.fullmatch(r"[\w%+,./:=@-]+", option):
+        return option
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -144,6 +144,26 @@ def test_a_dry_run_says_which_folder_its_script_needs(program: Program):
     assert program.run(*given)[2] == ""
 
 
+def test_what_slurm_would_replace_in_a_folder_s_name_is_escaped(program: Program):
+    code, script, _ = program.run(*DRY_RUN, "--", "compare", *TWO, "--out", "100%/%j")
+    assert code == 0
+    assert f"--output={program.folder}/100%%/%%j/slurm-%j.log" in directives(script)
+    assert command(script)[-2:] == ["--out", "100%/%j"]
+
+
+@pytest.mark.parametrize("folder", ["a\\b", "a\nb"])
+def test_a_folder_that_no_pattern_of_slurm_names_is_refused(program: Program, folder: str):
+    code, out, error = program.run(*DRY_RUN, "--out", folder, "--", "compare", *TWO)
+    assert (code, out) == (2, "")
+    wrong = repr(folder)[2:-2]
+    assert error.endswith(f"{repr(folder)[1:]}: Slurm writes no log there; allowed: a folder without '{wrong}'\n")
+
+
+def test_a_backslash_in_an_option_of_sbatch_is_kept(program: Program):
+    _, script, _ = program.run(*DRY_RUN, "--sbatch", '--comment=a\\b "c"', "--", "compare", *TWO)
+    assert '"--comment=a\\\\b \\"c\\""' in directives(script)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
