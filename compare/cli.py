@@ -22,6 +22,7 @@ from compare.commands import (
     launch,
     lists,
     map,
+    prepared,
     report,
     reproduce,
     scale,
@@ -29,7 +30,7 @@ from compare.commands import (
     verify,
 )
 from compare.interface import MatchingFailed, Refused
-from compare.machines import launched, slurm
+from compare.machines import launched
 from compare.report.sentences import printable
 
 _NUMBERS = {"integer": "a whole number", "float": "a number", "number": "a number"}
@@ -82,16 +83,16 @@ def _root(
 ) -> None:
     del version
     command = str(context.invoked_subcommand)
-    if command not in slurm.OVER_MACHINES and (here := launched.here(os.environ)):
+    if command not in launch.COMMANDS and (here := launched.here(os.environ)):
         raise Refused(
             f"{here.launcher} started samestep {command} on {here.count} machines; allowed on several: "
-            f"{', '.join(slurm.OVER_MACHINES)}"
+            f"{', '.join(launch.COMMANDS)}"
         )
 
 
 COMMANDS = (
-    compare.compare,
-    agree.agree,
+    prepared.carried_out(compare.compare),
+    prepared.carried_out(agree.agree),
     map.map,
     report.report,
     selftest.selftest,

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeGuard
 
-from compare import arguments, data, descriptions, environment, installed, workloads
+from compare import arguments, data, descriptions, installed, workloads
 from compare.arguments import LARGEST, whole
 from compare.data import Dataset
 from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
@@ -44,8 +44,7 @@ class Plan:
     """One comparison, all choices made. Build it with `make`, which refuses what cannot be done.
 
     `request` says how a user's own pair is brought together; `weights` is that of `RunSpec`; a workload that is not
-    `resizable` takes images of its own size only. `fleet` are the machines, over which contenders split
-    batches that say how.
+    `resizable` takes images of its own size only. `fleet` are the machines that batches are split over.
     """
 
     contenders: tuple[Contender, ...]
@@ -145,18 +144,19 @@ def make(
 ) -> Plan:
     """Return the plan of a comparison.
 
-    `rounds` None times nothing; `images` of the training images are taken, None for all; `accumulate` and
-    `batch_norm` are those of `RunSpec`; `devices` is for the contenders that say how they split batches, all others
-    train on one; `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells,
-    `communication` for what of it several GPUs do not hide; `batch_size` and `epochs` default to the workload's;
-    `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline of every phase; `dataset`
-    (default: the workload's own, loaded) is what is trained on; `request` how a user's own pair is brought
-    together; `fleet` the machines of the run.
+    `rounds` None times nothing; `images` of the training images are taken, None for all; `accumulate` and `batch_norm`
+    are those of `RunSpec`; `devices` is for the contenders that say how they split batches, all others train on one;
+    `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells, `communication` for what of it
+    several GPUs do not hide; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is 1 %);
+    `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded) is what
+    is trained on; `request` how a user's own pair is brought together; `fleet` the machines of the run: on none of
+    them, no folder is read, and none is made.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
     """
-    chosen, resolved = check(workload, precision, device, rounds)
+    machines = fleet or Fleet()
+    chosen, resolved = check(workload, precision, device, rounds, machines)
     size = chosen.batch_size if batch_size is None else batch_size
     passes = chosen.epochs if epochs is None else epochs
     whole("--batch-size", size, 2)  # batch norm has no variance over one image
@@ -178,6 +178,7 @@ def make(
     arguments.check(data_folder != "", "--data", data_folder, "a folder's path")
     folder = None if data_folder is None else str(data_folder)
     arguments.typed("request", request, (Request, NoneType), "a compare.Request")
+    load = data.load if machines.here else data.foreseen
     plan = Plan(
         contenders=tuple(contenders.parse(texts, least_contenders)),
         workload=chosen,
@@ -189,7 +190,7 @@ def make(
         epochs=passes,
         margin=margin,
         out=out,
-        dataset=dataset or data.load(chosen, folder=folder, seed=seed, batch_size=size, epochs=passes, images=images),
+        dataset=dataset or load(chosen, folder=folder, seed=seed, batch_size=size, epochs=passes, images=images),
         data_folder=folder,
         images=images,
         request=request or Request(),
@@ -202,12 +203,13 @@ def make(
         energy=energy,
         communication=communication,
         deadline=deadline,
-        fleet=fleet or Fleet(),
+        fleet=machines,
     )
     whole("--devices", plan.devices, 1)
     splitting.check(plan)
     _check_blocks(plan)
-    writable(out)
+    if machines.here:
+        writable(out)
     return plan
 
 
@@ -216,13 +218,17 @@ def check(
     precision: str = "float32",
     device: str = "auto",
     rounds: int | None = None,
+    fleet: Fleet | None = None,
 ) -> tuple[Workload, str]:
     """Return the workload and the device, `cpu` or `cuda`, that are meant; arguments are those of `make`.
 
     Raises:
         Refused: for what no contender could honour here.
     """
-    chosen, resolved = trained(workload, precision), _device(device)
+    chosen = trained(workload, precision)
+    if device not in DEVICES:
+        raise Refused(f"unknown device {device!r}; allowed: {', '.join(DEVICES)}")
+    resolved = (fleet or Fleet()).device(device)
     if precision == "tf32" and resolved == "cpu":
         raise Refused("precision tf32 needs --device cuda: a CPU has no TF32; allowed on cpu: all others")
     if rounds is not None:
@@ -284,18 +290,6 @@ def _remove_empty(folders: Sequence[Path]) -> None:
     for each in folders:
         with suppress(OSError):  # not empty, or never made
             each.rmdir()
-
-
-def _device(name: str) -> str:
-    if name not in DEVICES:
-        raise Refused(f"unknown device {name!r}; allowed: {', '.join(DEVICES)}")
-    if name == "cpu":
-        return "cpu"
-    if environment.has_cuda():
-        return "cuda"
-    if name == "cuda":
-        raise Refused(f"--device cuda: {environment.why_no_cuda()}; allowed here: auto, cpu")
-    return "cpu"
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -1,16 +1,16 @@
 """`samestep agree`."""
 
 import json
-import os
-import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from compare import conduct, files, plan
 from compare.commands import endings, options, pairs
-from compare.machines import fleet
+from compare.commands.prepared import Prepared
+from compare.machines.fleet import Fleet
 from compare.pairing.asked import Request
 from compare.report import certificate, figures
 from compare.report.plots import losses
@@ -44,33 +44,34 @@ def agree(
     out: options.Out = None,
     as_json: options.Json = False,
     request: Request | None = None,
-) -> None:
+    fleet: Fleet | None = None,
+) -> Prepared:
     """Prove that contenders compute the same thing: all gates, no timing; write DIR/result.json and trajectory.svg."""
     plan.check_seeds(seeds)
-    certified, _ = plan.check(workload, precision, device)
+    certified = plan.trained(workload, precision)
     unnamed = DEFAULT_CONTENDERS if tuning or knobs else of_certificate(certified)
-    with fleet.joined(os.environ) as machines:
-        chosen = plan.make(
-            spread(tuned(contenders or unnamed, tuning, knobs), parallel),
-            out=out or endings.default_out(),
-            workload=certified,
-            batch_size=batch_size,
-            accumulate=accumulate,
-            devices=devices,
-            batch_norm=batch_norm,
-            precision=precision,
-            device=device,
-            rounds=None,
-            seed=seed,
-            epochs=epochs,
-            data_folder=data,
-            images=images,
-            deterministic=deterministic,
-            deadline=deadline,
-            request=request,
-            fleet=machines,
-        )
-        result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]], seeds=seeds)
+    chosen = plan.make(
+        spread(tuned(contenders or unnamed, tuning, knobs), parallel),
+        out=out or endings.default_out(),
+        workload=certified,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        devices=devices,
+        batch_norm=batch_norm,
+        precision=precision,
+        device=device,
+        rounds=None,
+        seed=seed,
+        epochs=epochs,
+        data_folder=data,
+        images=images,
+        deterministic=deterministic,
+        deadline=deadline,
+        request=request,
+        fleet=fleet,
+    )
+
+    def tell(result: dict[str, Any], path: Path) -> None:
         if result["agreement"]["trajectory"] and isinstance(curves := losses.picture(result), Picture):
             files.write({chosen.out / conduct.PICTURE: figures.vector(curves, "svg")})
         if as_json:
@@ -78,4 +79,5 @@ def agree(
         else:
             certificate.render(result, Console(), verbose=verbose)
             typer.echo(f"result file: {path}")
-        raise typer.Exit(endings.exit_code(result))
+
+    return Prepared(chosen, tell, seeds)

@@ -1,16 +1,16 @@
 """`samestep compare`."""
 
 import json
-import os
-import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from compare import conduct, plan
+from compare import plan
 from compare.commands import endings, options, pairs
-from compare.machines import fleet
+from compare.commands.prepared import Prepared
+from compare.machines.fleet import Fleet
 from compare.pairing.asked import Request
 from compare.report import terminal
 from compare.tuning.contenders import spread, tuned
@@ -51,37 +51,39 @@ def compare(
     out: options.Out = None,
     as_json: options.Json = False,
     request: Request | None = None,
-) -> None:
+    fleet: Fleet | None = None,
+) -> Prepared:
     """Train, certify and time contenders on the same machine, or machines; write DIR/result.json."""
-    with fleet.joined(os.environ) as machines:
-        chosen = plan.make(
-            spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel),
-            out=out or endings.default_out(),
-            workload=workload,
-            batch_size=batch_size,
-            accumulate=accumulate,
-            devices=devices,
-            batch_norm=batch_norm,
-            precision=precision,
-            device=device,
-            rounds=options.rounds_asked(rounds, quick, paper),
-            seed=seed,
-            epochs=epochs,
-            margin=margin,
-            data_folder=data,
-            images=images,
-            agreement=not skip_agreement,
-            deterministic=deterministic,
-            design=design,
-            energy=not (quick or skip_energy),
-            deadline=deadline,
-            request=request,
-            fleet=machines,
-        )
-        result, path = conduct.carried_out(chosen, ["samestep", *sys.argv[1:]])
+    chosen = plan.make(
+        spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel),
+        out=out or endings.default_out(),
+        workload=workload,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        devices=devices,
+        batch_norm=batch_norm,
+        precision=precision,
+        device=device,
+        rounds=options.rounds_asked(rounds, quick, paper),
+        seed=seed,
+        epochs=epochs,
+        margin=margin,
+        data_folder=data,
+        images=images,
+        agreement=not skip_agreement,
+        deterministic=deterministic,
+        design=design,
+        energy=not (quick or skip_energy),
+        deadline=deadline,
+        request=request,
+        fleet=fleet,
+    )
+
+    def tell(result: dict[str, Any], path: Path) -> None:
         if as_json:
             typer.echo(json.dumps(result, indent=2, allow_nan=False))
         else:
             terminal.render(result, Console())
             typer.echo(f"\nresult file: {path}")
-        raise typer.Exit(endings.exit_code(result))
+
+    return Prepared(chosen, tell)

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -14,6 +14,8 @@ from compare.interface import Refused
 from compare.pairing import asked
 from compare.pairing.asked import BACKENDS, Request
 from compare.workloads import Workload
+
+_T = TypeVar("_T")
 
 
 def _option(help: str, metavar: str, *names: str) -> Any:
@@ -41,8 +43,10 @@ _OPTIONS: dict[str, Any] = {
 _OF_TRAINING = ("optimizer", "loss", "weights_from", "allow")
 
 
-def taken(command: Callable[..., None]) -> Callable[..., None]:
+def taken(command: Callable[..., _T]) -> Callable[..., _T]:
     """Give a command the options of a pair; it takes `workload`, a `Workload` or a name, and `request`.
+
+    Neither `request` nor `fleet`, the machines of a run, is an option.
 
     Without any of them `workload` is the name that was given, or the default; with some of them it is the pair. A
     command whose default is None, `map`, trains nothing: it has no option --workload and none of training.
@@ -52,7 +56,7 @@ def taken(command: Callable[..., None]) -> Callable[..., None]:
     kept = [
         each.replace(annotation=_WORKLOAD, default=None) if each.name == "workload" else each
         for each in signature.parameters.values()
-        if each.name != "request" and (each.name != "workload" or workload is not None)
+        if each.name not in ("request", "fleet") and (each.name != "workload" or workload is not None)
     ]
     added = [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
@@ -61,13 +65,13 @@ def taken(command: Callable[..., None]) -> Callable[..., None]:
     ]
 
     @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
+    def wrapped(**given: Any) -> _T:
         pair = {name: given.pop(name, None) for name in _OPTIONS}
         if any(value is not None and value != [] for value in pair.values()):
             if given.get("workload") is not None:
                 raise Refused("--workload and a pair of your own (--jax, --torch) exclude each other")
             given["workload"], given["request"] = _pair(**pair)
-        command(**{name: value for name, value in given.items() if name != "workload" or value is not None})
+        return command(**{name: value for name, value in given.items() if name != "workload" or value is not None})
 
     parameters = kept + added
     wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined] -- typer reads it

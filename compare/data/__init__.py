@@ -68,17 +68,7 @@ def load(
         Refused: unknown dataset, folder missing or not wanted, file missing or damaged (named, with the byte offset),
             `batch_size`, `image_size` or `images` outside what is possible.
     """
-    if workload.data not in (*_ORIGINAL, *_SYNTHETIC):
-        allowed = ", ".join((*_ORIGINAL, *_SYNTHETIC))
-        raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {allowed}")
-    if batch_size < 1:
-        raise Refused(f"batch size {batch_size}: allowed are 1 and more")
-    if image_size is not None and image_size < 1:
-        raise Refused(f"image size {image_size}: allowed are 1 pixel and more")
-    if folder is not None and workload.data in _BUILT_IN:
-        raise Refused(f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}")
-    if images is not None and (workload.data != "photographs" or folder is None):
-        raise Refused(f"--images {images}: allowed with --data DIR of photographs, of which so many are drawn")
+    _check(workload, folder, batch_size, image_size, images)
     if made_for_batch(workload, folder, image_size):
         image = workload.model.resized(image_size).image
         dataset = _synthetic(workload, image, seed, batch_size, folder)
@@ -93,6 +83,28 @@ def load(
             f"batch size {batch_size} is larger than the training set, {dataset.source}; allowed: 2 to {count}"
         )
     return dataset
+
+
+def foreseen(
+    workload: Workload, *, folder: str | None, seed: int, batch_size: int, epochs: int = 1, images: int | None = None
+) -> Dataset:
+    """Return what `load` would, or nothing in place of what lies in a folder or is made for its batch.
+
+    For a plan that is carried out elsewhere: `folder` is then looked for there.
+
+    Raises:
+        Refused: as `load`, but for a folder and what is in it.
+    """
+    if folder is None and not made_for_batch(workload, None):
+        return load(workload, folder=None, seed=seed, batch_size=batch_size, epochs=epochs, images=images)
+    _check(workload, folder, batch_size, None, images)
+    return unread("not here")
+
+
+def unread(source: str) -> Dataset:
+    """Return a dataset without an image, for a plan that trains on none."""
+    nothing = Batch(np.zeros((0, 1, 1, 1), np.float32), np.zeros(0, np.int32))
+    return Dataset(nothing, nothing, source)
 
 
 def made_for_batch(workload: Workload, folder: str | None, image_size: int | None = None) -> bool:
@@ -123,6 +135,21 @@ def digest(*arrays: Array) -> str:
         total.update(f"{array.dtype.str}{array.shape};".encode())
         total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return total.hexdigest()
+
+
+def _check(workload: Workload, folder: str | None, batch_size: int, image_size: int | None, images: int | None) -> None:
+    """Check what can be known before anything is read; arguments are those of `load`."""
+    if workload.data not in (*_ORIGINAL, *_SYNTHETIC):
+        allowed = ", ".join((*_ORIGINAL, *_SYNTHETIC))
+        raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {allowed}")
+    if batch_size < 1:
+        raise Refused(f"batch size {batch_size}: allowed are 1 and more")
+    if image_size is not None and image_size < 1:
+        raise Refused(f"image size {image_size}: allowed are 1 pixel and more")
+    if folder is not None and workload.data in _BUILT_IN:
+        raise Refused(f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}")
+    if images is not None and (workload.data != "photographs" or folder is None):
+        raise Refused(f"--images {images}: allowed with --data DIR of photographs, of which so many are drawn")
 
 
 def _original(workload: Workload, folder: str | None, seed: int, epochs: int, images: int | None) -> Dataset:

@@ -6,15 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
-from compare import environment, plan, results
-from compare.data import Dataset, synthetic
+from compare import data, environment, plan, results
+from compare.data import synthetic
 from compare.fitting import bisection, trial
 from compare.fitting.bisection import Bracket
 from compare.fitting.trial import SMALLEST_BATCH, Tester
-from compare.interface import Batch, ContenderFailed, Refused
+from compare.interface import ContenderFailed, Refused
 from compare.measure import nvml
 from compare.plan import Plan
 from compare.processes.launcher import Progress
@@ -74,8 +73,7 @@ def make(texts: Sequence[str], *, memory: int | None = None, **options: Any) -> 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
     """
-    nothing = Batch(np.zeros((0, 1, 1, 1), np.float32), np.zeros(0, np.int32))  # every try makes its own batch
-    unread = Dataset(nothing, nothing, "synthetic images, one batch")
+    unread = data.unread("synthetic images, one batch")  # every try makes its own
     chosen = plan.make(texts, rounds=None, agreement=False, dataset=unread, least_contenders=1, **options)
     most_images = synthetic.most(chosen.workload.model.image)
     if chosen.batch_size > most_images:

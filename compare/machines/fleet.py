@@ -142,7 +142,13 @@ class Share:
 
 
 class Fleet:
-    """The other machines of a run; none, unless a launcher has started samestep on several."""
+    """The other machines of a run; none, unless a launcher has started samestep on several.
+
+    Attributes:
+        here: whether this machine is one of the run's, so that it has its data, its devices and its results.
+    """
+
+    here = True
 
     def __init__(self, peers: Sequence[Peer] = ()) -> None:
         self._peers, self._numbers = peers, itertools.count()
@@ -156,6 +162,24 @@ class Fleet:
     def count(self) -> int:
         """How many machines there are, this one included."""
         return len(self._peers) + 1
+
+    def device(self, name: str) -> str:
+        """Return the device, `cpu` or `cuda`, that is meant by a name out of `DEVICES`.
+
+        Raises:
+            Refused: `cuda`, of which there is none.
+        """
+        if name == "cpu":
+            return "cpu"
+        if environment.has_cuda():
+            return "cuda"
+        if name == "cuda":
+            raise Refused(f"--device cuda: {environment.why_no_cuda()}; allowed here: auto, cpu")
+        return "cpu"
+
+    def gpus(self) -> Mapping[str, int]:
+        """Return how many GPUs samestep sees on each machine, by the words with which a message says where."""
+        return {"": environment.visible_gpus()} | {f" on {other}": other.gpus for other in self.others}
 
     def share(self) -> Share | None:
         """Return one contender's share of the other machines, yet to be started; None where there are none."""

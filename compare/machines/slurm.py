@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare.interface import Refused
-from compare.machines import splitting
 from compare.machines.launched import TOKEN
 
-OVER_MACHINES = ("compare", "agree")
-"""The commands that train over several machines."""
+LOG = "slurm-%j.log"
+"""The file that Slurm writes a job's output to; `%j` stands for the job's number."""
 _SUBMIT_SECONDS = 60
 _SET_BY = {
     "--nodes": "--nodes of samestep launch",
@@ -29,27 +28,24 @@ _SET_BY = {
 
 @dataclass(frozen=True)
 class Job:
-    """What Slurm is asked for, and the samestep command that runs there.
+    """What Slurm is asked for.
 
     Attributes:
-        arguments: of samestep, the command first.
         nodes: how many machines.
         gpus: on each, 0 for none.
         options: further options of sbatch, as `--partition=gpu`.
-        log: the file that Slurm writes the output to; `%j` stands for the job's number.
         directory: where samestep runs.
     """
 
-    arguments: Sequence[str]
     nodes: int
     gpus: int
     options: Sequence[str]
-    log: Path
     directory: Path
 
-    def script(self) -> str:
+    def script(self, arguments: Sequence[str], folder: Path) -> str:
         """Return the batch script: one samestep on each node, which starts what is needed there itself.
 
+        `arguments` are samestep's, the command first; `folder` has to be there when the job starts, for its log.
         Slurm must not end the others when one ends in failure: the first still has results to write, and ends them.
         """
         asked = [
@@ -59,7 +55,7 @@ class Job:
             "--exclusive",  # what is timed shares its machine with nobody
             *([f"--gpus-per-node={self.gpus}"] if self.gpus else []),
             f"--chdir={self.directory}",
-            f"--output={self.log}",
+            f"--output={_pattern(folder)}/{LOG}",
             *self.options,
         ]
         step = f"--nodes={self.nodes} --ntasks={self.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
@@ -75,7 +71,7 @@ class Job:
                 f"export {TOKEN}",
                 f"exec srun {step} \\",
                 f"    {cores} --export=ALL \\",
-                f"    {shlex.join([sys.executable, '-m', 'compare', *self.arguments])}",
+                f"    {shlex.join([sys.executable, '-m', 'compare', *arguments])}",
                 "",
             ]
         )
@@ -85,14 +81,8 @@ def checked(job: Job) -> Job:
     """Return a job that can be asked for.
 
     Raises:
-        Refused: another command, fewer than two nodes, or what is no option of sbatch or one that the job has already.
+        Refused: fewer than two nodes, or what is no option of sbatch or one that the job has already.
     """
-    command = job.arguments[0] if job.arguments else ""
-    if command not in OVER_MACHINES:
-        raise Refused(
-            f"samestep launch {command or 'without a command'} is not allowed; allowed: {' or '.join(OVER_MACHINES)} "
-            "and its arguments, after --"
-        )
     if not 2 <= job.nodes <= 4096:
         raise Refused(f"--nodes {job.nodes} is not allowed; allowed: 2 to 4096; one machine needs no launcher")
     if not 0 <= job.gpus <= 64:
@@ -103,31 +93,6 @@ def checked(job: Job) -> Job:
         if instead := _SET_BY.get(option.partition("=")[0]):
             raise Refused(f"--sbatch {option} is not allowed: the job says so itself; allowed: {instead}")
     return job
-
-
-def check_devices(job: Job, devices: int, device: str) -> None:
-    """Check that a job's nodes can have the devices that its command splits batches over, on `cpu`, `cuda` or `auto`.
-
-    How many GPUs a node has is known where the job asks for them.
-
-    Raises:
-        Refused: not equally many on each node, or more than there will be.
-    """
-    each, rest = divmod(devices, job.nodes)
-    known = device != "cpu" and job.gpus
-    if rest or each < 1:
-        such = job.nodes * (job.gpus if known else 1)
-        raise Refused(
-            f"--devices {devices} on {job.nodes} nodes is not allowed; allowed: equally many on each, such as "
-            f"--devices {such}"
-        )
-    most = splitting.MOST_CPU_DEVICES if device == "cpu" else job.gpus
-    if most and each > most:
-        there = "--device cpu" if device == "cpu" else f"--gpus-per-node {most}"
-        raise Refused(
-            f"--devices {devices}, {each} on each of {job.nodes} nodes, is not allowed with {there}; allowed: up to "
-            f"--devices {most * job.nodes}"
-        )
 
 
 def submitted(script: Path) -> str:
@@ -154,6 +119,19 @@ def submitted(script: Path) -> str:
     return done.stdout.strip()
 
 
+def _pattern(folder: Path) -> str:
+    """Return a folder as a file name pattern of sbatch has it, which replaces `%` and a letter.
+
+    Raises:
+        Refused: for a backslash, after which Slurm replaces nothing in all of a pattern, or a line break.
+    """
+    if wrong := next((each for each in "\\\n\r" if each in str(folder)), None):
+        raise Refused(f"--out {str(folder)!r}: Slurm writes no log there; allowed: a folder without {wrong!r}")
+    return str(folder).replace("%", "%%")
+
+
 def _directive(option: str) -> str:
     """Return an option as a line #SBATCH has it: quoted where it has spaces (slurm.schedmd.com/sbatch.html)."""
-    return option if re.fullmatch(r"[\w%+,./:=@-]+", option) else '"' + option.replace('"', '\\"') + '"'
+    if re.fullmatch(r"[\w%+,./:=@-]+", option):
+        return option
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

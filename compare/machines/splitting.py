@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from compare import environment, workloads
+from compare import workloads
 from compare.interface import BATCH_NORMS, Refused
 from compare.tuning import knobs, tunings
 
@@ -84,8 +84,7 @@ def _check_visible(plan: "Plan") -> None:
     machines, cuda = plan.fleet.count, plan.device == "cuda"
     each, kind = plan.devices // machines, "GPUs are visible" if cuda else "parts of this CPU can be used"
     where = f", {each} on each of {machines} machines" if machines > 1 else ""
-    there = {"": environment.visible_gpus()} | {f" on {other}": other.gpus for other in plan.fleet.others}
-    for place, gpus in there.items():
+    for place, gpus in plan.fleet.gpus().items():
         if each > (most := gpus if cuda else MOST_CPU_DEVICES):
             raise Refused(f"--devices {plan.devices}{where} is not allowed: {most} {kind}{place}")
 
