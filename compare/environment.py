@@ -53,7 +53,7 @@ def describe() -> dict[str, Any]:
     """
     return {
         "samestep": __version__,
-        "git": _git(_SOURCE),
+        "git": checkout(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": {
@@ -68,6 +68,17 @@ def describe() -> dict[str, Any]:
         "packages": {name: version(name) for name in DISTRIBUTIONS},
         "variables": _variables(os.environ),
     }
+
+
+def checkout() -> dict[str, Any] | None:
+    """Return `commit` and `dirty` of the checkout that samestep runs from; None where it runs from none."""
+    if not (_SOURCE / ".git").exists():
+        return None
+    commit = _git_output(_SOURCE, "rev-parse", "HEAD")
+    changes = _git_output(_SOURCE, "status", "--porcelain")
+    if not commit:
+        return None
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
 def has_cuda() -> bool:
@@ -110,17 +121,6 @@ def version(distribution: str) -> str | None:
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in sorted(environment) if name.startswith(PREFIXES)}
-
-
-def _git(tree: Path) -> dict[str, Any] | None:
-    """Return `commit` and `dirty` of the checkout whose root is `tree` (None if it is none)."""
-    if not (tree / ".git").exists():
-        return None
-    commit = _git_output(tree, "rev-parse", "HEAD")
-    changes = _git_output(tree, "status", "--porcelain")
-    if not commit:
-        return None
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
 def _git_output(tree: Path, *arguments: str) -> str | None:

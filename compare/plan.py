@@ -171,7 +171,7 @@ def make(
     if not _is_number(margin) or not 0 < margin < 1:
         raise Refused(f"--margin {_shown(margin)} is not allowed; allowed: above 0 and below 1 (0.01 is 1 %)")
     if deadline is not None and not (_is_number(deadline) and 0 < deadline <= LARGEST):
-        raise Refused(f"--deadline {_shown(deadline)} is not allowed; allowed: seconds above 0")
+        raise Refused(f"--deadline {_shown(deadline)} is not allowed; allowed: seconds above 0, up to {LARGEST}")
     for name, value in {"agreement": agreement, "deterministic": deterministic, "energy": energy}.items():
         arguments.check(type(value) is bool, name, value, "True, False")
     arguments.typed("--data", data_folder, (str, Path, NoneType), "a folder's path")

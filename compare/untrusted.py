@@ -58,7 +58,7 @@ def check_size(data: bytes) -> None:
 
 
 def parse(data: bytes) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text, before which some editors write a byte order mark (RFC 8259, section 8.1).
 
     Raises:
         Refused: as `check_size`, for what is not UTF-8 or not complete, valid JSON, for NaN and Infinity, a key twice
@@ -67,7 +67,7 @@ def parse(data: bytes) -> Any:
     check_size(data)
     try:
         return json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer
+            data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer
         )
     except UnicodeDecodeError as error:
         raise Refused(f"is not UTF-8 (byte {error.start}); allowed: a JSON object") from None

@@ -168,7 +168,7 @@ class Worker:
         return training.losses(self._open_session, self._spec, self._train, roundoff, generation)
 
     def record(self, spec: dict[str, Any], steps: int, path: str, evenly: bool = False) -> list[str]:
-        """Record the certificate's arrays of `spec`, a file for each part of them in the folder `path`.
+        """Record the certificate's arrays of `spec`, a file for each part of them in the folder `path`, which it makes.
 
         `evenly` is that of `recording.record`. Returns their names in execution order; they are read by
         `compare.certificates.records.Record`. If it fails, no file stays.
@@ -177,11 +177,13 @@ class Worker:
         def keep(part: str, arrays: Arrays) -> None:
             tensors.save(arrays, Path(path, part))
 
+        made = records.Record(Path(path))
+        made.begin()
         try:
             with heap.kept():
                 return recording.record(self._backend, RunSpec(**spec), steps, keep, evenly=evenly)
         except BaseException:
-            records.Record(Path(path), ()).delete()
+            made.delete()
             raise
 
     def noise(

@@ -8,13 +8,30 @@ from pathlib import Path
 from compare import tensors
 from compare.interface import Arrays
 
+_OWN = "record"  # a file without arrays, which says that the folder is a record's
+
 
 @dataclass(frozen=True)
 class Record:
-    """What a child recorded: a folder with a file for each part, and the names of all arrays in execution order."""
+    """What a child recorded: a folder with a file for each part, and the names of all arrays in execution order.
+
+    The folder is one that `begin` has made, in this process or another; no other is ever deleted.
+    """
 
     folder: Path
-    names: Sequence[str]
+    names: Sequence[str] = ()
+
+    def begin(self) -> None:
+        """Make the folder; what an earlier try has left of the record is deleted.
+
+        Raises:
+            FileExistsError: there is something that is no record.
+            Refused: as `compare.tensors.save`.
+        """
+        self.delete()
+        if self.folder.exists():
+            raise FileExistsError(f"{self.folder} is there and is no record")
+        tensors.save({}, self.folder / _OWN)
 
     def load(self) -> Arrays:
         """Map its arrays, in execution order; they may be read after `delete`, too."""
@@ -29,5 +46,6 @@ class Record:
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
     def delete(self) -> None:
-        """Delete its files."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Delete the folder, if `begin` has made it."""
+        if (self.folder / _OWN).is_file():
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -34,4 +34,4 @@ def verify(
         typer.echo(json.dumps(told, indent=2))
     else:
         report.render(result, checks, Console())
-    raise typer.Exit(0 if all(check.held for check in checks) else endings.CLAIM_FAILED)
+    raise typer.Exit(endings.CLAIM_FAILED if any(check.problems for check in checks) else 0)

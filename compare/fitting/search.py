@@ -183,7 +183,7 @@ def _contender(task: Task, fitted: Fitted) -> dict[str, Any]:
 
 def _gpu_bytes(described: Mapping[str, Any]) -> int:
     """Return the memory of the GPU that both frameworks train on."""
-    gpu, name = nvml.first(described["nvidia"]["gpus"]), (nvml.named() or ["0"])[0]
+    gpu, name = nvml.first(described["nvidia"]["gpus"]), nvml.first_name()
     if gpu is None:
         raise Refused(f"CUDA_VISIBLE_DEVICES begins with {name!r}, which NVML does not list; allowed: an index or UUID")
     if gpu["mig"]:

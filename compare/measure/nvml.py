@@ -121,10 +121,14 @@ def denotes(entry: str, index: int, uuid: str | None) -> bool:
     return entry.startswith("GPU-") and (uuid or "").startswith(entry)
 
 
+def first_name() -> str:
+    """Return number or UUID of the GPU that both frameworks train on: the first that CUDA_VISIBLE_DEVICES leaves."""
+    return (named() or ["0"])[0]
+
+
 def first(gpus: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the one of `describe`'s GPUs that both frameworks train on: the first that CUDA_VISIBLE_DEVICES leaves."""
-    name = (named() or ["0"])[0]
-    return next((gpu for gpu in gpus if denotes(name, gpu["index"], gpu["uuid"])), None)
+    """Return that of `describe`'s GPUs which `first_name` denotes; None where it denotes none."""
+    return next((gpu for gpu in gpus if denotes(first_name(), gpu["index"], gpu["uuid"])), None)
 
 
 class Device:

@@ -1,4 +1,4 @@
-"""What a person reads in a terminal from `samestep verify`: every check, and what is wrong where one fails."""
+"""What a person reads in a terminal from `samestep verify`: every check, what is wrong, and what was not checked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,12 +20,20 @@ def render(result: Mapping[str, Any], checks: Sequence[Check], console: Console)
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for check in checks:
-        table.add_row("pass" if check.held else "FAIL", Text(check.question))
-        for problem in check.problems[:_MOST]:
-            table.add_row("", Text(f"  {printable(problem)}", overflow="fold"))
-        if len(check.problems) > _MOST:
-            table.add_row("", Text(f"  and {len(check.problems) - _MOST:,} more"))
+        said = check.problems + check.unchecked
+        table.add_row("FAIL" if check.problems else "OPEN" if check.unchecked else "pass", Text(check.question))
+        for line in said[:_MOST]:
+            table.add_row("", Text(f"  {printable(line)}", overflow="fold"))
+        if len(said) > _MOST:
+            table.add_row("", Text(f"  and {len(said) - _MOST:,} more"))
     console.print(table)
-    failed = sum(not check.held for check in checks)
     console.print()
-    console.print(Text(f"{failed} of {len(checks)} checks failed" if failed else f"all of {len(checks)} checks held"))
+    console.print(Text(_summary(checks)))
+
+
+def _summary(checks: Sequence[Check]) -> str:
+    failed = sum(bool(check.problems) for check in checks)
+    left = sum(not check.problems and not check.held for check in checks)
+    told = [f"{failed} of {len(checks)} checks failed"] if failed else []
+    told += [f"{left} of {len(checks)} could not be made in full"] if left else []
+    return ", ".join(told) or f"all of {len(checks)} checks held"

@@ -6,7 +6,7 @@
 | `samples.csv` | every timed block: contender, round, block, seconds per step, whether the round is void |
 | `report.txt` | the report of a terminal |
 | `requirements.txt` | the versions that it was made with, for pip |
-| `bundle.json` | the bundle's format, and the samestep that packed it |
+| `bundle.json` | the bundle's format, and the samestep that packed it: version, commit |
 | `SHA256SUMS` | the digest of each of these, as `sha256sum --check` reads them |
 """
 
@@ -20,15 +20,17 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from compare import __version__, results, untrusted
+from compare import __version__, environment, results, untrusted
 from compare.interface import Refused
 from compare.report import terminal
 from compare.report.sentences import printable
-from compare.reproduction import archive
+from compare.reproduction import archive, writer
+from compare.reproduction.writer import Writer
 from compare.untrusted import SHORT, SIZE_LIMIT
 
 FORMAT = 1
 RESULT, ABOUT, SUMS = results.FILE_NAME, "bundle.json", "SHA256SUMS"
+REPORT = "report.txt"
 
 _WIDTH = 100
 _SHORT_LIMIT = 4096  # bytes of the two members that are a few lines
@@ -79,10 +81,13 @@ def requirements(result: Object) -> str:
 
 RENDERED: Mapping[str, Callable[[Object], str]] = {
     "samples.csv": samples,
-    "report.txt": report,
+    REPORT: report,
     "requirements.txt": requirements,
 }
-"""What is made of the result alone, and can be made again: a file name and the function that gives its text."""
+"""What is made of the result alone, and can be made again: a file name and the function that gives its text.
+
+The report's words are each samestep's own; another form of the others is another `FORMAT`.
+"""
 
 MEMBERS = frozenset({RESULT, ABOUT, SUMS, *RENDERED})
 
@@ -128,8 +133,8 @@ def manifest(data: bytes) -> dict[str, str]:
     return found
 
 
-def packed_by(data: bytes) -> str:
-    """Return the version of samestep that packed a bundle, as its `bundle.json` tells.
+def packed_by(data: bytes) -> Writer:
+    """Return the samestep that packed a bundle, as its `bundle.json` tells; the commit is `unknown` in older ones.
 
     Raises:
         Refused: for what is no such object, or is of a newer format.
@@ -143,7 +148,7 @@ def packed_by(data: bytes) -> str:
     if number > FORMAT:
         told = f"format {SHORT.repr(number)}; this one reads up to {FORMAT}"
         raise Refused(f"was packed by a newer samestep ({told}): update samestep")
-    return version
+    return writer.told(version, values.get("git", "not told"))
 
 
 def _check_short(name: str, data: bytes) -> None:
@@ -152,4 +157,5 @@ def _check_short(name: str, data: bytes) -> None:
 
 
 def _about() -> bytes:
-    return (json.dumps({"format": FORMAT, "samestep": __version__}) + "\n").encode("ascii")
+    about = {"format": FORMAT, "samestep": __version__, "git": environment.checkout()}
+    return (json.dumps(about) + "\n").encode("ascii")

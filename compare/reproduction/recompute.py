@@ -30,6 +30,12 @@ class Mismatch:
     stored: Any
     recomputed: Any
 
+    @property
+    def worded(self) -> bool:
+        """Whether both are a reason in words, which another samestep may have worded otherwise."""
+        texts = isinstance(self.stored, str) and isinstance(self.recomputed, str)
+        return texts and self.place.endswith("reason")
+
 
 def mismatches(result: Object) -> list[Mismatch]:
     """Return every place of a valid result that its raw samples do not give again; none where all is as it says.

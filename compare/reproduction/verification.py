@@ -1,12 +1,18 @@
-"""Whether a bundle is what it says: its hashes, its schema, and every time, verdict and gate that it has samples of."""
+"""Whether a bundle is what it says: its hashes, its schema, and every time, verdict and gate that it has samples of.
 
-from collections.abc import Iterator, Mapping
+The words of a report and of reasons are made again, too, and another samestep may choose others. Of its words only the
+figures and verdicts in them can be held against what this one writes. What is not checked is said.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compare import __version__, results
+from compare import results
 from compare.interface import Refused
-from compare.reproduction import archive, bundle, recompute
+from compare.reproduction import archive, bundle, recompute, writer
+from compare.reproduction.recompute import Mismatch
+from compare.reproduction.writer import Writer
 from compare.untrusted import SHORT
 
 Object = Mapping[str, Any]
@@ -14,15 +20,16 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """One question about a bundle; `problems` is empty where the answer is yes."""
+    """One question about a bundle, which holds where there are no `problems` and nothing was left `unchecked`."""
 
     question: str
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
     @property
     def held(self) -> bool:
-        """Whether there is no problem."""
-        return not self.problems
+        """Whether all was checked, without a problem."""
+        return not self.problems and not self.unchecked
 
 
 def verify(data: bytes) -> tuple[Object, list[Check]]:
@@ -41,10 +48,15 @@ def verify(data: bytes) -> tuple[Object, list[Check]]:
         result = results.parse(members[bundle.RESULT])
     except Refused as error:
         raise Refused(f"{bundle.RESULT} {error}") from None
+    found = recompute.mismatches(result)
     return result, [
         Check("every hash holds", tuple(_wrong_hashes(members, digests))),
-        Check("the result keeps to its schema", ()),
-        Check("every time, verdict and gate comes again from the raw samples", tuple(_wrong_figures(result))),
+        Check("the result keeps to its schema"),
+        Check(
+            "every time, verdict and gate comes again from the raw samples",
+            tuple(_differs(each) for each in found if not each.worded),
+        ),
+        _reasons(result, [each for each in found if each.worded]),
         *_rendered(members, result, packer),
     ]
 
@@ -57,14 +69,42 @@ def _wrong_hashes(members: Mapping[str, bytes], digests: Mapping[str, str]) -> I
             yield f"{name} is not what {bundle.SUMS} says: {bundle.digest(members[name])}"
 
 
-def _wrong_figures(result: Object) -> Iterator[str]:
-    for each in recompute.mismatches(result):
-        yield f"{each.place} is {SHORT.repr(each.stored)}, the raw samples give {SHORT.repr(each.recomputed)}"
+def _differs(each: Mismatch) -> str:
+    return f"{each.place} is {SHORT.repr(each.stored)}, the raw samples give {SHORT.repr(each.recomputed)}"
 
 
-def _rendered(members: Mapping[str, bytes], result: Object, packer: str) -> Iterator[Check]:
-    for name, text in bundle.rendered(result).items():
-        same = members[name] == text
-        hint = "" if packer == __version__ else f" (samestep {packer} packed it, and may say it otherwise)"
-        problem = f"it is not what samestep {__version__} makes of the result{hint}"
-        yield Check(f"{name} is made of the result", () if same else (problem,))
+def _reasons(result: Object, differing: Sequence[Mismatch]) -> Check:
+    told = result["environment"]
+    author, here = writer.told(told.get("samestep"), told.get("git", "not told")), writer.here()
+    problems, unchecked = list[str](), list[str]()
+    for each in differing:
+        if author.words_as(here) or writer.unmatched(each.stored, each.recomputed):
+            problems.append(_differs(each))
+        else:
+            unchecked.append(
+                f"{_differs(each)}; the result is of {author}, this is {here}, which may word it otherwise"
+            )
+    return Check("every reason comes again from the raw samples, word for word", tuple(problems), tuple(unchecked))
+
+
+def _rendered(members: Mapping[str, bytes], result: Object, packer: Writer) -> Iterator[Check]:
+    here = writer.here()
+    for name, made in bundle.rendered(result).items():
+        question, stored = f"{name} is made of the result", members[name]
+        if stored == made:
+            yield Check(question)
+        elif name != bundle.REPORT or packer.words_as(here):
+            yield Check(question, (f"it is not what {here} makes of the result",))
+        else:
+            yield _reworded(question, stored, made, f"{packer} wrote it, this is {here}")
+
+
+def _reworded(question: str, stored: bytes, made: bytes, who: str) -> Check:
+    text = stored.decode("utf-8", "surrogateescape")  # surrogates are not printable
+    if not text.replace("\n", "").isprintable():
+        return Check(question, ("it holds what no report does: characters that steer a display, or are no UTF-8",))
+    if place := writer.unmatched(text, made.decode("utf-8")):
+        problem = f"it has {place}, where the result gives no such figure or verdict; {who}: verify it with that one"
+        return Check(question, (problem,))
+    told = "each figure and verdict in it is in this one's report, in this order"
+    return Check(question, unchecked=(f"its words, and what it leaves out, were not checked: {who}; {told}",))

@@ -80,7 +80,7 @@ class Recorder:
 
 def recorded(child: Child, spec: Mapping[str, Any], folder: Path) -> Arrays:
     """Return what a child records of two steps, by name."""
-    made = Path(tempfile.mkdtemp(dir=folder))
+    made = Path(tempfile.mkdtemp(dir=folder), "record")
     return Record(made, child.call("record", 300, spec=spec, steps=STEPS, path=str(made))).load()
 
 

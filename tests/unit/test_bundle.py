@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compare import __version__, results
+from compare import __version__, environment, results, verdicts
 from compare.interface import Refused
-from compare.reproduction import archive, bundle, verification
+from compare.reproduction import archive, bundle, verification, writer
 from tests.unit.mutations import H200, consistent, text
 
 GOOD = bundle.make(text(consistent()))
@@ -34,7 +34,7 @@ def packed(changes: Mapping[str, bytes | None], resummed: bool = True) -> bytes:
 
 def failed(data: bytes) -> dict[str, tuple[str, ...]]:
     _, checks = verification.verify(data)
-    return {check.question: check.problems for check in checks if not check.held}
+    return {check.question: check.problems for check in checks if check.problems}
 
 
 def tampered(**changes: Any) -> bytes:
@@ -42,6 +42,24 @@ def tampered(**changes: Any) -> bytes:
 
 
 HASHES, FIGURES = "every hash holds", "every time, verdict and gate comes again from the raw samples"
+REASONS, REPORT = "every reason comes again from the raw samples, word for word", "report.txt is made of the result"
+
+HERE, OTHER = ({"commit": digit * 40, "dirty": False} for digit in "ab")
+
+
+@pytest.fixture(autouse=True)
+def this_samestep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this samestep be of a commit, whatever the checkout."""
+    monkeypatch.setattr(writer, "here", lambda: writer.told(__version__, HERE))
+
+
+def about(git: Any = HERE, version: str = __version__) -> dict[str, bytes]:
+    return {"bundle.json": json.dumps({"format": 1, "samestep": version, "git": git}).encode()}
+
+
+def unchecked(data: bytes) -> dict[str, tuple[str, ...]]:
+    _, checks = verification.verify(data)
+    return {check.question: check.unchecked for check in checks if check.unchecked}
 
 
 @pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)
@@ -50,12 +68,19 @@ def test_published_results_are_packed_and_verified(path: Path) -> None:
     assert made == bundle.make(path.read_bytes())
     result, checks = verification.verify(made)
     assert result == results.load(path)
-    assert [check.held for check in checks] == [True] * 6
+    assert [check.held for check in checks] == [True] * 7
+
+
+def test_a_bundle_tells_which_samestep_packed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for git in (None, HERE, OTHER | {"dirty": True}):
+        monkeypatch.setattr(environment, "checkout", lambda git=git: git)
+        made = archive.unpack(bundle.make(text(consistent())), bundle.MEMBERS)["bundle.json"]
+        assert json.loads(made) == {"format": 1, "samestep": __version__, "git": git}
+        assert bundle.packed_by(made) == writer.told(__version__, git)
 
 
 def test_the_members_are_what_they_say() -> None:
     assert MEMBERS["result.json"] == text(consistent())
-    assert json.loads(MEMBERS["bundle.json"]) == {"format": 1, "samestep": __version__}
     rows = list(csv.DictReader(io.StringIO(MEMBERS["samples.csv"].decode())))
     assert len(rows) == 2 * 10 * 6
     samples = {each["name"]: each["step_seconds"]["samples"] for each in consistent()["contenders"]}
@@ -124,11 +149,96 @@ def test_a_forged_verdict_is_found_though_everything_was_made_anew() -> None:
 @pytest.mark.parametrize("name", sorted(bundle.RENDERED))
 def test_a_forged_table_is_found_though_its_hash_holds(name: str) -> None:
     forged = MEMBERS[name].replace(b"torch", b"torcH").replace(b"Python", b"python")
-    found = failed(packed({name: forged}))
-    assert found == {f"{name} is made of the result": (f"it is not what samestep {__version__} makes of the result",)}
-    about = b'{"format": 1, "samestep": "0.0.1"}'
-    found = failed(packed({name: forged, "bundle.json": about}))
-    assert "(samestep 0.0.1 packed it, and may say it otherwise)" in found[f"{name} is made of the result"][0]
+    problem = f"it is not what samestep {__version__} (commit {'a' * 12}) makes of the result"
+    assert failed(packed({name: forged, **about()})) == {f"{name} is made of the result": (problem,)}
+    if name != "report.txt":  # of which no samestep has words of its own
+        assert failed(packed({name: forged, **about(OTHER)})) == {f"{name} is made of the result": (problem,)}
+
+
+WRITERS = {
+    "another commit": (about(OTHER), f"samestep {__version__} (commit {'b' * 12}) wrote it"),
+    "another version": (about(version="0.0.1"), f"samestep 0.0.1 (commit {'a' * 12}) wrote it"),
+    "no checkout": (about(None), f"samestep {__version__} wrote it"),
+    "changes of its own": (about(HERE | {"dirty": True}), f"(commit {'a' * 12} with changes) wrote it"),
+    "an unknown state": (about({"commit": "a" * 40}), f"(commit {'a' * 12} with changes) wrote it"),
+    "an older bundle": (
+        {"bundle.json": json.dumps({"format": 1, "samestep": __version__}).encode()},
+        "(commit unknown) wrote it",
+    ),
+    "nonsense": (about(["\x1b[2J"]), "(commit unknown) wrote it"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_words_of_another_samestep_are_told_from_forged_ones_and_not_checked(kind: str) -> None:
+    changes, who = WRITERS[kind]
+    assert MEMBERS["report.txt"].count(b" times as fast as ") == 1
+    reworded = packed(
+        {"report.txt": MEMBERS["report.txt"].replace(b" times as fast as ", b"-fold faster than "), **changes}
+    )
+    assert failed(reworded) == {}
+    (said,) = unchecked(reworded)[REPORT]
+    assert said.startswith("its words, and what it leaves out, were not checked: ")
+    assert who in said
+    assert f"this is samestep {__version__} (commit {'a' * 12})" in said
+    assert unchecked(packed(changes)) == {}  # the same words need no excuse
+
+
+def test_of_two_checkouts_with_changes_nobody_knows_whether_they_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = HERE | {"dirty": True}
+    monkeypatch.setattr(writer, "here", lambda: writer.told(__version__, changed))
+    reworded = MEMBERS["report.txt"].replace(b" times as fast as ", b"-fold faster than ")
+    assert unchecked(packed({"report.txt": reworded, **about(changed)})).keys() == {REPORT}
+
+
+@pytest.mark.parametrize(
+    ("true", "forged", "place"),
+    [
+        (b"FASTER", b"SLOWER", "'SLOWER' in line"),
+        (b"jax is 1.4", b"jax is 9.4", "'9.4"),
+        (b"semantic: 1e-14", b"semantic: 1e+14", "'1e+14' in line"),
+        (b"limit 1e-10), pass", b"limit 1e-10), fail", "'fail' in line"),
+        (b"(ratio 0.6", b"(ratio -0.6", "'-0.6"),
+        (b"torch", b"torch\x1b[2J", "characters that steer a display"),
+        (b"torch", b"torch\xff", "are no UTF-8"),
+    ],
+)
+def test_a_forged_figure_is_found_whoever_is_said_to_have_written_it(true: bytes, forged: bytes, place: str) -> None:
+    assert true in MEMBERS["report.txt"]
+    report = MEMBERS["report.txt"].replace(true, forged, 1)
+    for changes in (about(), about(OTHER)):
+        assert failed(packed({"report.txt": report, **changes})).keys() == {REPORT}
+    assert place in failed(packed({"report.txt": report, **about(OTHER)}))[REPORT][0]
+
+
+def test_figures_that_changed_places_are_found_and_lines_of_a_later_samestep_not_missed() -> None:
+    lines = MEMBERS["report.txt"].splitlines(keepends=True)
+    images = next(index for index, line in enumerate(lines) if line.startswith(b"images/s"))
+    label, *two = lines[images].split()
+    swapped = [*lines[:images], b" ".join([label, *reversed(two), b"\n"]), *lines[images + 1 :]]
+    (problem,) = failed(packed({"report.txt": b"".join(swapped), **about(OTHER)}))[REPORT]
+    assert "verify it with that one" in problem
+    older = packed({"report.txt": b"".join(lines[:images] + lines[images + 1 :]), **about(OTHER)})
+    assert (failed(older), unchecked(older).keys()) == ({}, {REPORT})
+
+
+@pytest.mark.parametrize(
+    ("git", "reason", "fails"),
+    [
+        (HERE, "others kept 0.40 cores busy", True),
+        (OTHER, "others kept 0.40 cores busy", False),
+        (OTHER, "others kept 0.41 cores busy", True),
+    ],
+)
+def test_a_reason_may_be_worded_otherwise_by_another_samestep(git: Any, reason: str, fails: bool) -> None:
+    result = consistent()
+    result["environment"] |= {"samestep": __version__, "git": git}
+    result["voided"][0]["reason"] = reason
+    made = bundle.make(text(verdicts.completed(result)))
+    told = (failed if fails else unchecked)(made)
+    assert told.keys() == {REASONS}
+    assert told[REASONS][0].startswith(f"voided[0].reason is {reason!r}, the raw samples give 'other programs kept")
+    assert (failed(made) == {}) is not fails
 
 
 REFUSALS: dict[str, tuple[bytes, str]] = {

@@ -119,7 +119,10 @@ REFUSALS = [
     (["fake", "other", "--margin", "0"], "--margin 0 is not allowed"),
     (["fake", "other", "--margin", "nan"], "--margin nan is not allowed"),
     (["fake", "other", "--deadline", "0"], "--deadline 0 is not allowed"),
-    (["fake", "other", "--deadline", "inf"], "--deadline inf is not allowed"),
+    (
+        ["fake", "other", "--deadline", "inf"],
+        "--deadline inf is not allowed; allowed: seconds above 0, up to 2147483647",
+    ),
     (["fake", "other", "--quick", "--paper"], "--quick and --paper exclude each other"),
     (["fake", "other", "--rounds", "2", "--quick"], "--rounds and --quick exclude each other"),
     (["fake", "other", "--rounds", "10", "--paper"], "--rounds and --paper exclude each other"),

@@ -80,9 +80,10 @@ def test_arrays_of_no_bytes_are_read_too(tmp_path: Path) -> None:
 def test_a_record_is_mapped_in_order_and_outlives_its_files(tmp_path: Path) -> None:
     made = drawn(1)
     names = ["scalar", "c", "turned", "a"]
+    record = Record(tmp_path / "record", names)
+    record.begin()
     for name in reversed(names):
         tensors.save({name: made[name]}, tmp_path / "record" / name)
-    record = Record(tmp_path / "record", names)
     found = record.load()
     assert list(found) == names
     assert not found["c"].flags.owndata
@@ -92,6 +93,26 @@ def test_a_record_is_mapped_in_order_and_outlives_its_files(tmp_path: Path) -> N
     assert not record.folder.exists()
     np.testing.assert_array_equal(found["c"], made["c"])
     record.delete()  # deleted is deleted
+
+
+def test_only_a_folder_that_a_record_made_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs").write_text("kept", encoding="utf-8")
+    for folder in (tmp_path, Path()):
+        Record(folder).delete()
+        with pytest.raises(FileExistsError, match="is no record"):
+            Record(folder).begin()
+    with pytest.raises(FileExistsError, match="is no record"):
+        Worker(FakeBackend(Silent("fake", json.dumps({"folder": ""}))), lambda: 0.0).record({}, 3, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_what_an_earlier_try_left_of_a_record_is_no_part_of_the_next(tmp_path: Path) -> None:
+    for part in ("step1", "step2"):
+        Record(tmp_path / "record").begin()
+        tensors.save({part: np.zeros(1)}, tmp_path / "record" / part)
+    assert Record(tmp_path / "record", ["step2"]).load().keys() == {"step2"}
+    assert not (tmp_path / "record" / "step1").exists()
 
 
 def test_a_part_that_is_written_again_takes_the_place_of_the_first(tmp_path: Path) -> None:

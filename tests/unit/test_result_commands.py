@@ -8,7 +8,7 @@ import pytest
 
 from compare import results, verdicts
 from compare.measure import voiding
-from compare.reproduction import bundle
+from compare.reproduction import archive, bundle
 from tests.unit import programs
 from tests.unit.mutations import consistent, text
 from tests.unit.programs import Program
@@ -119,8 +119,8 @@ def test_a_bundle_is_packed_and_verified(program: Program) -> None:
     assert (program.folder / "new/x.zip").read_bytes() == first
     code, out, error = program.run("verify", "new/x.zip")
     assert (code, error) == (0, "")
-    assert out.count("pass  ") == 6
-    assert out.endswith("all of 6 checks held\n")
+    assert out.count("pass  ") == 7
+    assert out.endswith("all of 7 checks held\n")
 
 
 def test_a_result_may_be_named_by_its_folder(program: Program) -> None:
@@ -144,11 +144,27 @@ def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None
     assert (code, error) == (1, "")
     assert "FAIL  every time, verdict and gate comes again from the raw samples" in out
     assert "comparisons[0].rounds is 10, the raw samples give 9" in " ".join(out.split())
-    assert out.endswith("1 of 6 checks failed\n")
+    assert out.endswith("1 of 7 checks failed\n")
     code, out, _ = program.run("verify", "x.zip", "--json")
     told = json.loads(out)
     assert code == 1
-    assert [check["held"] for check in told["checks"]] == [True, True, False, True, True, True]
+    assert [check["held"] for check in told["checks"]] == [True, True, False, True, True, True, True]
+
+
+def test_words_of_another_samestep_are_said_to_be_unchecked_and_fail_nothing(program: Program) -> None:
+    members = archive.unpack(bundle.make(text(consistent())), bundle.MEMBERS)
+    members |= {"bundle.json": b'{"format": 1, "samestep": "0.0.1"}'}
+    members["report.txt"] = members["report.txt"].replace(b"times as fast as", b"times the speed of")
+    members["SHA256SUMS"] = bundle.sums({name: data for name, data in members.items() if name != bundle.SUMS})
+    (program.folder / "x.zip").write_bytes(archive.pack(members))
+    code, out, error = program.run("verify", "x.zip")
+    assert (code, error) == (0, "")
+    assert "OPEN  report.txt is made of the result" in out
+    assert "its words, and what it leaves out, were not checked: samestep 0.0.1 (commit " in " ".join(out.split())
+    assert out.endswith("\n1 of 7 could not be made in full\n")
+    code, out, _ = program.run("verify", "x.zip", "--json")
+    report = next(check for check in json.loads(out)["checks"] if check["question"].startswith("report.txt"))
+    assert (code, report["held"], report["problems"], len(report["unchecked"])) == (0, False, [], 1)
 
 
 @pytest.mark.parametrize(

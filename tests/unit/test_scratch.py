@@ -76,10 +76,10 @@ class Certified:
             if command.name == "noise":
                 command.keep([{} for _ in command.arguments["perturbations"]])
         for command in [each for each in of_case if each.name == "record"][:precisions]:
-            folder = Path(command.arguments["path"])
-            folder.mkdir(exist_ok=True)
-            (folder / "part").write_bytes(bytes(size))
-            self._owners[folder.name] = f"{name} {case.batch_size}"
+            record = Record(Path(command.arguments["path"]))
+            record.begin()
+            (record.folder / "part").write_bytes(bytes(max(0, size - record.size)))
+            self._owners[record.folder.name] = f"{name} {case.batch_size}"
             command.keep([])
 
     def there(self) -> list[str]:

@@ -18,7 +18,8 @@ _HOSTILE = {
     "empty": (b"", "not complete, valid JSON"),
     "truncated": (_TEXT[:-40].encode(), "not complete, valid JSON"),
     "two objects": ((_TEXT + _TEXT).encode(), "not complete, valid JSON: Extra data"),
-    "byte order mark": (b"\xef\xbb\xbf" + _TEXT.encode(), "not complete, valid JSON"),
+    "two byte order marks": (b"\xef\xbb\xbf" * 2 + _TEXT.encode(), "not complete, valid JSON"),
+    "UTF-16": (_TEXT.encode("utf-16"), "not UTF-8"),
     "not UTF-8": (_TEXT.replace("digits-cnn", "\xff").encode("latin-1"), "not UTF-8"),
     "NaN": (_TEXT.replace("12.34", "NaN").encode(), "the literal NaN"),
     "Infinity": (_TEXT.replace("12.34", "-Infinity").encode(), "the literal -Infinity"),
@@ -53,6 +54,11 @@ _HOSTILE = {
     ),
     "key of a megabyte": (_TEXT.replace('"python"', f'"{"x" * 10**6}": 1e999, "python"').encode(), r"x\.\.\. is inf"),
 }
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_bytes(b"\xef\xbb\xbf" + _TEXT.encode())
+    assert load(tmp_path / "result.json") == make_result()
 
 
 @pytest.mark.parametrize("kind", _HOSTILE)

@@ -1,0 +1,74 @@
+"""Which samestep wrote a text, and what of it another one, which may word it otherwise, can still check."""
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from compare import __version__, environment
+
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_SHOWN = 12  # digits of a commit
+_UNKNOWN = "unknown"
+_TOLD = re.compile(r"-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|\b(?:FASTER|SLOWER|EQUIVALENT|INCONCLUSIVE|INVALID|pass|fail)\b")
+"""A figure, digits in names among them, or a verdict."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A samestep, as it told of itself.
+
+    Attributes:
+        version: its version.
+        commit: of its checkout; None where it ran from none, `unknown` where nothing was told.
+        changed: whether the checkout held, or may have held, what no commit does.
+    """
+
+    version: str
+    commit: str | None
+    changed: bool
+
+    def __str__(self) -> str:
+        if self.commit is None:
+            return f"samestep {self.version}"
+        changes = " with changes" if self.changed and self.commit != _UNKNOWN else ""
+        return f"samestep {self.version} (commit {self.commit[:_SHOWN]}{changes})"
+
+    def words_as(self, other: "Writer") -> bool:
+        """Whether the other is known to word everything alike."""
+        return self == other and not self.changed
+
+
+@functools.cache
+def here() -> Writer:
+    """Return this samestep."""
+    return told(__version__, environment.checkout())
+
+
+def told(version: Any, git: Any) -> Writer:
+    """Return the samestep that told this of itself, `git` as `compare.environment.checkout`; both may be anything."""
+    version = version if isinstance(version, str) else "of an unknown version"
+    if git is None:
+        return Writer(version, None, False)
+    values = cast("dict[str, Any]", git) if isinstance(git, dict) else {}
+    commit = values.get("commit")
+    known = isinstance(commit, str) and _COMMIT.fullmatch(commit)
+    return Writer(version, commit if known else _UNKNOWN, values.get("dirty") is not False)
+
+
+def unmatched(stored: str, made: str) -> str | None:
+    """Return what a stored text tells and the one made now does not: None where all of it comes again, in its order.
+
+    Compared are figures and verdicts. One that `made` lacks, or has elsewhere, is returned with its line, or the next
+    one is. What `made` tells besides is not missed.
+    """
+    rest = _all_told(made)
+    for match in _TOLD.finditer(stored):
+        if match[0] not in rest:  # which takes from the rest all that comes before it
+            return f"{match[0]!r} in line {stored.count(chr(10), 0, match.start()) + 1}"
+    return None
+
+
+def _all_told(text: str) -> Iterator[str]:
+    return (match[0] for match in _TOLD.finditer(text))
