@@ -40,7 +40,7 @@ def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep, *, evenly: b
 
     `keep` is given them part by part, so that they need not fit into memory together. In float16, a step whose
     gradients overflow is skipped and could not be compared; the first loss scale is then taken lower, and `keep` is
-    given every part anew. The path that is timed is fed as many batches as it takes steps if `evenly`, else one more.
+    given every part anew. If `evenly`, every dispatch of the path that is timed takes all batches equally often.
     Returns the names of all arrays, in execution order.
     """
     names, finite = _recorded(backend, spec, steps, keep, evenly)
@@ -64,8 +64,7 @@ def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep, evenly: b
     keep("evaluation", evaluated)
     session.assign(start)
     before = _state(session)
-    session.feed(batches[:steps] if evenly else batches)
-    session.run(steps)
+    _run(session, batches, steps, evenly)
     moved = {f"delta/{name}": array - before[name] for name, array in _state(session).items()}
     keep("delta", moved)
     return [*names, *evaluated, *moved], finite
@@ -152,6 +151,19 @@ def _within(spec: RunSpec, steps: int) -> RunSpec:
     if spec.knobs.get("steps-per-dispatch", 1) <= steps:
         return spec
     return replace(spec, knobs={**spec.knobs, "steps-per-dispatch": steps})
+
+
+def _run(session: Session, batches: Sequence[Batch], steps: int, evenly: bool) -> None:
+    """Take the steps of `_taken`, on the path that is timed."""
+    cycle = [batches[step % len(batches)] for step in range(steps + 1)]
+    if not evenly:
+        session.feed(cycle)  # one more than there are steps, so that no dispatch takes all
+        session.run(steps)
+        return
+    for first in range(0, steps, session.steps_per_dispatch):
+        dispatched = cycle[first : min(first + session.steps_per_dispatch, steps)]
+        session.feed(dispatched)
+        session.run(len(dispatched))
 
 
 def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) -> Iterator[tuple[str, Arrays]]:

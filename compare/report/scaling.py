@@ -157,4 +157,4 @@ def definitions(result: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"MiB: {DEFINITIONS['live_peak_bytes']}, on one device, the batches that lie there included"
     yield f"exposed: milliseconds of communication, {exposure.DEFINITION}"
-    yield "agrees: the certificate of the contenders with each other, on that number of devices"
+    yield "agrees: whether a contender and the baseline, or the baseline and another, agree on that number of devices"

@@ -131,9 +131,12 @@ def _named_way(name: str) -> str | None:
 
 
 def _agreement(run: Object, name: str) -> str:
-    """Return the worst status of the certificates that a contender has a part in, `skipped` where it has none."""
+    """Return whether a contender agrees with another one, `skipped` where no certificate has come to an answer.
+
+    The baseline has a part in every certificate; one partner that differs from it does not speak for the others.
+    """
     found = {pair["status"] for pair in run["agreement"]["pairs"] if name in (pair["baseline"], pair["contender"])}
-    return next((status for status in ("fail", "skipped", "pass") if status in found), "skipped")
+    return next((status for status in ("pass", "fail") if status in found), "skipped")
 
 
 def _completed(entry: Object, fewest: Object, first_run: Object, run: Object) -> dict[str, Any]:

@@ -112,6 +112,28 @@ def test_a_certificate_judges_the_graph_that_reads_batches_as_the_timed_one(
     assert {name for name, error in errors.items() if error > 1e-6} == {name for name in errors if "delta/" in name}
 
 
+@pytest.mark.parametrize(("epoch", "count"), [(1, 1), (1, 8), (2, 1), (2, 2), (2, 8), (3, 2), (3, 8), (4, 8), (5, 24)])
+@pytest.mark.parametrize("other", [False, True], ids=["its batch", "a smaller one"])
+def test_a_certificate_reads_batches_as_the_timed_dispatches_do(
+    other: bool, epoch: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    twins.narrow(monkeypatch)
+    recorded_graph.pretend(monkeypatch)
+    spec = twins.spec("torch", "cifar-cnn", data=str(tmp_path / "data.safetensors"))
+    train, test = synthetic.make((7, 7, 3), classes=10, seed=1, train=(9 if other else epoch) * spec.batch_size, test=8)
+    store.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
+    knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": count}
+    spec, read, one = replace(spec, knobs={**spec.knobs, **knobs}), set[bool](), tuning.Several._one
+
+    def noted(several: Any, step: Any, index: int) -> Any:
+        read.add(several._whole)
+        return one(several, step, index)
+
+    monkeypatch.setattr(tuning.Several, "_one", noted)
+    twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, evenly=count % epoch == 0)
+    assert read == {count % epoch == 0}
+
+
 def test_inspecting_counts_as_a_step_of_the_schedule(monkeypatch: pytest.MonkeyPatch):
     rule, pool = RULES["nesterov, scheduled"], twins.batches("cifar-cnn", 4)
     wanted = twins.trained(opened(monkeypatch, rule, knobs={}), pool, 1 + DISPATCH).export().parameters

@@ -152,7 +152,7 @@ def test_no_batch_is_made_or_moved_that_is_not_taken(
     monkeypatch.setattr(kind, "feed", counted)
     for evenly in (True, False):
         recording.record(backend, spec, STEPS, lambda part, arrays: None, evenly=evenly)
-    assert fed == [STEPS, STEPS + 1]  # one more is one that steps do not take
+    assert fed == [*[1] * STEPS, STEPS + 1]  # one more is one that steps do not take
     monkeypatch.setattr(weights, "perturbed", noted)
     recording.noise(backend, spec, STEPS, [(1e-12, 0, 2)])
     assert moved.count((spec.batch_size, *train.images.shape[1:])) == 2 * STEPS  # in each of two runs

@@ -151,13 +151,16 @@ def test_no_efficiency_without_agreement_or_proof() -> None:
     assert [each["absent"]["efficiency"] for each in listed(runs)] == ["no certificate on 1 device"] * 4
 
 
-def test_the_worst_certificate_of_a_contender_counts() -> None:
+def test_a_partner_that_differs_takes_nothing_from_a_baseline_that_agrees_with_another() -> None:
     run = made(1, 64, FIRST, FIRST)
     run["contenders"].append(make_contender("third"))
     passed = run["agreement"]["pairs"][0]
     run["agreement"]["pairs"].append({**passed, "contender": "third", "status": "fail"})
     found = efficiency.entries([run], ("ddp", "sharded", "ddp"), "weak")
-    assert [each["agreement"] for each in found] == ["fail", "pass", "fail"]
+    assert [each["agreement"] for each in found] == ["pass", "pass", "fail"]
+    passed["status"] = "skipped"
+    found = efficiency.entries([run], ("ddp", "sharded", "ddp"), "weak")
+    assert [each["agreement"] for each in found] == ["fail", "skipped", "fail"]
 
 
 def test_memory_and_communication_say_why_they_are_absent() -> None:
