@@ -244,8 +244,8 @@ one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what
     echo "\$ ${own[*]} python -m benchmarks.step_time --turn FILE ${arguments[*]}"$'\n'"$printed"
 }
 
-step_devices() { # resnet50 on one GPU, on the other, and on both, in every way to use them; a GPU's memory holds not all of
-    # them at once. Where both draw all the power that they may, the slower one decides what two can do.
+step_devices() { # resnet50 on one GPU, on the other, and on both, in every way to use them; a GPU's memory holds four of
+    # them at once, with their searches. Where both draw all the power that they may, the slower one decides what two can do.
     in_turn devices-torch <<END
 --backend torch --tuning tuned
 CUDA_VISIBLE_DEVICES=1 --backend torch --tuning tuned
@@ -258,9 +258,26 @@ END
 CUDA_VISIBLE_DEVICES=1 --backend jax --tuning tuned
 --backend jax --tuning tuned+pmap --devices 2
 --backend jax --tuning tuned+pmap --devices 2 --batch-norm local
+END
+    in_turn devices-jax-2 <<END
 --backend jax --tuning tuned+sharded --devices 2
 --backend jax --tuning tuned+pmap+concurrent-kernels --devices 2 --batch-norm local
 --backend jax --tuning tuned+sharded+concurrent-kernels --devices 2
+END
+}
+
+step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
+    local symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
+    sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised
+--backend torch --tuning tuned+ddp --batch-norm local
+--backend torch --tuning tuned+ddp
+--backend torch --tuning tuned+ddp+overlap-reduction=off
+--backend torch --tuning tuned+ddp+concurrent-kernels
+--backend jax --tuning tuned+pmap --batch-norm local
+--backend jax --tuning tuned+pmap
+$symmetric --backend jax --tuning tuned+pmap
+--backend jax --tuning tuned+sharded
+$symmetric --backend jax --tuning tuned+sharded
 END
 }
 
