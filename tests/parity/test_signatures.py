@@ -189,6 +189,7 @@ ARGUMENTS = {
     ("step.py", "TrainingStep.inspected"): HOLDS_STATE,
     ("step.py", "TrainingStep.evaluate"): HOLDS_STATE,
     ("step.py", "TrainingStep.layer_outputs"): HOLDS_STATE,
+    ("tuning.py", "prepare"): "what is between two exchanges torch's compiler has to be told to compute again",
     ("tuning.py", "compiled"): "what is compiled is a step in jax, forward and loss in torch",
 }
 

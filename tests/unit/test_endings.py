@@ -48,7 +48,10 @@ class Parents:
 @pytest.fixture
 def parents(tmp_path: Path) -> Generator[Parents]:
     parents = Parents(tmp_path)
+    # What a script starts in its background ignores Ctrl-C, and hands that on to whatever it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield parents
+    signal.signal(signal.SIGINT, before)
     for process in parents.processes:
         process.kill()
         process.communicate()
