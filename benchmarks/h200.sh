@@ -268,11 +268,13 @@ END
 
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
     local symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
-    sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised
+    sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised-torch
 --backend torch --tuning tuned+ddp --batch-norm local
 --backend torch --tuning tuned+ddp
 --backend torch --tuning tuned+ddp+overlap-reduction=off
 --backend torch --tuning tuned+ddp+concurrent-kernels
+END
+    sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised-jax
 --backend jax --tuning tuned+pmap --batch-norm local
 --backend jax --tuning tuned+pmap
 $symmetric --backend jax --tuning tuned+pmap

@@ -13,7 +13,7 @@ off; over several devices batch norm is synchronised. The kernels' names are tho
 
 import argparse
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
@@ -41,7 +41,7 @@ from benchmarks.programs import BYTES_PER_MILLISECOND, Kernel, table
 from compare import workloads
 from compare.interface import PRECISIONS
 from compare.tuning import tunings
-from torchbackend import losses, models, precision, tuning
+from torchbackend import exchange, losses, models, precision, tuning
 
 H200 = SimpleNamespace(
     name="NVIDIA H200",
@@ -69,10 +69,9 @@ Traced = list[tuple[Any, Any, bool]]
 def programs(asked: argparse.Namespace) -> list[str]:
     """Return the text of the forward and of the backward program."""
     knobs = tunings.resolve("torch", asked.tuning, "cuda", asked.workload)
-    tuning.prepare({**knobs, "concurrent-kernels": False}, "cuda", synchronised=asked.devices > 1)
     inductor.force_disable_caches = inductor.profile_bandwidth = True  # a kernel's bytes are written into it
     inductor.compile_threads = 1
-    traced = _traced(asked, channels_last=bool(knobs["channels-last"]))
+    traced = _traced(asked, {**knobs, "concurrent-kernels": False})
     _pretend()
     written: list[str] = []
 
@@ -86,13 +85,14 @@ def programs(asked: argparse.Namespace) -> list[str]:
     return written
 
 
-def _traced(asked: argparse.Namespace, *, channels_last: bool) -> Traced:
+def _traced(asked: argparse.Namespace, knobs: Mapping[str, Any]) -> Traced:
     functorch.force_non_lazy_backward_lowering = True
     chosen, policy = workloads.get(asked.workload), precision.policy(asked.precision, "cpu")
     if asked.devices > 1:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=asked.devices)
         policy = replace(policy, batch_norm_synchronised=True)
-    model = models.build(chosen.model, policy).train()
+    model, channels_last = models.build(chosen.model, policy).train(), bool(knobs["channels-last"])
+    tuning.prepare(knobs, "cuda", exchanges=exchange.in_step(model))
     if channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stubs lack it
     (height, width, channels), size = chosen.model.image, asked.batch_size or chosen.batch_size

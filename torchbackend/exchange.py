@@ -16,6 +16,11 @@ def reduction_dtype(model: nn.Module, place: Place | None) -> torch.dtype | None
     return None if place is None else next(model.parameters()).dtype
 
 
+def in_step(model: nn.Module) -> bool:
+    """Whether devices exchange the moments of a batch norm in each forward and backward pass of a twin."""
+    return any(getattr(layer, "synchronised", False) for layer in model.modules())
+
+
 def moments(
     wide: torch.Tensor, own: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], *, synchronised: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,8 +33,15 @@ def moments(
         return own(wide)
     everyone = dist.group.WORLD
     assert everyone is not None  # all have joined
-    # Around dist.all_reduce, which is in place, torch 2.11 compiles a wrong gradient; torch 2.13 does not.
-    each = collectives.all_gather_tensor_autograd(torch.stack(own(wide))[None], 0, everyone)
+    each: torch.Tensor = _gathered(torch.stack(own(wide))[None], 0, everyone)
     means, variances = each.unbind(1)
     whole = means.mean(0)
     return whole, (variances + (means - whole).square()).mean(0)
+
+
+# Around dist.all_reduce, which is in place, torch 2.11 compiles a wrong gradient; torch 2.13 does not. It calls this
+# function otherwise, too, and warns of the old name.
+_NAMES = "all_gather_single_autograd", "all_gather_tensor_autograd"
+_gathered: Callable[..., torch.Tensor] = getattr(
+    collectives, next(name for name in _NAMES if hasattr(collectives, name))
+)

@@ -52,9 +52,9 @@ class TorchSession:
         torch.use_deterministic_algorithms(spec.deterministic)
         cudnn.deterministic = spec.deterministic
         cudnn.benchmark = bool(knobs["kernel-search"])
-        tuning.prepare(knobs, spec.device, synchronised=self._policy.batch_norm_synchronised)
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(table)
+        tuning.prepare(knobs, spec.device, exchanges=exchange.in_step(model))
         model = model.to(self._device)
         if knobs["rematerialisation"]:
             rematerialisation.apply(model, workloads.blocks(workload.model))

@@ -25,12 +25,12 @@ def compiled(function: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable
     return torch.compile(function, dynamic=False) if knobs["compile"] else function
 
 
-def prepare(knobs: Mapping[str, Any], device: str, *, synchronised: bool) -> None:
+def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     """Set the compiler's options, and have it find this machine's vector instructions before any program is timed.
 
     For those it compiles and loads small probes. They say nothing of a program, so they are kept where torch keeps its
-    programs by default, whatever cache this process has been given, and no compile time contains them. `synchronised`
-    says that batch norm's moments are exchanged between devices.
+    programs by default, whatever cache this process has been given, and no compile time contains them. `exchanges` says
+    whether devices exchange anything between the layers of a model (`exchange.in_step`).
     """
     # Whether what is compiled is cut at DistributedDataParallel's buckets. Torch keeps no traced program of the parts.
     dynamo.optimize_ddp = bool(knobs["overlap-reduction"])
@@ -39,7 +39,7 @@ def prepare(knobs: Mapping[str, Any], device: str, *, synchronised: bool) -> Non
     inductor.max_autotune = inductor.coordinate_descent_tuning = bool(knobs["max-autotune"])
     # An exchange lies between the moments of batch norm's input and its normalisation. Torch holds what comes after for
     # too far away to be computed again in the backward pass, and would write and read a mask for every ReLU.
-    functorch.ban_recompute_used_far_apart = not synchronised
+    functorch.ban_recompute_used_far_apart = not exchanges
     # What hooks record in a recomputed block they record in the forward pass alone, as without the compiler.
     dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = bool(knobs["rematerialisation"])
     if knobs["compile"] and device == "cpu":

@@ -98,6 +98,10 @@ def foreseen(
     if folder is None and not made_for_batch(workload, None):
         return load(workload, folder=None, seed=seed, batch_size=batch_size, epochs=epochs, images=images)
     _check(workload, folder, batch_size, None, images)
+    if made_for_batch(workload, folder):
+        from compare.data import synthetic
+
+        synthetic.check(workload.model.image, sum(_split(workload.model.image, batch_size)))
     return unread("not here")
 
 
@@ -191,13 +195,19 @@ def _photographs(workload: Workload, folder: str, seed: int, epochs: int, images
 def _synthetic(
     workload: Workload, image: tuple[int, int, int], seed: int, batch_size: int, folder: str | None
 ) -> Dataset:
+    train, test = _split(image, batch_size)
+    made = synthesised(workload, image, seed=seed, train=train, test=test)
+    unread = "" if folder is None else f", {folder} not read: its images are of another size"
+    return replace(made, source=f"{made.source}{unread}")
+
+
+def _split(image: tuple[int, int, int], batch_size: int) -> tuple[int, int]:
+    """Return how many training and test images are made for a batch."""
     from compare.data import synthetic
 
     batches = max(2, min(_BATCHES, synthetic.most(image) // batch_size))
     test = 2 if batches == _BATCHES else 1
-    made = synthesised(workload, image, seed=seed, train=(batches - test) * batch_size, test=test * batch_size)
-    unread = "" if folder is None else f", {folder} not read: its images are of another size"
-    return replace(made, source=f"{made.source}{unread}")
+    return (batches - test) * batch_size, test * batch_size
 
 
 def _folder(name: str) -> Path:

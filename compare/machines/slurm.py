@@ -20,7 +20,8 @@ _SET_BY = {
     "--gpus-per-node": "--gpus-per-node of samestep launch",
     "--output": "--out of samestep launch",
     **dict.fromkeys(
-        ("--ntasks", "--ntasks-per-node", "--exclusive", "--chdir"), "options that samestep does not write itself"
+        ("--ntasks", "--ntasks-per-node", "--exclusive", "--chdir", "--array", "--wrap"),
+        "options that samestep does not write itself, of one job",
     ),
 }
 """Options of sbatch that a job has already, and what is allowed in their place."""
@@ -123,15 +124,21 @@ def _pattern(folder: Path) -> str:
     """Return a folder as a file name pattern of sbatch has it, which replaces `%` and a letter.
 
     Raises:
-        Refused: for a backslash, after which Slurm replaces nothing in all of a pattern, or a line break.
+        Refused: for a backslash, after which Slurm replaces nothing in all of a pattern.
     """
-    if wrong := next((each for each in "\\\n\r" if each in str(folder)), None):
-        raise Refused(f"--out {str(folder)!r}: Slurm writes no log there; allowed: a folder without {wrong!r}")
+    if "\\" in str(folder):
+        raise Refused(f"--out {str(folder)!r}: Slurm writes no log there; allowed: a folder without a backslash")
     return str(folder).replace("%", "%%")
 
 
 def _directive(option: str) -> str:
-    """Return an option as a line #SBATCH has it: quoted where it has spaces (slurm.schedmd.com/sbatch.html)."""
+    """Return an option as a line #SBATCH has it: quoted where it has spaces (slurm.schedmd.com/sbatch.html).
+
+    Raises:
+        Refused: for what would not stay on its line, or is no text.
+    """
+    if not option.isprintable():
+        raise Refused(f"sbatch would not read {option!r}; allowed: without control characters, and in UTF-8")
     if re.fullmatch(r"[\w%+,./:=@-]+", option):
         return option
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

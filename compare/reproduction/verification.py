@@ -96,15 +96,16 @@ def _rendered(members: Mapping[str, bytes], result: Object, packer: Writer) -> I
         elif name != bundle.REPORT or packer.words_as(here):
             yield Check(question, (f"it is not what {here} makes of the result",))
         else:
-            yield _reworded(question, stored, made, f"{packer} wrote it, this is {here}")
+            names = [each["name"] for each in result["contenders"]]
+            yield _reworded(question, stored, made, names, f"{packer} wrote it, this is {here}")
 
 
-def _reworded(question: str, stored: bytes, made: bytes, who: str) -> Check:
+def _reworded(question: str, stored: bytes, made: bytes, names: Sequence[str], who: str) -> Check:
     text = stored.decode("utf-8", "surrogateescape")  # surrogates are not printable
     if not text.replace("\n", "").isprintable():
         return Check(question, ("it holds what no report does: characters that steer a display, or are no UTF-8",))
-    if place := writer.unmatched(text, made.decode("utf-8")):
-        problem = f"it has {place}, where the result gives no such figure or verdict; {who}: verify it with that one"
+    if place := writer.unmatched(text, made.decode("utf-8"), names):
+        problem = f"it has {place}: not what the result gives there; {who}: verify it with that one"
         return Check(question, (problem,))
-    told = "each figure and verdict in it is in this one's report, in this order"
+    told = "each figure, verdict and contender in it is in this one's report, in this order"
     return Check(question, unchecked=(f"its words, and what it leaves out, were not checked: {who}; {told}",))

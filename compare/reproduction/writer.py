@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,7 +11,8 @@ from compare import __version__, environment
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _SHOWN = 12  # digits of a commit
 _UNKNOWN = "unknown"
-_TOLD = re.compile(r"-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|\b(?:FASTER|SLOWER|EQUIVALENT|INCONCLUSIVE|INVALID|pass|fail)\b")
+_VERDICT = r"\b(?:FASTER|SLOWER|EQUIVALENT|INCONCLUSIVE|INVALID)\b"
+_TOLD = rf"(?:(?<!\d)-)?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|{_VERDICT}|\b(?:pass|fail)\b"
 """A figure, digits in names among them, or a verdict."""
 
 
@@ -57,18 +58,19 @@ def told(version: Any, git: Any) -> Writer:
     return Writer(version, commit if known else _UNKNOWN, values.get("dirty") is not False)
 
 
-def unmatched(stored: str, made: str) -> str | None:
+def unmatched(stored: str, made: str, names: Iterable[str] = ()) -> str | None:
     """Return what a stored text tells and the one made now does not: None where all of it comes again, in its order.
 
-    Compared are figures and verdicts. One that `made` lacks, or has elsewhere, is returned with its line, or the next
-    one is. What `made` tells besides is not missed.
+    Compared are figures, verdicts and the `names` of contenders. One that `made` lacks, or has elsewhere, is returned
+    with its line, or the next one is. Of what `made` tells besides, comparisons' verdicts alone are missed.
     """
-    rest = _all_told(made)
-    for match in _TOLD.finditer(stored):
-        if match[0] not in rest:  # which takes from the rest all that comes before it
-            return f"{match[0]!r} in line {stored.count(chr(10), 0, match.start()) + 1}"
+    longest_first = [re.escape(name) for name in sorted(names, key=len, reverse=True)]
+    for pattern, text, other, line in (
+        ("|".join([*longest_first, _TOLD]), stored, made, "in line {}"),
+        (_VERDICT, made, stored, "no more where line {} of this one's has it"),
+    ):
+        rest = (match[0] for match in re.finditer(pattern, other))
+        for match in re.finditer(pattern, text):
+            if match[0] not in rest:  # which takes from the rest all that comes before it
+                return f"{match[0]!r} " + line.format(text.count("\n", 0, match.start()) + 1)
     return None
-
-
-def _all_told(text: str) -> Iterator[str]:
-    return (match[0] for match in _TOLD.finditer(text))

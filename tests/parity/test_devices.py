@@ -11,13 +11,17 @@ import numpy as np
 import psutil
 import pytest
 from torch._dynamo import config as dynamo
+from torch._functorch import config as functorch
 
+import torchbackend.exchange as exchange_torch
 from compare import descriptions, workloads
 from compare.interface import ContenderFailed
 from compare.measure import exposure
+from compare.tuning import tunings
 from jaxbackend import exchange
 from tests.parity import twins
 from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, recorded
+from torchbackend import models, precision, tuning
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
 
@@ -154,6 +158,7 @@ def test_sharded_batch_norm_exchanges_once_forward_and_once_backward():
 
 COMPILED = """
 import re
+import warnings
 from dataclasses import replace
 import torch
 import torch.distributed as dist
@@ -161,13 +166,14 @@ from torch import nn
 from torch._inductor.utils import run_fw_bw_and_get_code
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from compare.tuning import tunings
-from torchbackend import gradients, layers, precision, tuning
+from torchbackend import exchange, gradients, layers, precision, tuning
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-tuning.prepare(tunings.resolve("torch", "compiled+ddp", "cpu", "cifar-cnn"), "cpu", synchronised=True)
 policy = replace(precision.policy("bfloat16", "cpu"), batch_norm_synchronised=True)
 norms = [layers.BatchNorm(8, policy=policy) for _ in range(3)]
 convolutions = [nn.Conv2d(8, 8, 3, padding=1) for _ in norms]
+knobs = tunings.resolve("torch", "compiled+ddp", "cpu", "cifar-cnn")
+tuning.prepare(knobs, "cpu", exchanges=exchange.in_step(nn.ModuleList(norms)))
 
 
 def objective(x):
@@ -177,6 +183,8 @@ def objective(x):
     return x.sum()
 
 
+with warnings.catch_warnings(action="error"):  # of a name that torch has given up
+    objective(torch.ones(4, 8, 6, 6)).backward()
 compiled = torch.compile(objective, dynamic=False)
 _, programs = run_fw_bw_and_get_code(lambda: compiled(torch.ones(4, 8, 6, 6)))
 names = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce")
@@ -185,8 +193,37 @@ print(called, len(re.findall(r"torch\\.bool", programs[0])))
 """
 
 
+TOLD = """
+import torch.distributed as dist
+from torch._functorch import config as functorch
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from compare.machines.crew import Place
+from tests.parity import twins
+from torchbackend.session import TorchSession
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+for batch_norm in ("sync", "local"):
+    spec = twins.spec("torch", "cifar-cnn", "stock+ddp", devices=2, batch_norm=batch_norm)
+    TorchSession(spec, Place(0, 2, 2))
+    print(functorch.ban_recompute_used_far_apart)
+"""
+
+
+def test_the_compiler_is_told_of_exchanges():
+    assert printed(TOLD, devices=1) == "False\nTrue\n"
+
+
 def test_compiled_batch_norm_exchanges_once_forward_and_once_backward_and_keeps_no_masks():
     assert printed(COMPILED, devices=1) == "[3, 3, 0] 0\n"
+
+
+@pytest.mark.parametrize(("name", "kept"), [("cifar-cnn", False), ("convnext-tiny", True), ("digits-cnn", True)])
+def test_only_where_there_are_exchanges_more_is_computed_again(name: str, *, kept: bool):
+    synchronised = replace(precision.policy("float32", "cpu"), batch_norm_synchronised=True)
+    with functorch.patch(ban_recompute_used_far_apart=not kept):
+        found = exchange_torch.in_step(models.build(workloads.get(name).model, synchronised))
+        tuning.prepare(tunings.resolve("torch", "stock", "cpu", name), "cpu", exchanges=found)
+        assert functorch.ban_recompute_used_far_apart is kept
 
 
 class Program:

@@ -128,6 +128,7 @@ ONLY_TORCH = {
         "always_channels_last": "see is_channels_first",
     },
     "own/words.py": {"plain_name": "jax's primitives have plain names"},
+    "exchange.py": {"in_step": "see tuning.py's prepare"},
     "memory.py": {"begin_anew": "jax finds its kernels in the cache; torch's cuDNN searches in every process"},
     "optim.py": {
         "schedule": "jax's rule takes the step's number and schedules itself",
@@ -189,7 +190,7 @@ ARGUMENTS = {
     ("step.py", "TrainingStep.inspected"): HOLDS_STATE,
     ("step.py", "TrainingStep.evaluate"): HOLDS_STATE,
     ("step.py", "TrainingStep.layer_outputs"): HOLDS_STATE,
-    ("tuning.py", "prepare"): "what is between two exchanges torch's compiler has to be told to compute again",
+    ("tuning.py", "prepare"): "torch's compiler has to be told of exchanges; jax's device has to be made ready",
     ("tuning.py", "compiled"): "what is compiled is a step in jax, forward and loss in torch",
 }
 

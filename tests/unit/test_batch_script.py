@@ -151,12 +151,19 @@ def test_what_slurm_would_replace_in_a_folder_s_name_is_escaped(program: Program
     assert command(script)[-2:] == ["--out", "100%/%j"]
 
 
-@pytest.mark.parametrize("folder", ["a\\b", "a\nb"])
-def test_a_folder_that_no_pattern_of_slurm_names_is_refused(program: Program, folder: str):
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("a\\b", "Slurm writes no log there; allowed: a folder without a backslash"),
+        ("a\nb", "; allowed: without control characters, and in UTF-8"),
+        ("a\udcffb", "; allowed: without control characters, and in UTF-8"),  # as Python has what is no UTF-8
+    ],
+)
+def test_a_folder_that_no_line_of_a_batch_script_names_is_refused(program: Program, folder: str, said: str):
     code, out, error = program.run(*DRY_RUN, "--out", folder, "--", "compare", *TWO)
     assert (code, out) == (2, "")
-    wrong = repr(folder)[2:-2]
-    assert error.endswith(f"{repr(folder)[1:]}: Slurm writes no log there; allowed: a folder without '{wrong}'\n")
+    assert error.endswith(f"{said}\n")
+    assert repr(folder)[1:-1] in error
 
 
 def test_a_backslash_in_an_option_of_sbatch_is_kept(program: Program):
@@ -191,6 +198,8 @@ def test_options_of_sbatch_cannot_bring_in_lines_of_their_own():
     job = slurm.Job(2, 0, ["--comment=a\nrm -r x"], Path())
     with pytest.raises(Refused, match="is not allowed; allowed: an option of sbatch"):
         slurm.checked(job)
+    with pytest.raises(Refused, match=r"would not read '--chdir=a\\nrm"):
+        slurm.Job(2, 0, [], Path("a\nrm -r x")).script(["compare"], Path())
 
 
 @pytest.mark.parametrize(
@@ -199,9 +208,10 @@ def test_options_of_sbatch_cannot_bring_in_lines_of_their_own():
         ("--nodes=9", "--nodes of samestep launch"),
         ("--gpus-per-node=1", "--gpus-per-node of samestep launch"),
         ("--output=log", "--out of samestep launch"),
-        ("--ntasks-per-node=2", "options that samestep does not write itself"),
-        ("--exclusive=user", "options that samestep does not write itself"),
-        ("--chdir=/", "options that samestep does not write itself"),
+        ("--ntasks-per-node=2", "options that samestep does not write itself, of one job"),
+        ("--exclusive=user", "options that samestep does not write itself, of one job"),
+        ("--chdir=/", "options that samestep does not write itself, of one job"),
+        ("--array=0-3", "options that samestep does not write itself, of one job"),
     ],
 )
 def test_options_of_sbatch_that_the_job_has_are_refused(option: str, instead: str):

@@ -199,6 +199,8 @@ def test_of_two_checkouts_with_changes_nobody_knows_whether_they_are_one(monkeyp
         (b"semantic: 1e-14", b"semantic: 1e+14", "'1e+14' in line"),
         (b"limit 1e-10), pass", b"limit 1e-10), fail", "'fail' in line"),
         (b"(ratio 0.6", b"(ratio -0.6", "'-0.6"),
+        (b"jax is 1.4", b"torch is 1.4", "'1.4"),
+        (b": FASTER", b"", "'FASTER' no more where line"),
         (b"torch", b"torch\x1b[2J", "characters that steer a display"),
         (b"torch", b"torch\xff", "are no UTF-8"),
     ],

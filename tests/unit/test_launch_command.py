@@ -33,6 +33,7 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
         ["--epochs", "0"],
         ["--batch-size", "1"],
         ["--batch-size", "5000"],
+        ["--workload", "resnet50", "--batch-size", "200000000"],
         ["--precision", "half"],
         ["--precision", "tf32", "--device", "cpu"],
         ["--device", "tpu"],
