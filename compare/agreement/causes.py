@@ -1,13 +1,16 @@
 """The likely cause of a disagreement, read off the pattern of tensors that disagree."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from compare import chunks
 from compare.agreement.gates import changes, in_execution_order
 from compare.interface import Array, Arrays
 
 _SAME_FACTOR = 1e-6
+_OF_ONE = 10.0  # how many times the typical part of one element an element may count for
 
 
 def likely(baseline: Arrays, contender: Arrays, failing: Sequence[str]) -> str | None:
@@ -24,6 +27,32 @@ def likely(baseline: Arrays, contender: Arrays, failing: Sequence[str]) -> str |
         lambda: _strided_layer(a, names),
     )
     return next((cause for pattern in patterns if (cause := pattern())), None)
+
+
+def switched(exact: Arrays, rounded: Arrays, gradient: str, error: float) -> str | None:
+    """Return, in words, that rounding moved outputs of a layer across zero, where its gradient is off by as much.
+
+    A ReLU behind the layer then opens or shuts, and the gradient gains or loses what passes through it: about the
+    square root of the outputs' part of all. None where no output has another sign, or the error is too large for that.
+
+    Args:
+        exact, rounded: one side's records in float64 and at the timed precision.
+        gradient: the tensor that fails; nothing is known of others than gradients.
+        error: its relative error.
+    """
+    stage, _, name = gradient.partition("/gradient/")
+    layer = name.rpartition(".")[0]
+    outputs = [record.get(f"{stage}/activation/{layer}") for record in (exact, rounded)]
+    if outputs[0] is None or outputs[1] is None:
+        return None
+    size = outputs[0].size
+    count = sum(int(np.count_nonzero((a > 0) != (b > 0))) for a, b in chunks.of(outputs[0], outputs[1]))
+    if error > _OF_ONE * math.sqrt(count / size):
+        return None
+    return (
+        f"rounding moves {count:,} of {size:,} outputs of {layer} across zero, where a ReLU opens or shuts; another "
+        "--seed or a larger --batch-size tells whether that is all"
+    )
 
 
 def _kind(name: str) -> str:

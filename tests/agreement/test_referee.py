@@ -122,6 +122,27 @@ def test_tf32_on_a_few_tensors_names_the_owner_and_the_first_of_them_in_executio
     assert made.gates[2].worst_tensor in TF32_ON
 
 
+@pytest.mark.parametrize(
+    ("owner", "moved", "error", "told"),
+    [(0, 1, 0.03, True), (1, 2, 0.05, True), (1, 0, 0.03, False), (0, 1, 0.9, False)],
+)
+def test_an_output_that_rounding_moves_across_zero_is_told_of(owner: int, moved: int, error: float, told: bool):
+    records = sides("float32", (2.0**-24, 2.0**-24))
+    output, gradient = "step2/activation/norm", "step2/gradient/norm.scale"
+    size = EXACT[output].size
+    for record in records:
+        for precision in record:
+            record[precision] |= {output: record[precision][output].copy()}
+            record[precision][output].flat[:2] = 1e-9
+    records[owner]["float32"][output].flat[:moved] = -1e-9
+    records[owner]["float32"] |= {gradient: ((1 + error) * EXACT[gradient]).astype("float32")}
+    made = certified("float32", records)
+    assert [gate.passed for gate in made.gates] == [True, True, False]
+    assert made.first_mismatch is not None
+    cause = f"likely cause: rounding moves {moved} of {size} outputs of norm across zero, where a ReLU opens or shuts"
+    assert (cause in made.first_mismatch) is told
+
+
 def one(error: float, floor: float) -> Referee:
     return Referee({"step1/loss": error}, {"step1/loss": error}, {"step1/loss": floor})
 
