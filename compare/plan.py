@@ -297,4 +297,4 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _shown(value: object) -> str:
-    return f"{value:g}" if _is_number(value) else repr(value)
+    return f"{value:.12g}" if _is_number(value) else repr(value)

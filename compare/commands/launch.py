@@ -39,7 +39,14 @@ def launch(
         typer.Option(help="One more option of sbatch, as --partition=gpu; may be repeated.", metavar="OPTION"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script; write and submit nothing.")] = False,
-    out: options.Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            parser=options.path,
+            metavar="DIR",
+            help="Folder for the script and the log, and for the result where the command names none.",
+        ),
+    ] = None,
 ) -> None:
     """Run one comparison over several machines: write DIR/samestep.sbatch and submit it.
 
@@ -60,8 +67,9 @@ def launch(
     folder = default if out else made.out.absolute()
     script = job.script([name, *(unless_named if made.out == default else rest)], folder)
     if dry_run:
+        there = _is_there(folder)
         typer.echo(script, nl=False)
-        if not folder.is_dir():
+        if not there:
             made_by = f"mkdir -p {shlex.quote(str(folder))}"
             typer.echo(f"samestep: Slurm makes no folder for its log; before this is submitted: {made_by}", err=True)
         return
@@ -69,6 +77,22 @@ def launch(
     file = folder / "samestep.sbatch"
     files.write({file: script.encode()})
     typer.echo(f"{slurm.submitted(file)}: {file}, output in {folder}/slurm-JOB.log")
+
+
+def _is_there(folder: Path) -> bool:
+    """Whether a folder is there; nothing is made.
+
+    Raises:
+        Refused: it is not, and could not be made.
+    """
+    try:
+        nearest = next(each for each in (folder, *folder.parents) if each.exists())
+        why = None if nearest.is_dir() else f"{nearest} is no folder"
+    except OSError as error:
+        nearest, why = None, error.strerror
+    if why is not None:
+        raise Refused(f"--out {folder}: cannot be made: {why}; allowed: a folder you may write to")
+    return nearest == folder
 
 
 def _planned(prepare: Prepare, arguments: Sequence[str], job: Job, context: typer.Context) -> Plan:

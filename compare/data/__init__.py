@@ -154,6 +154,8 @@ def _check(workload: Workload, folder: str | None, batch_size: int, image_size: 
         raise Refused(f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}")
     if images is not None and (workload.data != "photographs" or folder is None):
         raise Refused(f"--images {images}: allowed with --data DIR of photographs, of which so many are drawn")
+    if images is not None and images < 1:
+        raise Refused(f"--images {images}: allowed are 1 and more")
 
 
 def _original(workload: Workload, folder: str | None, seed: int, epochs: int, images: int | None) -> Dataset:

@@ -82,7 +82,7 @@ def load(
     train, test = listed(folder, classes=classes, seed=seed)
     if images is not None:
         whole = len(train.paths)
-        if not 1 <= images <= whole:
+        if images > whole:
             raise Refused(f"--images {images} of --data {folder} is not allowed; allowed: 1 to {whole}, all there are")
         train = train.drawn(images, TRAIN, seed)
         test = test.drawn(max(1, round(len(test.paths) * images / whole)), TEST, seed)

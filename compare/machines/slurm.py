@@ -19,6 +19,7 @@ _SET_BY = {
     "--nodes": "--nodes of samestep launch",
     "--gpus-per-node": "--gpus-per-node of samestep launch",
     "--output": "--out of samestep launch",
+    "--dry-run": "--dry-run of samestep launch",
     **dict.fromkeys(
         ("--ntasks", "--ntasks-per-node", "--exclusive", "--chdir", "--array", "--wrap"),
         "options that samestep does not write itself, of one job",

@@ -144,6 +144,17 @@ def test_a_dry_run_says_which_folder_its_script_needs(program: Program):
     assert program.run(*given)[2] == ""
 
 
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [("file", "file is no folder"), ("file/x", "file is no folder"), ("x" * 300, "File name too long")],
+)
+def test_a_dry_run_names_no_folder_that_cannot_be_made(program: Program, folder: str, why: str):
+    (program.folder / "file").touch()
+    code, out, error = program.run(*DRY_RUN, "--out", folder, "--", "compare", *TWO)
+    assert (code, out) == (2, "")
+    assert error.endswith(f"{why}; allowed: a folder you may write to\n")
+
+
 def test_what_slurm_would_replace_in_a_folder_s_name_is_escaped(program: Program):
     code, script, _ = program.run(*DRY_RUN, "--", "compare", *TWO, "--out", "100%/%j")
     assert code == 0
@@ -211,6 +222,7 @@ def test_options_of_sbatch_cannot_bring_in_lines_of_their_own():
         ("--ntasks-per-node=2", "options that samestep does not write itself, of one job"),
         ("--exclusive=user", "options that samestep does not write itself, of one job"),
         ("--chdir=/", "options that samestep does not write itself, of one job"),
+        ("--dry-run", "--dry-run of samestep launch"),
         ("--array=0-3", "options that samestep does not write itself, of one job"),
     ],
 )

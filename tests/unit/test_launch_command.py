@@ -42,6 +42,7 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
         ["--data", "somewhere"],
         ["--data", ""],
         ["--images", "3"],
+        ["--workload", "resnet50", "--data", "somewhere", "--images", "0"],
         ["--jax", "a.py:model", "--torch", "b.py:model"],
         ["--tuning", "stock", "--knobs", "compile"],
     ],
