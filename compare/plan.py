@@ -1,16 +1,13 @@
 """What a comparison will do, checked as a whole before any process starts."""
 
-import atexit
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeGuard
 
-from compare import arguments, data, descriptions, installed, workloads
+from compare import arguments, data, descriptions, installed, output, workloads
 from compare.arguments import LARGEST, whole
 from compare.data import Dataset
 from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
@@ -209,7 +206,7 @@ def make(
     splitting.check(plan)
     _check_blocks(plan)
     if machines.here:
-        writable(out)
+        output.writable(out)
     return plan
 
 
@@ -266,30 +263,6 @@ def check_seeds(seeds: int) -> None:
     """
     right = type(seeds) is int and 2 <= seeds <= 1000
     arguments.check(right, "--seeds", seeds, "a whole number from 2 to 1000")
-
-
-def writable(folder: Path) -> None:
-    """Make the output folder; if nothing has come into it when the program ends, it is gone again.
-
-    Raises:
-        Refused: when results could not be written there.
-    """
-    try:
-        missing = [each for each in (folder, *folder.parents) if not each.exists()]
-        atexit.register(_remove_empty, missing)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(
-            f"--out {folder}: cannot be made: {error.strerror}; allowed: a folder you may write to"
-        ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise Refused(f"--out {folder}: not writable; allowed: a folder you may write to")
-
-
-def _remove_empty(folders: Sequence[Path]) -> None:
-    for each in folders:
-        with suppress(OSError):  # not empty, or never made
-            each.rmdir()
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from compare import files, plan
+from compare import files, output
 from compare.commands import agree, compare, endings, options
 from compare.commands.prepared import Prepare, planned
 from compare.interface import Refused
@@ -67,32 +67,16 @@ def launch(
     folder = default if out else made.out.absolute()
     script = job.script([name, *(unless_named if made.out == default else rest)], folder)
     if dry_run:
-        there = _is_there(folder)
+        there = output.is_there(folder)
         typer.echo(script, nl=False)
         if not there:
             made_by = f"mkdir -p {shlex.quote(str(folder))}"
             typer.echo(f"samestep: Slurm makes no folder for its log; before this is submitted: {made_by}", err=True)
         return
-    plan.writable(folder)
+    output.writable(folder)
     file = folder / "samestep.sbatch"
     files.write({file: script.encode()})
     typer.echo(f"{slurm.submitted(file)}: {file}, output in {folder}/slurm-JOB.log")
-
-
-def _is_there(folder: Path) -> bool:
-    """Whether a folder is there; nothing is made.
-
-    Raises:
-        Refused: it is not, and could not be made.
-    """
-    try:
-        nearest = next(each for each in (folder, *folder.parents) if each.exists())
-        why = None if nearest.is_dir() else f"{nearest} is no folder"
-    except OSError as error:
-        nearest, why = None, error.strerror
-    if why is not None:
-        raise Refused(f"--out {folder}: cannot be made: {why}; allowed: a folder you may write to")
-    return nearest == folder
 
 
 def _planned(prepare: Prepare, arguments: Sequence[str], job: Job, context: typer.Context) -> Plan:

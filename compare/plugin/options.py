@@ -59,13 +59,13 @@ def check(config: pytest.Config) -> None:
     report = config.getoption("samestep_report")
     if not on(config) or not (given or report):
         return
-    from compare import plan
+    from compare import output, plan
     from compare.interface import Refused
 
     try:
         plan.check(**given)
         if report:
-            plan.writable(config.invocation_params.dir / report)
+            output.writable(config.invocation_params.dir / report)
     except Refused as error:
         said = re.sub("--out", "--report", str(error))
         raise pytest.UsageError(re.sub("--(?=[a-z])", "--samestep-", said)) from None
