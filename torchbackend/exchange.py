@@ -33,7 +33,7 @@ def moments(
         return own(wide)
     everyone = dist.group.WORLD
     assert everyone is not None  # all have joined
-    each: torch.Tensor = _gathered(torch.stack(own(wide))[None], 0, everyone)
+    each = _gathered(torch.stack(own(wide))[None], 0, everyone)
     means, variances = each.unbind(1)
     whole = means.mean(0)
     return whole, (variances + (means - whole).square()).mean(0)

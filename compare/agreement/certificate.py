@@ -127,9 +127,9 @@ def make(
     if first is None and not gate.passed:
         first = next(iter(judge.failing), None)
         if first is not None:
-            error, owner = max((judge.baseline[first], 0), (judge.contender[first], 1))
-            side = (baseline, contender)[owner]
-            cause = causes.switched(side["float64"], side[precision], first, error)
+            a, b = judge.baseline[first], judge.contender[first]
+            side = baseline if a >= b else contender
+            cause = causes.switched(side["float64"], side[precision], first, max(a, b))
         mismatch = "; ".join(part for part in (first and judge.owner(first), judge.mismatch) if part)
         notes = (f"in float64 both are the same function: what failed is how one side computes in {precision}", *notes)
     evidence = tuple(

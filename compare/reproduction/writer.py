@@ -65,12 +65,17 @@ def unmatched(stored: str, made: str, names: Iterable[str] = ()) -> str | None:
     with its line, or the next one is. Of what `made` tells besides, comparisons' verdicts alone are missed.
     """
     longest_first = [re.escape(name) for name in sorted(names, key=len, reverse=True)]
-    for pattern, text, other, line in (
-        ("|".join([*longest_first, _TOLD]), stored, made, "in line {}"),
-        (_VERDICT, made, stored, "no more where line {} of this one's has it"),
-    ):
-        rest = (match[0] for match in re.finditer(pattern, other))
-        for match in re.finditer(pattern, text):
-            if match[0] not in rest:  # which takes from the rest all that comes before it
-                return f"{match[0]!r} " + line.format(text.count("\n", 0, match.start()) + 1)
+    if added := _first_alone("|".join([*longest_first, _TOLD]), stored, made):
+        return f"{added[0]!r} in line {added[1]}"
+    if missing := _first_alone(_VERDICT, made, stored):
+        return f"{missing[0]!r} no more where line {missing[1]} of this one's has it"
+    return None
+
+
+def _first_alone(pattern: str, text: str, other: str) -> tuple[str, int] | None:
+    """Return the first match in a text, and its line, that another text does not have in the same order."""
+    rest = (match[0] for match in re.finditer(pattern, other))
+    for match in re.finditer(pattern, text):
+        if match[0] not in rest:  # which takes from the rest all that comes before it
+            return match[0], text.count("\n", 0, match.start()) + 1
     return None
