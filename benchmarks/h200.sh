@@ -19,8 +19,11 @@ folder=samestep-out/h200
 lane_cores=$(($(nproc) / $#))
 mkdir -p "$folder"
 "$python" -c "import compare.cli" || exit # a package that is missing is named before anything takes its time
-# Certificates of the large models write some hundred gigabytes: into memory, where there is so much.
-if (($(df --output=avail -k /dev/shm | tail -n 1) >= 200 * 1024 * 1024)); then export TMPDIR=/dev/shm; fi
+# Certificates of the large models write tens of gigabytes at a time, and wait where there is less room: into memory, if
+# there is more of it than of the disk.
+free() { df --output=avail -k "$1" | tail -n 1; }
+if (($(free /dev/shm) > $(free "${TMPDIR:-/tmp}"))); then export TMPDIR=/dev/shm; fi
+df -h /dev/shm "${TMPDIR:-/tmp}"
 
 run() { # NAME COMMAND...: run it, keep the command and what it prints
     local name=$1

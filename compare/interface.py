@@ -34,6 +34,10 @@ class Refused(Exception):
     """
 
 
+class DiskFull(Refused):
+    """A disk has no space for what was to be written: there may be some again when others have deleted theirs."""
+
+
 class MatchingFailed(Refused):
     """A user's own model crashed, took too long or ran out of memory while it was matched (exit code 3)."""
 
@@ -45,13 +49,15 @@ class ContenderFailed(Exception):
         status: `oom`, `crash`, `timeout` or `refused`.
         reason: one line for a reader.
         raised: whether it lived to tell of an exception.
+        disk_full: whether that was `DiskFull`.
     """
 
-    def __init__(self, status: str, reason: str, *, raised: bool = False) -> None:
+    def __init__(self, status: str, reason: str, *, raised: bool = False, disk_full: bool = False) -> None:
         super().__init__(f"{status}: {reason}")
         self.status = status
         self.reason = reason
         self.raised = raised
+        self.disk_full = disk_full
 
 
 def first_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare.interface import Array, Arrays, Refused
+from compare.interface import Array, Arrays, DiskFull
 
 _LENGTH = struct.Struct("<Q")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -30,7 +30,7 @@ def save(arrays: Arrays, path: Path) -> None:
     """Write arrays to a file, in the place of one that was there; folders are made.
 
     Raises:
-        Refused: where the disk has no space for them.
+        DiskFull: where the disk has no space for them.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def save(arrays: Arrays, path: Path) -> None:
         if _number(error) not in _FULL:
             raise
         size = sum(array.nbytes for array in arrays.values()) / 2**30
-        raise Refused(
+        raise DiskFull(
             f"no space is left in {path.parent}, where {size:.3g} GiB more were to be written; "
             "allowed: TMPDIR set to a folder with more space"
         ) from error

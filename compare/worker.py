@@ -18,7 +18,7 @@ from compare import descriptions, tensors, weights
 from compare.certificates import heap, recording, records, training
 from compare.certificates.recording import Perturbation
 from compare.data import store
-from compare.interface import OWN_WEIGHTS, Arrays, Backend, Refused, RunSpec, Session, first_line
+from compare.interface import OWN_WEIGHTS, Arrays, Backend, DiskFull, Refused, RunSpec, Session, first_line
 from compare.machines import rank
 from compare.machines.crew import Crew, last_words
 from compare.measure import exposure, limit, memory, warmup
@@ -307,7 +307,8 @@ def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> prot
             raise ValueError(f"unknown command {command!r}")
         return {"value": getattr(worker, command)(**message)}
     except Refused as error:
-        return {"error": {"status": "refused", "reason": str(error)}}  # with all its lines
+        told = {"status": "refused", "reason": str(error), "disk_full": isinstance(error, DiskFull)}
+        return {"error": told}  # with all its lines
     except Exception as error:
         traceback.print_exc()
         return {"error": last_words(backend.out_of_memory, error)}

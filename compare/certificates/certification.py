@@ -21,6 +21,7 @@ from compare.processes.launcher import Launcher, Progress
 from compare.tuning import tunings
 
 _STEPS = 3
+_ARRAYS = 2 + 2 * _STEPS  # of every parameter: before, gradient and update of each step, after
 # Children of a contender at a time: a GPU's memory holds four, a float64 record of a large workload takes 6 GB of it.
 MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 4}
 # Cases are judged at the same time where there are so many cores for each: a large model's arrays take much memory.
@@ -58,6 +59,7 @@ def carry_out(
     A case is judged as soon as it is recorded, by threads, while the children go on.
     """
     with ThreadPoolExecutor(max(1, environment.cores() // _CORES_OF_A_CASE)) as threads:
+        evidence.least = _ARRAYS * 8 * outcomes.contenders[0].opened.get("parameter_count", 0)
         judging = Judging(launcher, outcomes, evidence, threads)
         queues = _queues(launcher, outcomes, evidence, judging.may_record)
         for queue in queues:
@@ -67,7 +69,7 @@ def carry_out(
             judging.look()
             progress(done, total)
 
-        jobs.carry_out(launcher, [*queues, *beside], look)
+        jobs.carry_out(launcher, [*queues, *beside], look, judging.is_at_work)
         judging.conclude()
 
 
@@ -108,10 +110,15 @@ def _jobs(
     may_begin = partial(may_record, name)
     parts = [[each] for each in evidence.perturbations] if parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
-        noise = [_job(_noise(launcher, outcome, evidence, case, dataset, part)) for part in parts if noisy]
+        noise = [
+            _job(_noise(launcher, outcome, evidence, case, dataset, part), partial(evidence.size, "float64"))
+            for part in parts
+            if noisy
+        ]
         records = [
             _job(
                 _record(launcher, outcome, precision, case, dataset, partial(evidence.keep, case, name, precision)),
+                partial(evidence.size, precision),
                 may_begin,
             )
             for precision in evidence.precisions
@@ -121,11 +128,12 @@ def _jobs(
     if launcher.plan.deterministic:
         case, dataset = next(iter(evidence.cases.items()))
         keep = partial(evidence.again.__setitem__, name)
-        yield _job(_record(launcher, outcome, evidence.precision, case, dataset, keep))
+        again = _record(launcher, outcome, evidence.precision, case, dataset, keep)
+        yield _job(again, partial(evidence.size, evidence.precision))
 
 
-def _job(command: Command, may_begin: Callable[[], bool] = lambda: True) -> Job:
-    return Job("certificate", [command], may_begin=may_begin)
+def _job(command: Command, room: Callable[[], int], may_begin: Callable[[], bool] = lambda: True) -> Job:
+    return Job("certificate", [command], may_begin=may_begin, room=room)
 
 
 def _noise(

@@ -63,7 +63,8 @@ class Evidence:
     """What children record of the `cases`, whose datasets those are, at float64, float32 and the timed `precision`.
 
     `records` are by contender, case and precision, `again` those made twice, `floors` by case and `Perturbation`.
-    `largest` is the size of the largest record so far, in bytes.
+    `largest` is the size of the largest record in float64, in bytes, as those tell that are there; `least` is what one
+    takes at least.
     """
 
     cases: Mapping[Case, Path]
@@ -76,6 +77,7 @@ class Evidence:
         default_factory=lambda: defaultdict[Case, dict[Perturbation, Floor]](dict)
     )
     largest: int = 0
+    least: int = 0
 
     @classmethod
     def of(cls, launcher: Launcher, cases: Sequence[Case]) -> "Evidence":
@@ -102,12 +104,20 @@ class Evidence:
     def keep(self, case: Case, name: str, precision: str, record: Record) -> None:
         """Take what has been recorded of a contender."""
         self.records[name, case][precision] = record
-        self.largest = max(self.largest, record.size)
+        self.largest = max(self.largest, record.size if precision == "float64" else 2 * record.size)
+
+    def size(self, precision: str) -> int:
+        """Return the bytes that a record at this precision takes, as far as is known: but for float64, half as many."""
+        known = max(self.largest, self.least)
+        return known if precision == "float64" else known // 2
 
     def is_whole(self, case: Case, names: Sequence[str]) -> bool:
         """Whether all has been recorded of a case, of a baseline and another contender by name."""
-        noise = len(self.floors[case]) == len(self.perturbations)
-        return noise and all(self.is_recorded(case, name) for name in names)
+        return self.is_noise_known(case) and all(self.is_recorded(case, name) for name in names)
+
+    def is_noise_known(self, case: Case) -> bool:
+        """Whether every perturbed run of a case has been made."""
+        return len(self.floors[case]) == len(self.perturbations)
 
     def is_recorded(self, case: Case, name: str) -> bool:
         """Whether a contender's steps of a case have been recorded at all precisions."""

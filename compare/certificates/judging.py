@@ -31,7 +31,7 @@ class Judging:
         self._found: dict[tuple[str, Case], Future[Certificate]] = {}
         others = [outcome.contender.name for outcome in outcomes.contenders[1:]]
         self._waiting = {case: set(others) for case in evidence.cases}
-        self._lock = Lock()
+        self._lock, self._open = Lock(), 0
         self._admitted = {outcome.contender.name for outcome in outcomes.contenders[:2]}
 
     def look(self) -> None:
@@ -42,15 +42,21 @@ class Judging:
             if (names[1], case) in self._found:
                 continue
             if evidence.is_whole(case, names):
+                with self._lock:
+                    self._open += 1
                 judged = self._threads.submit(
                     _judged, self._launcher, self._outcomes, (baseline, outcome), case, evidence
                 )
                 self._found[names[1], case] = judged
-                judged.add_done_callback(partial(self._forget, case, names[1]))
+                judged.add_done_callback(partial(self._end, case, names[1]))
             elif (baseline.status != "ok" and not evidence.is_whole(case, names[:1])) or (
                 outcome.status != "ok" and not evidence.is_recorded(case, names[1])
             ):
                 self._forget(case, names[1])
+
+    def is_at_work(self) -> bool:
+        """Whether something is being judged, which is then deleted."""
+        return self._open > 0
 
     def may_record(self, name: str) -> bool:
         """Whether a contender may record: beside the baseline the first may, others where there is room for them.
@@ -64,7 +70,10 @@ class Judging:
         return name in self._admitted
 
     def _has_room(self) -> bool:
-        """Whether the disk has room for what is yet to be recorded, and for one contender more."""
+        """Whether the disk has room for what is yet to be recorded, for one contender more, and one run of noise.
+
+        A run of noise may keep the one that is not perturbed there. Nothing is judged before all noise is known.
+        """
         evidence, baseline = self._evidence, self._outcomes.contenders[0].contender.name
         recording = {
             name
@@ -73,7 +82,8 @@ class Judging:
             if (waiting if name == baseline else name in waiting) and not evidence.is_recorded(case, name)
         }
         size = _RECORDS_OF_A_CASE * evidence.largest * len(evidence.cases)
-        return bool(size) and size * (len(recording) + 1) <= shutil.disk_usage(self._launcher.scratch).free
+        noise = 0 if all(map(evidence.is_noise_known, evidence.cases)) else evidence.largest
+        return bool(size) and size * (len(recording) + 1) + noise <= shutil.disk_usage(self._launcher.scratch).free
 
     def conclude(self) -> None:
         """Give its certificate to every contender of which, as of the baseline, all has been recorded."""
@@ -89,7 +99,12 @@ class Judging:
             pairing = self._outcomes.pairing
             self._outcomes.certificates[name] = made if pairing is None else pairing.explained(made)
 
-    def _forget(self, case: Case, name: str, _: object = None) -> None:
+    def _end(self, case: Case, name: str, _: object) -> None:
+        self._forget(case, name)
+        with self._lock:
+            self._open -= 1
+
+    def _forget(self, case: Case, name: str) -> None:
         """Delete a contender's records of a case, and the baseline's if no other contender waits for them.
 
         Of the first case, what is recorded twice stays: it is compared with itself in the end.

@@ -26,7 +26,7 @@ class Record:
 
         Raises:
             FileExistsError: there is something that is no record.
-            Refused: as `compare.tensors.save`.
+            DiskFull: as `compare.tensors.save`.
         """
         self.delete()
         if self.folder.exists():

@@ -103,7 +103,8 @@ class Child:
             return message["value"]
         match message.get("error"):
             case {"status": "oom" | "crash" | "refused" as status, "reason": str(reason)}:
-                return self._fail(cast(str, status), f"{command}: {reason}", raised=True)
+                full = message["error"].get("disk_full") is True
+                return self._fail(cast(str, status), f"{command}: {reason}", raised=True, disk_full=full)
             case _:
                 return self._fail("crash", f"{command}: broken message: {str(message)[:80]}")
 
@@ -149,9 +150,9 @@ class Child:
             case status, reason:
                 self._fail(status, f"{doing}: {reason}")
 
-    def _fail(self, status: str, reason: str, *, raised: bool = False) -> NoReturn:
+    def _fail(self, status: str, reason: str, *, raised: bool = False, disk_full: bool = False) -> NoReturn:
         lost = None if self._share is None or status != "crash" else self._share.lost()
         if lost is not None:
             status, reason = lost[0], f"{reason}; {lost[1]}"
         self.close()
-        raise ContenderFailed(status, reason, raised=raised)
+        raise ContenderFailed(status, reason, raised=raised, disk_full=disk_full)

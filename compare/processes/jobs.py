@@ -1,8 +1,10 @@
 """Children that carry out jobs side by side, where nothing is timed: each takes its contender's next when done."""
 
+import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compare import environment
@@ -12,6 +14,8 @@ from compare.processes.child import Child
 from compare.processes.launcher import Launcher
 
 _POLL_SECONDS = 0.02
+_ALL = sys.maxsize
+"""The room of a job that has had too little: it begins alone, and nothing that takes any beside it."""
 
 
 @dataclass
@@ -35,13 +39,15 @@ class Job:
 
     `purpose` is said where one fails. That marks the contender at once and ends all its work, unless the job `spares`
     it: then only such jobs of it end, and it is marked when all others are done. A job that may not begin yet holds up
-    those behind it.
+    those behind it, and so does one that writes more into the launcher's scratch folder, `room` in bytes, than the disk
+    has space for.
     """
 
     purpose: str
     commands: list[Command]
     spares: bool = False
     may_begin: Callable[[], bool] = lambda: True
+    room: Callable[[], int] = lambda: 0
 
 
 @dataclass
@@ -57,11 +63,6 @@ class Queue:
     most: int | None = None
     purpose: str = "certificate"
     spared: tuple[str, str] | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether there is a job to take now."""
-        return self.is_open and self.jobs[0].may_begin()
 
     @property
     def is_open(self) -> bool:
@@ -84,24 +85,34 @@ def carry_out_alone(child: Child, commands: Sequence[Command], deadlines: Mappin
         command.keep(child.call(command.name, deadlines[command.deadline], **command.arguments))
 
 
-def carry_out(launcher: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None]) -> None:
+def carry_out(
+    launcher: Launcher,
+    queues: Sequence[Queue],
+    progress: Callable[[int, int], None],
+    frees: Callable[[], bool] = lambda: False,
+) -> None:
     """Have children carry out all jobs at the same time; `progress(done, total)` counts jobs.
 
     There is one child more than there are cores, so that no core waits while one of them waits for its next command.
     Where a contender has no more jobs, the next child is another's. A job for which memory runs out while others are at
-    work is done again when at most half as many are, in the end alone: only then has its contender failed.
+    work is done again when at most half as many are, in the end alone, one for which the disk runs out when it is
+    alone, and nothing `frees` space there: only then has its contender failed.
     """
+    workers = list[_Worker]()
+
+    def waits(queue: Queue) -> bool:
+        return queue.is_open and queue.jobs[0].may_begin() and _has_room(launcher, queue.jobs[0], workers, frees)
+
     total, told = sum(len(queue.jobs) for queue in queues), -1
     most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
     children = min(most, max(len(queues), environment.cores() + 1))
-    workers = list[_Worker]()
     try:
         while True:
-            going = [worker for worker in workers if worker.goes_on(alone=len(workers) == 1)]
+            going = [worker for worker in workers if worker.goes_on(waits, alone=len(workers) == 1)]
             if any(worker.is_crowded for worker in workers):
                 children = max(1, len(workers) // 2)
-            workers = going
-            while len(workers) < children and (queue := _neediest(queues, workers)) is not None:
+            workers[:] = going
+            while len(workers) < children and (queue := _neediest(queues, workers, waits)) is not None:
                 workers.append(_Worker(launcher, queue, beside=children - 1))
             if told != (told := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
                 progress(told, total)
@@ -116,13 +127,21 @@ def carry_out(launcher: Launcher, queues: Sequence[Queue], progress: Callable[[i
             queue.outcome.status, queue.outcome.reason = queue.spared
 
 
-def _neediest(queues: Sequence[Queue], workers: "Sequence[_Worker]") -> Queue | None:
+def _has_room(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", frees: Callable[[], bool]) -> bool:
+    """Whether the disk takes what a job writes beside what others have begun; alone it may try."""
+    room, begun = job.room(), sum(worker.room for worker in workers)
+    if not room or not (workers or frees()):
+        return True
+    return begun + room <= shutil.disk_usage(launcher.scratch).free
+
+
+def _neediest(queues: Sequence[Queue], workers: "Sequence[_Worker]", waits: Callable[[Queue], bool]) -> Queue | None:
     """Return the queue that the next child is to work on: that with the fewest children, then with the most jobs."""
     counts = [sum(worker.queue is queue for worker in workers) for queue in queues]
     waiting = [
         (count, -len(queue.jobs), index)
         for index, (queue, count) in enumerate(zip(queues, counts, strict=True))
-        if queue.waits and (queue.most is None or count < queue.most)
+        if (queue.most is None or count < queue.most) and waits(queue)
     ]
     return queues[min(waiting)[2]] if waiting else None
 
@@ -135,21 +154,28 @@ class _Worker:
         self._child: Child | None = None
         self._greeted = False
         self.is_crowded = False
-        """Whether memory ran out while others were at work; the job is then back in its queue."""
+        """Whether memory or the disk ran out while others were at work; the job is then back in its queue."""
         self._take()
         try:
             self._child = launcher.started(queue.outcome, purpose=queue.purpose, beside=beside)
         except ContenderFailed as failure:
             self._fail(failure)
 
-    def goes_on(self, *, alone: bool) -> bool:
+    @property
+    def room(self) -> int:
+        """The bytes that the job takes on the disk in all, written or not, until it is done."""
+        return self._job.room() if self._commands else 0
+
+    def goes_on(self, waits: Callable[[Queue], bool], *, alone: bool) -> bool:
         """Take what the child has answered and ask what comes next; end the child where there is nothing."""
         if self._commands and self.queue.outcome.status == "ok" and self._child is not None:
             try:
-                self._look(self._child)
+                self._look(self._child, waits)
             except ContenderFailed as failure:
-                if failure.status == "oom" and not alone:
-                    self._give_back()
+                if failure.disk_full and self.room != _ALL:
+                    self._give_back(replace(self._job, room=lambda: _ALL))
+                elif failure.status == "oom" and not alone:
+                    self._give_back(self._job)
                 else:
                     self._fail(failure)
         if self._commands and self.queue.outcome.status == "ok":
@@ -162,7 +188,7 @@ class _Worker:
         if self._child is not None:
             self._child.close()
 
-    def _look(self, child: Child) -> None:
+    def _look(self, child: Child, waits: Callable[[Queue], bool]) -> None:
         if not self._greeted:
             if child.has_replied(self._deadlines["start"]):
                 self.queue.outcome.versions = child.greet(self._deadlines["start"])["versions"]
@@ -173,7 +199,7 @@ class _Worker:
         if child.has_replied(self._deadlines[command.deadline]):
             command.keep(child.reply(command.name, self._deadlines[command.deadline]))
             del self._commands[0]
-            if not self._commands and self.queue.waits:
+            if not self._commands and waits(self.queue):
                 self._take()
             if self._commands:
                 self._send(child)
@@ -182,9 +208,9 @@ class _Worker:
         self._job = self.queue.jobs.pop(0)
         self._commands = list(self._job.commands)
 
-    def _give_back(self) -> None:
+    def _give_back(self, job: Job) -> None:
         self.is_crowded, self._commands = True, []
-        self.queue.jobs.insert(0, self._job)
+        self.queue.jobs.insert(0, job)
 
     def _send(self, child: Child) -> None:
         child.send(self._commands[0].name, **self._commands[0].arguments)

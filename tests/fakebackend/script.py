@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.interface import Array, Refused
+from compare.interface import Array, DiskFull, Refused
 
 MEGABYTES = 4
 
@@ -142,6 +142,9 @@ class Script:
     def _refuse(self) -> None:
         raise Refused("scripted refusal")
 
+    def _fill_the_disk(self) -> None:
+        raise DiskFull("no space is left, scripted")
+
     def _start_grandchild(self) -> None:
         process = subprocess.Popen(["sleep", "3600"])
         self._log("grandchildren", str(process.pid))
@@ -171,6 +174,7 @@ class Script:
         "oom": _out_of_memory,
         "raise": _raise,
         "refuse": _refuse,
+        "disk-full": _fill_the_disk,
         "grandchild": _start_grandchild,
         "grandchild-hang": _start_grandchild_and_hang,
         "fork-die": _fork_and_die,

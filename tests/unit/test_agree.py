@@ -156,10 +156,11 @@ def test_a_contender_that_fails_leaves_its_partner_s_figures(
     assert exit_code(result) == 3
 
 
-def test_memory_that_runs_out_beside_the_partner_alone_costs_no_certificate(stage: Stage) -> None:
-    result = stage.agree(script={"other": {"fault": "oom", "at": "logits", "visit": 0, "process": 0}})
+@pytest.mark.parametrize(("fault", "at"), [("oom", "logits"), ("disk-full", "inspect")])
+def test_what_runs_out_beside_the_partner_alone_costs_no_certificate(stage: Stage, fault: str, at: str) -> None:
+    result = stage.agree(script={"other": {"fault": fault, "at": at, "visit": 0, "process": 0}})
     assert [(each["status"], each["reason"]) for each in result["contenders"]] == [("ok", None)] * 2
-    assert [call[1] for call in stage.calls("logits") if call[0] == "other"][:2] == ["0", "1"]
+    assert [call[1] for call in stage.calls(at) if call[0] == "other"][:2] == ["0", "1"]
     assert [each["name"] for each in result["agreement"]["gates"]] == GATES
     assert exit_code(result) == 0
 

@@ -48,6 +48,7 @@ class Certified:
         self._monkeypatch = monkeypatch
         self._owners: dict[str, str] = {}
         self._queues: dict[str, Queue] = {}
+        self.frees: Callable[[], bool] = lambda: False
         monkeypatch.setattr(certification, "ThreadPoolExecutor", AtOnce)
         monkeypatch.setattr(certificate, "make", lambda *_, **__: Certificate((), None))
         monkeypatch.setattr(Record, "load", lambda _: {})
@@ -57,8 +58,11 @@ class Certified:
     def run(self, script: Callable[[Look], None]) -> None:
         """Certify, with `script` in the place of the children; it is given what looks at the records."""
 
-        def carry_out(_: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None]) -> None:
+        def carry_out(
+            _: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None], frees: Callable[[], bool]
+        ) -> None:
             self._queues = {queue.outcome.contender.name: queue for queue in queues}
+            self.frees = frees
             script(lambda: progress(0, 1))
 
         self._monkeypatch.setattr(jobs, "carry_out", carry_out)
@@ -68,14 +72,18 @@ class Certified:
         """Return whether the next record of a contender may begin."""
         return self._queues[name].jobs[-1].may_begin()
 
-    def record(self, name: str, case: Case, *, precisions: int = 3, size: int = 1) -> None:
+    def rooms(self, name: str) -> list[int]:
+        """Return what each of a contender's jobs is said to take on the disk."""
+        return [job.room() for job in self._queues[name].jobs]
+
+    def record(self, name: str, case: Case, *, precisions: slice = slice(3), size: int = 1) -> None:
         """Have so many of a contender's records of a case come in, and the noise if it is the baseline."""
         commands = [command for job in self._queues[name].jobs for command in job.commands]
         of_case = [each for each in commands if each.arguments.get("spec", {}).get("batch_size") == case.batch_size]
         for command in of_case:
             if command.name == "noise":
                 command.keep([{} for _ in command.arguments["perturbations"]])
-        for command in [each for each in of_case if each.name == "record"][:precisions]:
+        for command in [each for each in of_case if each.name == "record"][precisions]:
             record = Record(Path(command.arguments["path"]))
             record.begin()
             (record.folder / "part").write_bytes(bytes(max(0, size - record.size)))
@@ -96,7 +104,7 @@ def test_a_contenders_records_go_when_they_are_judged_the_baselines_with_the_las
     def script(look: Look) -> None:
         certified.record(FAKE, FIRST)
         certified.record(OTHER, FIRST)
-        certified.record(THIRD, FIRST, precisions=2)
+        certified.record(THIRD, FIRST, precisions=slice(2))
         look()
         assert certified.there() == ["fake 8"] * 3 + ["third 8"] * 2
         certified.record(OTHER, SECOND)
@@ -123,7 +131,7 @@ def test_in_the_end_nothing_is_left(certified: Certified) -> None:
 def test_records_that_a_failed_side_will_never_let_be_judged_are_deleted(certified: Certified, failed: str) -> None:
     def script(look: Look) -> None:
         for name in (FAKE, OTHER, THIRD):
-            certified.record(name, FIRST, precisions=1 if name == failed else 3)
+            certified.record(name, FIRST, precisions=slice(1 if name == failed else 3))
         for outcome in certified.outcomes.contenders:
             outcome.status = "crash" if outcome.contender.name == failed else "ok"
         look()
@@ -151,26 +159,35 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(judging.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
 
 
+NOISE = 1000
 OF_A_SIDE = 2 * 1000 * len(CASES)
 """The bytes of a contender's records, by the first that is there."""
 
 
+@pytest.mark.parametrize(("first", "size"), [(0, 1000), (1, 500)])  # in float64, or in float32, as large as half of it
 @pytest.mark.parametrize(
     ("free", "at_first", "later"),
     [
-        (3 * OF_A_SIDE, True, True),
-        (3 * OF_A_SIDE - 1, False, True),  # one side less has yet to be recorded
-        (2 * OF_A_SIDE - 1, False, False),
+        (3 * OF_A_SIDE + NOISE, True, True),
+        (3 * OF_A_SIDE + NOISE - 1, False, True),  # one side less has yet to be recorded
+        (2 * OF_A_SIDE + NOISE, False, True),
+        (2 * OF_A_SIDE + NOISE - 1, False, False),
     ],
 )
 def test_a_contender_waits_for_room_or_until_those_before_it_are_judged(
-    certified: Certified, monkeypatch: pytest.MonkeyPatch, free: int, at_first: bool, later: bool
+    certified: Certified,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    at_first: bool,
+    later: bool,
+    first: int,
+    size: int,
 ) -> None:
     disk(monkeypatch, free)
 
     def script(look: Look) -> None:
         assert [certified.may_record(name) for name in (FAKE, OTHER, THIRD)] == [True, True, False]
-        certified.record(OTHER, FIRST, size=1000, precisions=1)
+        certified.record(OTHER, FIRST, size=size, precisions=slice(first, first + 1))
         assert certified.may_record(THIRD) is at_first
         for case in CASES:
             certified.record(OTHER, case)
@@ -182,6 +199,63 @@ def test_a_contender_waits_for_room_or_until_those_before_it_are_judged(
         assert certified.may_record(THIRD)
 
     certified.run(script)
+
+
+def test_no_room_is_kept_for_noise_that_is_known(certified: Certified, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(_: Look) -> None:
+        for case in CASES:
+            certified.record(FAKE, case, size=1000, precisions=slice(1))
+            certified.record(FAKE, case, precisions=slice(1, 3))
+        for free, expected in ((2 * OF_A_SIDE - 1, False), (2 * OF_A_SIDE, True)):
+            disk(monkeypatch, free)
+            assert certified.may_record(THIRD) is expected
+
+    certified.run(script)
+
+
+PARAMETERS = 1000
+LEAST = 8 * 8 * PARAMETERS
+"""The bytes in float64 of every parameter, before and after, and of a gradient and an update of each of three steps."""
+
+
+def test_a_job_is_said_to_write_what_the_largest_record_tells_and_the_parameters_until_then(
+    certified: Certified,
+) -> None:
+    def expected(whole: int) -> list[int]:
+        return [*2 * [whole, whole // 2, whole // 2]]
+
+    def script(_: Look) -> None:
+        assert certified.rooms(OTHER) == expected(LEAST)
+        assert set(certified.rooms(FAKE)) == {LEAST, LEAST // 2}
+        certified.record(OTHER, FIRST, size=LEAST, precisions=slice(1, 2))
+        assert certified.rooms(OTHER) == expected(2 * LEAST)
+        certified.record(OTHER, FIRST, size=4 * LEAST, precisions=slice(1))
+        assert certified.rooms(OTHER) == expected(4 * LEAST)
+
+    certified.outcomes.contenders[0].opened = {"parameter_count": PARAMETERS}
+    certified.run(script)
+
+
+def test_space_is_freed_while_something_is_judged(
+    tmp_path: Path, certified: Certified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+
+    def judged(*_: Any, **__: Any) -> Certificate:
+        found.append(certified.frees())
+        return Certificate((), None)
+
+    monkeypatch.setattr(certificate, "make", judged)
+
+    def script(look: Look) -> None:
+        certified.record(FAKE, FIRST)
+        certified.record(OTHER, FIRST)
+        found.append(certified.frees())
+        look()
+        found.append(certified.frees())
+
+    certified.run(script)
+    assert found == [False, True, False]
 
 
 @pytest.mark.parametrize("failed", [FAKE, OTHER])
