@@ -40,8 +40,8 @@ where that took more than a step does."""
 TUNINGS = """
 ## Every tuning at a glance
 Milliseconds per training step, of one `samestep compare` a row and the programs of its day; intervals, memory and
-ratios are in the next table. Of an unproven time the file says why, and its verdict is INVALID. Not measured so yet:
-{missing}.
+ratios are in the next table. Of an unproven time, and of one that is not there, the file says why, and the verdict is
+INVALID. Not measured so yet, or not in every tuning: {missing}.
 
 """
 TIMES = """

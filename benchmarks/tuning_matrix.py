@@ -17,14 +17,14 @@ def rows(found: Mapping[Path, Mapping[str, Any]], link: Callable[[Path, Any], st
 
     `link` makes the last cell of a result and its file.
     """
-    placed = {_place(result): (path, result) for path, result in found.items() if _is_whole(result)}
-    whole = [placed[place] for place in _places() if place in placed]
-    return [(*_cells(result), link(path, result)) for path, result in whole]
+    placed = {_place(result): (path, result) for path, result in found.items() if _is_of_all(result)}
+    ordered = [placed[place] for place in _places() if place in placed]
+    return [(*_cells(result), link(path, result)) for path, result in ordered]
 
 
 def missing(found: Mapping[Path, Mapping[str, Any]]) -> str:
-    """Return in words which workloads have no such result in which precisions."""
-    there = {_place(result) for result in found.values() if _is_whole(result)}
+    """Return in words which workloads have no such result, with a time of everyone, in which precisions."""
+    there = {_place(result) for result in found.values() if _is_of_all(result) and _has_all_times(result)}
     lacking: dict[str, list[str]] = {}
     for workload, precision in _places():
         if (workload, precision) not in there:
@@ -40,8 +40,12 @@ def _place(result: Mapping[str, Any]) -> tuple[str, str]:
     return result["spec"]["workload"], result["spec"]["precision"]
 
 
-def _is_whole(result: Mapping[str, Any]) -> bool:
+def _is_of_all(result: Mapping[str, Any]) -> bool:
     return set(CONTENDERS) <= {each["name"] for each in result["contenders"]}
+
+
+def _has_all_times(result: Mapping[str, Any]) -> bool:
+    return all(each["step_seconds"] is not None for each in result["contenders"])
 
 
 def _cells(result: Mapping[str, Any]) -> Sequence[str]:
