@@ -119,7 +119,10 @@ CERTIFICATE_COLUMNS = (
 
 
 def main() -> None:
-    print(page(FOLDER.parent / (sys.argv[1:] or ["h200"])[0]), end="")
+    name = (sys.argv[1:] or [FOLDER.name])[0]
+    if name not in GPUS:
+        sys.exit(f"no tables are made of {name!r}; allowed: {', '.join(GPUS)}")
+    print(page(FOLDER.parent / name), end="")
 
 
 def page(folder: Path) -> str:

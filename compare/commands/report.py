@@ -67,6 +67,9 @@ def report(
         return
     _check_folders({**{option: page.parent for option, page in pages.items()}, "--figures": figure_folder})
     made = _report(found)
+    if figure_folder and not made.pictures():
+        reasons = "; ".join(made.undrawn())
+        raise Refused(f"--figures: there is nothing to draw: {reasons}; allowed: a result with times or losses")
     drawings: dict[Path, tuple[Picture, str]] = {}
     if figure_folder:
         for name, picture in made.pictures().items():

@@ -53,7 +53,7 @@ def scale(
     """
     folder, command = out or endings.default_out(), ["samestep", *sys.argv[1:]]
     task = sweep.make(
-        spread(spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel), sweep.WAYS),
+        spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel, sweep.WAYS),
         sweep.counts(devices),
         out=folder,
         strong=strong,

@@ -91,3 +91,8 @@ class Report:
                 if isinstance(section.picture, Picture):
                     found[f"{prefix}{section.picture.name}"] = section.picture
         return found
+
+    def undrawn(self) -> Sequence[str]:
+        """Return why there are no pictures where there could be some, each reason once."""
+        sections = [section for part in self.parts for section in part.sections]
+        return list(dict.fromkeys(each.picture.reason for each in sections if isinstance(each.picture, Absent)))

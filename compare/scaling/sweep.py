@@ -49,8 +49,8 @@ def counts(text: str) -> list[int]:
     increasing = all(first < second for first, second in itertools.pairwise(found))
     if not 2 <= len(found) <= MOST_COUNTS or found[0] < 1 or not increasing:
         raise Refused(
-            f"--devices {text} is not allowed; allowed: 2 to {MOST_COUNTS} whole numbers from 1 to 9999 that increase, "
-            "joined by ',', for example 1,2,4"
+            f"--devices {text!r} is not allowed; allowed: 2 to {MOST_COUNTS} whole numbers from 1 to 9999 that "
+            "increase, joined by ',', for example 1,2,4"
         )
     return found
 

@@ -43,7 +43,7 @@ def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[s
     """Return the contenders with the tuning of `--tuning`, or the knobs of `--knobs`, where they name none.
 
     Raises:
-        Refused: for both options at once, or an empty one.
+        Refused: for both options at once, an empty one, or one that no contender takes.
     """
     if tuning is not None and knobs is not None:
         raise Refused("--tuning and --knobs exclude each other; allowed: --tuning NAME+KNOB+...")
@@ -52,15 +52,42 @@ def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[s
         return list(texts)
     if not chosen:
         raise Refused("--tuning and --knobs must not be empty; allowed: stock, compiled, tuned, or knobs joined by ','")
+    if all(":" in text for text in texts):
+        option = "--tuning" if knobs is None else "--knobs"
+        raise Refused(f"{option}: every contender names its own tuning; allowed: with a contender that names none")
     return [text if ":" in text else f"{text}:{chosen}" for text in texts]
 
 
-def spread(texts: Sequence[str], parallel: str | None) -> list[str]:
+def spread(texts: Sequence[str], parallel: str | None, otherwise: str | None = None) -> list[str]:
     """Return the contenders with the way of `--parallel` to use several devices, where they name none.
 
+    A backend without one there takes that of `otherwise`, if any.
+
     Raises:
-        Refused: for an unknown way, or two for one backend.
+        Refused: for an unknown way, two for one backend, or one that no contender takes.
     """
+    asked, default = _ways(parallel), _ways(otherwise)
+
+    def way(text: str) -> str | None:
+        backend, _, tuning = text.partition(":")
+        named = any(part.partition("=")[0] in ("parallel", *PARALLEL_WORDS) for part in tuning.split("+"))
+        return None if named else backend
+
+    takers = [way(text) for text in texts]
+    if unused := next((backend for backend in asked if backend not in takers), None):
+        raise Refused(
+            f"--parallel {parallel}: no contender of {unused} takes {asked[unused]}; "
+            f"allowed: with a contender of {unused} that names no way"
+        )
+    ways = default | asked
+    return [
+        text if taker not in ways else f"{text if ':' in text else f'{text}:{DEFAULT_TUNING}'}+{ways[taker]}"
+        for text, taker in zip(texts, takers, strict=True)
+    ]
+
+
+def _ways(parallel: str | None) -> dict[str, str]:
+    """Return the way of each backend that `--parallel` names."""
     ways: dict[str, str] = {}
     for word in [] if parallel is None else parallel.split(","):
         backend = next((backend for backend, words in PARALLEL.items() if word in words), None)
@@ -70,13 +97,7 @@ def spread(texts: Sequence[str], parallel: str | None) -> list[str]:
                 f"--parallel {parallel}: {what} {backend or word!r}; allowed: pmap or sharded for jax, ddp for torch"
             )
         ways[backend] = word
-
-    def with_way(text: str) -> str:
-        backend, _, tuning = text.partition(":")
-        named = any(part.partition("=")[0] in ("parallel", *PARALLEL_WORDS) for part in tuning.split("+"))
-        return text if named or backend not in ways else f"{backend}:{tuning or DEFAULT_TUNING}+{ways[backend]}"
-
-    return [with_way(text) for text in texts]
+    return ways
 
 
 def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:

@@ -302,6 +302,12 @@ def test_a_tuning_for_all_is_that_of_contenders_that_name_none() -> None:
     assert resolve("torch", first.tuning, "cpu", "digits-cnn")["compile"] is True
 
 
+@pytest.mark.parametrize(("chosen", "option"), [(("tuned", None), "--tuning"), ((None, "compile"), "--knobs")])
+def test_a_tuning_that_no_contender_takes_is_refused(chosen: tuple[str | None, str | None], option: str) -> None:
+    with pytest.raises(Refused, match=f"{option}: every contender names its own tuning; allowed: with a contender"):
+        contenders.tuned(["torch:stock", "jax:stock"], *chosen)
+
+
 def test_what_a_backend_always_does_may_be_asked_for() -> None:
     everything = "compile+channels-last+fused-optimizer+donation"
     assert resolve("jax", everything, "cpu", "digits-cnn") == {

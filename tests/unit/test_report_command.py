@@ -166,6 +166,17 @@ def test_what_cannot_be_reported_is_refused_and_nothing_is_written(
     assert said in _refused(program, *arguments)
 
 
+def test_figures_of_a_result_that_has_none_are_refused_with_the_reasons(program: Program) -> None:
+    result = json.loads(stored.path("agree").read_text())
+    result["contenders"] = [{**each, "training": None} for each in result["contenders"]]
+    result["agreement"]["trajectory"] = {}
+    (program.folder / "mine.json").write_text(json.dumps(result))
+    (program.folder / "folder").mkdir()
+    error = _refused(program, "mine.json", "--figures", "folder")
+    assert "--figures: there is nothing to draw: " in error
+    assert error.endswith("; allowed: a result with times or losses\n")
+
+
 def test_a_folder_that_cannot_be_written_is_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     (program.folder / "folder").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write everywhere

@@ -34,8 +34,13 @@ REFUSALS = [
     (["jax:parallel=none", "fake:stock+ddp"], "jax:parallel=none does not say how it uses several devices"),
     (["torch", "jax", "--parallel", "nccl"], "--parallel nccl: unknown 'nccl'"),
     (["torch:tuned+sharded", "jax"], "torch has no way 'sharded'; allowed: ddp"),
-    ([*PAIR, "--devices", "2,1"], "--devices 2,1 is not allowed; allowed: 2 to 16 whole numbers from 1 to 9999 that"),
-    ([*PAIR, "--devices", "1"], "--devices 1 is not allowed"),
+    ([*PAIR, "--devices", "2,1"], "--devices '2,1' is not allowed; allowed: 2 to 16 whole numbers from 1 to 9999 that"),
+    ([*PAIR, "--devices", "1"], "--devices '1' is not allowed"),
+    ([*PAIR, "--devices", ""], "--devices '' is not allowed"),
+    (
+        ["jax", "jax:pmap", "--parallel", "pmap,ddp"],
+        "--parallel pmap,ddp: no contender of torch takes ddp; allowed: with a contender of torch that names no way",
+    ),
     (
         [*PAIR, "--devices", "1,65", "--batch-size", "2"],
         "--devices 65 is not allowed: 64 parts of this CPU can be used",

@@ -28,7 +28,7 @@ REFUSALS = [
     (["torch:overlap-reduction", "jax"], "torch:overlap-reduction: overlap-reduction needs ddp in torch"),
     (["torch:compile+stock", "jax"], "torch:compile+stock: stock is a tuning; allowed: one, before all knobs"),
     (["torch:tuned+compiled", "jax"], "compiled is a tuning; allowed: one, before all knobs"),
-    (["jax:pmap=on", "torch", "--parallel", "sharded"], "jax:pmap=on: pmap takes no value; allowed: pmap alone"),
+    (["jax:pmap=on", "torch", "--parallel", "ddp"], "jax:pmap=on: pmap takes no value; allowed: pmap alone"),
     (["jax:overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
     (["torch:ddp+overlap-reduction=off", "jax"], "overlap-reduction=off needs compile in torch"),
     (["torch:ddp+graph-capture", "jax"], "graph-capture needs --device cuda"),
@@ -94,6 +94,14 @@ def test_parallel_is_for_contenders_that_name_no_way() -> None:
     spread = ["torch:compiled+ddp", "jax:tuned+sharded", "jax:pmap", "torch:stock+parallel=none"]
     assert contenders.spread(given, "ddp,sharded") == spread
     assert contenders.spread(given, None) == given
+    assert contenders.spread(given, "pmap", "sharded,ddp")[:2] == ["torch:compiled+ddp", "jax:tuned+pmap"]
+    assert contenders.spread(given[2:], None, "sharded,ddp") == given[2:]
+
+
+@pytest.mark.parametrize("given", [["torch", "torch:tuned"], ["torch", "jax:stock+pmap"]])
+def test_a_way_that_no_contender_takes_is_refused(given: list[str]) -> None:
+    with pytest.raises(Refused, match="--parallel ddp,sharded: no contender of jax takes sharded; allowed: with a"):
+        contenders.spread(given, "ddp,sharded")
 
 
 def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
