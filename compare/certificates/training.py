@@ -25,7 +25,7 @@ def train(
     Returns `loss`, the mean of each epoch (None where not finite), `train_accuracy` and `test_accuracy` at the end: the
     part of all labels, one an image or one a pixel, that were met.
     """
-    session.assign(_moved(session, spec, roundoff, generation))
+    session.assign(_moved(initial(session, spec), spec, roundoff, generation))
     return {
         "loss": [finite(found.mean()) for found in _epochs(session, spec, train)],
         "train_accuracy": _accuracy(session, train, spec.batch_size),
@@ -39,11 +39,11 @@ def updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff:
     Its noise is of so many `runs` from weights that are moved as `losses` moves them; infinite where all that was added
     to a parameter is but a few units of the last place that it is stored to.
     """
-    batches = epoch(spec, train, 0)
-    before, changes = _update(session, spec, batches, steps, roundoff, 0)
+    batches, start = epoch(spec, train, 0), initial(session, spec)
+    before, changes = _update(session, start, batches, steps)
     noise = {name: 0.0 if is_stored(array, before[name]) else math.inf for name, array in changes.items()}
     for run in range(1, runs + 1):
-        found = apart(changes, _update(session, spec, batches, steps, roundoff, run)[1])
+        found = apart(changes, _update(session, _moved(start, spec, roundoff, run), batches, steps)[1])
         noise = {name: max(noise[name], value) for name, value in found.items()}
     return Updates(changes, noise)
 
@@ -54,7 +54,7 @@ def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, gener
     Every initial weight is moved by a relative `roundoff`, up or down at random; `generation` fixes the signs, and 0
     moves nothing.
     """
-    session.assign(_moved(session, spec, roundoff, generation))
+    session.assign(_moved(initial(session, spec), spec, roundoff, generation))
     return [finite(loss) for found in _epochs(session, spec, train) for loss in found]
 
 
@@ -73,19 +73,16 @@ def or_infinite(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: math.inf if value is None else value for name, value in values.items()}
 
 
-def _update(
-    session: Session, spec: RunSpec, batches: Sequence[Batch], steps: int, roundoff: float, generation: int
-) -> tuple[Arrays, Arrays]:
+def _update(session: Session, start: Arrays, batches: Sequence[Batch], steps: int) -> tuple[Arrays, Arrays]:
     """Return each parameter as it was, and what was added to it."""
-    session.assign(_moved(session, spec, roundoff, generation))
+    session.assign(start)
     before = session.export().parameters
     session.feed(batches)
     session.run(steps)
     return before, {name: array - before[name] for name, array in session.export().parameters.items()}
 
 
-def _moved(session: Session, spec: RunSpec, roundoff: float, generation: int) -> Arrays:
-    start = initial(session, spec)
+def _moved(start: Arrays, spec: RunSpec, roundoff: float, generation: int) -> Arrays:
     if not generation:
         return start
     random = np.random.default_rng((spec.seed, generation))

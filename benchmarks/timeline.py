@@ -1,0 +1,80 @@
+"""A samestep command, and on standard error what its children and its judges did when: where a run's minutes go.
+
+    python -m benchmarks.timeline compare torch:stock jax:stock --rounds 2
+
+A line each: when it began and ended, in seconds since the start, how long that was, who (a child's process id and
+contender), and what. Timed blocks are left out.
+"""
+
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from compare import cli
+from compare.certificates import judging
+from compare.interface import ContenderFailed
+from compare.processes.child import Child
+
+TOLD = ("precision", "batch_size", "perturbations", "steps")
+START = time.monotonic()
+
+
+def main() -> None:
+    judged = judging._judged
+
+    def watched_judged(launcher: Any, outcomes: Any, sides: Any, *rest: Any) -> Any:
+        with said(f"judge {sides[1].contender.name}"):
+            return judged(launcher, outcomes, sides, *rest)
+
+    with mock.patch.object(judging, "_judged", watched_judged), mock.patch("compare.processes.launcher.Child", Watched):
+        cli.main()
+
+
+class Watched(Child):
+    """A child whose commands are told of."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._began, self._asked, self._is_up = time.monotonic(), "", False
+
+    def greet(self, deadline: float) -> dict[str, Any]:
+        answer = super().greet(deadline)
+        if not self._is_up:
+            say(self._began, f"{self.pid} {self.name}: start")
+        self._is_up = True
+        return answer
+
+    def send(self, command: str, **arguments: Any) -> None:
+        told = {**arguments.get("spec", {}), **arguments}
+        self._began, self._asked = time.monotonic(), " ".join([command, *(f"{k} {told[k]}" for k in TOLD if k in told)])
+        super().send(command, **arguments)
+
+    def reply(self, command: str, deadline: float) -> Any:
+        failed = ""
+        try:
+            return super().reply(command, deadline)
+        except ContenderFailed as failure:
+            failed = f": {failure}"
+            raise
+        finally:
+            if failed or not self._asked.startswith("block "):
+                say(self._began, f"{self.pid} {self.name}: {self._asked}{failed}")
+
+
+@contextmanager
+def said(what: str) -> Generator[None]:
+    began = time.monotonic()
+    yield
+    say(began, what)
+
+
+def say(began: float, what: str) -> None:
+    now = time.monotonic()
+    print(f"{began - START:7.1f} {now - START:7.1f} {now - began:6.1f} s  {what}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
