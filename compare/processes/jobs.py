@@ -128,11 +128,14 @@ def carry_out(
 
 
 def _has_room(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", frees: Callable[[], bool]) -> bool:
-    """Whether the disk takes what a job writes beside what others have begun; alone it may try."""
+    """Whether the disk takes what a job writes beside what others have begun; alone it may try.
+
+    A tenth is left to compilers, which write there, too: while a disk was full, a program of XLA did not load.
+    """
     room, begun = job.room(), sum(worker.room for worker in workers)
     if not room or not (workers or frees()):
         return True
-    return begun + room <= shutil.disk_usage(launcher.scratch).free
+    return 10 * (begun + room) <= 9 * shutil.disk_usage(launcher.scratch).free
 
 
 def _neediest(queues: Sequence[Queue], workers: "Sequence[_Worker]", waits: Callable[[Queue], bool]) -> Queue | None:
