@@ -21,8 +21,8 @@ mkdir -p "$folder"
 "$python" -c "import compare.cli" || exit # a package that is missing is named before anything takes its time
 # Certificates of the large models write tens of gigabytes at a time, and wait where there is less room: into memory, if
 # there is more of it than of the disk.
-free() { df --output=avail -k "$1" | tail -n 1; }
-if (($(free /dev/shm) > $(free "${TMPDIR:-/tmp}"))); then export TMPDIR=/dev/shm; fi
+room() { "$python" -c "from pathlib import Path; from compare import tensors; print(tensors.room(Path('$1')))"; }
+if (($(room /dev/shm) > $(room "${TMPDIR:-/tmp}"))); then export TMPDIR=/dev/shm; fi
 df -h /dev/shm "${TMPDIR:-/tmp}"
 
 run() { # NAME COMMAND...: run it, keep the command and what it prints

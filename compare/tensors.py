@@ -5,8 +5,10 @@ says where each tensor's bytes are.
 """
 
 import errno
+import functools
 import json
 import re
+import shutil
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ from compare.interface import Array, Arrays, DiskFull
 
 _LENGTH = struct.Struct("<Q")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_IN_MEMORY = ("tmpfs", "ramfs")
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}
 
 
@@ -52,6 +55,23 @@ def kept(arrays: Arrays, path: Path) -> Arrays:
         return arrays
     save(arrays, path)
     return load(path)
+
+
+def room(folder: Path) -> int:
+    """Return the bytes that may still be written in a folder.
+
+    In a file system that is in memory, as /tmp is on some systems, that is half of the memory there is at most.
+    """
+    free = shutil.disk_usage(folder).free
+    return min(free, psutil.virtual_memory().available // 2) if _file_system(folder) in _IN_MEMORY else free
+
+
+@functools.cache
+def _file_system(folder: Path) -> str:
+    """Return the kind of file system that a folder is in, "" where the machine does not tell."""
+    of = {Path(each.mountpoint): each.fstype for each in psutil.disk_partitions(all=True)}  # the last one lies on top
+    resolved = folder.resolve()
+    return next((of[each] for each in (resolved, *resolved.parents) if each in of), "")
 
 
 def load(path: Path, *, writable: bool = False) -> Arrays:

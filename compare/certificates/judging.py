@@ -1,11 +1,11 @@
 """Judging what has been recorded, case by case, beside the children that record, and deleting what has been judged."""
 
 import itertools
-import shutil
 from concurrent.futures import Executor, Future
 from functools import partial
 from threading import Lock
 
+from compare import tensors
 from compare.agreement import certificate, shapes
 from compare.agreement.certificate import Certificate
 from compare.certificates.evidence import Case, Evidence
@@ -83,7 +83,7 @@ class Judging:
         }
         size = _RECORDS_OF_A_CASE * evidence.largest * len(evidence.cases)
         noise = 0 if all(map(evidence.is_noise_known, evidence.cases)) else evidence.largest
-        return bool(size) and size * (len(recording) + 1) + noise <= shutil.disk_usage(self._launcher.scratch).free
+        return bool(size) and size * (len(recording) + 1) + noise <= tensors.room(self._launcher.scratch)
 
     def conclude(self) -> None:
         """Give its certificate to every contender of which, as of the baseline, all has been recorded."""

@@ -1,13 +1,12 @@
 """Children that carry out jobs side by side, where nothing is timed: each takes its contender's next when done."""
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compare import environment
+from compare import environment, tensors
 from compare.interface import ContenderFailed
 from compare.outcomes import Outcome, Outcomes
 from compare.processes.child import Child
@@ -135,7 +134,7 @@ def _has_room(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", frees:
     room, begun = job.room(), sum(worker.room for worker in workers)
     if not room or not (workers or frees()):
         return True
-    return 10 * (begun + room) <= 9 * shutil.disk_usage(launcher.scratch).free
+    return 10 * (begun + room) <= 9 * tensors.room(launcher.scratch)
 
 
 def _neediest(queues: Sequence[Queue], workers: "Sequence[_Worker]", waits: Callable[[Queue], bool]) -> Queue | None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -263,7 +262,7 @@ def roomy(answers: list[str], room: int, *commands: tuple[str, int]) -> Job:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk with ten bytes, nine for jobs, of which none is ever taken."""
-    monkeypatch.setattr(jobs.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr(jobs.tensors, "room", lambda _: 10)
 
 
 @pytest.mark.parametrize(

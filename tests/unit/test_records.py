@@ -3,6 +3,7 @@
 import errno
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,26 @@ def test_another_error_of_a_disk_stays_what_it_is(
     failing(monkeypatch, error, "step1")
     with pytest.raises(SafetensorError):
         tensors.save({}, tmp_path / "step1")
+
+
+@pytest.mark.parametrize(
+    ("folder", "room"),
+    [("disk", 1000), ("memory", 300), ("memory/on/disk", 1000), ("small", 100), ("over", 1000), ("link", 300)],
+)
+def test_what_may_be_written_to_memory_is_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, room: int
+) -> None:
+    kinds = {"": "ext4", "memory": "tmpfs", "memory/on": "xfs", "small": "ramfs", "over": "tmpfs"}
+    mounted = [SimpleNamespace(mountpoint=str(tmp_path / at), fstype=kind) for at, kind in kinds.items()]
+    mounted.append(SimpleNamespace(mountpoint=str(tmp_path / "over"), fstype="ext4"))
+    monkeypatch.setattr(tensors.psutil, "disk_partitions", lambda all: mounted if all else [])
+    monkeypatch.setattr(tensors.psutil, "virtual_memory", lambda: SimpleNamespace(available=600))
+    free = {tmp_path / "small": 100}
+    monkeypatch.setattr(tensors.shutil, "disk_usage", lambda path: SimpleNamespace(free=free.get(path, 1000)))
+    for each in ("memory/on/disk", "memory/folder", "disk"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("memory/folder")
+    assert tensors.room(tmp_path / folder) == room
 
 
 class Silent(Script):

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,7 +155,7 @@ def test_of_what_is_recorded_twice_the_timed_precision_alone_stays(
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    monkeypatch.setattr(judging.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(judging.tensors, "room", lambda _: free)
 
 
 NOISE = 1000
