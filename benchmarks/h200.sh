@@ -39,7 +39,7 @@ gpus() { tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l; } # how many the lane has
 samestep() { # NAME ARGUMENTS...: run samestep, its result and what it prints in a folder of that name
     local name=$1
     shift
-    run "$name/report" "$python" -m compare "$@" --device cuda --out "$folder/$name"
+    run "$name/report" "$python" -m "${module:-compare}" "$@" --device cuda --out "$folder/$name"
 }
 
 equal() { # BACKEND WORKLOAD: a contender against itself, as tuned
@@ -184,8 +184,9 @@ certificate() { # WORKLOAD PRECISION
     samestep "agree-$1-$2" agree torch:stock jax:stock --workload "$1" "${data[@]}" "${arguments[@]}" --precision "$2"
 }
 
-tunings() { # WORKLOAD PRECISION: every tuning of both frameworks, as the table in docs/h200.md has them
-    local data
+tunings() { # WORKLOAD PRECISION: every tuning of both frameworks, as the table in docs/h200.md has them, and where its
+    # minutes went
+    local data module=benchmarks.timeline
     data_of "$1"
     samestep "tunings-$1-$2" compare torch:stock torch:compiled torch:tuned jax:stock jax:compiled jax:tuned \
         --workload "$1" "${data[@]}" --precision "$2" --rounds 3 --skip-energy
