@@ -1,4 +1,4 @@
-"""The folder that results go to: made before there are any, or only looked at."""
+"""The folders that a run writes to: that of its results, made before there are any, or only looked at, and TMPDIR."""
 
 import atexit
 import os
@@ -38,6 +38,17 @@ def is_there(folder: Path) -> bool:
     if not nearest.is_dir():
         raise _cannot_be_made(folder, f"{nearest} is no folder")
     return nearest == folder
+
+
+def check_scratch() -> None:
+    """Look whether files can be written where the variable TMPDIR says; Python would take another folder in silence.
+
+    Raises:
+        Refused: they cannot.
+    """
+    named = os.environ.get("TMPDIR")
+    if named and not (Path(named).is_dir() and os.access(named, os.W_OK | os.X_OK)):
+        raise Refused(f"TMPDIR={named}: no folder that may be written to; allowed: one that is there, or TMPDIR unset")
 
 
 def _cannot_be_made(folder: Path, why: str | None) -> Refused:

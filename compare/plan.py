@@ -206,6 +206,7 @@ def make(
     splitting.check(plan)
     _check_blocks(plan)
     if machines.here:
+        output.check_scratch()
         output.writable(out)
     return plan
 

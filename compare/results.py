@@ -198,6 +198,8 @@ def parse(data: bytes) -> dict[str, Any]:
         )
     if isinstance(result, dict) and "contenders" in result and result.keys().isdisjoint(_NOT_OF_FIT):
         raise Refused("is of samestep fit, which no command reads again; allowed: the result of compare or agree")
+    if isinstance(result, dict) and "claims" in result and "contenders" not in result:
+        raise Refused(f"is of samestep reproduce; allowed: the {FILE_NAME} beside it")
     _check_version(result)
     validate(result)
     return cast("dict[str, Any]", result)
@@ -231,4 +233,4 @@ def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
         missing = [key for key in cast("list[str]", error.rule_definition) if key not in value]
         return f"{path} lacks {', '.join(missing)}; all of these are required there"
     allowed = str(error.message).removeprefix(name).strip()
-    return f"{path} is {SHORT.repr(value)}; it {allowed}"
+    return f"{path} is {'null' if value is None else SHORT.repr(value)}; it {allowed}"

@@ -13,7 +13,7 @@ _HELD = {True: "pass", False: "FAIL", None: "not possible here"}
 
 
 def render(proofs: Sequence[Proof], console: Console) -> None:
-    """Print every proof with what was found, its limit and whether it held, and then how many did not."""
+    """Print every proof with what was found, its limit and whether it held, and then how many did, or did not."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in ("proof", "found", "limit", ""):
         table.add_column(column, overflow="fold")
@@ -23,6 +23,8 @@ def render(proofs: Sequence[Proof], console: Console) -> None:
     failed = sum(proof.held is False for proof in proofs)
     if failed:
         told = f"{failed} of {len(proofs)} proofs failed; where the machine had other work to do, run it again"
+    elif impossible := sum(proof.held is None for proof in proofs):
+        told = f"{len(proofs) - impossible} of {len(proofs)} proofs held, {impossible} not possible here"
     else:
         told = f"all of {len(proofs)} proofs held"
     console.print(Text(f"\n{told}"))

@@ -2,9 +2,11 @@
 
 A claim of speed is a verdict and a ratio with its interval. It is
 
-- REPRODUCED, where the new verdict is the same and the intervals do not exclude each other;
-- NOT REPRODUCED, where the new verdict is another decided one, or the intervals exclude each other;
-- INCONCLUSIVE else: one of the runs decided nothing, or may claim nothing.
+- REPRODUCED, where the new verdict is the same and the intervals do not exclude each other, or both are INVALID for the
+  same reason;
+- NOT REPRODUCED, where the new verdict is another decided one (of an INVALID one, any), or the intervals exclude each
+  other;
+- INCONCLUSIVE else: one of the runs decided nothing, or the new one may claim nothing.
 
 Two intervals exclude each other where one lies wholly above the other and their estimates differ by at least the
 margin. That is `compare.statistics.verdict`'s own rule for one interval and 1, and as there, a difference below the
@@ -97,6 +99,8 @@ def agreement(stored: str, here: str) -> Judged:
 
 def _invalid(stored: Object, here: Object) -> Judged:
     """Judge a comparison of which nothing could be claimed: only what kept it from that can come again."""
+    if here["verdict"] == "INCONCLUSIVE":
+        return INCONCLUSIVE, f"this run decided nothing; it was INVALID: {stored['reason']}"
     if here["verdict"] != "INVALID":
         return NOT_REPRODUCED, f"it was INVALID, but here nothing speaks against it; it was: {stored['reason']}"
     kinds = [each["reason"].partition(": ")[0] for each in (stored, here)]

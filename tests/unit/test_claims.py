@@ -78,6 +78,13 @@ def test_invalid_comes_again_for_its_own_reason_only(reason: str, outcome: str) 
     assert claims.speed(stored, FASTER)[0] == NOT_REPRODUCED
 
 
+def test_a_run_that_decides_nothing_contradicts_no_invalid_claim() -> None:
+    stored = make_comparison(verdict="INVALID", reason="no agreement with torch: step1/logits (e64 1.0e-03)")
+    outcome, reason = claims.speed(stored, compared("INCONCLUSIVE", 0.8, 0.6, 1.1))
+    assert outcome == INCONCLUSIVE
+    assert reason == f"this run decided nothing; it was INVALID: {stored['reason']}"
+
+
 @pytest.mark.parametrize(
     ("a", "b", "apart"),
     [

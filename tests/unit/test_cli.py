@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compare import __version__, environment, plan
+from compare import __version__, environment, output, plan
 from compare.interface import Refused
 from compare.tuning import contenders, variables
 from compare.tuning.knobs import KNOBS
@@ -181,6 +181,24 @@ def test_a_backend_that_is_not_installed_is_refused_with_the_command_that_instal
     missing = {"torch": "torch", "jax": "flax, optax"}[backend]
     said = f"contender '{backend}:stock' needs the package {missing}, which is not installed; install it with: "
     _refused(program, ["fake", f"{backend}:stock"], f"{said}pip install 'samestep[{backend}]'\n")
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_folder_for_temporary_files_that_cannot_be_used_is_refused(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program.folder / "file").write_text("")
+    (program.folder / "file").chmod(0o755)
+    (program.folder / "folder").mkdir()
+    for named in ("nowhere", "file"):
+        monkeypatch.setenv("TMPDIR", named)
+        _refused(program, ["fake", "other"], f"TMPDIR={named}: no folder that may be written to; allowed: one that is")
+    monkeypatch.setenv("TMPDIR", "folder")
+    output.check_scratch()
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "folder")  # root may write everywhere
+    _refused(program, ["fake", "other"], "TMPDIR=folder: no folder that may be written to; allowed: one that is there")
+    monkeypatch.setenv("TMPDIR", "")
+    output.check_scratch()
 
 
 @pytest.mark.usefixtures("no_process")

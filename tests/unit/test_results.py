@@ -27,6 +27,22 @@ def test_a_result_of_fit_is_told_from_a_broken_one() -> None:
         load(named(fitted.parent))
 
 
+def test_a_judgement_of_reproduce_is_told_from_a_broken_result(tmp_path: Path) -> None:
+    path = tmp_path / "reproduction.json"
+    path.write_text('{"stored": {}, "result": "id", "differences": [], "claims": []}')
+    with pytest.raises(
+        Refused, match=r"reproduction\.json: is of samestep reproduce; allowed: the result\.json beside it"
+    ):
+        load(path)
+
+
+def test_what_is_no_result_at_all_is_shown_as_json_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("null")
+    with pytest.raises(Refused, match="the result is null; it must be object"):
+        load(path)
+
+
 def test_a_folder_is_named_for_its_result_even_beside_one_of_fit(tmp_path: Path) -> None:
     assert named(tmp_path) == tmp_path / "result.json"
     for name in ("fit.json", "result.json"):
@@ -197,8 +213,8 @@ def _first(value: Any) -> dict[str, Any]:
         (["created"], "2026-01-31T12:00:00+02:00", "created is '2026-01-31T12:00:00+02:00'"),
         (["schema_version"], 0, "schema_version is 0"),
         (["comparisons", 0, "verdict"], "WINS", "comparisons[0].verdict is 'WINS'"),
-        (["comparisons", 0, "ratio"], None, "comparisons[0].ratio is None"),
-        (["comparisons", 0], make_comparison(verdict="INVALID", reason=None), "comparisons[0].reason is None"),
+        (["comparisons", 0, "ratio"], None, "comparisons[0].ratio is null"),
+        (["comparisons", 0], make_comparison(verdict="INVALID", reason=None), "comparisons[0].reason is null"),
         (["agreement", "gates", 0, "passed"], 1, "agreement.gates[0].passed is 1"),
         (["voided"], [{"round": 1}], "voided[0] lacks reason"),
     ],

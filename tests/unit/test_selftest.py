@@ -1,15 +1,18 @@
 """The self-test: its own proofs must be able to fail."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from compare import selftest, statistics
 from compare.interface import Refused
 from compare.measure import simulation, voiding
+from compare.report.selftest import render
 from compare.statistics import Ratio
 from tests.fakebackend import plans
 from tests.unit import programs
@@ -107,6 +110,21 @@ def test_a_proof_that_fails_with_a_backend_that_works_is_exit_code_1(
     monkeypatch.setattr(selftest, "run", lambda *_: [wrong])
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
         assert program.run("selftest", "fake", "--device", "cpu")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ((True, True), "all of 2 proofs held"),
+        ((True, None), "1 of 2 proofs held, 1 not possible here"),
+        ((False, None), "1 of 2 proofs failed; where the machine had other work to do, run it again"),
+    ],
+)
+def test_what_is_not_possible_here_is_not_counted_as_held(held: tuple[bool | None, ...], told: str) -> None:
+    console = Console(file=io.StringIO())
+    render([selftest.Proof("A/A", "", "", held=each) for each in held], console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().rstrip().endswith(f"\n{told}")
 
 
 def test_a_backend_that_fails_is_a_proof_that_fails(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
