@@ -67,12 +67,13 @@ def report(
         return
     _check_folders({**{option: page.parent for option, page in pages.items()}, "--figures": figure_folder})
     made = _report(found)
-    if figure_folder and not made.pictures():
-        reasons = "; ".join(made.undrawn())
-        raise Refused(f"--figures: there is nothing to draw: {reasons}; allowed: a result with times or losses")
     drawings: dict[Path, tuple[Picture, str]] = {}
     if figure_folder:
-        for name, picture in made.pictures().items():
+        pictures = made.pictures()
+        if not pictures:
+            reasons = "; ".join(made.undrawn())
+            raise Refused(f"--figures: there is nothing to draw: {reasons}; allowed: a result with times or losses")
+        for name, picture in pictures.items():
             drawings |= {figure_folder / f"{name}.{kind}": (picture, kind) for kind in figures.KINDS}
     _check_names([*pages.values(), *drawings], sources)
     contents = {page: _page(option, page, made, found, figure_folder).encode() for option, page in pages.items()}

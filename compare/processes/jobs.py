@@ -107,12 +107,12 @@ def carry_out(
     children = min(most, max(len(queues), environment.cores() + 1))
     try:
         while True:
-            going = [worker for worker in workers if worker.goes_on(waits, alone=len(workers) == 1)]
+            going = [worker for worker in workers if worker.goes_on(alone=len(workers) == 1)]
             if any(worker.is_crowded for worker in workers):
                 children = max(1, len(workers) // 2)
             workers[:] = going
             while len(workers) < children and (queue := _neediest(queues, workers, waits)) is not None:
-                workers.append(_Worker(launcher, queue, beside=children - 1))
+                workers.append(_Worker(launcher, queue, waits, beside=children - 1))
             if told != (told := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
                 progress(told, total)
             if not workers and not any(queue.is_open for queue in queues):
@@ -151,8 +151,8 @@ def _neediest(queues: Sequence[Queue], workers: "Sequence[_Worker]", waits: Call
 class _Worker:
     """A child of a queue, and what is left of the job that it is at."""
 
-    def __init__(self, launcher: Launcher, queue: Queue, beside: int) -> None:
-        self.queue, self._deadlines = queue, launcher.plan.deadlines
+    def __init__(self, launcher: Launcher, queue: Queue, waits: Callable[[Queue], bool], beside: int) -> None:
+        self.queue, self._waits, self._deadlines = queue, waits, launcher.plan.deadlines
         self._child: Child | None = None
         self._greeted = False
         self.is_crowded = False
@@ -168,11 +168,11 @@ class _Worker:
         """The bytes that the job takes on the disk in all, written or not, until it is done."""
         return self._job.room() if self._commands else 0
 
-    def goes_on(self, waits: Callable[[Queue], bool], *, alone: bool) -> bool:
+    def goes_on(self, *, alone: bool) -> bool:
         """Take what the child has answered and ask what comes next; end the child where there is nothing."""
         if self._commands and self.queue.outcome.status == "ok" and self._child is not None:
             try:
-                self._look(self._child, waits)
+                self._look(self._child)
             except ContenderFailed as failure:
                 if failure.disk_full and self.room != _ALL:
                     self._give_back(replace(self._job, room=lambda: _ALL))
@@ -190,7 +190,7 @@ class _Worker:
         if self._child is not None:
             self._child.close()
 
-    def _look(self, child: Child, waits: Callable[[Queue], bool]) -> None:
+    def _look(self, child: Child) -> None:
         if not self._greeted:
             if child.has_replied(self._deadlines["start"]):
                 self.queue.outcome.versions = child.greet(self._deadlines["start"])["versions"]
@@ -201,7 +201,7 @@ class _Worker:
         if child.has_replied(self._deadlines[command.deadline]):
             command.keep(child.reply(command.name, self._deadlines[command.deadline]))
             del self._commands[0]
-            if not self._commands and waits(self.queue):
+            if not self._commands and self._waits(self.queue):
                 self._take()
             if self._commands:
                 self._send(child)

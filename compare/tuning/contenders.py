@@ -68,22 +68,25 @@ def spread(texts: Sequence[str], parallel: str | None, otherwise: str | None = N
     """
     asked, default = _ways(parallel), _ways(otherwise)
 
-    def way(text: str) -> str | None:
+    def taker(text: str) -> str:
+        """Return the backend of a contender that names no way, "" of one that does."""
         backend, _, tuning = text.partition(":")
         named = any(part.partition("=")[0] in ("parallel", *PARALLEL_WORDS) for part in tuning.split("+"))
-        return None if named else backend
+        return "" if named else backend
 
-    takers = [way(text) for text in texts]
+    takers = [taker(text) for text in texts]
     if unused := next((backend for backend in asked if backend not in takers), None):
         raise Refused(
             f"--parallel {parallel}: no contender of {unused} takes {asked[unused]}; "
             f"allowed: with a contender of {unused} that names no way"
         )
     ways = default | asked
-    return [
-        text if taker not in ways else f"{text if ':' in text else f'{text}:{DEFAULT_TUNING}'}+{ways[taker]}"
-        for text, taker in zip(texts, takers, strict=True)
-    ]
+
+    def with_way(text: str, backend: str) -> str:
+        whole = text if ":" in text else f"{text}:{DEFAULT_TUNING}"
+        return f"{whole}+{ways[backend]}" if backend in ways else text
+
+    return list(map(with_way, texts, takers))
 
 
 def _ways(parallel: str | None) -> dict[str, str]:

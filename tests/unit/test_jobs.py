@@ -1,90 +1,19 @@
 """Children that carry out jobs side by side: each at its own pace, on its own part of the cores."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from compare import environment, pair
 from compare.certificates import evidence
 from compare.certificates.evidence import Case
-from compare.interface import ContenderFailed
 from compare.outcomes import Outcome
-from compare.processes import jobs, launcher
-from compare.processes.jobs import Command, Job, Queue
 from compare.processes.launcher import Launcher
 from compare.tuning import contenders, variables
 from tests.fakebackend import plans
-
-
-class Scripted:
-    """Stands for a child: an answer takes as many looks as its command says."""
-
-    pid = 0
-    open = 0
-    said: list[str]
-    environments: list[dict[str, str]]
-
-    def __init__(self, name: str, package: str, environment: dict[str, str], folder: Path, share: None) -> None:
-        self._name = name
-        self.environments.append(environment)
-        Scripted.open += 1
-
-    def greet(self, deadline: float) -> dict[str, Any]:
-        return {"versions": {}}
-
-    _looks = 0
-
-    def send(self, command: str, looks: int) -> None:
-        self.said.append(f"{self._name} begins {command}")
-        self._looks = looks
-
-    def has_replied(self, deadline: float) -> bool:
-        self._looks -= 1
-        return self._looks < 0
-
-    def reply(self, command: str, deadline: float) -> str:
-        if command == "broken":
-            raise ContenderFailed("crash", "scripted")
-        if command == "endless" or (command == "large" and Scripted.open > 1):
-            raise ContenderFailed("oom", "scripted")
-        first = self.said.count(f"{self._name} begins {command}") == 1
-        if command == "boundless" or (command == "long record" and Scripted.open > 1) or (command == "late" and first):
-            raise ContenderFailed("refused", "scripted", disk_full=True)
-        self.said.append(f"{self._name} ends {command}")
-        return command
-
-    def close(self) -> None:
-        Scripted.open -= 1
-        self.said.append(f"{self._name} is closed")
-
-
-@pytest.fixture
-def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
-    plans.register(monkeypatch, tmp_path)
-    monkeypatch.setattr(environment, "cores", lambda: 1)
-    Scripted.said, Scripted.environments, Scripted.open = [], [], 0
-    monkeypatch.setattr(launcher, "Child", Scripted)
-    monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
-    return Launcher(plans.make(tmp_path / "out", ("fake", "other")), tmp_path)
-
-
-def asked(answers: list[str], *commands: tuple[str, int]) -> Job:
-    return Job(
-        "training", [Command(name, {"looks": n}, "record", partial(list.append, answers)) for name, n in commands]
-    )
-
-
-def queue(name: str, *found: Job) -> Queue:
-    return Queue(Outcome(contenders.parse(["fake", "other"])[["fake", "other"].index(name)]), list(found))
-
-
-def carried_out(started: Launcher, *queues: Queue) -> list[tuple[int, int]]:
-    progress: list[tuple[int, int]] = []
-    jobs.carry_out(started, queues, lambda done, total: progress.append((done, total)))
-    return progress
+from tests.unit.scripted_children import Scripted, asked, carried_out, queue
+from tests.unit.scripted_children import started as started
 
 
 def test_none_waits_for_another(started: Launcher) -> None:
@@ -253,85 +182,6 @@ def test_what_may_begin_when_no_child_is_left_is_waited_for(started: Launcher) -
     held = replace(asked(answers, ("held", 0)), may_begin=lambda: next(looks, True))
     carried_out(started, queue("fake", held))
     assert answers == ["held"]
-
-
-def roomy(answers: list[str], room: int, *commands: tuple[str, int]) -> Job:
-    return replace(asked(answers, *commands), room=lambda: room)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk with ten bytes, nine for jobs, of which none is ever taken."""
-    monkeypatch.setattr(jobs.tensors, "room", lambda _: 10)
-
-
-@pytest.mark.parametrize(
-    ("room", "expected"),
-    [(5, ["small", "first", "other"]), (4, ["small", "other", "first"]), (0, ["small", "other", "first"])],
-)
-@pytest.mark.usefixtures("disk")
-def test_what_the_disk_has_no_space_for_beside_others_waits_until_they_are_done(
-    started: Launcher, monkeypatch: pytest.MonkeyPatch, room: int, expected: list[str]
-) -> None:
-    monkeypatch.setattr(environment, "cores", lambda: 8)
-    answers: list[str] = []
-    carried_out(
-        started,
-        queue("fake", roomy(answers, 5, ("first", 9))),
-        queue("other", roomy(answers, 0, ("small", 0)), roomy(answers, room, ("other", 2))),
-    )
-    assert answers == expected
-
-
-@pytest.mark.usefixtures("disk")
-def test_one_child_records_all_for_which_there_is_space_when_its_last_is_done(started: Launcher) -> None:
-    answers: list[str] = []
-    carried_out(started, queue("fake", *(roomy(answers, 9, (f"{n}", 1)) for n in range(3))))
-    assert (answers, len(Scripted.environments)) == (["0", "1", "2"], 1)
-
-
-@pytest.mark.usefixtures("disk")
-def test_alone_a_job_may_try_whatever_the_disk_has(started: Launcher) -> None:
-    answers: list[str] = []
-    carried_out(started, queue("fake", roomy(answers, 11, ("large record", 1))))
-    assert answers == ["large record"]
-
-
-@pytest.mark.usefixtures("disk")
-def test_a_job_waits_while_the_disk_is_freed(started: Launcher) -> None:
-    answers: list[str] = []
-    looks = iter([True] * 9)
-    asked_for = queue("fake", roomy(answers, 11, ("large record", 1)))
-    jobs.carry_out(started, [asked_for], lambda *_: None, lambda: next(looks, False))
-    assert answers == ["large record"]
-    assert next(looks, None) is None
-
-
-@pytest.mark.usefixtures("disk")
-def test_what_the_disk_does_not_hold_beside_others_is_done_again_alone(started: Launcher) -> None:
-    answers: list[str] = []
-    found = queue("fake", roomy(answers, 1, ("long record", 1)), roomy(answers, 1, ("behind", 1)))
-    other = queue("other", *(roomy(answers, 1, (f"{n}", 4)) for n in range(2)))
-    carried_out(started, found, other)
-    assert sorted(answers) == ["0", "1", "behind", "long record"]
-    assert (found.outcome.status, other.outcome.status) == ("ok", "ok")
-    last = [line for line in Scripted.said if "long record" in line][-2:]
-    assert last == ["fake begins long record", "fake ends long record"]
-
-
-def test_it_is_done_again_where_it_was_alone_only_when_it_failed(started: Launcher) -> None:
-    answers: list[str] = []
-    carried_out(started, queue("fake", asked(answers, ("late", 1))))
-    assert answers == ["late"]
-
-
-@pytest.mark.usefixtures("disk")
-def test_a_job_for_which_the_disk_alone_is_too_small_fails_its_contender(started: Launcher) -> None:
-    answers: list[str] = []
-    failing = queue("fake", roomy(answers, 1, ("boundless", 1)), roomy(answers, 1, ("behind", 1)))
-    carried_out(started, failing, queue("other", roomy(answers, 1, ("one", 9))))
-    assert answers == ["one"]
-    assert (failing.outcome.status, failing.outcome.reason) == ("refused", "training: scripted")
 
 
 def test_children_find_the_programs_of_what_their_queue_is_for(started: Launcher) -> None:

@@ -1,0 +1,84 @@
+"""Children that answer as a test says, and the queues of jobs for them."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import environment
+from compare.interface import ContenderFailed
+from compare.outcomes import Outcome
+from compare.processes import jobs, launcher
+from compare.processes.jobs import Command, Job, Queue
+from compare.processes.launcher import Launcher
+from compare.tuning import contenders
+from tests.fakebackend import plans
+
+
+class Scripted:
+    """Stands for a child: an answer takes as many looks as its command says."""
+
+    pid = 0
+    open = 0
+    said: list[str]
+    environments: list[dict[str, str]]
+
+    def __init__(self, name: str, package: str, environment: dict[str, str], folder: Path, share: None) -> None:
+        self._name = name
+        self.environments.append(environment)
+        Scripted.open += 1
+
+    def greet(self, deadline: float) -> dict[str, Any]:
+        return {"versions": {}}
+
+    _looks = 0
+
+    def send(self, command: str, looks: int) -> None:
+        self.said.append(f"{self._name} begins {command}")
+        self._looks = looks
+
+    def has_replied(self, deadline: float) -> bool:
+        self._looks -= 1
+        return self._looks < 0
+
+    def reply(self, command: str, deadline: float) -> str:
+        if command == "broken":
+            raise ContenderFailed("crash", "scripted")
+        if command == "endless" or (command == "large" and Scripted.open > 1):
+            raise ContenderFailed("oom", "scripted")
+        first = self.said.count(f"{self._name} begins {command}") == 1
+        if command == "boundless" or (command == "long record" and Scripted.open > 1) or (command == "late" and first):
+            raise ContenderFailed("refused", "scripted", disk_full=True)
+        self.said.append(f"{self._name} ends {command}")
+        return command
+
+    def close(self) -> None:
+        Scripted.open -= 1
+        self.said.append(f"{self._name} is closed")
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    plans.register(monkeypatch, tmp_path)
+    monkeypatch.setattr(environment, "cores", lambda: 1)
+    Scripted.said, Scripted.environments, Scripted.open = [], [], 0
+    monkeypatch.setattr(launcher, "Child", Scripted)
+    monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
+    return Launcher(plans.make(tmp_path / "out", ("fake", "other")), tmp_path)
+
+
+def asked(answers: list[str], *commands: tuple[str, int]) -> Job:
+    return Job(
+        "training", [Command(name, {"looks": n}, "record", partial(list.append, answers)) for name, n in commands]
+    )
+
+
+def queue(name: str, *found: Job) -> Queue:
+    return Queue(Outcome(contenders.parse(["fake", "other"])[["fake", "other"].index(name)]), list(found))
+
+
+def carried_out(started: Launcher, *queues: Queue) -> list[tuple[int, int]]:
+    progress: list[tuple[int, int]] = []
+    jobs.carry_out(started, queues, lambda done, total: progress.append((done, total)))
+    return progress
