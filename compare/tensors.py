@@ -49,12 +49,17 @@ def save(arrays: Arrays, path: Path) -> None:
 
 
 def kept(arrays: Arrays, path: Path) -> Arrays:
-    """Return arrays to be read later: as they are while half the machine's memory is free, else mapped from a file."""
-    memory = psutil.virtual_memory()
-    if 2 * memory.available > memory.total:
+    """Return arrays to be read later: as they are while `memory_takes` them, else mapped from a file."""
+    if memory_takes(0):  # they are in it already
         return arrays
     save(arrays, path)
     return load(path)
+
+
+def memory_takes(size: int) -> bool:
+    """Whether half of the machine's memory is free, so many bytes more in it."""
+    memory = psutil.virtual_memory()
+    return 2 * (memory.available - size) > memory.total
 
 
 def room(folder: Path) -> int:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from compare.agreement.gates import (
     in_execution_order,
     norm,
 )
-from compare.interface import Array, Arrays
+from compare.agreement.threads import by_name
+from compare.interface import Arrays
 
 # Unit roundoff by precision (half the distance from 1 to the next number). TF32 keeps 10 bits of the fraction.
 ROUNDOFF: Mapping[str, float] = {
@@ -73,10 +75,11 @@ class Noise:
         way may be more of a small change than the gate allows, and is chance, which the few runs of noise may not meet.
         """
         least, depth, ulp = SEMANTIC_LIMIT / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
-        times = {
-            name: max(1.0, depth * ulp.get(name, 0.0) / least, ROUNDOFF64 * coarseness(name, record) / least)
-            for name in errors
-        }
+        times = by_name(
+            errors,
+            lambda name: max(1.0, depth * ulp.get(name, 0.0) / least, ROUNDOFF64 * coarseness(name, record) / least),
+            record,
+        )
         return {name: 0.0 if math.isinf(times[name]) else error / times[name] for name, error in errors.items()}
 
 
@@ -120,11 +123,10 @@ def of(
     scale, of_sums = ROUNDOFF[precision] / ULP64, _OF_A_SUM * ROUNDOFF32 / ROUNDOFF[precision]
     terms = _terms(record)
     added = {name: terms.get(_layer(name, _OVER_PIXELS), terms[""]) for name in names}
+    stored = by_name(every, lambda name: ROUNDOFF32 * coarseness(name, record), record)
     floor = {
         name: max(
-            max(depth, of_sums * math.sqrt(added[name] / 2)) * noise.roundoff[name],
-            ulp[name] * scale,
-            ROUNDOFF32 * coarseness(name, record),
+            max(depth, of_sums * math.sqrt(added[name] / 2)) * noise.roundoff[name], ulp[name] * scale, stored[name]
         )
         for name in names
     }
@@ -139,7 +141,8 @@ def of(
     _add_undecided(floor, record, normalised)
     stages = _stages(name for name in names if name.startswith("step"))
     for name in (each for each in every if each.startswith("delta/")):
-        floor[name] = max(depth * noise.roundoff[name], ulp[name] * scale, _of_run(name, stages, floor, record))
+        of_run = _of_run(name, stages, floor, record, stored[name])
+        floor[name] = max(depth * noise.roundoff[name], ulp[name] * scale, of_run)
     for name in every:
         if name.startswith(("step1/gradient/", "delta/")) and ulp[name] * scale < 1:
             times = _TIMES_THE_OTHER * math.exp(_SCATTER / math.sqrt(max(1, record[name].size)))
@@ -147,15 +150,18 @@ def of(
     return {name: value for name, value in floor.items() if math.isfinite(value)}
 
 
-def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record: Arrays) -> float:
-    """Return what the floors of a whole run's steps allow of its end: a parameter's change, or a buffer's."""
+def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record: Arrays, stored: float) -> float:
+    """Return what the floors of a whole run's steps allow of its end: a parameter's change, or a buffer's.
+
+    It is `stored` at least.
+    """
     leaf = name.removeprefix("delta/")
     if (buffer := f"{stages[-1]}/buffer/{leaf}") in floor:
         return floor[buffer]
     updates = [each for stage in stages if (each := f"{stage}/update/{leaf}") in floor]
     allowed = sum(floor[each] * size for each in updates if (size := norm(record[each])))
     moved = norm(record[name])
-    return max(allowed / moved if moved else 1.0, ROUNDOFF32 * coarseness(name, record))
+    return max(allowed / moved if moved else 1.0, stored)
 
 
 def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) -> None:
@@ -167,18 +173,22 @@ def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) ->
     for names in ([name for name in floor if name.startswith(f"{stage}/")] for stage in _stages(floor)):
         for name in names:
             floor[name] += depth * drift / PRECISION_LIMIT
-        moved = 0.0
-        for name in (name for name in names if "/update/" in name):
-            gradient, parameter = name.replace("/update/", "/gradient/"), name.partition("/update/")[2]
-            undecided = _undecided(record[name], record[gradient], floor[gradient], normalised)
-            floor[name] += undecided / PRECISION_LIMIT
-            whole = norm(record[f"initial/{parameter}"])
-            if normalised and whole:
-                moved = max(moved, undecided * norm(record[name]) / whole)
-        drift += moved
+        updates = [name for name in names if "/update/" in name]
+        undecided = by_name(updates, partial(_undecided, floor, record, normalised), record)
+        for name in updates:
+            floor[name] += undecided[name] / PRECISION_LIMIT
+        if normalised:
+            sizes = by_name(updates, partial(_part_of_parameter, record), record)
+            drift += max((undecided[name] * sizes[name] for name in updates), default=0.0)
 
 
-def _undecided(update: Array, gradient: Array, floor: float, normalised: bool) -> float:
+def _part_of_parameter(record: Arrays, name: str) -> float:
+    """Return an update's norm over its parameter's, 0 where that is zero."""
+    whole = norm(record[f"initial/{name.partition('/update/')[2]}"])
+    return norm(record[name]) / whole if whole else 0.0
+
+
+def _undecided(floor: Mapping[str, float], record: Arrays, normalised: bool, name: str) -> float:
     """Return how far an update may be off because elements of its gradient are lost in noise, relatively.
 
     A rule that divides by the gradient's size, as Adam does, moves such an element by a full step one way or the other,
@@ -188,10 +198,12 @@ def _undecided(update: Array, gradient: Array, floor: float, normalised: bool) -
     Lost is what is less than four standard deviations of the error that the gradient may have, taken as equal in all
     elements; parts are of the Euclidean norm.
     """
+    of_gradient = name.replace("/update/", "/gradient/")
+    update, gradient = record[name], record[of_gradient]
     whole, moved = norm(gradient), norm(update)
     if not whole or not moved:
         return 0.0
-    least = _LOST * PRECISION_LIMIT * floor * whole / math.sqrt(gradient.size)
+    least = _LOST * PRECISION_LIMIT * floor[of_gradient] * whole / math.sqrt(gradient.size)
     step = max(update.max(), -update.min()) if normalised else None
     lost_step = lost_gradient = 0.0
     for steps, slopes in chunks.of(update, gradient):

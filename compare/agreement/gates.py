@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compare import chunks
+from compare.agreement.threads import by_name
 from compare.interface import Array, Arrays
 
 SEMANTIC_LIMIT = 1e-10
@@ -62,11 +63,12 @@ def errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
     for name, reference in baseline.items():
         if name.startswith("initial/") and not np.array_equal(contender[name], reference):
             raise Incomparable(name, "differs although both start from the same bits")
-    values = changes(contender)
-    return {
-        name: relative_error(values[name], reference, size(name, reference, baseline))
-        for name, reference in changes(baseline).items()
-    }
+    values, references = changes(contender), changes(baseline)
+    return by_name(
+        references,
+        lambda name: relative_error(values[name], references[name], size(name, references[name], baseline)),
+        baseline,
+    )
 
 
 def changes(record: Arrays) -> Arrays:
@@ -86,8 +88,10 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
     Raises:
         Incomparable: naming the first tensor that is wrong and how.
     """
-    for name in in_execution_order([*baseline, *(name for name in contender if name not in baseline)]):
-        for side, arrays in (("baseline", baseline), ("contender", contender)):
+    sides = {"baseline": baseline, "contender": contender}
+
+    def check(name: str) -> None:
+        for side, arrays in sides.items():
             if name not in arrays:
                 raise Incomparable(name, f"is missing in the {side}")
         a, b = baseline[name], contender[name]
@@ -95,9 +99,12 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
             raise Incomparable(name, f"has shape {list(a.shape)} in the baseline, {list(b.shape)} in the contender")
         if a.dtype != b.dtype:
             raise Incomparable(name, f"is {a.dtype} in the baseline, {b.dtype} in the contender")
-        for side, array in (("baseline", a), ("contender", b)):
-            if not is_finite(array):
+        for side, arrays in sides.items():
+            if not is_finite(arrays[name]):
                 raise Incomparable(name, f"is not finite in the {side}")
+
+    every = in_execution_order([*baseline, *(name for name in contender if name not in baseline)])
+    by_name(every, check, baseline)
 
 
 def is_finite(array: Array) -> bool:
@@ -149,20 +156,25 @@ def scaling_ratios(
     added. Nor is e32 taken below what float32 costs either side by itself: two programs of one framework may round
     alike in float32, and not in float64, for which it has other kernels.
     """
-    ratios: dict[str, float] = {}
-    for name in e64:
+
+    def ratio(name: str) -> float:
+        if math.isinf(e64[name]):  # the reference is zero in float64, and then in float32 as well
+            return 1.0
         least = coarseness(name, baseline["float64"])
-        infinite = math.isinf(e64[name])  # the reference is zero in float64, and then in float32 as well
-        ratios[name] = 1.0 if infinite else max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
+        return max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
+
+    ratios = by_name(e64, ratio, baseline["float64"])
     weak = [name for name in e64 if ratios[name] < SCALING_LIMIT and e64[name] <= SEMANTIC_LIMIT]
     sides = [(changes(side["float64"]), changes(side["float32"])) for side in (baseline, contender)] if weak else []
-    for name in weak:
-        own = min(
+
+    def own(name: str) -> float:
+        return min(
             relative_error(single[name], exact[name], size(name, exact[name], baseline["float64"]))
             for exact, single in sides
         )
-        ratios[name] = max(ratios[name], own / e64[name])
-    return ratios
+
+    errors_of_one = by_name(weak, own, baseline["float64"])
+    return ratios | {name: max(ratios[name], error / e64[name]) for name, error in errors_of_one.items()}
 
 
 def coarseness(name: str, record: Arrays) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from compare.agreement import floors
 from compare.agreement.floors import Noise
 from compare.agreement.gates import PRECISION_LIMIT, Gate, changes, in_execution_order, relative_error, size
+from compare.agreement.threads import by_name
 from compare.interface import Arrays
 
 # A side whose median error is this much smaller than the other's computes in a higher precision than was asked for.
@@ -91,13 +92,12 @@ def judge(
     """
     sides: list[dict[str, float]] = []
     for side in (baseline, contender):
-        reference, value = changes(side["float64"]), changes(side[precision])
-        sides.append(
-            {
-                name: relative_error(value[name], reference[name], size(name, reference[name], side["float64"]))
-                for name in noise.ulp
-            }
-        )
+        reference, value, exact = changes(side["float64"]), changes(side[precision]), side["float64"]
+
+        def error(name: str, reference: Arrays = reference, value: Arrays = value, exact: Arrays = exact) -> float:
+            return relative_error(value[name], reference[name], size(name, reference[name], exact))
+
+        sides.append(by_name(noise.ulp, error, exact))
     floor = floors.of(sides, baseline["float64"], precision, noise, normalised=normalised)
     return Referee(sides[0], sides[1], floor)
 

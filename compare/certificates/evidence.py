@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compare import data
+from compare import data, tensors
 from compare.agreement import gates
 from compare.agreement.floors import ROUNDOFF, ULP64, Noise
 from compare.agreement.gates import Gate
@@ -110,6 +110,20 @@ class Evidence:
         """Return the bytes that a record at this precision takes, as far as is known: but for float64, half as many."""
         known = max(self.largest, self.least)
         return known if precision == "float64" else known // 2
+
+    @property
+    def still(self) -> int:
+        """The bytes that a run of noise keeps in files, of one run that is not perturbed: none while memory takes it.
+
+        That is while memory takes it twice, for the perturbed run is there, too.
+        """
+        size = self.size("float64")
+        return 0 if tensors.memory_takes(2 * size) else size
+
+    def to_come(self, case: Case, name: str | None = None) -> int:
+        """Return the bytes that are yet to be recorded of a case of a contender, of one of which nothing is there."""
+        there = () if name is None else self.records[name, case]
+        return sum(self.size(each) for each in self.precisions if each not in there)
 
     def is_whole(self, case: Case, names: Sequence[str]) -> bool:
         """Whether all has been recorded of a case, of a baseline and another contender by name."""

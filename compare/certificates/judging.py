@@ -15,9 +15,6 @@ from compare.pairing import allowances
 from compare.pairing.allowances import RUNNING_VARIANCE
 from compare.processes.launcher import Launcher
 
-# All records of a case take as much as two of its largest, that in float64.
-_RECORDS_OF_A_CASE = 2
-
 
 class Judging:
     """Judges every contender against the baseline, case by case, in other threads.
@@ -72,18 +69,18 @@ class Judging:
     def _has_room(self) -> bool:
         """Whether the disk has room for what is yet to be recorded, for one contender more, and one run of noise.
 
-        A run of noise may keep the one that is not perturbed there. Nothing is judged before all noise is known.
+        Nothing is judged before all noise is known.
         """
         evidence, baseline = self._evidence, self._outcomes.contenders[0].contender.name
-        recording = {
-            name
+        needed = sum(
+            evidence.to_come(case, name)
             for case, waiting in self._waiting.items()
             for name in self._admitted
-            if (waiting if name == baseline else name in waiting) and not evidence.is_recorded(case, name)
-        }
-        size = _RECORDS_OF_A_CASE * evidence.largest * len(evidence.cases)
-        noise = 0 if all(map(evidence.is_noise_known, evidence.cases)) else evidence.largest
-        return bool(size) and size * (len(recording) + 1) + noise <= tensors.room(self._launcher.scratch)
+            if (waiting if name == baseline else name in waiting)
+        )
+        needed += sum(map(evidence.to_come, evidence.cases))
+        needed += 0 if all(map(evidence.is_noise_known, evidence.cases)) else evidence.still
+        return bool(evidence.largest) and needed <= tensors.room(self._launcher.scratch)
 
     def conclude(self) -> None:
         """Give its certificate to every contender of which, as of the baseline, all has been recorded."""

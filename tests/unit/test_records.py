@@ -207,3 +207,9 @@ def test_a_record_that_fails_leaves_its_space_to_others(tmp_path: Path, monkeypa
     with pytest.raises(Refused, match="no space is left"):
         worker.record(told.to_json(), 3, str(folder))
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(("size", "taken"), [(0, True), (29, True), (30, False)])
+def test_memory_takes_what_leaves_more_than_half_of_it(monkeypatch: pytest.MonkeyPatch, size: int, taken: bool) -> None:
+    monkeypatch.setattr(tensors.psutil, "virtual_memory", lambda: SimpleNamespace(total=100, available=80))
+    assert tensors.memory_takes(size) is taken
