@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from compare import environment
 from compare.interface import Arrays
 
 T = TypeVar("T")
 
-MOST = 5
+MOST_THREADS = 5
 """Threads of one certificate."""
 _LARGE = 2**24
 """Elements of a record for which threads are worth it; with small tensors they hinder each other."""
@@ -32,7 +31,7 @@ def by_name(names: Iterable[str], figure: Callable[[str], T], record: Arrays) ->
                 failed[index] = error
                 return
 
-    count = min(MOST, environment.cores()) if sum(array.size for array in record.values()) >= _LARGE else 1
+    count = MOST_THREADS if sum(array.size for array in record.values()) >= _LARGE else 1
     with ThreadPoolExecutor(count) as threads:
         list(threads.map(work, range(count)))
     if failed:

@@ -9,6 +9,7 @@ from typing import Any
 
 from compare import environment
 from compare.agreement import settings
+from compare.agreement.threads import MOST_THREADS
 from compare.certificates import training
 from compare.certificates.evidence import Case, Evidence
 from compare.certificates.judging import Judging
@@ -24,8 +25,6 @@ _STEPS = 3
 _ARRAYS = 2 + 2 * _STEPS  # of every parameter: before, gradient and update of each step, after
 # Children of a contender at a time: a GPU's memory holds four, a float64 record of a large workload takes 6 GB of it.
 MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 4}
-# Cases are judged at the same time where there are so many cores for each: a large model's arrays take much memory.
-_CORES_OF_A_CASE = 5
 _NUMBERS = itertools.count()
 
 
@@ -58,7 +57,8 @@ def carry_out(
 
     A case is judged as soon as it is recorded, by threads, while the children go on.
     """
-    with ThreadPoolExecutor(max(1, environment.cores() // _CORES_OF_A_CASE)) as threads:
+    # Cases are judged at the same time where there are cores for the threads of each.
+    with ThreadPoolExecutor(max(1, environment.cores() // MOST_THREADS)) as threads:
         evidence.least = _ARRAYS * 8 * outcomes.contenders[0].opened.get("parameter_count", 0)
         judging = Judging(launcher, outcomes, evidence, threads)
         queues = _queues(launcher, outcomes, evidence, judging.may_record)

@@ -5,18 +5,12 @@ import threading
 import numpy as np
 import pytest
 
-from compare import environment
 from compare.agreement import threads
 from compare.interface import Arrays
 
 NAMES = ("third", "first", "second")
 SMALL: Arrays = {name: np.zeros(1) for name in NAMES}
 LARGE: Arrays = SMALL | {"large": np.broadcast_to(np.zeros(1), 2**24)}
-
-
-@pytest.fixture(autouse=True)
-def cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "cores", lambda: 3)
 
 
 def test_figures_come_by_name_in_the_names_order() -> None:
