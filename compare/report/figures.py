@@ -1,6 +1,7 @@
 """Pictures as files: vector graphics that a paper can include as they are, the same bytes for the same result."""
 
 import io
+import re
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from compare.report.plots.canvas import FONT_POINTS, Picture
 from compare.report.sentences import plain
 
 KINDS = ("pdf", "svg")
+_CLIP = re.compile(rb"(id=\"|url\(#)(p[0-9a-f]{10})\b")
 
 
 def vector(picture: Picture, kind: str, *, text: bool = False) -> bytes:
@@ -30,7 +32,20 @@ def vector(picture: Picture, kind: str, *, text: bool = False) -> bytes:
     with _settings(text):
         figure = picture.draw()
         figure.savefig(stream, format=kind, metadata=told)
-    return stream.getvalue()
+    return _numbered(stream.getvalue()) if kind == "svg" else stream.getvalue()
+
+
+def _numbered(drawn: bytes) -> bytes:
+    """Number the clip regions of an SVG, which matplotlib names after their corners, exact to the last bit.
+
+    That bit is another one where another processor adds up in another order; what is drawn has six digits.
+    """
+    numbers = dict[bytes, int]()
+
+    def number(found: re.Match[bytes]) -> bytes:
+        return b"%sclip-%d" % (found[1], numbers.setdefault(found[2], 1 + len(numbers)))
+
+    return _CLIP.sub(number, drawn)
 
 
 @contextmanager

@@ -349,3 +349,13 @@ def test_every_format_is_the_same_bytes_in_another_process_and_second() -> None:
     }
     assert len(digests) == 1
     assert len(digests.pop().strip()) == 2 * hashlib.sha256().digest_size
+
+
+def test_no_name_in_a_picture_tells_more_of_its_corners_than_is_drawn() -> None:
+    picture = ratios.picture([stored.result("faster")])
+    assert isinstance(picture, Picture)
+    root = ElementTree.fromstring(figures.vector(picture, "svg"))
+    regions = [each.attrib["id"] for each in root.iter("{http://www.w3.org/2000/svg}clipPath")]
+    assert regions == [f"clip-{number}" for number in range(1, 1 + len(regions))]
+    used = {each.attrib["clip-path"] for each in root.iter() if "clip-path" in each.attrib}
+    assert used == {f"url(#{name})" for name in regions} != set()
