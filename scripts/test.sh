@@ -5,6 +5,9 @@ set -u
 cd "$(dirname "$0")/.."
 no_tests=5
 
+# The tests start processes by the thousand. Where Python may not write bytecode, each would compile what it imports anew.
+.venv/bin/python -m compileall -q compare jaxbackend torchbackend tests || exit 1
+
 # Two workers on two cores leave each a thread: threads beyond the cores wait for each other in loops.
 OMP_NUM_THREADS=1 .venv/bin/python -m pytest --alone=not --numprocesses=2 --dist=loadgroup --benchmark-disable "$@"
 first=$?

@@ -1,21 +1,26 @@
-"""200 runs of the fake backend against itself, through the real worker, rounds and judgement, in this process."""
+"""200 runs of the fake backend against itself, through the real worker, rounds and judgement, in this process.
+
+Its steps take their time and are counted; what they compute, no figure of these runs depends on.
+"""
 
 import functools
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from compare import judgement, results, rounds
 from compare.data import store
+from compare.interface import Array, Arrays
 from compare.measure import load
 from compare.outcomes import Outcome, Outcomes
 from compare.processes.launcher import Launcher
 from compare.worker import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script
-from tests.fakebackend.session import FakeBackend
+from tests.fakebackend.session import FakeBackend, FakeSession
 
 TRIALS, ROUNDS, MOST_SIGNIFICANT, LEAST_COVERED = 200, 10, 18, 182
 LAUNCH_NOISE, STEP_NOISE = 0.005, 0.01
@@ -103,9 +108,15 @@ class Trials:
         return result["comparisons"][0]["ratio"]
 
 
+def _count(session: FakeSession, _: Any) -> tuple[Array, Array, Arrays]:
+    session._step += 1
+    return np.zeros(()), np.zeros(()), {}
+
+
 @pytest.fixture
 def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial[list[dict[str, float]]]:
     plans.register(monkeypatch, tmp_path)
+    monkeypatch.setattr(FakeSession, "_train", _count)
     monkeypatch.setattr(store, "load", functools.cache(store.load))
     monkeypatch.setattr(load, "read", lambda children: load.Reading(0, 0, 0))
     monkeypatch.setattr(judgement.environment, "describe", dict)
