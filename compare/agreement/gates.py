@@ -173,8 +173,8 @@ def scaling_ratios(
             for exact, single in sides
         )
 
-    errors_of_one = by_name(weak, own, baseline["float64"])
-    return ratios | {name: max(ratios[name], error / e64[name]) for name, error in errors_of_one.items()}
+    of_one_side = by_name(weak, own, baseline["float64"])
+    return ratios | {name: max(ratios[name], error / e64[name]) for name, error in of_one_side.items()}
 
 
 def coarseness(name: str, record: Arrays) -> float:

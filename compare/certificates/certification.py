@@ -111,9 +111,7 @@ def _jobs(
     parts = [[each] for each in evidence.perturbations] if parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
         noise = [
-            _job(_noise(launcher, outcome, evidence, case, dataset, part), lambda: evidence.still)
-            for part in parts
-            if noisy
+            _job(_noise(launcher, outcome, evidence, case, dataset, part), evidence.still) for part in parts if noisy
         ]
         records = [
             _job(

@@ -111,9 +111,8 @@ class Evidence:
         known = max(self.largest, self.least)
         return known if precision == "float64" else known // 2
 
-    @property
     def still(self) -> int:
-        """The bytes that a run of noise keeps in files, of one run that is not perturbed: none while memory takes it.
+        """Return the bytes that a run of noise keeps in files, of one run not perturbed: none while memory takes it.
 
         That is while memory takes it twice, for the perturbed run is there, too.
         """

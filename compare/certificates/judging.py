@@ -79,7 +79,7 @@ class Judging:
             if (waiting if name == baseline else name in waiting)
         )
         needed += sum(map(evidence.to_come, evidence.cases))
-        needed += 0 if all(map(evidence.is_noise_known, evidence.cases)) else evidence.still
+        needed += 0 if all(map(evidence.is_noise_known, evidence.cases)) else evidence.still()
         return bool(evidence.largest) and needed <= tensors.room(self._launcher.scratch)
 
     def conclude(self) -> None:

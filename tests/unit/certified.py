@@ -1,0 +1,127 @@
+"""A certificate whose records come in as a test says, and the disk and memory that it has."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.agreement import certificate
+from compare.agreement.certificate import Certificate
+from compare.certificates import certification, evidence, judging
+from compare.certificates.evidence import Case
+from compare.certificates.records import Record
+from compare.data import store
+from compare.outcomes import Outcome, Outcomes
+from compare.processes import jobs
+from compare.processes.jobs import Queue
+from compare.processes.launcher import Launcher
+from tests.fakebackend import plans
+
+FIRST, SECOND = CASES = (Case(8, None), Case(4, None))
+FAKE, OTHER, THIRD = "fake", "other", "third"
+Look = Callable[[], None]
+
+
+class AtOnce(Executor):
+    """Does what it is given in the thread that gives it."""
+
+    def __init__(self, _: int) -> None: ...
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = Future[Any]()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class Certified:
+    """A certificate of three contenders that are recorded, case by case, in the order that a test says."""
+
+    def __init__(
+        self,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        precision: str = "bfloat16",
+        deterministic: bool = False,
+    ) -> None:
+        plans.register(monkeypatch, folder)
+        plan = plans.make(folder / "out", (FAKE, OTHER, THIRD), precision=precision, deterministic=deterministic)
+        self._launcher = Launcher(plan, folder)
+        self.outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
+        self._monkeypatch = monkeypatch
+        self._owners: dict[str, str] = {}
+        self._queues: dict[str, Queue] = {}
+        self.frees: Callable[[], bool] = lambda: False
+        monkeypatch.setattr(certification, "ThreadPoolExecutor", AtOnce)
+        monkeypatch.setattr(certificate, "make", lambda *_, **__: Certificate((), None))
+        monkeypatch.setattr(Record, "load", lambda _: {})
+        monkeypatch.setattr(certificate, "combine", lambda _: Certificate((), None))
+        store.save(plan.dataset, self._launcher.dataset)
+
+    def run(self, script: Callable[[Look], None]) -> None:
+        """Certify, with `script` in the place of the children; it is given what looks at the records."""
+
+        def carry_out(
+            _: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None], frees: Callable[[], bool]
+        ) -> None:
+            self._queues = {queue.outcome.contender.name: queue for queue in queues}
+            self.frees = frees
+            script(lambda: progress(0, 1))
+
+        self._monkeypatch.setattr(jobs, "carry_out", carry_out)
+        certification.certify(self._launcher, self.outcomes, CASES, lambda *_: None)
+
+    def may_record(self, name: str) -> bool:
+        """Return whether the next record of a contender may begin."""
+        return self._queues[name].jobs[-1].may_begin()
+
+    def rooms(self, name: str) -> list[int]:
+        """Return what each of a contender's jobs is said to take on the disk."""
+        return [job.room() for job in self._queues[name].jobs]
+
+    def record(self, name: str, case: Case, *, precisions: slice = slice(3), size: int = 1) -> None:
+        """Have so many of a contender's records of a case come in, and the noise if it is the baseline.
+
+        `size` is that of one in float64; the others are half as large.
+        """
+        commands = [command for job in self._queues[name].jobs for command in job.commands]
+        of_case = [each for each in commands if each.arguments.get("spec", {}).get("batch_size") == case.batch_size]
+        for command in of_case:
+            if command.name == "noise":
+                command.keep([{} for _ in command.arguments["perturbations"]])
+        for command in [each for each in of_case if each.name == "record"][precisions]:
+            record = Record(Path(command.arguments["path"]))
+            record.begin()
+            own = size if command.arguments["spec"]["precision"] == "float64" else size // 2
+            (record.folder / "part").write_bytes(bytes(max(0, own - record.size)))
+            self._owners[record.folder.name] = f"{name} {case.batch_size}"
+            command.keep([])
+
+    def there(self) -> list[str]:
+        """Return contender and batch size of every record that is on the disk."""
+        return sorted(self._owners[folder.name] for folder in self._folders())
+
+    def written(self) -> int:
+        """Return the bytes of all records that are on the disk."""
+        return sum(Record(folder).size for folder in self._folders())
+
+    def _folders(self) -> Iterable[Path]:
+        return self._launcher.scratch.glob("record-*")
+
+
+@pytest.fixture
+def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certified:
+    return Certified(tmp_path, monkeypatch)
+
+
+def disk(monkeypatch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:
+    monkeypatch.setattr(judging.tensors, "room", lambda _: free())
+
+
+@pytest.fixture(params=[True, False])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether memory takes what noise is held against, which is as large as a record in float64."""
+    monkeypatch.setattr(evidence.tensors, "memory_takes", lambda _: request.param)
+    return request.param
