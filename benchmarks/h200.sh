@@ -202,8 +202,9 @@ step_pairs() {
     pair timm timm.models.resnet:resnet50 jax
 }
 
-scale() { # NAME BATCH_NORM WORKLOAD BATCH CONTENDER...: on one GPU, two, and so on up to all of the lane's
-    local count=1 all=1 name=$1 batch_norm=$2 workload=$3 batch=$4
+scale() { # NAME BATCH_NORM WORKLOAD BATCH CONTENDER...: on one GPU, two, and so on up to all of the lane's, and where
+    # its minutes went
+    local count=1 all=1 name=$1 batch_norm=$2 workload=$3 batch=$4 module=benchmarks.timeline
     shift 4
     while ((2 * count <= $(gpus))); do all+=,$((count *= 2)); done
     samestep "scale-$name" scale "$@" --devices "$all" --workload "$workload" --batch-size "$batch" \
