@@ -271,6 +271,26 @@ END
 END
 }
 
+all_plain_ways() { # resnet50 on all GPUs of the lane, in each framework's public way
+    local count
+    count=$(gpus)
+    "$python" -m torch.distributed.run --standalone --nproc-per-node "$count" benchmarks/plain_torch.py \
+        --workload resnet50 --mode compile
+    "$python" benchmarks/plain_jax.py --workload resnet50 --devices "$count" --parallel pmap
+    "$python" benchmarks/plain_jax.py --workload resnet50 --devices "$count" --parallel sharded
+}
+
+step_ways() { # resnet50 on all GPUs of the lane in every way, then the plain loops: minutes, where a comparison takes many
+    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "ways-$(gpus)-devices"
+--backend torch --tuning tuned+ddp --batch-norm local
+--backend torch --tuning tuned+ddp+overlap-reduction=off
+--backend jax --tuning tuned+pmap --batch-norm local
+--backend jax --tuning tuned+pmap
+--backend jax --tuning tuned+sharded
+END
+    run "plain-ways-$(gpus)-devices" all_plain_ways
+}
+
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
     local symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
     sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised-torch
