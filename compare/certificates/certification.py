@@ -143,8 +143,11 @@ def _noise(
     perturbations: Sequence[Perturbation],
 ) -> Command:
     spec = _spec(launcher, outcome, "float64", case, dataset)
-    # The noise is the function's and not the program's, which need not be compiled for it.
+    # The noise is the function's and not the program's, which need not be compiled for it, nor split over devices that
+    # compute what one does: beside others on the same GPUs, an exchange waits until every GPU has come to it.
     spec["knobs"] = tunings.soonest(outcome.contender.backend, spec["knobs"])
+    if launcher.plan.batch_norm == "sync" and launcher.plan.fleet.count == 1:
+        spec["knobs"], spec["devices"] = tunings.on_one_device(spec["knobs"]), 1
     arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
     return Command("noise", arguments, "record", partial(_keep_floors, evidence, case, perturbations))
 

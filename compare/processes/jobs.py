@@ -39,7 +39,7 @@ class Job:
     `purpose` is said where one fails. That marks the contender at once and ends all its work, unless the job `spares`
     it: then only such jobs of it end, and it is marked when all others are done. A job that may not begin yet holds up
     those behind it, and so does one that writes more into the launcher's scratch folder, `room` in bytes, than the disk
-    has space for.
+    has space for. One that is to be `alone` begins when no other is at work, and none begins beside it.
     """
 
     purpose: str
@@ -47,6 +47,7 @@ class Job:
     spares: bool = False
     may_begin: Callable[[], bool] = lambda: True
     room: Callable[[], int] = lambda: 0
+    alone: bool = False
 
 
 @dataclass
@@ -95,12 +96,16 @@ def carry_out(
     There is one child more than there are cores, so that no core waits while one of them waits for its next command.
     Where a contender has no more jobs, the next child is another's. A job for which memory runs out while others are at
     work is done again when at most half as many are, in the end alone, one for which the disk runs out when it is
-    alone, and nothing `frees` space there: only then has its contender failed.
+    alone, and nothing `frees` space there: only then has its contender failed. On a GPU, whose memory they share, one
+    that fails in another way beside others is done again alone, too, behind its contender's other jobs: cuDNN calls
+    memory that has run out an internal error, and JAX then sees no GPU.
     """
     workers = list[_Worker]()
 
     def waits(queue: Queue) -> bool:
-        return queue.is_open and queue.jobs[0].may_begin() and _has_room(launcher, queue.jobs[0], workers, frees)
+        if not queue.is_open or not _may_be_beside(queue.jobs[0], workers):
+            return False
+        return queue.jobs[0].may_begin() and _has_room(launcher, queue.jobs[0], workers, frees)
 
     total, told = sum(len(queue.jobs) for queue in queues), -1
     most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
@@ -124,6 +129,12 @@ def carry_out(
     for queue in queues:
         if queue.spared is not None and queue.outcome.status == "ok":
             queue.outcome.status, queue.outcome.reason = queue.spared
+
+
+def _may_be_beside(job: Job, workers: "Sequence[_Worker]") -> bool:
+    """Whether a job may begin beside what others are at."""
+    at_work = [worker.job for worker in workers if worker.is_at_work]
+    return not at_work if job.alone else not any(other.alone for other in at_work)
 
 
 def _has_room(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", frees: Callable[[], bool]) -> bool:
@@ -153,6 +164,7 @@ class _Worker:
 
     def __init__(self, launcher: Launcher, queue: Queue, waits: Callable[[Queue], bool], beside: int) -> None:
         self.queue, self._waits, self._deadlines = queue, waits, launcher.plan.deadlines
+        self._shares_memory = launcher.plan.device == "cuda"
         self._child: Child | None = None
         self._greeted = False
         self.is_crowded = False
@@ -164,9 +176,14 @@ class _Worker:
             self._fail(failure)
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether the job is not done."""
+        return bool(self._commands)
+
+    @property
     def room(self) -> int:
         """The bytes that the job takes on the disk in all, written or not, until it is done."""
-        return self._job.room() if self._commands else 0
+        return self.job.room() if self._commands else 0
 
     def goes_on(self, *, alone: bool) -> bool:
         """Take what the child has answered and ask what comes next; end the child where there is nothing."""
@@ -175,9 +192,11 @@ class _Worker:
                 self._look(self._child)
             except ContenderFailed as failure:
                 if failure.disk_full and self.room != _ALL:
-                    self._give_back(replace(self._job, room=lambda: _ALL))
+                    self._give_back(replace(self.job, room=lambda: _ALL))
                 elif failure.status == "oom" and not alone:
-                    self._give_back(self._job)
+                    self._give_back(self.job)
+                elif self._may_be_of_others(failure) and not alone:
+                    self._put_behind(replace(self.job, alone=True))
                 else:
                     self._fail(failure)
         if self._commands and self.queue.outcome.status == "ok":
@@ -206,21 +225,29 @@ class _Worker:
             if self._commands:
                 self._send(child)
 
+    def _may_be_of_others(self, failure: ContenderFailed) -> bool:
+        """Whether it may have failed so for what others have taken of a GPU's memory."""
+        return self._shares_memory and failure.status in ("crash", "refused") and not failure.disk_full
+
     def _take(self) -> None:
-        self._job = self.queue.jobs.pop(0)
-        self._commands = list(self._job.commands)
+        self.job = self.queue.jobs.pop(0)
+        self._commands = list(self.job.commands)
 
     def _give_back(self, job: Job) -> None:
         self.is_crowded, self._commands = True, []
         self.queue.jobs.insert(0, job)
 
+    def _put_behind(self, job: Job) -> None:
+        self._commands = []
+        self.queue.jobs.append(job)
+
     def _send(self, child: Child) -> None:
         child.send(self._commands[0].name, **self._commands[0].arguments)
 
     def _fail(self, failure: ContenderFailed) -> None:
-        status, reason = failure.status, f"{self._job.purpose}: {failure.reason}"
+        status, reason = failure.status, f"{self.job.purpose}: {failure.reason}"
         self._commands = []
-        if self._job.spares:
+        if self.job.spares:
             self.queue.spared = self.queue.spared or (status, reason)
             self.queue.jobs[:] = [job for job in self.queue.jobs if not job.spares]
         elif self.queue.outcome.status == "ok":

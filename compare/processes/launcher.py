@@ -120,7 +120,7 @@ class Launcher:
             devices=here,
             machines=1 if share is None else self.plan.fleet.count,
         )
-        outcome.variables = dict(added)  # what follows are folders, and the parts of cores that are shared
+        outcome.variables = dict(added)  # what follows are folders, and the parts of cores and of GPUs
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
         # report no compile time, and keep their programs from run to run.
         kept = purpose in ("matching", "certificate")
@@ -131,6 +131,8 @@ class Launcher:
             added |= variables.thread_environment(max(1, environment.cores() // (beside + 1)), os.environ)
         cache = variables.user_cache(self.scratch / "cache-kept") if kept else self.scratch / named
         own = added | variables.cache_environment(contender.backend, cache)
+        if share is None and self.plan.device == "cuda":
+            own |= variables.visible_environment(here, os.environ)
         try:
             if share is not None:
                 processes = knobs.processes(values["parallel"], here)

@@ -215,6 +215,11 @@ def unsearched(values: Mapping[str, Value]) -> dict[str, Value]:
     return _without(_TO_SEARCH, values)
 
 
+def on_one_device(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return knobs with which a contender uses one device."""
+    return _without(("parallel", "overlap-reduction"), values)
+
+
 def searches_anew(backend: str, values: Mapping[str, Value]) -> bool:
     """Tell whether kernels are timed against each other in every process, whatever compiled programs it finds.
 

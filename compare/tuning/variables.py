@@ -67,6 +67,16 @@ def child_environment(
     return added
 
 
+def visible_environment(devices: int, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that shows a child the GPUs that it trains on: the first of those that the user has it see.
+
+    A framework takes memory on every GPU that it sees, and is a foreign process to what another run times there.
+    """
+    chosen = inherited.get("CUDA_VISIBLE_DEVICES")
+    entries = map(str, range(devices)) if chosen is None else chosen.split(",")[:devices]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(entries)}
+
+
 def _captured_too(devices: int, machines: int) -> str:
     """Return what XLA is to capture beside convolutions: on several devices of a machine their exchanges, else loops.
 

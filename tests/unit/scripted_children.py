@@ -43,8 +43,8 @@ class Scripted:
         return self._looks < 0
 
     def reply(self, command: str, deadline: float) -> str:
-        if command == "broken":
-            raise ContenderFailed("crash", "scripted")
+        if command == "broken" or (command in ("crash", "refused") and Scripted.open > 1):
+            raise ContenderFailed("refused" if command == "refused" else "crash", "scripted")
         if command == "endless" or (command == "large" and Scripted.open > 1):
             raise ContenderFailed("oom", "scripted")
         first = self.said.count(f"{self._name} begins {command}") == 1

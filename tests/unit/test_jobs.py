@@ -9,6 +9,7 @@ from compare import environment, pair
 from compare.certificates import evidence
 from compare.certificates.evidence import Case
 from compare.outcomes import Outcome
+from compare.processes.jobs import Queue
 from compare.processes.launcher import Launcher
 from compare.tuning import contenders, variables
 from tests.fakebackend import plans
@@ -98,6 +99,48 @@ def test_a_job_that_lacks_memory_alone_ends_its_contender_and_no_other(started: 
     carried_out(started, failing, other)
     assert (failing.outcome.status, failing.outcome.reason) == ("oom", "training: scripted")
     assert (other.outcome.status, answers) == ("ok", ["one", "two"])
+
+
+@pytest.mark.parametrize("how", ["crash", "refused"])
+def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_contenders_other_jobs(
+    started: Launcher, how: str
+) -> None:
+    answers: list[str] = []
+
+    def both() -> list[Queue]:
+        answers.clear()
+        crowded = queue("fake", asked(answers, ("before", 0), (how, 1), ("after", 0)), asked(answers, ("next", 5)))
+        return [crowded, queue("other", *(asked(answers, (f"other {n}", 3)) for n in range(5)))]
+
+    crowded, other = both()
+    carried_out(started, crowded, other)
+    assert (crowded.outcome.status, crowded.outcome.reason) == (how, "training: scripted")  # of a CPU each has its part
+    started.plan = replace(started.plan, device="cuda")
+    Scripted.said.clear()
+    crowded, other = both()
+    progress = carried_out(started, crowded, other)
+    assert (crowded.outcome.status, other.outcome.status) == ("ok", "ok")
+    assert answers[-3:] == ["before", how, "after"]  # of the job begun anew
+    assert sorted(answers[:-3]) == ["before", "next", *(f"other {n}" for n in range(5))]
+    assert Scripted.said.count(f"fake begins {how}") == 2
+    assert progress == sorted(progress)
+
+
+def test_nothing_begins_beside_what_is_to_be_alone(started: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "cores", lambda: 4)
+    answers: list[str] = []
+    alone = replace(asked(answers, ("alone", 9)), alone=True)
+    carried_out(started, queue("fake", asked(answers, ("one", 2)), alone), queue("other", asked(answers, ("two", 5))))
+    carried_out(started, queue("fake", alone), queue("other", asked(answers, ("three", 0))))
+    assert answers == ["one", "two", "alone", "alone", "three"]
+
+
+def test_what_fails_on_a_gpu_alone_has_failed(started: Launcher) -> None:
+    started.plan = replace(started.plan, device="cuda")
+    failing, other = queue("fake", asked([], ("broken", 0))), queue("other", asked([], ("one", 3)))
+    carried_out(started, failing, other)
+    assert (failing.outcome.status, other.outcome.status) == ("crash", "ok")
+    assert Scripted.said.count("fake begins broken") == 2
 
 
 def test_a_job_that_spares_its_contender_marks_it_when_all_others_are_done(started: Launcher) -> None:

@@ -1,12 +1,17 @@
 """Options and knobs of several devices: what is refused, and what a child is told."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from compare import environment
+from compare import environment, plan
 from compare.interface import Refused
+from compare.outcomes import Outcome
+from compare.processes.launcher import Launcher
 from compare.tuning import contenders, tunings, variables
 from tests.fakebackend import plans
 from tests.unit import programs
@@ -102,6 +107,36 @@ def test_parallel_is_for_contenders_that_name_no_way() -> None:
 def test_a_way_that_no_contender_takes_is_refused(given: list[str]) -> None:
     with pytest.raises(Refused, match="--parallel ddp,sharded: no contender of jax takes sharded; allowed: with a"):
         contenders.spread(given, "ddp,sharded")
+
+
+@pytest.mark.parametrize(
+    ("inherited", "devices", "seen"),
+    [(None, 1, "0"), (None, 4, "0,1,2,3"), ("2,3,0", 2, "2,3"), ("GPU-3d32f937", 1, "GPU-3d32f937"), ("3", 2, "3")],
+)
+def test_a_contender_sees_the_gpus_that_it_trains_on_and_no_others(
+    inherited: str | None, devices: int, seen: str
+) -> None:
+    given = {} if inherited is None else {"CUDA_VISIBLE_DEVICES": inherited}
+    assert variables.visible_environment(devices, given) == {"CUDA_VISIBLE_DEVICES": seen}
+
+
+def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    children = list[Mapping[str, str]]()
+
+    def started(name: str, package: str, environment: Mapping[str, str], *_: Any) -> Any:
+        children.append(environment)
+        return SimpleNamespace(pid=0)
+
+    monkeypatch.setattr("compare.processes.launcher.Child", started)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    made = plan.make(["torch:stock+ddp", "jax"], out=tmp_path, workload="cifar-cnn", devices=2, device="cpu")
+    for device in ("cuda", "cpu"):
+        launcher = Launcher(replace(made, device=device), tmp_path)
+        for contender in made.contenders:
+            outcome = Outcome(contender)
+            launcher.started(outcome, purpose="training")
+            assert "CUDA_VISIBLE_DEVICES" not in outcome.variables  # which GPU it is is no setting
+    assert [each.get("CUDA_VISIBLE_DEVICES") for each in children] == ["0,1", "0", None, None]
 
 
 def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
