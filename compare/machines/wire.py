@@ -1,4 +1,4 @@
-"""Messages between the processes of one run, over TCP: JSON, and arrays beside it as safetensors. Never pickle.
+"""Messages between the processes of one run, over TCP: JSON, and the bytes of arrays behind it. Never pickle.
 
 A connection begins with both ends proving that they have the same token, which itself is not sent (HMAC-SHA256 over
 both ends' random numbers: RFC 2104). What follows is neither encrypted nor signed: it is for networks whose machines
@@ -8,22 +8,23 @@ trust each other, as those are over which NCCL and gloo exchange gradients.
 import contextlib
 import hmac
 import json
+import math
 import secrets
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from safetensors.numpy import load, save
 
 from compare.interface import Array, Arrays, Batch, RunSpec
 from compare.processes.protocol import Message, ProtocolError
 
 _LENGTHS = struct.Struct("!IQ")
 _LONGEST_JSON, _LONGEST_ARRAYS = 64 << 20, 1 << 40
+_KINDS = "biuf"  # of dtype: booleans, whole numbers and floats
 _NONCE, _PROOF = 32, 32
 _PROOF_SECONDS, _RETRY_SECONDS = 10.0, 0.2
 # A machine that no longer answers is given up after idle + interval * count seconds (man 7 tcp).
@@ -56,11 +57,13 @@ class Wire:
             OSError: the other end is gone.
             ValueError: NaN or infinity in the message, which JSON has no literal for.
         """
-        text = json.dumps(message, allow_nan=False).encode()
-        block = save({name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}) if arrays else b""
+        found = {name: np.asarray(array) for name, array in (arrays or {}).items()}
+        layout = [[name, array.dtype.str, array.shape] for name, array in found.items()]
+        text = json.dumps([message, layout], allow_nan=False).encode()
         with self._sending:
-            self._connection.sendall(_LENGTHS.pack(len(text), len(block)) + text)
-            self._connection.sendall(block)
+            self._connection.sendall(_LENGTHS.pack(len(text), sum(array.nbytes for array in found.values())) + text)
+            for array in found.values():
+                self._connection.sendall(_bytes(array))
 
     def receive(self) -> tuple[Message, Arrays]:
         """Return the next message, waiting for it.
@@ -73,15 +76,13 @@ class Wire:
             json_length, arrays_length = _LENGTHS.unpack(_exactly(self._connection, _LENGTHS.size))
             if json_length > _LONGEST_JSON or arrays_length > _LONGEST_ARRAYS:
                 raise ProtocolError(f"a message of {json_length} + {arrays_length} bytes")
-            message = json.loads(_exactly(self._connection, json_length))
-            arrays = load(bytes(_exactly(self._connection, arrays_length))) if arrays_length else {}
+            message, layout = _parsed(_exactly(self._connection, json_length), arrays_length)
+            arrays = {name: np.empty(shape, dtype) for name, dtype, shape in layout}
+            for array in arrays.values():
+                _fill(self._connection, _bytes(array))
         except OSError as error:
             raise EOFError from error
-        except (ValueError, RecursionError) as error:
-            raise ProtocolError("not JSON") from error
-        if not isinstance(message, dict):
-            raise ProtocolError("not an object")
-        return cast(Message, message), arrays
+        return message, arrays
 
     def read(self, received: Received, ended: Callable[[Exception], None]) -> None:
         """Have a thread receive from now on: each message goes to `received`, and what ended it, once, to `ended`."""
@@ -208,12 +209,41 @@ def _proof(token: str, end: bytes, coming: bytes, waiting: bytes) -> bytes:
     return hmac.digest(token.encode(), end + coming + waiting, "sha256")
 
 
+def _parsed(text: bytearray, size: int) -> tuple[Message, Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]]:
+    """Return a message, and the name, dtype and shape of each array that is to come, of `size` bytes together.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        message, layout = json.loads(text)
+        told = [(str(name), np.dtype(str(dtype)), tuple(map(int, shape))) for name, dtype, shape in layout]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError("not JSON") from error
+    if not isinstance(message, dict):
+        raise ProtocolError("not an object")
+    if any(dtype.kind not in _KINDS or min(shape, default=0) < 0 for _, dtype, shape in told):
+        raise ProtocolError("arrays of no number")
+    if sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in told) != size:
+        raise ProtocolError(f"arrays that are not of {size} bytes")
+    return cast(Message, message), told
+
+
+def _bytes(array: Array) -> memoryview:
+    """Return an array's bytes in C order; those of a contiguous one are not copied: it may be gigabytes of batches."""
+    return array.reshape(-1).view(np.uint8).data
+
+
 def _exactly(connection: socket.socket, length: int) -> bytearray:
     found = bytearray(length)
-    view, got = memoryview(found), 0
+    _fill(connection, memoryview(found))
+    return found
+
+
+def _fill(connection: socket.socket, view: memoryview) -> None:
+    got, length = 0, len(view)
     while got < length:
         more = connection.recv_into(view[got:])
         if not more:
             raise EOFError
         got += more
-    return found

@@ -16,6 +16,7 @@ from compare.machines import fleet, follower, wire
 from compare.machines.crew import last_words
 from compare.machines.fleet import Fleet, Machine
 from compare.machines.launched import Here
+from compare.processes.protocol import ProtocolError
 from tests.fakebackend import plans
 
 TOKEN = "a-secret-of-tests"
@@ -223,11 +224,7 @@ def test_last_words_have_the_status_of_what_ended_a_process(error: Exception, wo
     assert last_words(lambda e: isinstance(e, ArithmeticError), error) == words
 
 
-def test_values_cross_as_they_are():
-    spec = RunSpec("w", "float64", "cpu", 4, 1, {"parallel": "ddp"}, 1, "data")
-    images = np.arange(12, dtype=np.float32).reshape(2, 2, 3, 1)[:, ::-1]
-    batch = Batch(images, np.array([1, 2], np.int32))
-    arrays: dict[str, Any] = {}
+def _ends() -> tuple[wire.Wire, wire.Wire]:
     with wire.listening() as listener:
         found: list[wire.Wire | None] = []
         thread = threading.Thread(target=lambda: found.append(wire.accepted(listener, TOKEN, 5)))
@@ -236,6 +233,15 @@ def test_values_cross_as_they_are():
         thread.join()
     other = found[0]
     assert other is not None
+    return end, other
+
+
+def test_values_cross_as_they_are():
+    spec = RunSpec("w", "float64", "cpu", 4, 1, {"parallel": "ddp"}, 1, "data")
+    images = np.arange(12, dtype=np.float32).reshape(2, 2, 3, 1)[:, ::-1]
+    batch = Batch(images, np.array([1, 2], np.int32))
+    arrays: dict[str, Any] = {}
+    end, other = _ends()
     sent = [spec, [batch], {"a": {"b": np.float64(np.nan) * np.ones(())}}, 3, None, True]
     end.send({"values": wire.packed(sent, arrays)}, arrays)
     message, came = other.receive()
@@ -251,4 +257,40 @@ def test_values_cross_as_they_are():
     end.close()
     with pytest.raises(EOFError):
         other.receive()
+    other.close()
+
+
+@pytest.mark.parametrize("array", [np.array([True, False]), np.ones((0, 3), np.float16), np.array(-1), np.eye(3).T[1:]])
+def test_arrays_of_every_kind_cross_and_what_follows_them_too(array: np.ndarray[Any, Any]):
+    end, other = _ends()
+    for _ in range(2):
+        end.send({"next": True}, {"a": array, "b": np.array(2.0)})
+        message, came = other.receive()
+        assert message == {"next": True}
+        assert (came["a"].dtype, came["a"].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(came["a"], array)
+        assert came["b"] == 2.0
+    end.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "said"),
+    [
+        (b"[", 0, "not JSON"),
+        (b"{}", 0, "not JSON"),
+        (b"[3, []]", 0, "not an object"),
+        (b'[{}, [["a", "|O", [1]]]]', 8, "arrays of no number"),
+        (b'[{}, [["a", "<f8", [-1]]]]', 0, "arrays of no number"),
+        (b'[{}, [["a", "<f9", [1]]]]', 8, "not JSON"),
+        (b'[{}, [["a", "<f8", [1000000000000]]]]', 8, "arrays that are not of 8 bytes"),
+        (b"[{}, []]", 1 << 41, "a message of 8 "),
+    ],
+)
+def test_what_is_no_message_is_said_so_before_anything_is_made_of_it(text: bytes, size: int, said: str):
+    end, other = _ends()
+    end._connection.sendall(wire._LENGTHS.pack(len(text), size) + text)
+    with pytest.raises(ProtocolError, match=said):
+        other.receive()
+    end.close()
     other.close()
