@@ -159,6 +159,17 @@ all_stems() { # stems without a stride, as products of windows and as they are
 
 step_stems() { run levers-windows all_stems; }
 
+step_vgg16-levers() { # torch's loop is no faster than a plain one there: what may be slow in it, five at a time
+    sed "s/^/--backend torch --workload vgg16 /" <<END | in_turn vgg16-levers
+--tuning tuned
+--tuning tuned+steps-per-dispatch=8
+--lever torch-library-gradients
+--lever torch-library-max-pool
+--lever torch-stem-without-patches
+END
+    run vgg16-plain "$python" benchmarks/plain_torch.py --workload vgg16 --mode graph
+}
+
 photographs="--batch-size 64" # several certificates share a GPU's memory, and so do their training runs
 declare -A certified=(
     [digits-cnn]=""
@@ -202,12 +213,12 @@ step_pairs() {
     pair timm timm.models.resnet:resnet50 jax
 }
 
-scale() { # NAME BATCH_NORM WORKLOAD BATCH CONTENDER...: on one GPU, two, and so on up to all of the lane's, and where
-    # its minutes went
+scale() { # NAME BATCH_NORM WORKLOAD BATCH CONTENDER...: on one GPU, two, and so on up to all of the lane's (COUNTS=1,4:
+    # on those), and where its minutes went
     local count=1 all=1 name=$1 batch_norm=$2 workload=$3 batch=$4 module=benchmarks.timeline
     shift 4
     while ((2 * count <= $(gpus))); do all+=,$((count *= 2)); done
-    samestep "scale-$name" scale "$@" --devices "$all" --workload "$workload" --batch-size "$batch" \
+    samestep "scale-$name" scale "$@" --devices "${COUNTS:-$all}" --workload "$workload" --batch-size "$batch" \
         --batch-norm "$batch_norm" --precision bfloat16 --rounds 3
 }
 
