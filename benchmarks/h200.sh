@@ -161,7 +161,7 @@ step_stems() { run levers-windows all_stems; }
 
 step_vgg16-levers() { # torch's loop is no faster than a plain one there: what may be slow in it, five at a time
     sed "s/^/--backend torch --workload vgg16 /" <<END | in_turn vgg16-levers
---tuning tuned
+--tuning tuned+steps-per-dispatch=1 --kernels 40
 --tuning tuned+steps-per-dispatch=8
 --lever torch-library-gradients
 --lever torch-library-max-pool

@@ -42,6 +42,12 @@ class Resident:
         """Return the first batch on the device."""
         return self._batch(0)
 
+    def whole(self) -> tuple[Any, tuple[Any, ...]]:
+        """Return the program of a whole dispatch, and what it is given beside the state at the first batch."""
+        if self._step.several is None or self._stacked is None:
+            return self._step.program, self.first()
+        return self._step.several, (*self._stacked, np.int32(0))
+
     def feed(self, batches: Sequence[Batch]) -> None:
         """Place batches; the next step trains on the first."""
         self._pool, self._stacked = [], None

@@ -90,7 +90,8 @@ class TrainingStep:
         """How many programs the training step has been compiled to; none where it runs op by op."""
         if isinstance(self._inspected, Pieces):
             return len(self._inspected)
-        return getattr(self.program, "_cache_size", int)()  # only a compiled step has a cache
+        # Only what is compiled has a cache.
+        return sum(getattr(each, "_cache_size", int)() for each in (self.program, self.several))
 
     def initial(self, parameters: Any, buffers: Any) -> TrainState:
         """Return the state before the first step."""

@@ -53,6 +53,14 @@ class Stream:
         """Return the first batch on the device."""
         return self._put(self._images[0], self._labels[0], self._levels)
 
+    def whole(self) -> tuple[Any, tuple[Any, ...]]:
+        """Return the program of a whole dispatch, and what it is given beside the state at the first batch."""
+        count = self._knobs["steps-per-dispatch"]
+        if self._step.several is None:
+            return self._step.program, self.first()
+        unit = self._put(self._images[:count], self._labels[:count], self._levels)
+        return self._step.several, (*unit, np.int32(0))
+
     def feed(self, batches: Sequence[Batch]) -> None:
         """Take batches of one size; the next step trains on the first.
 

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,6 +203,15 @@ def test_settings_are_read_back(backend: str, tuning: str, expected: dict):
     found = session.settings()
     assert {name: found[name] for name in shared | expected} == shared | expected
     assert found["batch_size"] == 8
+
+
+@pytest.mark.parametrize("tuning", ["compiled+steps-per-dispatch=4", "compiled+steps-per-dispatch=4+input=stream"])
+def test_settings_are_those_of_the_program_that_is_timed_and_no_other_is_compiled(tuning: str):
+    session: Any = twins.trained(twins.session("jax", tuning=tuning), twins.batches("digits-cnn", 4), 8)
+    step = session._step
+    assert step.programs == 1
+    assert session.settings()["compile"] is True
+    assert (step.several._cache_size(), step.program._cache_size()) == (1, 0)
 
 
 OPTIONS = ("pointwise-matmul", "concurrent-kernels", "max-autotune")
