@@ -140,9 +140,12 @@ def _train(launcher: Launcher, outcome: Outcome, started: AbstractContextManager
         outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
         outcome.settings = child.call("settings", plan.deadlines["open"])
         outcome.unproven = settings.ineffective(spec["knobs"], outcome.settings)
+        held = usage.held(child, plan.device)
         jobs.carry_out_alone(child, () if beside else training, plan.deadlines)
     if not beside or outcome.status != "ok":
         return []
-    memory = [Job("usage", usage.memory(launcher, outcome))] if launcher.may_load_beside_others(outcome) else []
-    later = [*memory, Job("training", [opening(spec), *training])]
+    memory = usage.memory(launcher, outcome) if launcher.may_load_beside_others(outcome) else []
+    later = [Job("training", [opening(spec), *training], memory=held)]
+    if memory:
+        later.insert(0, Job("usage", memory, memory=held))
     return [Queue(outcome, later, most=1, purpose="training")]

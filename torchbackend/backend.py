@@ -29,6 +29,8 @@ class TorchBackend:
     def open(self, spec: RunSpec) -> Session:
         """See `compare.interface.Backend`."""
         if spec.knobs["parallel"] == NOT_PARALLEL or spec.devices == 1:
+            if self._ranks is not None:
+                self._ranks.close_session()
             return TorchSession(spec)  # around one device, DistributedDataParallel would only cost
         if self._ranks is None:
             here = spec.devices // crew.machines()

@@ -143,11 +143,12 @@ def _noise(
     perturbations: Sequence[Perturbation],
 ) -> Command:
     spec = _spec(launcher, outcome, "float64", case, dataset)
-    # The noise is the function's and not the program's, which need not be compiled for it, nor split over devices that
-    # compute what one does: beside others on the same GPUs, an exchange waits until every GPU has come to it.
-    spec["knobs"] = tunings.soonest(outcome.contender.backend, spec["knobs"])
-    if launcher.plan.batch_norm == "sync" and launcher.plan.fleet.count == 1:
-        spec["knobs"], spec["devices"] = tunings.on_one_device(spec["knobs"]), 1
+    # The noise is the function's and not the program's, which need not be compiled for it. Where nothing is, nor need
+    # several devices compute what one does: each hands its part of every step over.
+    spec["knobs"] = knobs = tunings.soonest(outcome.contender.backend, spec["knobs"])
+    plan = launcher.plan
+    if spec["devices"] > 1 and not knobs["compile"] and plan.batch_norm == "sync" and plan.fleet.count == 1:
+        spec["knobs"], spec["devices"] = tunings.on_one_device(knobs), 1
     arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
     return Command("noise", arguments, "record", partial(_keep_floors, evidence, case, perturbations))
 

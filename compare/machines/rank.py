@@ -14,6 +14,7 @@ from compare.interface import Arrays, Memory, Session
 from compare.machines import wire
 from compare.machines.crew import Crew, Place, exit_code, interface_of, last_words
 from compare.machines.launched import TOKEN
+from compare.machines.replicas import OWN_PART
 from compare.machines.wire import Wire
 from compare.processes import family
 from compare.processes.protocol import Message
@@ -44,11 +45,15 @@ def serve(kind: Crew) -> None:
         while True:
             message, arrays = calls.get()
             name, arguments = message["call"], wire.unpacked(message["arguments"], arrays)
+            value: Any = None
+            if name in ("open", "close"):
+                session = None  # its memory is given back before another is opened
             if name == "open":
-                session, value = None, None
                 session = kind.open(arguments[0], place)
-            else:
+            elif name != "close":
                 value = getattr(session, name)(*arguments)
+            if name == "inspect":
+                value = {key: array for key, array in value.items() if key.startswith(OWN_PART)}
             _answer(first, value if name in _ANSWERED else None)
     except Exception as error:
         _end(kind, first, error)

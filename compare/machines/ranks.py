@@ -74,6 +74,14 @@ class Ranks:
         assert self._session is not None
         return self._session
 
+    def close_session(self) -> None:
+        """Give the session's memory back in every process."""
+
+        def close_here() -> None:
+            self._session = None
+
+        self._together("close", [()] * (self.count - 1), close_here)
+
     def all(self, name: str, *arguments: Any) -> list[Any]:
         """Call a method of the session in every process; return what each gave, in order."""
         return self._together(name, [arguments] * (self.count - 1), lambda: getattr(self._session, name)(*arguments))

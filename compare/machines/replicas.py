@@ -10,6 +10,8 @@ from compare.interface import Array, Arrays, Batch, Kernel, Memory, RunSpec, Sta
 from compare.machines.ranks import Ranks
 
 _OVER_DEVICES = ("activation/", "logits")
+OWN_PART = (*_OVER_DEVICES, "loss")
+"""How the names begin of what each process has of its own of an inspected step; the rest, all have alike."""
 
 
 class Replicas:

@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -55,15 +55,18 @@ class Wire:
 
         Raises:
             OSError: the other end is gone.
-            ValueError: NaN or infinity in the message, which JSON has no literal for.
+            ValueError: NaN or infinity in the message, which JSON has no literal for; arrays of other than numbers.
         """
         found = {name: np.asarray(array) for name, array in (arrays or {}).items()}
+        if strange := [name for name, array in found.items() if array.dtype.kind not in _KINDS]:
+            raise ValueError(f"arrays of no number: {', '.join(strange)}")
         layout = [[name, array.dtype.str, array.shape] for name, array in found.items()]
         text = json.dumps([message, layout], allow_nan=False).encode()
+        parts = [_bytes(array) for array in found.values()]  # before anything is sent: one may not find memory
         with self._sending:
-            self._connection.sendall(_LENGTHS.pack(len(text), sum(array.nbytes for array in found.values())) + text)
-            for array in found.values():
-                self._connection.sendall(_bytes(array))
+            self._connection.sendall(_LENGTHS.pack(len(text), sum(map(len, parts))) + text)
+            for part in parts:
+                self._connection.sendall(part)
 
     def receive(self) -> tuple[Message, Arrays]:
         """Return the next message, waiting for it.
@@ -76,8 +79,7 @@ class Wire:
             json_length, arrays_length = _LENGTHS.unpack(_exactly(self._connection, _LENGTHS.size))
             if json_length > _LONGEST_JSON or arrays_length > _LONGEST_ARRAYS:
                 raise ProtocolError(f"a message of {json_length} + {arrays_length} bytes")
-            message, layout = _parsed(_exactly(self._connection, json_length), arrays_length)
-            arrays = {name: np.empty(shape, dtype) for name, dtype, shape in layout}
+            message, arrays = _parsed(_exactly(self._connection, json_length), arrays_length)
             for array in arrays.values():
                 _fill(self._connection, _bytes(array))
         except OSError as error:
@@ -209,8 +211,8 @@ def _proof(token: str, end: bytes, coming: bytes, waiting: bytes) -> bytes:
     return hmac.digest(token.encode(), end + coming + waiting, "sha256")
 
 
-def _parsed(text: bytearray, size: int) -> tuple[Message, Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]]:
-    """Return a message, and the name, dtype and shape of each array that is to come, of `size` bytes together.
+def _parsed(text: bytearray, size: int) -> tuple[Message, Arrays]:
+    """Return a message, and the arrays that are to be filled with what comes behind it, of `size` bytes together.
 
     Raises:
         ProtocolError: it is none.
@@ -218,15 +220,18 @@ def _parsed(text: bytearray, size: int) -> tuple[Message, Sequence[tuple[str, np
     try:
         message, layout = json.loads(text)
         told = [(str(name), np.dtype(str(dtype)), tuple(map(int, shape))) for name, dtype, shape in layout]
-    except (ValueError, TypeError, RecursionError) as error:
+        if not isinstance(message, dict):
+            raise ProtocolError("not an object")
+        if any(dtype.kind not in _KINDS or min(shape, default=0) < 0 for _, dtype, shape in told):
+            raise ProtocolError("arrays of no number")
+        if sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in told) != size:
+            raise ProtocolError(f"arrays that are not of {size} bytes")
+        arrays = {name: np.empty(shape, dtype) for name, dtype, shape in told}
+    except (ValueError, TypeError, OverflowError, SyntaxError, RecursionError) as error:
         raise ProtocolError("not JSON") from error
-    if not isinstance(message, dict):
-        raise ProtocolError("not an object")
-    if any(dtype.kind not in _KINDS or min(shape, default=0) < 0 for _, dtype, shape in told):
-        raise ProtocolError("arrays of no number")
-    if sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in told) != size:
-        raise ProtocolError(f"arrays that are not of {size} bytes")
-    return cast(Message, message), told
+    if len(arrays) < len(told):
+        raise ProtocolError("arrays of one name")
+    return cast(Message, message), arrays
 
 
 def _bytes(array: Array) -> memoryview:

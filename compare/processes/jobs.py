@@ -1,5 +1,6 @@
 """Children that carry out jobs side by side, where nothing is timed: each takes its contender's next when done."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +9,16 @@ from typing import Any
 
 from compare import environment, tensors
 from compare.interface import ContenderFailed
+from compare.measure import memory
 from compare.outcomes import Outcome, Outcomes
 from compare.processes.child import Child
 from compare.processes.launcher import Launcher
 
 _POLL_SECONDS = 0.02
+_KNOWN_PART = 0.6
+"""The part of a GPU's memory for jobs that are known to take much of it; what others record takes some 5 GB each."""
+_MOST_AGAIN = 3
+"""Jobs of a contender that may wait to be done again alone: the next that fails is its own failure."""
 _ALL = sys.maxsize
 """The room of a job that has had too little: it begins alone, and nothing that takes any beside it."""
 
@@ -39,7 +45,8 @@ class Job:
     `purpose` is said where one fails. That marks the contender at once and ends all its work, unless the job `spares`
     it: then only such jobs of it end, and it is marked when all others are done. A job that may not begin yet holds up
     those behind it, and so does one that writes more into the launcher's scratch folder, `room` in bytes, than the disk
-    has space for. One that is to be `alone` begins when no other is at work, and none begins beside it.
+    has space for. One that is to be `alone` begins when no other is at work, and none begins beside it. Those that are
+    known to take much of a GPU's `memory`, in bytes, begin while that of all of them together leaves room for others.
     """
 
     purpose: str
@@ -48,6 +55,7 @@ class Job:
     may_begin: Callable[[], bool] = lambda: True
     room: Callable[[], int] = lambda: 0
     alone: bool = False
+    memory: int = 0
 
 
 @dataclass
@@ -97,13 +105,16 @@ def carry_out(
     Where a contender has no more jobs, the next child is another's. A job for which memory runs out while others are at
     work is done again when at most half as many are, in the end alone, one for which the disk runs out when it is
     alone, and nothing `frees` space there: only then has its contender failed. On a GPU, whose memory they share, one
-    that fails in another way beside others is done again alone, too, behind its contender's other jobs: cuDNN calls
-    memory that has run out an internal error, and JAX then sees no GPU.
+    that crashes or is refused beside others is done again alone, too, in a child of its own, behind its contender's
+    other jobs, and the contender's reason says so: cuDNN calls memory that has run out an internal error, and JAX then
+    sees no GPU.
     """
     workers = list[_Worker]()
+    gpu = memory.device_bytes(launcher.plan.device)
+    most_memory = math.inf if gpu is None else _KNOWN_PART * gpu
 
     def waits(queue: Queue) -> bool:
-        if not queue.is_open or not _may_be_beside(queue.jobs[0], workers):
+        if not queue.is_open or not _may_be_beside(queue.jobs[0], workers, most_memory):
             return False
         return queue.jobs[0].may_begin() and _has_room(launcher, queue.jobs[0], workers, frees)
 
@@ -131,10 +142,13 @@ def carry_out(
             queue.outcome.status, queue.outcome.reason = queue.spared
 
 
-def _may_be_beside(job: Job, workers: "Sequence[_Worker]") -> bool:
+def _may_be_beside(job: Job, workers: "Sequence[_Worker]", most_memory: float) -> bool:
     """Whether a job may begin beside what others are at."""
     at_work = [worker.job for worker in workers if worker.is_at_work]
-    return not at_work if job.alone else not any(other.alone for other in at_work)
+    if job.alone or any(other.alone for other in at_work):
+        return not at_work
+    taken = sum(other.memory for other in at_work)
+    return not (taken and job.memory) or taken + job.memory <= most_memory
 
 
 def _has_room(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", frees: Callable[[], bool]) -> bool:
@@ -196,7 +210,7 @@ class _Worker:
                 elif failure.status == "oom" and not alone:
                     self._give_back(self.job)
                 elif self._may_be_of_others(failure) and not alone:
-                    self._put_behind(replace(self.job, alone=True))
+                    self._put_behind(failure)
                 else:
                     self._fail(failure)
         if self._commands and self.queue.outcome.status == "ok":
@@ -220,14 +234,16 @@ class _Worker:
         if child.has_replied(self._deadlines[command.deadline]):
             command.keep(child.reply(command.name, self._deadlines[command.deadline]))
             del self._commands[0]
-            if not self._commands and self._waits(self.queue):
+            if not self._commands and self._waits(self.queue) and not self.queue.jobs[0].alone:
                 self._take()
             if self._commands:
                 self._send(child)
 
     def _may_be_of_others(self, failure: ContenderFailed) -> bool:
         """Whether it may have failed so for what others have taken of a GPU's memory."""
-        return self._shares_memory and failure.status in ("crash", "refused") and not failure.disk_full
+        again = sum(job.alone for job in self.queue.jobs)
+        known = failure.status in ("crash", "refused") and not failure.disk_full
+        return self._shares_memory and known and again < _MOST_AGAIN
 
     def _take(self) -> None:
         self.job = self.queue.jobs.pop(0)
@@ -237,9 +253,11 @@ class _Worker:
         self.is_crowded, self._commands = True, []
         self.queue.jobs.insert(0, job)
 
-    def _put_behind(self, job: Job) -> None:
+    def _put_behind(self, failure: ContenderFailed) -> None:
         self._commands = []
-        self.queue.jobs.append(job)
+        self.queue.jobs.append(replace(self.job, alone=True))
+        why = f"{failure.status}, {self.job.purpose}: {failure.reason}"
+        self.queue.outcome.reason = f"done again alone what had failed beside others ({why})"
 
     def _send(self, child: Child) -> None:
         child.send(self._commands[0].name, **self._commands[0].arguments)

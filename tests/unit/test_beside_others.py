@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from compare import usage
+from compare.measure import memory
 from compare.processes.child import Child
 from compare.processes.launcher import BESIDE_OTHERS
 from tests.unit.stage import Stage, exit_code
@@ -93,6 +95,20 @@ def test_training_beside_others_finds_what_training_alone_finds(
         places = [place for *_, whose, place in stage.log if whose == pid]
         assert places[:5] == ["start", "open", "assign", "feed", "run"]
         assert places.index("memory") < places.index("logits")
+
+
+@pytest.mark.parametrize(("gigabytes", "together"), [(5, True), (7, False)])
+def test_contenders_train_beside_others_while_what_they_held_at_first_leaves_room(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, gigabytes: int, together: bool
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setattr(usage, "held", lambda child, device: gigabytes << 30)
+    monkeypatch.setattr(memory, "device_bytes", lambda device: 18 << 30)
+    told = _spied(monkeypatch, Child, "__init__", "send")
+    stage.run("fake", "other", agreement=False)
+    events = [argument if method == "send" else method for method, argument in told]
+    started = events[: events.index("train")].count("__init__")
+    assert started == (4 if together else 3)  # two took the first steps, and one or both are to train
 
 
 def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone(

@@ -61,9 +61,16 @@ def test_noise_is_made_without_waiting_for_a_compiler(
     assert noise["rematerialisation"] is True
 
 
-@pytest.mark.parametrize(("batch_norm", "devices", "way"), [("sync", 1, "none"), ("local", 2, "ddp")])
-def test_noise_is_made_on_one_device_where_that_computes_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_norm: str, devices: int, way: str
+@pytest.mark.parametrize(
+    ("baseline", "batch_norm", "devices", "way"),
+    [
+        ("torch:stock+ddp", "sync", 1, "none"),
+        ("torch:stock+ddp", "local", 2, "ddp"),
+        ("jax:stock+pmap", "sync", 2, "pmap"),
+    ],
+)
+def test_noise_is_made_on_one_device_where_that_computes_the_same_and_nothing_is_compiled_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, batch_norm: str, devices: int, way: str
 ) -> None:
     asked = dict[str, Any]()
 
@@ -71,14 +78,14 @@ def test_noise_is_made_on_one_device_where_that_computes_the_same(
         asked.update((command.name, command) for job in queues[0].jobs for command in job.commands)
 
     monkeypatch.setattr(jobs, "carry_out", look)
-    texts = ["torch:stock+ddp", "jax:stock+pmap"]
+    texts = [baseline, "jax:compiled+pmap"]
     made = plan.make(texts, out=tmp_path, workload="cifar-cnn", devices=2, device="cpu", batch_norm=batch_norm)
     launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
     store.save(made.dataset, launcher.dataset)
     certification.certify(launcher, outcomes, [CASE], lambda *_: None)
     noise, record = (asked[name].arguments["spec"] for name in ("noise", "record"))
     assert (noise["devices"], noise["knobs"]["parallel"]) == (devices, way)
-    assert (record["devices"], record["knobs"]["parallel"]) == (2, "ddp")
+    assert (record["devices"], record["knobs"]["parallel"]) == (2, baseline.partition("+")[2])
 
 
 @pytest.mark.parametrize(("cores", "first"), [(2, "noise"), (4, "record")])

@@ -284,6 +284,10 @@ def test_arrays_of_every_kind_cross_and_what_follows_them_too(array: np.ndarray[
         (b'[{}, [["a", "<f8", [-1]]]]', 0, "arrays of no number"),
         (b'[{}, [["a", "<f9", [1]]]]', 8, "not JSON"),
         (b'[{}, [["a", "<f8", [1000000000000]]]]', 8, "arrays that are not of 8 bytes"),
+        (b'[{}, [["a", "<f8", [1]], ["a", "<f8", [1]]]]', 16, "arrays of one name"),
+        (b'[{}, [["a", "<f8", [Infinity]]]]', 8, "not JSON"),
+        (b'[{}, [["a", "(", [1]]]]', 8, "not JSON"),
+        (b'[{}, [["a", "<f8", [0, 4611686018427387904]]]]', 0, "not JSON"),
         (b"[{}, []]", 1 << 41, "a message of 8 "),
     ],
 )
@@ -292,5 +296,16 @@ def test_what_is_no_message_is_said_so_before_anything_is_made_of_it(text: bytes
     end._connection.sendall(wire._LENGTHS.pack(len(text), size) + text)
     with pytest.raises(ProtocolError, match=said):
         other.receive()
+    end.close()
+    other.close()
+
+
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([None]), np.array(1j)])
+def test_what_is_no_number_is_refused_before_anything_is_sent(array: np.ndarray[Any, Any]):
+    end, other = _ends()
+    with pytest.raises(ValueError, match="arrays of no number: b"):
+        end.send({}, {"a": np.ones(3), "b": array})
+    end.send({"next": True})
+    assert other.receive() == ({"next": True}, {})
     end.close()
     other.close()

@@ -8,6 +8,7 @@ import pytest
 from compare import environment, pair
 from compare.certificates import evidence
 from compare.certificates.evidence import Case
+from compare.measure import memory
 from compare.outcomes import Outcome
 from compare.processes.jobs import Queue
 from compare.processes.launcher import Launcher
@@ -109,7 +110,7 @@ def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_conten
 
     def both() -> list[Queue]:
         answers.clear()
-        crowded = queue("fake", asked(answers, ("before", 0), (how, 1), ("after", 0)), asked(answers, ("next", 5)))
+        crowded = queue("fake", asked(answers, ("before", 0), (how, 1), ("after", 0)), asked(answers, ("next", 50)))
         return [crowded, queue("other", *(asked(answers, (f"other {n}", 3)) for n in range(5)))]
 
     crowded, other = both()
@@ -119,8 +120,11 @@ def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_conten
     Scripted.said.clear()
     crowded, other = both()
     progress = carried_out(started, crowded, other)
-    assert (crowded.outcome.status, other.outcome.status) == ("ok", "ok")
+    assert (crowded.outcome.status, other.outcome.status, other.outcome.reason) == ("ok", "ok", None)
+    assert crowded.outcome.reason == f"done again alone what had failed beside others ({how}, training: scripted)"
     assert answers[-3:] == ["before", how, "after"]  # of the job begun anew
+    first, again = Scripted.said.index("fake ends next"), Scripted.said.index("fake ends after")
+    assert "fake is closed" in Scripted.said[first:again]  # in a child that has done nothing before
     assert sorted(answers[:-3]) == ["before", "next", *(f"other {n}" for n in range(5))]
     assert Scripted.said.count(f"fake begins {how}") == 2
     assert progress == sorted(progress)
@@ -135,12 +139,32 @@ def test_nothing_begins_beside_what_is_to_be_alone(started: Launcher, monkeypatc
     assert answers == ["one", "two", "alone", "alone", "three"]
 
 
-def test_what_fails_on_a_gpu_alone_has_failed(started: Launcher) -> None:
+@pytest.mark.parametrize(("size", "beside"), [(30, 2), (31, 1), (99, 1), (0, 4)])
+def test_what_is_known_to_take_much_of_a_gpu_leaves_room_there_for_others(
+    started: Launcher, monkeypatch: pytest.MonkeyPatch, size: int, beside: int
+) -> None:
+    monkeypatch.setattr(environment, "cores", lambda: 9)
+    monkeypatch.setattr(memory, "device_bytes", lambda device: 100)
+    answers: list[str] = []
+    large = [replace(asked(answers, (f"large {n}", 5)), memory=size) for n in range(4)]
+    carried_out(started, queue("fake", *large), queue("other", *(asked(answers, (f"other {n}", 2)) for n in range(4))))
+    assert sorted(answers) == sorted(f"{name} {n}" for name in ("large", "other") for n in range(4))
+    events = [line.split()[1] for line in Scripted.said if " large " in line]
+    open_at_once = [events[:end].count("begins") - events[:end].count("ends") for end in range(len(events) + 1)]
+    assert max(open_at_once) == beside
+
+
+@pytest.mark.parametrize(("jobs", "tries"), [(1, 2), (3, 4), (4, 4), (9, 4)])
+def test_what_fails_on_a_gpu_alone_has_failed_and_so_has_who_fails_often(
+    started: Launcher, jobs: int, tries: int
+) -> None:
     started.plan = replace(started.plan, device="cuda")
-    failing, other = queue("fake", asked([], ("broken", 0))), queue("other", asked([], ("one", 3)))
+    failing = queue("fake", *(asked([], ("broken", 0)) for _ in range(jobs)))
+    other = queue("other", asked([], ("one", 50)))
     carried_out(started, failing, other)
-    assert (failing.outcome.status, other.outcome.status) == ("crash", "ok")
-    assert Scripted.said.count("fake begins broken") == 2
+    assert (failing.outcome.status, failing.outcome.reason) == ("crash", "training: scripted")
+    assert (other.outcome.status, other.outcome.reason) == ("ok", None)
+    assert Scripted.said.count("fake begins broken") == tries
 
 
 def test_a_job_that_spares_its_contender_marks_it_when_all_others_are_done(started: Launcher) -> None:

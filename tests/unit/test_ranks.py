@@ -1,18 +1,25 @@
 """How a contender in several processes ends when one of them does: its status and the reason."""
 
+import ast
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from compare.data import Dataset, store, synthetic
-from compare.interface import ContenderFailed
+from compare.interface import ContenderFailed, RunSpec
+from compare.machines.ranks import Ranks
 from compare.processes import family
 from compare.processes.child import Child
 from tests.fakebackend import plans
+from torchbackend.backend import TorchBackend
 
 
 class Contender:
@@ -97,3 +104,58 @@ def test_an_exit_code_tells_how_a_process_ended(
 ) -> None:
     monkeypatch.setattr(family, "kernel_kills", lambda: 3)
     assert family.ending(code, before) == (status, reason)
+
+
+SHARED = """
+import json, os, sys, time
+from pathlib import Path
+import numpy as np
+from compare.interface import Batch, RunSpec
+from compare.machines.ranks import Ranks
+from compare.machines.replicas import Replicas
+from tests.fakebackend.crew import CREW, SCRIPT
+
+ranks = Ranks(CREW, 2, "cpu")
+session = Replicas(RunSpec(**json.loads(sys.argv[1])), ranks, lockstep=False)
+batch = Batch(np.zeros((4, 8, 8, 1)), np.zeros(4, np.int64))
+found = session.inspect(batch)
+print({name: array.tolist() for name, array in found.items()})
+print([sorted(each) for each in ranks.each("inspect", [batch, batch])])
+open_files = [Path(SCRIPT["folder"], f"closed-{rank}") for rank in range(2)]
+print([each.exists() for each in open_files])
+del session
+ranks.close_session()
+print([each.exists() for each in open_files], flush=True)
+os._exit(0)
+"""
+
+
+def test_processes_hand_over_their_own_part_and_give_their_session_back(contender: Contender, tmp_path: Path) -> None:
+    script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
+    arguments = [sys.executable, "-c", SHARED, json.dumps(contender._spec())]
+    done = subprocess.run(
+        arguments, env={**os.environ, "SAMESTEP_CREW": script}, capture_output=True, text=True, timeout=60, check=True
+    )
+    inspected, sent, before, after = done.stdout.splitlines()
+    assert ast.literal_eval(inspected) == {
+        "activation/a": [0, 0, 1, 1],
+        "logits": [0, 0, 1, 1],
+        "loss": 0.5,
+        "gradient/a": [0.0] * 9,
+    }
+    own = ["activation/a", "logits", "loss"]
+    assert ast.literal_eval(sent) == [sorted([*own, "gradient/a"]), own]
+    assert (before, after) == ("[False, False]", "[True, True]")
+
+
+def test_torch_trains_on_one_device_when_the_sessions_of_several_have_been_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = list[str]()
+    backend = TorchBackend()
+    backend._ranks = cast(Ranks, SimpleNamespace(close_session=lambda: events.append("close")))
+    monkeypatch.setattr("torchbackend.backend.TorchSession", lambda spec: events.append("open"))
+    spec = RunSpec("digits-cnn", "float32", "cpu", 8, 1, {"parallel": "none"}, 1, "data")
+    backend.open(spec)
+    TorchBackend().open(spec)  # which never had several
+    assert events == ["close", "open", "open"]

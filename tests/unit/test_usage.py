@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from compare import usage
-from compare.measure import exposure
+from compare.measure import exposure, nvml
 from compare.outcomes import Outcome, Outcomes
+from compare.processes.child import Child
 from compare.processes.launcher import Launcher
 from tests.fakebackend import plans
 
@@ -96,3 +97,13 @@ def test_energy_of_a_contender_on_several_machines_is_absent_with_its_reason(
     why = "counted on the first machine only, and it trains on several"
     assert outcome.energy == (ENERGY if counted else usage.energy.absent(why))
     assert (numbers, bool(asked)) == (([1], True) if counted else ([], False))
+
+
+@pytest.mark.parametrize(
+    ("told", "device", "held"), [(7 << 30, "cuda", 7 << 30), (None, "cuda", 0), (7 << 30, "cpu", 0)]
+)
+def test_what_a_child_holds_is_that_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, told: int | None, device: str, held: int
+) -> None:
+    monkeypatch.setattr(nvml, "process_bytes", lambda pid: told if pid == 12 else None)
+    assert usage.held(cast(Child, SimpleNamespace(pid=12)), device) == held
