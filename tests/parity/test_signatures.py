@@ -57,6 +57,8 @@ ONLY_JAX = {
     },
     "gradients.py": {"conv_transpose": "torch's own gradient does so"},
     "layers.py": dict.fromkeys([f"{layer}.__call__" for layer in ("ConvTranspose", "Dense")], INHERITED),
+    "resident.py": {"Resident.whole": "what torch has compiled is read from its counters, not from a program"},
+    "stream.py": {"Stream.whole": "see Resident.whole"},
     "stems.py": {"LARGE": "in torch, products of windows were faster in every workload"},
     "precision.py": {
         "LossScale": "jax has no GradScaler; torch's own is used there",
