@@ -57,8 +57,6 @@ ONLY_JAX = {
     },
     "gradients.py": {"conv_transpose": "torch's own gradient does so"},
     "layers.py": dict.fromkeys([f"{layer}.__call__" for layer in ("ConvTranspose", "Dense")], INHERITED),
-    "resident.py": {"Resident.whole": "what torch has compiled is read from its counters, not from a program"},
-    "stream.py": {"Stream.whole": "see Resident.whole"},
     "stems.py": {"LARGE": "in torch, products of windows were faster in every workload"},
     "precision.py": {
         "LossScale": "jax has no GradScaler; torch's own is used there",
@@ -81,8 +79,11 @@ ONLY_JAX = {
         "Images": "see Pixels",
     },
     "rematerialisation.py": {"applied": "jax's model is made for each pass; torch's blocks are changed once, by apply"},
-    "resident.py": {"Resident.pending": "torch.cuda.synchronize waits for the copies too"},
-    "stream.py": {"Stream.pending": "see Resident.pending"},
+    "resident.py": {
+        "Resident.pending": "torch.cuda.synchronize waits for the copies too",
+        "Resident.whole": "what torch has compiled is read from its counters, not from a program",
+    },
+    "stream.py": {"Stream.pending": "see Resident.pending", "Stream.whole": "see Resident.whole"},
     "step.py": {
         "TrainingStep.alone": "torch's session has the modules",
         "TrainingStep.programs": "torch counts the frames that it has compiled",
