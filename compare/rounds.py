@@ -66,8 +66,6 @@ def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> Non
         together = in_turn(outcomes.alive, number)
         if outcomes.design == "alternating" and not _time(launcher, together, outcomes.rounds[number]):
             outcomes.design, outcomes.design_reason = "turns", f"from round {number + 1} on: {_TOO_MUCH}"
-            for outcome in together:
-                outcome.status, outcome.reason = "ok", None
         if outcomes.design == "turns":
             _take_turns(launcher, together, outcomes.rounds[number])
 
@@ -110,7 +108,7 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
     Of the children that are `waiting` they take their own.
     """
     plan, names = launcher.plan, {outcome.contender.name for outcome in alive}
-    known = [(outcome, outcome.unsteady_rounds, len(outcome.cached_compile_seconds)) for outcome in alive]
+    known = [(each, each.reason, each.unsteady_rounds, len(each.cached_compile_seconds)) for each in alive]
     children = {name: child for name, child in waiting.items() if name in names}
     try:
         timed = _ready(launcher, alive, children)
@@ -123,8 +121,8 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
                 _attempt(outcome, lambda o: blocks[o.contender.name].append(_block(launcher, children, o)))
         after = load.read(pids)
         if len(alive) > 1 and any(outcome.status == "oom" for outcome in alive):
-            for outcome, unsteady, loads in known:
-                outcome.unsteady_rounds = unsteady
+            for outcome, reason, unsteady, loads in known:
+                outcome.status, outcome.reason, outcome.unsteady_rounds = "ok", reason, unsteady
                 del outcome.cached_compile_seconds[loads:]
             return False
         if timed:

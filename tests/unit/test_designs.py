@@ -10,6 +10,8 @@ import pytest
 from compare import judgement, results, runner, usage
 from compare.interface import Refused
 from compare.measure import load, memory, voiding
+from compare.outcomes import Outcomes
+from compare.processes.launcher import Launcher, Progress
 from compare.reproduction import recompute
 from tests.fakebackend import plans
 from tests.unit.stage import Stage
@@ -72,8 +74,17 @@ def test_contenders_that_do_not_fit_together_take_turns(tmp_path: Path, monkeypa
 def test_a_round_that_was_tried_in_vain_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans.register(monkeypatch, tmp_path, {"other": {"fault": "oom", "at": "wait", "process": 3, "visit": 30}})
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2)
+
+    measure = usage.measure
+
+    def noted(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
+        measure(launcher, outcomes, progress)
+        outcomes.contenders[1].reason = "done again alone"
+
+    monkeypatch.setattr(usage, "measure", noted)
     outcomes = runner.run(plan, lambda *step: None)
     assert outcomes.design == "turns"
+    assert [(each.status, each.reason) for each in outcomes.contenders] == [("ok", None), ("ok", "done again alone")]
     assert [len(each.cached_compile_seconds) for each in outcomes.contenders] == [2, 2]
 
 
