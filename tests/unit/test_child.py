@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import sys
@@ -47,6 +48,7 @@ class Nursery:
 
 @pytest.fixture
 def nursery(tmp_path: Path) -> Generator[Nursery]:
+    gc.collect()  # what tests before it have left open in reference cycles would be closed meanwhile
     descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- names only
     nursery = Nursery(tmp_path)
     yield nursery
