@@ -1,14 +1,14 @@
 """What TorchInductor makes of a model's forward and backward pass for an H200, on a machine without one.
 
     pip install torch==2.11.0    # a build for CUDA, some gigabytes; best in an environment of its own
-    python -m benchmarks.inductor_program --workload resnet50 [--lever torch-library-gradients] [--devices 2]
+    python -m benchmarks.inductor_program --workload resnet50 [--lever torch-library-gradients] [--devices 2] [--plain]
 
 Nothing runs. The passes are traced on the CPU and moved to a GPU that torch is told of, for its autograd knows no more
 devices than the machine has. Bytes are those of all that a kernel reads and writes, each tensor once, in milliseconds
 at 4.2 TB/s, what an H200 copies: kernels without a reduction run at about that, reductions at three quarters.
 Convolutions, matrix products and the optimizer are others' kernels and not in the table, and `concurrent-kernels` is
 off; over several devices batch norm is synchronised. The kernels' names are those that the profiler shows
-(benchmarks/h200/levers-resnet50.txt).
+(benchmarks/h200/levers-resnet50.txt). With `--plain`, the model is that of the plain loop.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
-from torch._inductor import compile_fx, graph, scheduler
+from torch._inductor import compile_fx, decomposition, graph, scheduler
 from torch._inductor import config as inductor
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.virtualized import V
@@ -36,7 +36,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _triton
 
-from benchmarks import levers
+from benchmarks import levers, plain_torch_models
 from benchmarks.programs import BYTES_PER_MILLISECOND, Kernel, table
 from compare import workloads
 from compare.interface import PRECISIONS
@@ -71,6 +71,7 @@ def programs(asked: argparse.Namespace) -> list[str]:
     knobs = tunings.resolve("torch", asked.tuning, "cuda", asked.workload)
     inductor.force_disable_caches = inductor.profile_bandwidth = True  # a kernel's bytes are written into it
     inductor.compile_threads = 1
+    setattr(decomposition, "is_gpu", _answer(True))  # noqa: B010 -- a bias's gradient is a sum of its own on a GPU
     traced = _traced(asked, {**knobs, "concurrent-kernels": False})
     _pretend()
     written: list[str] = []
@@ -91,7 +92,9 @@ def _traced(asked: argparse.Namespace, knobs: Mapping[str, Any]) -> Traced:
     if asked.devices > 1:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=asked.devices)
         policy = replace(policy, batch_norm_synchronised=True)
-    model, channels_last = models.build(chosen.model, policy).train(), bool(knobs["channels-last"])
+    twin = models.build(chosen.model, policy)
+    model = plain_torch_models.network(asked.workload, chosen.model.classes) if asked.plain else twin
+    model, channels_last = model.train(), bool(knobs["channels-last"])
     tuning.prepare(knobs, "cuda", exchanges=exchange.in_step(model))
     if channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stubs lack it
@@ -214,6 +217,7 @@ def main() -> None:
         "--lever", choices=[name for name in levers.LEVERS if not name.startswith("jax")], default="none"
     )
     parser.add_argument("--kernels", type=int, default=0, help="print so many of those that move most")
+    parser.add_argument("--plain", action="store_true", help="the model of plain_torch.py; needs torchvision")
     asked = parser.parse_args()
     if torch.version.cuda is None:
         parser.error(f"torch {torch.__version__} is a build without CUDA; allowed: one with it, such as torch 2.11.0")

@@ -144,8 +144,7 @@ def _train(launcher: Launcher, outcome: Outcome, started: AbstractContextManager
         jobs.carry_out_alone(child, () if beside else training, plan.deadlines)
     if not beside or outcome.status != "ok":
         return []
-    memory = usage.memory(launcher, outcome) if launcher.may_load_beside_others(outcome) else []
-    later = [Job("training", [opening(spec), *training], memory=held)]
-    if memory:
-        later.insert(0, Job("usage", memory, memory=held))
-    return [Queue(outcome, later, most=1, purpose="training")]
+    later = {"usage": usage.memory(launcher, outcome)} if launcher.may_load_beside_others(outcome) else {}
+    later["training"] = [opening(spec), *training]
+    found = [Job(purpose, commands, memory=held) for purpose, commands in later.items()]
+    return [Queue(outcome, found, most=1, purpose="training")]

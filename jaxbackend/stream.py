@@ -55,9 +55,9 @@ class Stream:
 
     def whole(self) -> tuple[Any, tuple[Any, ...]]:
         """Return the program of a whole dispatch, and what it is given beside the state at the first batch."""
-        count = self._knobs["steps-per-dispatch"]
         if self._step.several is None:
             return self._step.program, self.first()
+        count = self._knobs["steps-per-dispatch"]
         unit = self._put(self._images[:count], self._labels[:count], self._levels)
         return self._step.several, (*unit, np.int32(0))
 

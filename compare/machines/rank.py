@@ -46,12 +46,14 @@ def serve(kind: Crew) -> None:
             message, arrays = calls.get()
             name, arguments = message["call"], wire.unpacked(message["arguments"], arrays)
             value: Any = None
-            if name in ("open", "close"):
-                session = None  # its memory is given back before another is opened
-            if name == "open":
-                session = kind.open(arguments[0], place)
-            elif name != "close":
-                value = getattr(session, name)(*arguments)
+            match name:
+                case "close":
+                    session = None
+                case "open":
+                    session = None  # its memory is given back before another is opened
+                    session = kind.open(arguments[0], place)
+                case _:
+                    value = getattr(session, name)(*arguments)
             if name == "inspect":
                 value = {key: array for key, array in value.items() if key.startswith(OWN_PART)}
             _answer(first, value if name in _ANSWERED else None)

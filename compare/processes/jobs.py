@@ -197,7 +197,7 @@ class _Worker:
     @property
     def room(self) -> int:
         """The bytes that the job takes on the disk in all, written or not, until it is done."""
-        return self.job.room() if self._commands else 0
+        return self.job.room() if self.is_at_work else 0
 
     def goes_on(self, *, alone: bool) -> bool:
         """Take what the child has answered and ask what comes next; end the child where there is nothing."""

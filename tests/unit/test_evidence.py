@@ -15,11 +15,26 @@ from compare.certificates import certification, recording
 from compare.certificates.evidence import Case, Evidence
 from compare.data import store
 from compare.outcomes import Outcome, Outcomes
+from compare.plan import Plan
 from compare.processes import jobs
-from compare.processes.jobs import Queue
+from compare.processes.jobs import Command, Queue
 from compare.processes.launcher import Launcher
 
 CASE = Case(2, None)
+
+
+def _asked_of_the_baseline(made: Plan, folder: Path, patch: pytest.MonkeyPatch) -> list[Command]:
+    """Return what a certificate asks of the first contender, in order."""
+    asked = list[Command]()
+
+    def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
+        asked.extend(command for job in queues[0].jobs for command in job.commands)
+
+    patch.setattr(jobs, "carry_out", look)
+    launcher, outcomes = Launcher(made, folder), Outcomes([Outcome(contender) for contender in made.contenders])
+    store.save(made.dataset, launcher.dataset)
+    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
+    return asked
 
 
 def test_runs_are_twenty_five_of_which_the_last_five_are_moved_ten_times_as_far() -> None:
@@ -46,16 +61,8 @@ def test_a_floor_is_the_most_of_any_run_and_a_tenth_of_the_far_ones(far: float, 
 def test_noise_is_made_without_waiting_for_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, compiles: bool
 ) -> None:
-    asked = dict[str, Any]()
-
-    def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
-        asked.update((command.name, command) for job in queues[0].jobs for command in job.commands)
-
-    monkeypatch.setattr(jobs, "carry_out", look)
     made = plan.make([f"{backend}:compiled+rematerialisation", "torch"], out=tmp_path, workload="cifar-cnn")
-    launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
-    store.save(made.dataset, launcher.dataset)
-    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
+    asked = {command.name: command for command in _asked_of_the_baseline(made, tmp_path, monkeypatch)}
     noise, record = (asked[name].arguments["spec"]["knobs"] for name in ("noise", "record"))
     assert (noise["compile"], record["compile"]) == (compiles, True)
     assert noise["rematerialisation"] is True
@@ -72,17 +79,9 @@ def test_noise_is_made_without_waiting_for_a_compiler(
 def test_noise_is_made_on_one_device_where_that_computes_the_same_and_nothing_is_compiled_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, batch_norm: str, devices: int, way: str
 ) -> None:
-    asked = dict[str, Any]()
-
-    def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
-        asked.update((command.name, command) for job in queues[0].jobs for command in job.commands)
-
-    monkeypatch.setattr(jobs, "carry_out", look)
     texts = [baseline, "jax:compiled+pmap"]
     made = plan.make(texts, out=tmp_path, workload="cifar-cnn", devices=2, device="cpu", batch_norm=batch_norm)
-    launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
-    store.save(made.dataset, launcher.dataset)
-    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
+    asked = {command.name: command for command in _asked_of_the_baseline(made, tmp_path, monkeypatch)}
     noise, record = (asked[name].arguments["spec"] for name in ("noise", "record"))
     assert (noise["devices"], noise["knobs"]["parallel"]) == (devices, way)
     assert (record["devices"], record["knobs"]["parallel"]) == (2, baseline.partition("+")[2])
@@ -92,19 +91,10 @@ def test_noise_is_made_on_one_device_where_that_computes_the_same_and_nothing_is
 def test_what_takes_longest_begins_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, first: str
 ) -> None:
-    asked = list[str]()
-
-    def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
-        asked.extend(command.name for job in queues[0].jobs for command in job.commands)
-
-    monkeypatch.setattr(jobs, "carry_out", look)
     monkeypatch.setattr("compare.environment.cores", lambda: cores)
     made = plan.make(["torch", "jax"], out=tmp_path, device="cpu")
-    launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
-    store.save(made.dataset, launcher.dataset)
-    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
     # All of the noise in one job, or in as many as there are cores for, shorter each than what compiles.
-    begun, *then = asked
+    begun, *then = (command.name for command in _asked_of_the_baseline(made, tmp_path, monkeypatch))
     assert begun == first
     assert then[-1] == {"noise": "record", "record": "noise"}[first]
 
@@ -113,19 +103,10 @@ def test_what_takes_longest_begins_first(
 def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: int, evenly: bool
 ) -> None:
-    asked = list[Any]()
-
-    def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
-        commands = [each for job in queues[0].jobs for each in job.commands]
-        asked.extend(each.arguments["evenly"] for each in commands if each.name == "record")
-
-    monkeypatch.setattr(jobs, "carry_out", look)
     made = plan.make([f"jax:compiled+steps-per-dispatch={dispatch}", "torch"], out=tmp_path, workload="cifar-cnn")
     assert len(made.dataset.train.labels) == 8 * made.batch_size
-    launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
-    store.save(made.dataset, launcher.dataset)
-    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
-    assert set(asked) == {evenly}
+    asked = _asked_of_the_baseline(made, tmp_path, monkeypatch)
+    assert {command.arguments["evenly"] for command in asked if command.name == "record"} == {evenly}
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32", "float64"])

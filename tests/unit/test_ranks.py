@@ -107,7 +107,7 @@ def test_an_exit_code_tells_how_a_process_ended(
 
 
 SHARED = """
-import json, os, sys, time
+import json, os, sys
 from pathlib import Path
 import numpy as np
 from compare.interface import Batch, RunSpec
@@ -121,11 +121,11 @@ batch = Batch(np.zeros((4, 8, 8, 1)), np.zeros(4, np.int64))
 found = session.inspect(batch)
 print({name: array.tolist() for name, array in found.items()})
 print([sorted(each) for each in ranks.each("inspect", [batch, batch])])
-open_files = [Path(SCRIPT["folder"], f"closed-{rank}") for rank in range(2)]
-print([each.exists() for each in open_files])
+left = [Path(SCRIPT["folder"], f"closed-{rank}") for rank in range(2)]
+print([each.exists() for each in left])
 del session
 ranks.close_session()
-print([each.exists() for each in open_files], flush=True)
+print([each.exists() for each in left], flush=True)
 os._exit(0)
 """
 
