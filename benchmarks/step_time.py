@@ -88,6 +88,9 @@ def _timed(worker: Worker) -> dict[str, Any]:
     warm = worker.warm_up(_BLOCK_SECONDS, None)
     steps = warm["steps_per_block"]
     blocks = [worker.block(steps) / steps for _ in range(_BLOCKS)]
+    losses = worker._open_session.losses()
+    if not np.isfinite(losses).all():
+        raise SystemExit("the loss is not finite: what was timed are products of numbers that are none")
     figures = {"milliseconds": float(np.median(blocks)), "fastest": min(blocks), "slowest": max(blocks)}
     return {name: round(1e3 * value, 4) for name, value in figures.items()} | {"steady": warm["steady"]}
 

@@ -1,6 +1,7 @@
 """The plain loops that samestep is held against train the same networks on as many images."""
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +43,21 @@ def test_a_plain_loop_trains_what_the_workload_is(loops: tuple[Any, Any], name: 
         assert "torchvision's, which is not installed" in str(refusal)  # noqa: PT017 -- where it is there, nothing raises
     else:
         assert sum(each.numel() for each in plain.parameters()) == count
+
+
+@pytest.mark.parametrize("framework", [0, 1])
+def test_a_plain_loop_that_trains_no_numbers_is_no_yardstick(
+    loops: tuple[Any, Any], framework: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    loop = loops[framework]
+    for name, value in {"BLOCK": 1, "BLOCKS": 1, "LEAST_BLOCKS": 1, "WARM_UP": 1}.items():
+        monkeypatch.setattr(loop, name, value, raising=False)
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)  # this process's devices are up, and more than one
+    place = ["--device", "cpu", "--mode", "eager"] if framework else []
+    monkeypatch.setattr("sys.argv", ["loop", "--workload", "cifar-cnn", "--batch-size", "2", *place])
+    loop.main()
+    assert json.loads(capsys.readouterr().out)["loss"] > 0
+    monkeypatch.setattr(loop, "RATES", {"cifar-cnn": 1e38})
+    with pytest.raises(SystemExit, match="the loss is nan"):
+        loop.main()
+    assert not capsys.readouterr().out
