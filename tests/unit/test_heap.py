@@ -5,8 +5,10 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from compare.certificates import heap, recording
@@ -47,12 +49,8 @@ def test_memory_that_is_kept_is_not_asked_for_again_and_given_back_in_the_end():
     assert held > 0.9 * _ARRAY > 9 * after
 
 
-@pytest.mark.parametrize(("command", "arguments"), [("record", {"path": "record"}), ("noise", {"perturbations": []})])
-def test_a_child_that_records_keeps_what_it_frees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: dict[str, Any]
-):
-    monkeypatch.chdir(tmp_path)  # a record that fails is deleted
-    done = list[str]()
+def noted(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
+    """Have `done` say when freed memory is kept, and when no longer."""
 
     @contextlib.contextmanager
     def kept() -> Generator[None]:
@@ -61,7 +59,39 @@ def test_a_child_that_records_keeps_what_it_frees(
         done.append("given back")
 
     monkeypatch.setattr(heap, "kept", kept)
+
+
+@pytest.mark.parametrize(("command", "arguments"), [("record", {"path": "record"}), ("noise", {"perturbations": []})])
+def test_a_child_that_records_keeps_what_it_frees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: dict[str, Any]
+):
+    monkeypatch.chdir(tmp_path)  # a record that fails is deleted
+    done = list[str]()
+    noted(monkeypatch, done)
     monkeypatch.setattr(recording, command, lambda *_, **__: done.append(command) or [])
     worker = Worker(twins.BACKENDS["torch"], lambda: 0.0)
     getattr(worker, command)(twins.spec("torch").to_json(), steps=1, **arguments)
     assert done == ["kept", command, "given back"]
+
+
+def test_an_export_of_a_proof_is_measured_against_one_that_had_its_memory(monkeypatch: pytest.MonkeyPatch):
+    now, exports, done = [0.0], iter([0.5, 0.1, 0.4]), list[str]()
+
+    def takes(seconds: float) -> None:
+        now[0] += seconds
+
+    def exported() -> Any:
+        done.append("export")
+        takes(next(exports))
+        return SimpleNamespace(step=2)
+
+    session: Any = SimpleNamespace(
+        steps_per_dispatch=1, run=takes, wait=lambda: None, losses=lambda: np.zeros(2), export=exported
+    )
+    noted(monkeypatch, done)
+    worker = Worker(twins.BACKENDS["torch"], lambda: now[0])
+    worker._session = session
+    proof = worker.proof(1)
+    assert (proof["block_seconds"], proof["unwaited_seconds"]) == (1.0, pytest.approx(0.3))
+    assert (proof["dispatched"], proof["exported"]) == (2, 2)
+    assert done == ["kept", *["export"] * 3, "given back"]
