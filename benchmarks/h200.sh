@@ -19,11 +19,12 @@ folder=samestep-out/h200
 lane_cores=$(($(nproc) / $#))
 mkdir -p "$folder"
 "$python" -c "import compare.cli" || exit # a package that is missing is named before anything takes its time
-# Certificates of the large models write tens of gigabytes at a time, and wait where there is less room: into memory, if
-# there is more of it than of the disk.
+# Certificates of the large models write tens of gigabytes at a time, and wait where there is less room: into memory or
+# on the disk, whichever has more, and lanes in turn where both have much.
 room() { "$python" -c "from pathlib import Path; from compare import tensors; print(tensors.room(Path('$1')))"; }
-if (($(room /dev/shm) > $(room "${TMPDIR:-/tmp}"))); then export TMPDIR=/dev/shm; fi
-df -h /dev/shm "${TMPDIR:-/tmp}"
+scratch=("${TMPDIR:-/tmp}" /dev/shm) rooms=("$(room "${TMPDIR:-/tmp}")" "$(room /dev/shm)")
+if ((rooms[1] > 2 * rooms[0])); then scratch=(/dev/shm); elif ((rooms[0] > 2 * rooms[1])); then unset "scratch[1]"; fi
+echo "scratch folders: ${scratch[*]}, bytes free: ${rooms[*]}"
 
 run() { # NAME COMMAND...: run it, keep the command and what it prints
     local name=$1
@@ -200,7 +201,7 @@ tunings() { # WORKLOAD PRECISION: every tuning of both frameworks, as the table 
     local data module=benchmarks.timeline
     data_of "$1"
     samestep "tunings-$1-$2" compare torch:stock torch:compiled torch:tuned jax:stock jax:compiled jax:tuned \
-        --workload "$1" "${data[@]}" --precision "$2" --rounds 3 --skip-energy
+        --workload "$1" "${data[@]}" --precision "$2" --rounds 3 --skip-energy --skip-cold-compile
 }
 
 pair() { # NAME FACTORY SIDE: somebody else's ResNet-50 against ours, as a user's own pair (SIDE gives the weights)
@@ -219,7 +220,7 @@ scale() { # NAME BATCH_NORM WORKLOAD BATCH CONTENDER...: on one GPU, two, and so
     shift 4
     while ((2 * count <= $(gpus))); do all+=,$((count *= 2)); done
     samestep "scale-$name" scale "$@" --devices "${COUNTS:-$all}" --workload "$workload" --batch-size "$batch" \
-        --batch-norm "$batch_norm" --precision bfloat16 --rounds 3
+        --batch-norm "$batch_norm" --precision bfloat16 --rounds 3 --skip-cold-compile
 }
 
 step_scale-cifar-cnn() { scale cifar-cnn sync cifar-cnn 512 torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap; }
@@ -363,17 +364,17 @@ carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings or /
     fi
 }
 
-core=0
+core=0 number=0
 for lane in "$@"; do
     gpu=${lane%%:*} steps=${lane#*:} cores=$lane_cores
     if [[ $lane == *@* ]]; then cores=${lane#*@}; fi
     (
-        export CUDA_VISIBLE_DEVICES=$gpu
+        export CUDA_VISIBLE_DEVICES=$gpu TMPDIR=${scratch[number % ${#scratch[@]}]}
         taskset -pc "$core-$((core + cores - 1))" $BASHPID >/dev/null
         steps=${steps%@*}
         for step in ${steps//,/ }; do carried_out "$step"; done
     ) &
-    core=$((core + cores))
+    core=$((core + cores)) number=$((number + 1))
 done
 wait
 if [[ -n ${ARCHIVE:-} ]]; then tar -czf "$ARCHIVE" "$folder"; fi

@@ -20,7 +20,7 @@ def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, 
         **results.head(results.SCHEMA_VERSION, command),
         "spec": _spec(plan, outcomes),
         "environment": environment.describe() | _others(plan),
-        "contenders": [_contender(outcome) for outcome in outcomes.contenders],
+        "contenders": [_contender(outcome, cold=plan.cold_compile) for outcome in outcomes.contenders],
         "comparisons": [],
         "agreement": _agreement(plan, outcomes),
         "voided": [{"round": index + 1, "reason": reason} for index, reason in sorted(outcomes.voided.items())],
@@ -83,6 +83,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "weights_sha256": opened.get("weights_sha256"),
         "agreement_requested": plan.agreement,
         "energy_requested": plan.energy,
+        "cold_compile_requested": plan.cold_compile,
         "deterministic": plan.deterministic,
         "deadline_seconds": plan.deadline,
         "design": outcomes.design,
@@ -91,8 +92,8 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
     }
 
 
-def _contender(outcome: Outcome) -> dict[str, Any]:
-    start = outcome.start or {}
+def _contender(outcome: Outcome, *, cold: bool) -> dict[str, Any]:
+    start = (outcome.start or {}) if cold else {}  # beside others, or with programs of others, it took another time
     return {
         "name": outcome.contender.name,
         "backend": outcome.contender.backend,

@@ -26,6 +26,7 @@ class Outcome:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     variables: dict[str, str] = field(default_factory=dict[str, str])
     start: dict[str, Any] | None = None
+    held: int = 0
     training: dict[str, Any] | None = None
     update: Updates | None = None
     memory: dict[str, Any] | None = None

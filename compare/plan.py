@@ -67,6 +67,7 @@ class Plan:
     deterministic: bool = False
     design: str = "alternating"
     energy: bool = True
+    cold_compile: bool = True
     communication: bool = False
     confidence: float = 0.95
     deadline: float | None = None
@@ -132,6 +133,7 @@ def make(
     deterministic: bool = False,
     design: str = "alternating",
     energy: bool = True,
+    cold_compile: bool = True,
     communication: bool = False,
     deadline: float | None = None,
     dataset: Dataset | None = None,
@@ -143,11 +145,11 @@ def make(
 
     `rounds` None times nothing; `images` of the training images are taken, None for all; `accumulate` and `batch_norm`
     are those of `RunSpec`; `devices` is for the contenders that say how they split batches, all others train on one;
-    `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells, `communication` for what of it
-    several GPUs do not hide; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is 1 %);
-    `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded) is what
-    is trained on; `request` how a user's own pair is brought together; `fleet` the machines of the run: on none of
-    them, no folder is read, and none is made.
+    `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells, `cold_compile` for the time to
+    compile into an empty cache, `communication` for what of it several GPUs do not hide; `batch_size` and `epochs`
+    default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline of every
+    phase; `dataset` (default: the workload's own, loaded) is what is trained on; `request` how a user's own pair is
+    brought together; `fleet` the machines of the run: on none of them, no folder is read, and none is made.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -169,7 +171,8 @@ def make(
         raise Refused(f"--margin {_shown(margin)} is not allowed; allowed: above 0 and below 1 (0.01 is 1 %)")
     if deadline is not None and not (_is_number(deadline) and 0 < deadline <= LARGEST):
         raise Refused(f"--deadline {_shown(deadline)} is not allowed; allowed: seconds above 0, up to {LARGEST}")
-    for name, value in {"agreement": agreement, "deterministic": deterministic, "energy": energy}.items():
+    switches = {"agreement": agreement, "deterministic": deterministic, "energy": energy, "cold_compile": cold_compile}
+    for name, value in switches.items():
         arguments.check(type(value) is bool, name, value, "True, False")
     arguments.typed("--data", data_folder, (str, Path, NoneType), "a folder's path")
     arguments.check(data_folder != "", "--data", data_folder, "a folder's path")
@@ -198,6 +201,7 @@ def make(
         deterministic=deterministic,
         design=design,
         energy=energy,
+        cold_compile=cold_compile,
         communication=communication,
         deadline=deadline,
         fleet=machines,

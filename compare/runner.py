@@ -5,7 +5,7 @@ used beside time, timed rounds. On a GPU, training comes beside the certificate,
 """
 
 import tempfile
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from compare.pairing import pairs
 from compare.pairing.found import Pairing
 from compare.plan import Plan
 from compare.processes import jobs
-from compare.processes.child import Child
 from compare.processes.jobs import Command, Job, Queue, opening
 from compare.processes.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.rounds import BLOCK_SECONDS, time_rounds
@@ -37,12 +36,7 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
         launcher = Launcher(plan, Path(scratch))
         store.save(plan.dataset, launcher.dataset)
         _prepare(launcher, outcomes, progress)
-        steps, training = updates.steps(launcher, outcomes.contenders), list[Queue]()
-        progress("start contenders", 0, len(outcomes.contenders))
-        with launcher.children(outcomes.contenders, purpose="training") as children:
-            for index, (outcome, started) in enumerate(zip(outcomes.contenders, children, strict=True)):
-                progress(f"train {outcome.contender.name}", index, len(outcomes.contenders))
-                training += _train(launcher, outcome, started, steps)
+        training = _train(launcher, outcomes, progress)
         if plan.agreement:
             certify(launcher, outcomes, (evidence.native(launcher.plan),), progress, training)
             certification.certify_settings(outcomes)
@@ -127,24 +121,59 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     progress("timed rounds", len(outcomes.rounds), plan.rounds)
 
 
-def _train(launcher: Launcher, outcome: Outcome, started: AbstractContextManager[Child], steps: int) -> list[Queue]:
-    """Have a contender take its first steps, compiled afresh, and train; return what is better done beside others."""
-    plan, spec = launcher.plan, launcher.spec(outcome)
-    beside = BESIDE_OTHERS[plan.device]
-    training = [Command("train", {}, "train", partial(setattr, outcome, "training"))]
-    if plan.agreement:
-        training += updates.commands(launcher, outcome, steps)
-    with started as child:
-        outcome.opened = child.call("open", plan.deadlines["open"], spec=spec)
-        seconds = BLOCK_SECONDS[plan.device]
-        outcome.start = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=None)
-        outcome.settings = child.call("settings", plan.deadlines["open"])
-        outcome.unproven = settings.ineffective(spec["knobs"], outcome.settings)
-        held = usage.held(child, plan.device)
-        jobs.carry_out_alone(child, () if beside else training, plan.deadlines)
-    if not beside or outcome.status != "ok":
+def _train(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> list[Queue]:
+    """Have contenders take their first steps and train; return what is better done beside others.
+
+    One after the other, each into an empty cache, unless nobody asks what that takes.
+    """
+    plan, every = launcher.plan, outcomes.contenders
+    steps, beside = updates.steps(launcher, every), BESIDE_OTHERS[plan.device]
+    if beside and plan.fleet.count == 1 and not plan.cold_compile:
+        first = [_first_steps(launcher, outcome) for outcome in every]
+        lone = map(launcher.is_to_compile_alone, every)
+        jobs_of = [[Job("training", commands, alone=alone)] for commands, alone in zip(first, lone, strict=True)]
+        queues = [Queue(*each, most=1, purpose="training") for each in zip(every, jobs_of, strict=True)]
+        jobs.carry_out(launcher, queues, partial(progress, "compile"))
+    else:
+        progress("start contenders", 0, len(every))
+        with launcher.children(every, purpose="training") as children:
+            for index, (outcome, started) in enumerate(zip(every, children, strict=True)):
+                progress(f"train {outcome.contender.name}", index, len(every))
+                commands = _first_steps(launcher, outcome)
+                commands += [] if beside else _training(launcher, outcome, steps)
+                with started as child:
+                    jobs.carry_out_alone(child, commands, plan.deadlines)
+    if not beside:
         return []
+    return [_later(launcher, outcome, steps) for outcome in outcomes.alive]
+
+
+def _first_steps(launcher: Launcher, outcome: Outcome) -> list[Command]:
+    """Return what shows how a contender starts, and with which settings."""
+    spec = launcher.spec(outcome)
+    warming = {"block_seconds": BLOCK_SECONDS[launcher.plan.device], "steps": None}
+
+    def keep(found: dict[str, Any]) -> None:
+        outcome.settings = found
+        outcome.unproven = settings.ineffective(spec["knobs"], found)
+
+    return [
+        opening(spec, partial(setattr, outcome, "opened")),
+        Command("warm_up", warming, "warm_up", partial(setattr, outcome, "start")),
+        Command("settings", {}, "open", keep),
+        Command("held", {}, "open", partial(setattr, outcome, "held")),
+    ]
+
+
+def _training(launcher: Launcher, outcome: Outcome, steps: int) -> list[Command]:
+    """Return a contender's training run, and the steps that its certificate is told of, in an open session."""
+    trained = Command("train", {}, "train", partial(setattr, outcome, "training"))
+    return [trained, *(updates.commands(launcher, outcome, steps) if launcher.plan.agreement else ())]
+
+
+def _later(launcher: Launcher, outcome: Outcome, steps: int) -> Queue:
+    """Return what a contender does beside others once it has taken its first steps."""
     later = {"usage": usage.memory(launcher, outcome)} if launcher.may_load_beside_others(outcome) else {}
-    later["training"] = [opening(spec), *training]
-    found = [Job(purpose, commands, memory=held) for purpose, commands in later.items()]
-    return [Queue(outcome, found, most=1, purpose="training")]
+    later["training"] = [opening(launcher.spec(outcome)), *_training(launcher, outcome, steps)]
+    found = [Job(purpose, commands, memory=outcome.held) for purpose, commands in later.items()]
+    return Queue(outcome, found, most=1, purpose="training")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from compare.measure import energy, exposure, nvml
+from compare.measure import energy, exposure
 from compare.outcomes import Outcome, Outcomes
 from compare.plan import Plan
 from compare.processes import jobs
@@ -12,11 +12,6 @@ from compare.processes.launcher import Launcher, Progress
 from compare.rounds import BLOCK_SECONDS
 
 _MEMORY_STEPS = 3
-
-
-def held(child: Child, device: str) -> int:
-    """Return the bytes that a child holds on a GPU; 0 on a CPU, and where NVML does not tell."""
-    return (nvml.process_bytes(child.pid) or 0) if device == "cuda" else 0
 
 
 def memory(launcher: Launcher, outcome: Outcome) -> list[Command]:

@@ -250,6 +250,10 @@ class Worker:
         self._idle_bytes = found or 0
         return found
 
+    def held(self) -> int:
+        """Return the bytes that this process holds on a GPU; 0 on a CPU, and where NVML does not tell."""
+        return (memory.process_bytes("cuda") or 0) if self._spec.device == "cuda" else 0
+
     def settings(self) -> dict[str, Any]:
         """Return the effective settings, read back."""
         return self._open_session.settings()
@@ -278,6 +282,7 @@ COMMANDS = (
     "memory",
     "communication",
     "idle_memory",
+    "held",
     "settings",
 )
 

@@ -45,6 +45,7 @@ def compare(
     skip_energy: Annotated[
         bool, typer.Option("--skip-energy", help="Measure no energy: some 20 s less for each contender on a GPU.")
     ] = False,
+    skip_cold_compile: options.SkipColdCompile = False,
     deterministic: options.Deterministic = False,
     design: Annotated[str, typer.Option(help="alternating, turns or sequential (which is INVALID).")] = "alternating",
     deadline: options.Deadline = None,
@@ -74,6 +75,7 @@ def compare(
         deterministic=deterministic,
         design=design,
         energy=not (quick or skip_energy),
+        cold_compile=not skip_cold_compile,
         deadline=deadline,
         request=request,
         fleet=fleet,

@@ -107,6 +107,14 @@ MemoryLimit = Annotated[
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="Deterministic algorithms; running twice must be equal bit for bit.")
 ]
+SkipColdCompile = Annotated[
+    bool,
+    typer.Option(
+        "--skip-cold-compile",
+        help="Measure no compile time into an empty cache: a framework's contenders share one, and on a GPU torch's "
+        "compile side by side. Minutes less for large models.",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(parser=path, metavar="DIR", help="Folder for the result file. Default: samestep-out/TIME."),

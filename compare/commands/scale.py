@@ -41,6 +41,7 @@ def scale(
     seed: options.Seed = 0,
     data: options.Data = None,
     images: options.Images = None,
+    skip_cold_compile: options.SkipColdCompile = False,
     deterministic: options.Deterministic = False,
     deadline: options.Deadline = None,
     out: options.Out = None,
@@ -68,6 +69,7 @@ def scale(
         epochs=epochs,
         seed=seed,
         deterministic=deterministic,
+        cold_compile=not skip_cold_compile,
         deadline=deadline,
     )
     found, interruption = sweep.run(task, command)

@@ -19,8 +19,8 @@ class Settings(TypedDict, total=False):
     """What a call of the fixture, or the marker, may say beside the workload.
 
     Names, meanings and defaults are those of `samestep compare`'s options, but that `energy` is off by default.
-    `agreement=False` is --skip-agreement; `request` says how a pair of one's own is brought together. `check=False`
-    hands back a result that would otherwise fail the test.
+    `agreement=False` is --skip-agreement, `cold_compile=False` --skip-cold-compile; `request` says how a pair of one's
+    own is brought together. `check=False` hands back a result that would otherwise fail the test.
     """
 
     contenders: Sequence[str]
@@ -40,6 +40,7 @@ class Settings(TypedDict, total=False):
     deterministic: bool
     design: str
     energy: bool
+    cold_compile: bool
     deadline: float
     request: "Request"
     check: bool

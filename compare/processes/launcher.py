@@ -66,6 +66,10 @@ class Launcher:
         anew = tunings.searches_anew(outcome.contender.backend, self._values(outcome))
         return BESIDE_OTHERS[self.plan.device] and self.plan.fleet.count == 1 and not anew
 
+    def is_to_compile_alone(self, outcome: Outcome) -> bool:
+        """Whether others at work would mislead a search for kernels, what it finds being kept in the program."""
+        return tunings.keeps_search(outcome.contender.backend, self._values(outcome))
+
     @contextmanager
     def child(self, outcome: Outcome, *, purpose: str) -> Generator[Child]:
         """Start a greeted child for the `with` block; a failure in it marks the outcome and ends the block."""
@@ -121,10 +125,11 @@ class Launcher:
             machines=1 if share is None else self.plan.fleet.count,
         )
         outcome.variables = dict(added)  # what follows are folders, and the parts of cores and of GPUs
-        # The training run compiles into an empty cache (cold); the other phases find its programs there. Certificates
-        # report no compile time, and keep their programs from run to run.
+        # The training run compiles into an empty cache (cold); the other phases find its programs there. Where nobody
+        # asks for that time, contenders of a framework share one. Certificates report no compile time, and keep their
+        # programs from run to run.
         kept = purpose in ("matching", "certificate")
-        named = f"cache-{contender.name}"
+        named = f"cache-{contender.name if self.plan.cold_compile else contender.backend}"
         if purpose == "matching":
             added |= variables.matching_environment(contender.backend)
         if beside:

@@ -31,7 +31,9 @@ def rows(contenders: Contenders, spec: Mapping[str, Any]) -> list[tuple[str, lis
     if any(each["status"] != "ok" for each in contenders):
         row("status", lambda each: each["status"])
     row("compile (s)", lambda each: _number(each["compile_seconds"]))
-    row("  from cache (s)", lambda each: _number(each.get("cached_compile_seconds")))
+    cold = any(each["compile_seconds"] is not None for each in contenders)
+    cached = "  from cache (s)" if cold else "compile, from cache (s)"
+    row(cached, lambda each: _number(each.get("cached_compile_seconds")))
     row("first step (s)", lambda each: _number(each["first_step_seconds"]))
     row("warm-up (s)", lambda each: _number(each["warmup_seconds"]))
     row(f"step time ({unit})", lambda each: _scaled(_step(each), ["estimate"], scale))

@@ -78,6 +78,7 @@ def plan_of(
         deterministic=spec["deterministic"],
         design=_planned_design(spec),
         energy=spec.get("energy_requested", False),
+        cold_compile=spec.get("cold_compile_requested", True),
         deadline=spec.get("deadline_seconds") if deadline is None else deadline,
     )
     return replace(made, confidence=spec["confidence"])

@@ -228,5 +228,10 @@ def searches_anew(backend: str, values: Mapping[str, Value]) -> bool:
     return backend == "torch" and values["kernel-search"] is True
 
 
+def keeps_search(backend: str, values: Mapping[str, Value]) -> bool:
+    """Tell whether kernels are timed against each other when a program is compiled, once for all that will find it."""
+    return values["kernel-search"] is True if backend == "jax" else values.get("max-autotune") is True
+
+
 def _without(names: Collection[str], values: Mapping[str, Value]) -> dict[str, Value]:
     return {name: KNOBS[name].default if name in names else value for name, value in values.items()}

@@ -114,6 +114,7 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "weights_sha256": "f" * 64,
             "agreement_requested": True,
             "energy_requested": True,
+            "cold_compile_requested": True,
             "deterministic": False,
             "deadline_seconds": None,
             "design": "alternating",

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from compare import usage
 from compare.measure import memory
 from compare.processes.child import Child
 from compare.processes.launcher import BESIDE_OTHERS
+from compare.report import measured
 from tests.unit.stage import Stage, exit_code
 
 
@@ -97,12 +97,51 @@ def test_training_beside_others_finds_what_training_alone_finds(
         assert places.index("memory") < places.index("logits")
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    cold = stage.run("fake", "other", "third", agreement=False)
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", beside)
+    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, _: backend == "other")
+    events, begin, close = list[str](), Child.__init__, Child.close
+
+    def begun(child: Child, name: str, *arguments: Any) -> None:
+        events.append(f"{name} begun")
+        begin(child, name, *arguments)
+
+    def closed(child: Child) -> None:
+        events.append(f"{child.name} closed")
+        close(child)
+
+    monkeypatch.setattr(Child, "__init__", begun)
+    monkeypatch.setattr(Child, "close", closed)
+    shared = stage.run("fake", "other", "third", agreement=False, cold_compile=False)
+    first = events[: events.index("other closed")]
+    if beside:  # what keeps the kernels that a search has chosen, by itself
+        assert first[:2] == ["fake begun", "third begun"]
+        assert {*first[2:4]} == {"fake closed", "third closed"}
+        assert first[4:] == ["other begun"]
+    else:  # they start side by side, and take turns
+        assert first == ["fake begun", "other begun", "third begun", "fake closed"]
+    assert [each["training"] for each in shared["contenders"]] == [each["training"] for each in cold["contenders"]]
+    assert (cold["spec"]["cold_compile_requested"], shared["spec"]["cold_compile_requested"]) == (True, False)
+    for figure in ("compile_seconds", "first_step_seconds", "warmup_seconds", "steady"):
+        assert all(each[figure] is not None for each in cold["contenders"])
+        assert all(each[figure] is None for each in shared["contenders"])
+    assert all(each["cached_compile_seconds"] is not None for each in shared["contenders"])
+    labels = [next(label for label, _ in measured.rows(each["contenders"], each["spec"])) for each in (cold, shared)]
+    assert labels == ["compile (s)", "compile, from cache (s)"]
+
+
 @pytest.mark.parametrize(("gigabytes", "together"), [(5, True), (7, False)])
 def test_contenders_train_beside_others_while_what_they_held_at_first_leaves_room(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, gigabytes: int, together: bool
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
-    monkeypatch.setattr(usage, "held", lambda child, device: gigabytes << 30)
+    reply = Child.reply
+    holding = {"held": gigabytes << 30}
+    monkeypatch.setattr(Child, "reply", lambda *asked: (told := reply(*asked), holding.get(asked[1], told))[1])
     monkeypatch.setattr(memory, "device_bytes", lambda device: 18 << 30)
     told = _spied(monkeypatch, Child, "__init__", "send")
     stage.run("fake", "other", agreement=False)

@@ -162,6 +162,22 @@ def test_energy_is_measured_unless_time_is_to_be_saved(
     assert (asked["rounds"], asked["energy"]) == (rounds, energy)
 
 
+@pytest.mark.parametrize(("command", "where"), [("compare", "compare.plan"), ("scale", "compare.scaling.sweep")])
+def test_compile_times_are_cold_unless_that_is_left_out(
+    program: Program, monkeypatch: pytest.MonkeyPatch, command: str, where: str
+) -> None:
+    asked = list[bool]()
+
+    def made(*_: Any, cold_compile: bool, **__: Any) -> None:
+        asked.append(cold_compile)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(f"{where}.make", made)
+    for more in ([], ["--skip-cold-compile"]):
+        program.run(command, "fake", "other", *more)
+    assert asked == [True, False]
+
+
 def _refused(program: Program, arguments: list[str], said: str) -> None:
     before = program.files()
     code, out, error = program.run("compare", *arguments)

@@ -36,6 +36,35 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
     assert list(dict.fromkeys(events[4:])) == then
 
 
+@pytest.mark.parametrize(("cold", "folders"), [(True, {"cache-fake", "cache-fake:stock"}), (False, {"cache-fake"})])
+def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool, folders: set[str]
+) -> None:
+    plans.register(monkeypatch, tmp_path)
+    made = plans.make(tmp_path / "out", ("fake", "fake:stock"), cold_compile=cold)
+    found = set[str]()
+
+    def child(name: str, package: str, environment: dict[str, str], *_: Any) -> Any:
+        found.add(Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent.name)
+        return SimpleNamespace(pid=1)
+
+    monkeypatch.setattr("compare.processes.launcher.Child", child)
+    launcher = Launcher(made, tmp_path)
+    for contender in made.contenders:
+        launcher.started(Outcome(contender), purpose="round")
+    assert found == folders
+
+
+@pytest.mark.parametrize(
+    ("contender", "alone"),
+    [("jax:tuned", True), ("jax:stock", True), ("torch:tuned", False), ("torch:compile+max-autotune", True)],
+)
+def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str, alone: bool) -> None:
+    made = plan.make([contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
+    there = replace(made, device="cuda")
+    assert Launcher(there, tmp_path).is_to_compile_alone(Outcome(there.contenders[0])) is alone
+
+
 @pytest.mark.parametrize(
     ("device", "machines", "contender", "may"),
     [

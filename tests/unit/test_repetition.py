@@ -45,6 +45,7 @@ def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path) -> None:
         "confidence": 0.99,
         "agreement_requested": False,
         "energy_requested": True,
+        "cold_compile_requested": False,
         "deterministic": True,
         "deadline_seconds": 12.5,
         "design": "turns",
@@ -56,6 +57,7 @@ def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path) -> None:
     assert (made.workload.name, made.batch_size, made.precision, made.device) == ("digits-cnn", 32, "float64", "cpu")
     assert (made.rounds, made.seed, made.epochs) == (7, 5, 3)
     assert (made.margin, made.confidence, made.agreement, made.energy) == (0.02, 0.99, False, True)
+    assert not made.cold_compile
     assert (made.deterministic, made.deadline, made.design) == (True, 12.5, "turns")
     assert set(made.deadlines.values()) == {12.5}
 
@@ -93,10 +95,12 @@ def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
 
 def test_a_result_without_the_keys_that_came_later_is_repeated(tmp_path: Path) -> None:
     result = stored("fake", "other", command=["samestep", "compare", "fake", "other"])
-    for key in ("model", "data_folder", "energy_requested", "deadline_seconds", "design", "design_reason"):
+    later = "energy_requested", "cold_compile_requested", "deadline_seconds", "design", "design_reason"
+    for key in ("model", "data_folder", *later):
         del result["spec"][key]
     made = planned(result, tmp_path)
-    assert (made.energy, made.deadline, made.design, made.data_folder) == (False, None, "alternating", None)
+    assert (made.energy, made.cold_compile, made.deadline) == (False, True, None)
+    assert (made.design, made.data_folder) == ("alternating", None)
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,7 @@ OPTIONAL = {
     "train_images",
     "test_images",
     "energy_requested",
+    "cold_compile_requested",
     "rounds_requested",
     "deadline_seconds",
     "unproven",

@@ -1,5 +1,6 @@
 """What is measured of a contender on a GPU while nothing else works; on a CPU, whole runs show it (test_runner.py)."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from compare import usage
+from compare.interface import Backend, RunSpec
 from compare.measure import exposure, nvml
 from compare.outcomes import Outcome, Outcomes
-from compare.processes.child import Child
 from compare.processes.launcher import Launcher
+from compare.worker import Worker
 from tests.fakebackend import plans
 
 ENERGY, COMMUNICATION = {"joules_per_step": 2.0}, {"exposed_seconds": 0.001}
@@ -102,8 +104,10 @@ def test_energy_of_a_contender_on_several_machines_is_absent_with_its_reason(
 @pytest.mark.parametrize(
     ("told", "device", "held"), [(7 << 30, "cuda", 7 << 30), (None, "cuda", 0), (7 << 30, "cpu", 0)]
 )
-def test_what_a_child_holds_is_that_of_a_gpu(
+def test_what_a_process_holds_is_that_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, told: int | None, device: str, held: int
 ) -> None:
-    monkeypatch.setattr(nvml, "process_bytes", lambda pid: told if pid == 12 else None)
-    assert usage.held(cast(Child, SimpleNamespace(pid=12)), device) == held
+    monkeypatch.setattr(nvml, "process_bytes", lambda pid: told if pid == os.getpid() else None)
+    worker = Worker(cast(Backend, None), lambda: 0.0)
+    worker._spec = cast(RunSpec, SimpleNamespace(device=device))
+    assert worker.held() == held
