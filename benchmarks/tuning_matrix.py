@@ -23,7 +23,7 @@ def rows(found: Mapping[Path, Mapping[str, Any]], link: Callable[[Path, Any], st
 
 
 def missing(found: Mapping[Path, Mapping[str, Any]]) -> str:
-    """Return in words which workloads have no such result, with a time of everyone, in which precisions."""
+    """Return in words which workloads have no such result, with a proved time of everyone, in which precisions."""
     there = {_place(result) for result in found.values() if _is_of_all(result) and _has_all_times(result)}
     lacking: dict[str, list[str]] = {}
     for workload, precision in _places():
@@ -45,7 +45,7 @@ def _is_of_all(result: Mapping[str, Any]) -> bool:
 
 
 def _has_all_times(result: Mapping[str, Any]) -> bool:
-    return all(each["step_seconds"] is not None for each in result["contenders"])
+    return all(each["step_seconds"] is not None and each["unproven"] is None for each in result["contenders"])
 
 
 def _cells(result: Mapping[str, Any]) -> Sequence[str]:
