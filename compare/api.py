@@ -16,7 +16,7 @@ from compare.tuning.contenders import of_certificate
 from compare.tuning.naming import DEFAULT_CONTENDERS
 from compare.workloads import Workload
 
-_OF_TIMING = ("agreement", "cold_compile", "design", "energy", "margin", "rounds")
+_OF_TIMING = ("agreement", "cold_compile", "design", "energy", "margin", "rounds", "search_anew")
 
 
 @of_python

@@ -12,6 +12,8 @@ from compare.data import store
 from compare.interface import Array
 from compare.outcomes import Outcome, Outcomes
 from compare.plan import Plan
+from compare.tuning import tunings
+from compare.tuning.contenders import Contender
 
 
 def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, Any]:
@@ -20,7 +22,7 @@ def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, 
         **results.head(results.SCHEMA_VERSION, command),
         "spec": _spec(plan, outcomes),
         "environment": environment.describe() | _others(plan),
-        "contenders": [_contender(outcome, cold=plan.cold_compile) for outcome in outcomes.contenders],
+        "contenders": [_contender(plan, outcome) for outcome in outcomes.contenders],
         "comparisons": [],
         "agreement": _agreement(plan, outcomes),
         "voided": [{"round": index + 1, "reason": reason} for index, reason in sorted(outcomes.voided.items())],
@@ -84,6 +86,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "agreement_requested": plan.agreement,
         "energy_requested": plan.energy,
         "cold_compile_requested": plan.cold_compile,
+        "search_anew_requested": plan.search_anew,
         "deterministic": plan.deterministic,
         "deadline_seconds": plan.deadline,
         "design": outcomes.design,
@@ -92,8 +95,9 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
     }
 
 
-def _contender(outcome: Outcome, *, cold: bool) -> dict[str, Any]:
-    start = (outcome.start or {}) if cold else {}  # beside others, or with programs of others, it took another time
+def _contender(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    # Beside others, or with programs of others, it took another time.
+    start = (outcome.start or {}) if plan.cold_compile else {}
     return {
         "name": outcome.contender.name,
         "backend": outcome.contender.backend,
@@ -104,6 +108,7 @@ def _contender(outcome: Outcome, *, cold: bool) -> dict[str, Any]:
         "settings": outcome.settings,
         "variables": outcome.variables,
         "versions": outcome.versions,
+        "kernel_search": _kernel_search(plan, outcome.contender),
         "compile_seconds": start.get("compile_seconds"),
         "cached_compile_seconds": median(outcome.cached_compile_seconds) if outcome.cached_compile_seconds else None,
         "first_step_seconds": start.get("first_step_seconds"),
@@ -117,6 +122,15 @@ def _contender(outcome: Outcome, *, cold: bool) -> dict[str, Any]:
         "communication": outcome.communication,
         "training": outcome.training,
     }
+
+
+def _kernel_search(plan: Plan, contender: Contender) -> str | None:
+    """Return how often kernels were timed against each other for the rounds, None where they were not."""
+    backend = contender.backend
+    values = tunings.resolve(backend, contender.tuning, plan.device, plan.workload.name)
+    if plan.device == "cuda" and tunings.keeps_search(backend, values):
+        return "every round" if plan.search_anew else "once"
+    return "every round" if plan.device == "cuda" and tunings.searches_anew(backend, values) else None
 
 
 def _blocks(outcome: Outcome) -> dict[str, Any] | None:

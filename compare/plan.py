@@ -68,6 +68,7 @@ class Plan:
     design: str = "alternating"
     energy: bool = True
     cold_compile: bool = True
+    search_anew: bool = False
     communication: bool = False
     confidence: float = 0.95
     deadline: float | None = None
@@ -134,6 +135,7 @@ def make(
     design: str = "alternating",
     energy: bool = True,
     cold_compile: bool = True,
+    search_anew: bool = False,
     communication: bool = False,
     deadline: float | None = None,
     dataset: Dataset | None = None,
@@ -146,10 +148,11 @@ def make(
     `rounds` None times nothing; `images` of the training images are taken, None for all; `accumulate` and `batch_norm`
     are those of `RunSpec`; `devices` is for the contenders that say how they split batches, all others train on one;
     `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells, `cold_compile` for the time to
-    compile into an empty cache, `communication` for what of it several GPUs do not hide; `batch_size` and `epochs`
-    default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline of every
-    phase; `dataset` (default: the workload's own, loaded) is what is trained on; `request` how a user's own pair is
-    brought together; `fleet` the machines of the run: on none of them, no folder is read, and none is made.
+    compile into an empty cache, `search_anew` for a search for kernels in every round where one is kept
+    (`compare.tuning.tunings.keeps_search`), `communication` for what of it several GPUs do not hide; `batch_size` and
+    `epochs` default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline
+    of every phase; `dataset` (default: the workload's own, loaded) is what is trained on; `request` how a user's own
+    pair is brought together; `fleet` the machines of the run: on none of them, no folder is read, and none is made.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -171,7 +174,13 @@ def make(
         raise Refused(f"--margin {_shown(margin)} is not allowed; allowed: above 0 and below 1 (0.01 is 1 %)")
     if deadline is not None and not (_is_number(deadline) and 0 < deadline <= LARGEST):
         raise Refused(f"--deadline {_shown(deadline)} is not allowed; allowed: seconds above 0, up to {LARGEST}")
-    switches = {"agreement": agreement, "deterministic": deterministic, "energy": energy, "cold_compile": cold_compile}
+    switches = {
+        "agreement": agreement,
+        "deterministic": deterministic,
+        "energy": energy,
+        "cold_compile": cold_compile,
+        "search_anew": search_anew,
+    }
     for name, value in switches.items():
         arguments.check(type(value) is bool, name, value, "True, False")
     arguments.typed("--data", data_folder, (str, Path, NoneType), "a folder's path")
@@ -202,6 +211,7 @@ def make(
         design=design,
         energy=energy,
         cold_compile=cold_compile,
+        search_anew=search_anew,
         communication=communication,
         deadline=deadline,
         fleet=machines,

@@ -156,7 +156,7 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
         (alive, lambda o: children[o.contender.name].reply("open", plan.deadlines["open"])),
         (together, lambda o: children[o.contender.name].send("block", steps=o.opened["steps_per_dispatch"])),
         (together, lambda o: children[o.contender.name].reply("block", plan.deadlines["warm_up"])),
-        (alive, lambda o: _warm_up(plan, children[o.contender.name], o, loaded=o.contender.name in loaded)),
+        (alive, lambda o: _warm_up(launcher, children[o.contender.name], o, loaded=o.contender.name in loaded)),
     )
     for asked, step in steps:
         for outcome in asked:
@@ -182,12 +182,13 @@ def _open(launcher: Launcher, child: Child, outcome: Outcome) -> None:
     child.send("open", spec=launcher.spec(outcome))
 
 
-def _warm_up(plan: Plan, child: Child, outcome: Outcome, *, loaded: bool) -> None:
+def _warm_up(launcher: Launcher, child: Child, outcome: Outcome, *, loaded: bool) -> None:
+    plan = launcher.plan
     seconds, steps = BLOCK_SECONDS[plan.device], outcome.steps_per_block
     warm = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=steps)
     outcome.steps_per_block = warm["steps_per_block"]
     outcome.unsteady_rounds += not warm["steady"]
-    if not loaded:
+    if not loaded and not launcher.compiles_anew(outcome):
         outcome.cached_compile_seconds.append(warm["compile_seconds"])
     trained = outcome.start
     if trained is not None:

@@ -130,7 +130,7 @@ def _train(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> list[Q
     steps, beside = updates.steps(launcher, every), BESIDE_OTHERS[plan.device]
     if beside and plan.fleet.count == 1 and not plan.cold_compile:
         first = [_first_steps(launcher, outcome) for outcome in every]
-        lone = map(launcher.is_to_compile_alone, every)
+        lone = map(launcher.keeps_search, every)
         jobs_of = [[Job("training", commands, alone=alone)] for commands, alone in zip(first, lone, strict=True)]
         queues = [Queue(*each, most=1, purpose="training") for each in zip(every, jobs_of, strict=True)]
         jobs.carry_out(launcher, queues, partial(progress, "compile"))

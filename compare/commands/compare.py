@@ -46,6 +46,7 @@ def compare(
         bool, typer.Option("--skip-energy", help="Measure no energy: some 20 s less for each contender on a GPU.")
     ] = False,
     skip_cold_compile: options.SkipColdCompile = False,
+    search_anew: options.SearchAnew = False,
     deterministic: options.Deterministic = False,
     design: Annotated[str, typer.Option(help="alternating, turns or sequential (which is INVALID).")] = "alternating",
     deadline: options.Deadline = None,
@@ -76,6 +77,7 @@ def compare(
         design=design,
         energy=not (quick or skip_energy),
         cold_compile=not skip_cold_compile,
+        search_anew=search_anew or paper,
         deadline=deadline,
         request=request,
         fleet=fleet,

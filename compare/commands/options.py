@@ -115,6 +115,14 @@ SkipColdCompile = Annotated[
         "compile side by side. Minutes less for large models.",
     ),
 ]
+SearchAnew = Annotated[
+    bool,
+    typer.Option(
+        "--search-anew",
+        help="Have XLA search for kernels in every round, as cuDNN does for torch, so that intervals contain what a "
+        "search chooses; it then compiles in every round. Part of --paper.",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(parser=path, metavar="DIR", help="Folder for the result file. Default: samestep-out/TIME."),

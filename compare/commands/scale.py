@@ -42,6 +42,7 @@ def scale(
     data: options.Data = None,
     images: options.Images = None,
     skip_cold_compile: options.SkipColdCompile = False,
+    search_anew: options.SearchAnew = False,
     deterministic: options.Deterministic = False,
     deadline: options.Deadline = None,
     out: options.Out = None,
@@ -70,6 +71,7 @@ def scale(
         seed=seed,
         deterministic=deterministic,
         cold_compile=not skip_cold_compile,
+        search_anew=search_anew or paper,
         deadline=deadline,
     )
     found, interruption = sweep.run(task, command)

@@ -41,6 +41,7 @@ class Settings(TypedDict, total=False):
     design: str
     energy: bool
     cold_compile: bool
+    search_anew: bool
     deadline: float
     request: "Request"
     check: bool

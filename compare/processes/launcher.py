@@ -1,5 +1,6 @@
 """Starting a plan's children: their environment, caches and input files."""
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -19,6 +20,8 @@ from compare.tuning import knobs, tunings, variables
 
 # What is not timed may go on beside others: on a CPU, their threads would wait for each other's cores.
 BESIDE_OTHERS = {"cpu": False, "cuda": True}
+
+_NUMBERS = itertools.count()  # of caches that one process alone has
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, how many parts of it are done, and out of how many; never while a block is timed."""
@@ -66,9 +69,15 @@ class Launcher:
         anew = tunings.searches_anew(outcome.contender.backend, self._values(outcome))
         return BESIDE_OTHERS[self.plan.device] and self.plan.fleet.count == 1 and not anew
 
-    def is_to_compile_alone(self, outcome: Outcome) -> bool:
-        """Whether others at work would mislead a search for kernels, what it finds being kept in the program."""
-        return tunings.keeps_search(outcome.contender.backend, self._values(outcome))
+    def keeps_search(self, outcome: Outcome) -> bool:
+        """Whether a program keeps what a search for kernels found when it was compiled: others would mislead that."""
+        return BESIDE_OTHERS[self.plan.device] and tunings.keeps_search(
+            outcome.contender.backend, self._values(outcome)
+        )
+
+    def compiles_anew(self, outcome: Outcome) -> bool:
+        """Whether a contender is compiled in every round, for the search for kernels that its program would keep."""
+        return self.plan.search_anew and self.keeps_search(outcome)
 
     @contextmanager
     def child(self, outcome: Outcome, *, purpose: str) -> Generator[Child]:
@@ -126,10 +135,12 @@ class Launcher:
         )
         outcome.variables = dict(added)  # what follows are folders, and the parts of cores and of GPUs
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Where nobody
-        # asks for that time, contenders of a framework share one. Certificates report no compile time, and keep their
-        # programs from run to run.
+        # asks for that time, contenders of a framework share one. What is compiled in every round has one for itself.
+        # Certificates report no compile time, and keep their programs from run to run.
         kept = purpose in ("matching", "certificate")
         named = f"cache-{contender.name if self.plan.cold_compile else contender.backend}"
+        if purpose == "round" and self.compiles_anew(outcome):
+            named = f"cache-{contender.name}-{next(_NUMBERS)}"
         if purpose == "matching":
             added |= variables.matching_environment(contender.backend)
         if beside:

@@ -52,8 +52,8 @@ def rows(contenders: Contenders, spec: Mapping[str, Any]) -> list[tuple[str, lis
 def remarks(contenders: Contenders) -> Iterator[str]:
     """Yield what a reader of the rows must know.
 
-    That is failures, flags that do not hold, step times that never settled, how energy was measured, threads that one
-    side has more of.
+    That is failures, flags that do not hold, step times that never settled, how energy was measured, kernels that were
+    searched for once, threads that one side has more of.
     """
     for each in contenders:
         if each["status"] != "ok" or each["reason"]:
@@ -66,6 +66,10 @@ def remarks(contenders: Contenders) -> Iterator[str]:
         energy = _energy(each)
         if energy["joules_per_step"] is not None and None not in (energy["seconds"], energy["steps"]):
             yield f"{each['name']}: energy of whole boards over {energy['seconds']:.1f} s, {energy['steps']:,} steps"
+    once = [each["name"] for each in contenders if each.get("kernel_search") == "once" and each["step_seconds"]]
+    if once:
+        what = "one search for kernels for all rounds; no interval contains what another would choose (--search-anew)"
+        yield f"{', '.join(once)}: {what}"
     told = {each["name"]: each["settings"] for each in contenders if each["settings"].get("devices", 1) == 1}
     threads = {name: count for name, each in told.items() if isinstance(count := each.get("threads"), int)}
     if len(set(threads.values())) > 1:

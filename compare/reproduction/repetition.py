@@ -79,6 +79,7 @@ def plan_of(
         design=_planned_design(spec),
         energy=spec.get("energy_requested", False),
         cold_compile=spec.get("cold_compile_requested", True),
+        search_anew=spec.get("search_anew_requested", False),
         deadline=spec.get("deadline_seconds") if deadline is None else deadline,
     )
     return replace(made, confidence=spec["confidence"])

@@ -134,6 +134,34 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
     assert labels == ["compile (s)", "compile, from cache (s)"]
 
 
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_count(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, _: backend == "other")
+    caches, events, begin, send = dict[str, list[str]](), list[str](), Child.__init__, Child.send
+
+    def begun(child: Child, name: str, package: str, environment: dict[str, str], *rest: Any) -> None:
+        caches.setdefault(name, []).append(environment["TORCHINDUCTOR_CACHE_DIR"])
+        begin(child, name, package, environment, *rest)
+
+    def sent(child: Child, command: str, **arguments: Any) -> None:
+        events.append(f"{child.name} {command}")
+        send(child, command, **arguments)
+
+    monkeypatch.setattr(Child, "__init__", begun)
+    monkeypatch.setattr(Child, "send", sent)
+    result = stage.run("fake", "other", "third", agreement=False, search_anew=anew, rounds=3)
+    rounds = {name: folders[-3:] for name, folders in caches.items()}
+    assert [len({*folders}) for folders in rounds.values()] == [1, 3 if anew else 1, 1]
+    assert (rounds["other"][0] in caches["other"][:-3]) != anew  # where it was trained
+    # Two may load side by side in later rounds, and then begin with a block; one that compiles never does.
+    last = [each for each in events[len(events) - events[::-1].index("other open") :] if each.startswith("other")]
+    assert last[:2] == (["other warm_up", "other block"] if anew else ["other block", "other warm_up"])
+    assert [each["cached_compile_seconds"] is None for each in result["contenders"]] == [False, anew, False]
+
+
 @pytest.mark.parametrize(("gigabytes", "together"), [(5, True), (7, False)])
 def test_contenders_train_beside_others_while_what_they_held_at_first_leaves_room(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, gigabytes: int, together: bool

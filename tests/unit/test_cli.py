@@ -163,19 +163,19 @@ def test_energy_is_measured_unless_time_is_to_be_saved(
 
 
 @pytest.mark.parametrize(("command", "where"), [("compare", "compare.plan"), ("scale", "compare.scaling.sweep")])
-def test_compile_times_are_cold_unless_that_is_left_out(
+def test_compile_times_are_cold_and_kernels_searched_for_once_unless_other_is_asked(
     program: Program, monkeypatch: pytest.MonkeyPatch, command: str, where: str
 ) -> None:
-    asked = list[bool]()
+    asked = list[tuple[bool, bool]]()
 
-    def made(*_: Any, cold_compile: bool, **__: Any) -> None:
-        asked.append(cold_compile)
+    def made(*_: Any, cold_compile: bool, search_anew: bool, **__: Any) -> None:
+        asked.append((cold_compile, search_anew))
         raise SystemExit(0)
 
     monkeypatch.setattr(f"{where}.make", made)
-    for more in ([], ["--skip-cold-compile"]):
+    for more in ([], ["--skip-cold-compile"], ["--search-anew"], ["--paper"], ["--quick"]):
         program.run(command, "fake", "other", *more)
-    assert asked == [True, False]
+    assert asked == [(True, False), (False, False), (True, True), (True, True), (True, False)]
 
 
 def _refused(program: Program, arguments: list[str], said: str) -> None:

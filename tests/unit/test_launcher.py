@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from compare import plan
+from compare import judgement, plan
 from compare.machines.fleet import Fleet
 from compare.outcomes import Outcome
 from compare.processes.launcher import Launcher
+from compare.tuning import contenders
 from tests.fakebackend import plans
 
 
@@ -62,7 +63,27 @@ def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
 def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str, alone: bool) -> None:
     made = plan.make([contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
     there = replace(made, device="cuda")
-    assert Launcher(there, tmp_path).is_to_compile_alone(Outcome(there.contenders[0])) is alone
+    assert Launcher(there, tmp_path).keeps_search(Outcome(there.contenders[0])) is alone
+
+
+@pytest.mark.parametrize(
+    ("contender", "device", "anew", "searched"),
+    [
+        ("jax:tuned", "cuda", False, "once"),
+        ("jax:tuned", "cuda", True, "every round"),
+        ("jax:tuned", "cpu", True, None),
+        ("jax:stock+kernel-search=off", "cuda", False, None),
+        ("torch:tuned", "cuda", False, "every round"),
+        ("torch:compiled", "cuda", False, None),
+        ("torch:tuned+max-autotune", "cuda", False, "once"),
+    ],
+)
+def test_a_result_tells_how_often_kernels_were_searched_for(
+    tmp_path: Path, contender: str, device: str, anew: bool, searched: str | None
+) -> None:
+    made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
+    there = replace(made, device=device, search_anew=anew, contenders=tuple(contenders.parse([contender], 1)))
+    assert judgement._kernel_search(there, there.contenders[0]) == searched
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path) -> None:
         "agreement_requested": False,
         "energy_requested": True,
         "cold_compile_requested": False,
+        "search_anew_requested": True,
         "deterministic": True,
         "deadline_seconds": 12.5,
         "design": "turns",
@@ -57,7 +58,7 @@ def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path) -> None:
     assert (made.workload.name, made.batch_size, made.precision, made.device) == ("digits-cnn", 32, "float64", "cpu")
     assert (made.rounds, made.seed, made.epochs) == (7, 5, 3)
     assert (made.margin, made.confidence, made.agreement, made.energy) == (0.02, 0.99, False, True)
-    assert not made.cold_compile
+    assert (made.cold_compile, made.search_anew) == (False, True)
     assert (made.deterministic, made.deadline, made.design) == (True, 12.5, "turns")
     assert set(made.deadlines.values()) == {12.5}
 
@@ -95,11 +96,11 @@ def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
 
 def test_a_result_without_the_keys_that_came_later_is_repeated(tmp_path: Path) -> None:
     result = stored("fake", "other", command=["samestep", "compare", "fake", "other"])
-    later = "energy_requested", "cold_compile_requested", "deadline_seconds", "design", "design_reason"
-    for key in ("model", "data_folder", *later):
+    asked = "energy_requested", "cold_compile_requested", "search_anew_requested"
+    for key in ("model", "data_folder", *asked, "deadline_seconds", "design", "design_reason"):
         del result["spec"][key]
     made = planned(result, tmp_path)
-    assert (made.energy, made.cold_compile, made.deadline) == (False, True, None)
+    assert (made.energy, made.cold_compile, made.search_anew, made.deadline) == (False, True, False, None)
     assert (made.design, made.data_folder) == ("alternating", None)
 
 

@@ -156,6 +156,8 @@ OPTIONAL = {
     "test_images",
     "energy_requested",
     "cold_compile_requested",
+    "search_anew_requested",
+    "kernel_search",
     "rounds_requested",
     "deadline_seconds",
     "unproven",

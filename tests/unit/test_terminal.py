@@ -62,6 +62,19 @@ def test_reports_say_over_how_many_devices_batches_were_split() -> None:
     assert (heading(one), setting(one)) == (heading(make_result()), setting(make_result()))
 
 
+def test_kernels_that_were_searched_for_once_are_told_for_no_interval_contains_another_search() -> None:
+    def told(*searches: str | None) -> str:
+        names = "torch", "jax", "jax#2"
+        sides = [make_contender(name, kernel_search=each) for name, each in zip(names, searches, strict=True)]
+        return " ".join(_rendered(contenders=sides).split())
+
+    once = "one search for kernels for all rounds; no interval contains what another would choose (--search-anew)"
+    assert f"torch, jax#2: {once}" in told("once", "every round", "once")
+    assert "search for" not in told("every round", None, None)
+    untimed = make_contender("jax", kernel_search="once", step_seconds=None, images_per_second=None)
+    assert "search for kernels" not in _rendered(contenders=[make_contender("torch"), untimed])
+
+
 RANKS = {"torch": 1, "jax": 2}
 
 
