@@ -44,7 +44,7 @@ samestep() { # NAME ARGUMENTS...: run samestep, its result and what it prints in
 }
 
 equal() { # BACKEND WORKLOAD: a contender against itself, as tuned
-    samestep "equal-$1-$2" compare "$1:tuned" "$1:tuned" --workload "$2" --precision bfloat16
+    samestep "equal-$1-$2" compare "$1:tuned" "$1:tuned" --workload "$2" --precision bfloat16 --search-anew
 }
 
 bare() { # BACKEND: samestep's step time against a loop by hand
@@ -53,11 +53,11 @@ bare() { # BACKEND: samestep's step time against a loop by hand
 }
 
 step_headline() { # the largest workload, both frameworks as tuned, in one run
-    samestep "resnet50-bfloat16" compare torch:tuned jax:tuned --workload resnet50 --precision bfloat16
+    samestep "resnet50-bfloat16" compare torch:tuned jax:tuned --workload resnet50 --precision bfloat16 --search-anew
 }
 
 step_small() { # the smaller headline
-    samestep "cifar-cnn-bfloat16" compare torch:tuned jax:tuned --workload cifar-cnn --precision bfloat16
+    samestep "cifar-cnn-bfloat16" compare torch:tuned jax:tuned --workload cifar-cnn --precision bfloat16 --search-anew
 }
 
 step_stream() { # batches that stay on the device beside batches that come from the host, from pre-decoded photographs

@@ -162,7 +162,8 @@ class Worker:
 
     def update(self, steps: int, path: str, roundoff: float, runs: int) -> dict[str, float | None]:
         """Write what steps change of each parameter, and return its noise (`training.updates`), None where infinite."""
-        found = training.updates(self._open_session, self._spec, self._train, steps, roundoff, runs)
+        with heap.kept():
+            found = training.updates(self._open_session, self._spec, self._train, steps, roundoff, runs)
         tensors.save(found.changes, Path(path))
         return {name: training.finite(value) for name, value in found.noise.items()}
 

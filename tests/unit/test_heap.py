@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare.certificates import heap, recording
+from compare.agreement.gates import Updates
+from compare.certificates import heap, recording, training
 from compare.worker import Worker
 from tests.parity import twins
 
@@ -72,6 +73,18 @@ def test_a_child_that_records_keeps_what_it_frees(
     worker = Worker(twins.BACKENDS["torch"], lambda: 0.0)
     getattr(worker, command)(twins.spec("torch").to_json(), steps=1, **arguments)
     assert done == ["kept", command, "given back"]
+
+
+def test_a_child_that_repeats_its_update_keeps_what_it_frees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    done = list[str]()
+    noted(monkeypatch, done)
+    found = Updates({"dense.bias": np.ones(2)}, {"dense.bias": 1.0})
+    monkeypatch.setattr(training, "updates", lambda *_: done.append("update") or found)
+    worker = Worker(twins.BACKENDS["torch"], lambda: 0.0)
+    held: Any = SimpleNamespace()
+    worker._session = worker._spec = worker._train = held
+    assert worker.update(1, str(tmp_path / "update"), 0.0, 1) == found.noise
+    assert done == ["kept", "update", "given back"]
 
 
 def test_an_export_of_a_proof_is_measured_against_one_that_had_its_memory(monkeypatch: pytest.MonkeyPatch):
