@@ -160,17 +160,6 @@ all_stems() { # stems without a stride, as products of windows and as they are
 
 step_stems() { run levers-windows all_stems; }
 
-step_vgg16-levers() { # torch's loop is no faster than a plain one there: what may be slow in it, five at a time
-    sed "s/^/--backend torch --workload vgg16 /" <<END | in_turn vgg16-levers
---tuning tuned+steps-per-dispatch=1 --kernels 40
---tuning tuned+steps-per-dispatch=8
---lever torch-library-gradients
---lever torch-library-max-pool
---lever torch-stem-without-patches
-END
-    run vgg16-plain "$python" benchmarks/plain_torch.py --workload vgg16 --mode graph
-}
-
 photographs="--batch-size 64" # several certificates share a GPU's memory, and so do their training runs
 declare -A certified=(
     [digits-cnn]=""
