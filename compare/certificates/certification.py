@@ -26,6 +26,9 @@ _ARRAYS = 2 + 2 * _STEPS  # of every parameter: before, gradient and update of e
 # Children of a contender at a time: a GPU's memory holds four, a float64 record of a large workload takes 6 GB of it.
 MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 4}
 _NUMBERS = itertools.count()
+# Of a GPU, by what 17 children held of an H200: what a process has beside its model, its parameters with gradients,
+# updates and their copies, and what a record takes at most of activations, whose batch is a small one.
+_CONTEXT_BYTES, _COPIES, _MOST_BYTES = 2**30, 6, 6 * 2**30
 
 
 def certify(
@@ -111,13 +114,20 @@ def _jobs(
     parts = [[each] for each in evidence.perturbations] if parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
         noise = [
-            _job(_noise(launcher, outcome, evidence, case, dataset, part), evidence.still) for part in parts if noisy
+            _job(
+                _noise(launcher, outcome, evidence, case, dataset, part),
+                evidence.still,
+                memory=_memory(outcome, "float64"),
+            )
+            for part in parts
+            if noisy
         ]
         records = [
             _job(
                 _record(launcher, outcome, precision, case, dataset, partial(evidence.keep, case, name, precision)),
                 partial(evidence.size, precision),
                 may_begin,
+                _memory(outcome, precision),
             )
             for precision in evidence.precisions
         ]
@@ -127,11 +137,23 @@ def _jobs(
         case, dataset = next(iter(evidence.cases.items()))
         keep = partial(evidence.again.__setitem__, name)
         again = _record(launcher, outcome, evidence.precision, case, dataset, keep)
-        yield _job(again, partial(evidence.size, evidence.precision))
+        yield _job(again, partial(evidence.size, evidence.precision), memory=_memory(outcome, evidence.precision))
 
 
-def _job(command: Command, room: Callable[[], int], may_begin: Callable[[], bool] = lambda: True) -> Job:
-    return Job("certificate", [command], may_begin=may_begin, room=room)
+def _job(
+    command: Command, room: Callable[[], int], may_begin: Callable[[], bool] = lambda: True, memory: int = 0
+) -> Job:
+    return Job("certificate", [command], may_begin=may_begin, room=room, memory=memory)
+
+
+def _memory(outcome: Outcome, precision: str) -> int:
+    """Return about how many bytes of a GPU a contender's child takes to record at a precision.
+
+    Of vgg16 in float64 7 GB, of other large models some 5, and no more than its session at the timed batch held, where
+    that is known: `samestep agree` has none, and what does not fit is done again by fewer.
+    """
+    parameters = _COPIES * (8 if precision == "float64" else 4) * outcome.opened.get("parameter_count", 0)
+    return max(_CONTEXT_BYTES + parameters, min(outcome.held, _MOST_BYTES))
 
 
 def _noise(

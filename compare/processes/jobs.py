@@ -15,8 +15,8 @@ from compare.processes.child import Child
 from compare.processes.launcher import Launcher
 
 _POLL_SECONDS = 0.02
-_KNOWN_PART = 0.6
-"""The part of a GPU's memory for jobs that are known to take much of it; what others record takes some 5 GB each."""
+_MOST_PART = 0.9
+"""The part of a GPU's memory for jobs by what is known, or thought, of each: the rest is for what nobody foresees."""
 _MOST_AGAIN = 3
 """Jobs of a contender that may wait to be done again alone: the next that fails is its own failure."""
 _ALL = sys.maxsize
@@ -45,8 +45,8 @@ class Job:
     `purpose` is said where one fails. That marks the contender at once and ends all its work, unless the job `spares`
     it: then only such jobs of it end, and it is marked when all others are done. A job that may not begin yet holds up
     those behind it, and so does one that writes more into the launcher's scratch folder, `room` in bytes, than the disk
-    has space for. One that is to be `alone` begins when no other is at work, and none begins beside it. Those that are
-    known to take much of a GPU's `memory`, in bytes, begin while that of all of them together leaves room for others.
+    has space for. One that is to be `alone` begins when no other is at work, and none begins beside it. One that takes
+    `memory` of a GPU, in bytes, begins while there is so much beside what others take.
     """
 
     purpose: str
@@ -111,7 +111,7 @@ def carry_out(
     """
     workers = list[_Worker]()
     gpu = memory.device_bytes(launcher.plan.device)
-    most_memory = math.inf if gpu is None else _KNOWN_PART * gpu
+    most_memory = math.inf if gpu is None else _MOST_PART * gpu
 
     def waits(queue: Queue) -> bool:
         if not queue.is_open or not _may_be_beside(queue.jobs[0], workers, most_memory):
@@ -182,7 +182,7 @@ class _Worker:
         self._child: Child | None = None
         self._greeted = False
         self.is_crowded = False
-        """Whether memory or the disk ran out while others were at work; the job is then back in its queue."""
+        """Whether memory ran out while others were at work; the job is then back in its queue."""
         self._take()
         try:
             self._child = launcher.started(queue.outcome, purpose=queue.purpose, beside=beside)
@@ -208,6 +208,7 @@ class _Worker:
                 if failure.disk_full and self.room != _ALL:
                     self._give_back(replace(self.job, room=lambda: _ALL))
                 elif failure.status == "oom" and not alone:
+                    self.is_crowded = True
                     self._give_back(self.job)
                 elif self._may_be_of_others(failure) and not alone:
                     self._put_behind(failure)
@@ -250,7 +251,7 @@ class _Worker:
         self._commands = list(self.job.commands)
 
     def _give_back(self, job: Job) -> None:
-        self.is_crowded, self._commands = True, []
+        self._commands = []
         self.queue.jobs.insert(0, job)
 
     def _put_behind(self, failure: ContenderFailed) -> None:

@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
+from compare.certificates import certification, evidence
+from compare.data import store
 from compare.measure import memory
+from compare.outcomes import Outcome, Outcomes
 from compare.processes.child import Child
-from compare.processes.launcher import BESIDE_OTHERS
+from compare.processes.launcher import BESIDE_OTHERS, Launcher
 from compare.report import measured
+from compare.tuning import contenders
+from tests.fakebackend import plans
 from tests.unit.stage import Stage, exit_code
 
 
@@ -162,7 +167,7 @@ def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_cou
     assert [each["cached_compile_seconds"] is None for each in result["contenders"]] == [False, anew, False]
 
 
-@pytest.mark.parametrize(("gigabytes", "together"), [(5, True), (7, False)])
+@pytest.mark.parametrize(("gigabytes", "together"), [(7, True), (9, False)])
 def test_contenders_train_beside_others_while_what_they_held_at_first_leaves_room(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, gigabytes: int, together: bool
 ) -> None:
@@ -176,6 +181,54 @@ def test_contenders_train_beside_others_while_what_they_held_at_first_leaves_roo
     events = [argument if method == "send" else method for method, argument in told]
     started = events[: events.index("train")].count("__init__")
     assert started == (4 if together else 3)  # two took the first steps, and one or both are to train
+
+
+@pytest.mark.parametrize(("gigabytes", "most"), [(2, 1), (3, 2), (6, 5)])
+def test_as_many_record_as_a_gpu_has_memory_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, gigabytes: int, most: int
+) -> None:
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    monkeypatch.setattr(memory, "device_bytes", lambda device: gigabytes << 30)
+    alive, peak, begin, close = set[int](), [0], Child.__init__, Child.close
+
+    def begun(child: Child, *arguments: Any) -> None:
+        begin(child, *arguments)
+        alive.add(id(child))
+        peak[0] = max(peak[0], len(alive))
+
+    def closed(child: Child) -> None:
+        alive.discard(id(child))
+        close(child)
+
+    monkeypatch.setattr(certification, "_MOST_BYTES", 0)  # what a session holds is nothing here: contexts alone count
+    plans.register(monkeypatch, stage.folder, children=3)
+    plan = plans.make(stage.folder / "out", ("fake", "other"))
+    launcher = Launcher(plan, stage.folder)
+    store.save(plan.dataset, launcher.dataset)
+    outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
+    monkeypatch.setattr(Child, "__init__", begun)
+    monkeypatch.setattr(Child, "close", closed)
+    certification.certify(launcher, outcomes, (evidence.native(plan),), lambda *_: None)
+    assert peak[0] == most
+    assert [made.status for made in outcomes.certificates.values()] == ["pass"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "parameters", "held", "expected"),
+    [
+        ("float64", 2**27, 11, 7.0),
+        ("float32", 2**27, 11, 6.0),  # at most what is taken for activations
+        ("float64", 2**20, 30, 6.0),
+        ("float64", 2**20, 0.5, 1 + 6 / 128),
+        ("bfloat16", 0, 0, 1.0),
+    ],
+)
+def test_what_a_record_takes_of_a_gpu_goes_by_its_model_and_what_its_session_held(
+    precision: str, parameters: int, held: float, expected: float
+) -> None:
+    outcome = Outcome(contenders.parse(["torch"], 1)[0], opened={"parameter_count": parameters})
+    outcome.held = int(held * 2**30)
+    assert certification._memory(outcome, precision) / 2**30 == pytest.approx(expected)
 
 
 def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone(

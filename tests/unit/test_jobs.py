@@ -139,7 +139,7 @@ def test_nothing_begins_beside_what_is_to_be_alone(started: Launcher, monkeypatc
     assert answers == ["one", "two", "alone", "alone", "three"]
 
 
-@pytest.mark.parametrize(("size", "beside"), [(30, 2), (31, 1), (99, 1), (0, 4)])
+@pytest.mark.parametrize(("size", "beside"), [(45, 2), (46, 1), (99, 1), (0, 4)])
 def test_what_is_known_to_take_much_of_a_gpu_leaves_room_there_for_others(
     started: Launcher, monkeypatch: pytest.MonkeyPatch, size: int, beside: int
 ) -> None:
