@@ -76,6 +76,23 @@ def test_what_the_disk_does_not_hold_beside_others_is_done_again_alone(started: 
     assert last == ["fake begins long record", "fake ends long record"]
 
 
+@pytest.mark.usefixtures("disk")
+def test_what_the_disk_does_not_hold_leaves_the_others_as_many_children(
+    started: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "cores", lambda: 3)
+    answers: list[str] = []
+    other = queue("other", *(roomy(answers, 0, (f"{n}", 3)) for n in range(9)))
+    carried_out(started, queue("fake", roomy(answers, 1, ("long record", 1))), other)
+    assert sorted(answers) == sorted([*map(str, range(9)), "long record"])
+    at_work = Scripted.said[: Scripted.said.index("other ends 8")]
+    running = [
+        sum("other begins" in line for line in at_work[:end]) - sum("other ends" in line for line in at_work[:end])
+        for end in range(at_work.index("fake is closed"), len(at_work))
+    ]
+    assert max(running) == 4
+
+
 def test_it_is_done_again_where_it_was_alone_only_when_it_failed(started: Launcher) -> None:
     answers: list[str] = []
     carried_out(started, queue("fake", asked(answers, ("late", 1))))
