@@ -292,6 +292,15 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
+step_buckets() { # resnet50 on all GPUs of the lane, sharded: how many bytes of gradients XLA reduces at once
+    local limit=XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes step="--backend jax --tuning tuned+sharded"
+    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "buckets-$(gpus)-devices"
+$step
+$limit=9000000 $step
+$limit=2400000 $step
+END
+}
+
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
     local symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
     sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised-torch
