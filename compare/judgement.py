@@ -128,7 +128,7 @@ def _kernel_search(plan: Plan, contender: Contender) -> str | None:
     """Return how often kernels were timed against each other for the rounds, None where they were not."""
     backend = contender.backend
     values = tunings.resolve(backend, contender.tuning, plan.device, plan.workload.name)
-    if plan.device == "cuda" and tunings.keeps_search(backend, values):
+    if tunings.keeps_search(backend, values, plan.device):
         return "every round" if plan.search_anew else "once"
     return "every round" if plan.device == "cuda" and tunings.searches_anew(backend, values) else None
 

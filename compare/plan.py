@@ -1,7 +1,7 @@
 """What a comparison will do, checked as a whole before any process starts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
@@ -135,7 +135,7 @@ def make(
     design: str = "alternating",
     energy: bool = True,
     cold_compile: bool = True,
-    search_anew: bool = False,
+    search_anew: bool | None = False,
     communication: bool = False,
     deadline: float | None = None,
     dataset: Dataset | None = None,
@@ -149,10 +149,11 @@ def make(
     are those of `RunSpec`; `devices` is for the contenders that say how they split batches, all others train on one;
     `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells, `cold_compile` for the time to
     compile into an empty cache, `search_anew` for a search for kernels in every round where one is kept
-    (`compare.tuning.tunings.keeps_search`), `communication` for what of it several GPUs do not hide; `batch_size` and
-    `epochs` default to the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline
-    of every phase; `dataset` (default: the workload's own, loaded) is what is trained on; `request` how a user's own
-    pair is brought together; `fleet` the machines of the run: on none of them, no folder is read, and none is made.
+    (`compare.tuning.tunings.keeps_search`; None: if there is such a contender), `communication` for what of it several
+    GPUs do not hide; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is 1 %);
+    `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded) is what
+    is trained on; `request` how a user's own pair is brought together; `fleet` the machines of the run: on none of
+    them, no folder is read, and none is made.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -179,7 +180,7 @@ def make(
         "deterministic": deterministic,
         "energy": energy,
         "cold_compile": cold_compile,
-        "search_anew": search_anew,
+        "search_anew": bool(search_anew) if search_anew is None else search_anew,
     }
     for name, value in switches.items():
         arguments.check(type(value) is bool, name, value, "True, False")
@@ -211,13 +212,14 @@ def make(
         design=design,
         energy=energy,
         cold_compile=cold_compile,
-        search_anew=search_anew,
+        search_anew=bool(search_anew),
         communication=communication,
         deadline=deadline,
         fleet=machines,
     )
     whole("--devices", plan.devices, 1)
     splitting.check(plan)
+    plan = _searching(plan, search_anew)
     _check_blocks(plan)
     if machines.here:
         output.check_scratch()
@@ -260,6 +262,25 @@ def trained(workload: str | Workload = "digits-cnn", precision: str = "float32")
     if precision not in PRECISIONS:
         raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
     return chosen
+
+
+def _searching(plan: Plan, anew: bool | None) -> Plan:
+    """Return the plan, which searches for kernels in every round if that is asked, or (None) where it changes anything.
+
+    Raises:
+        Refused: it is asked, and no contender's program keeps what a search found.
+    """
+    values = [tunings.resolve(each.backend, each.tuning, plan.device, plan.workload.name) for each in plan.contenders]
+    keeps = any(
+        tunings.keeps_search(each.backend, found, plan.device)
+        for each, found in zip(plan.contenders, values, strict=True)
+    )
+    if anew and not keeps:
+        raise Refused(
+            f"--search-anew: on {plan.device} no contender's program keeps what a search for kernels found; allowed: "
+            "with --device cuda a contender of jax, unless +kernel-search=off, or of torch with +max-autotune"
+        )
+    return replace(plan, search_anew=keeps and anew is not False)
 
 
 def _check_blocks(plan: Plan) -> None:

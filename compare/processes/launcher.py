@@ -71,9 +71,7 @@ class Launcher:
 
     def keeps_search(self, outcome: Outcome) -> bool:
         """Whether a program keeps what a search for kernels found when it was compiled: others would mislead that."""
-        return BESIDE_OTHERS[self.plan.device] and tunings.keeps_search(
-            outcome.contender.backend, self._values(outcome)
-        )
+        return tunings.keeps_search(outcome.contender.backend, self._values(outcome), self.plan.device)
 
     def compiles_anew(self, outcome: Outcome) -> bool:
         """Whether a contender is compiled in every round, for the search for kernels that its program would keep."""

@@ -228,8 +228,10 @@ def searches_anew(backend: str, values: Mapping[str, Value]) -> bool:
     return backend == "torch" and values["kernel-search"] is True
 
 
-def keeps_search(backend: str, values: Mapping[str, Value]) -> bool:
+def keeps_search(backend: str, values: Mapping[str, Value], device: str) -> bool:
     """Tell whether kernels are timed against each other when a program is compiled, once for all that will find it."""
+    if device != "cuda":
+        return False
     return values["kernel-search"] is True if backend == "jax" else values.get("max-autotune") is True
 
 

@@ -108,7 +108,7 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
 ) -> None:
     cold = stage.run("fake", "other", "third", agreement=False)
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", beside)
-    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, _: backend == "other")
+    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, *_: backend == "other")
     events, begin, close = list[str](), Child.__init__, Child.close
 
     def begun(child: Child, name: str, *arguments: Any) -> None:
@@ -144,7 +144,7 @@ def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_cou
     stage: Stage, monkeypatch: pytest.MonkeyPatch, anew: bool
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
-    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, _: backend == "other")
+    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, *_: backend == "other")
     caches, events, begin, send = dict[str, list[str]](), list[str](), Child.__init__, Child.send
 
     def begun(child: Child, name: str, package: str, environment: dict[str, str], *rest: Any) -> None:

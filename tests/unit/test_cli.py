@@ -126,6 +126,10 @@ REFUSALS = [
     (["fake", "other", "--quick", "--paper"], "--quick and --paper exclude each other"),
     (["fake", "other", "--rounds", "2", "--quick"], "--rounds and --quick exclude each other"),
     (["fake", "other", "--rounds", "10", "--paper"], "--rounds and --paper exclude each other"),
+    (
+        ["fake", "other", "--search-anew"],
+        "--search-anew: on cpu no contender's program keeps what a search for kernels",
+    ),
     (["fake", "other", "--workload", "mnist-cnn"], "workload mnist-cnn needs --data DIR"),
     (["fake", "other", "--workload", "mnist-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
     (["fake", "other", "--workload", "cifar-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
@@ -166,16 +170,16 @@ def test_energy_is_measured_unless_time_is_to_be_saved(
 def test_compile_times_are_cold_and_kernels_searched_for_once_unless_other_is_asked(
     program: Program, monkeypatch: pytest.MonkeyPatch, command: str, where: str
 ) -> None:
-    asked = list[tuple[bool, bool]]()
+    asked = list[tuple[bool, bool | None]]()
 
-    def made(*_: Any, cold_compile: bool, search_anew: bool, **__: Any) -> None:
+    def made(*_: Any, cold_compile: bool, search_anew: bool | None, **__: Any) -> None:
         asked.append((cold_compile, search_anew))
         raise SystemExit(0)
 
     monkeypatch.setattr(f"{where}.make", made)
     for more in ([], ["--skip-cold-compile"], ["--search-anew"], ["--paper"], ["--quick"]):
         program.run(command, "fake", "other", *more)
-    assert asked == [(True, False), (False, False), (True, True), (True, True), (True, False)]
+    assert asked == [(True, False), (False, False), (True, True), (True, None), (True, False)]
 
 
 def _refused(program: Program, arguments: list[str], said: str) -> None:

@@ -67,6 +67,18 @@ def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str
 
 
 @pytest.mark.parametrize(
+    ("kept", "asked", "anew"),
+    [(True, True, True), (True, None, True), (True, False, False), (False, None, False), (False, False, False)],
+)
+def test_kernels_are_searched_for_anew_where_that_changes_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool, asked: bool | None, anew: bool
+) -> None:
+    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, *_: kept and backend == "jax")
+    made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", search_anew=asked)
+    assert made.search_anew is anew
+
+
+@pytest.mark.parametrize(
     ("contender", "device", "anew", "searched"),
     [
         ("jax:tuned", "cuda", False, "once"),

@@ -34,7 +34,8 @@ def planned(result: dict[str, Any], tmp_path: Path, **options: Any) -> plan.Plan
     return repetition.plan_of(result, out=tmp_path / "out", **options)
 
 
-def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path) -> None:
+def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda *_: True)
     spec = {
         "batch_size": 32,
         "precision": "float64",
