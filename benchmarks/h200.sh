@@ -44,7 +44,9 @@ samestep() { # NAME ARGUMENTS...: run samestep, its result and what it prints in
 }
 
 equal() { # BACKEND WORKLOAD: a contender against itself, as tuned
-    samestep "equal-$1-$2" compare "$1:tuned" "$1:tuned" --workload "$2" --precision bfloat16 --search-anew
+    local anew=() # cuDNN searches in every round anyway
+    if [[ $1 == jax ]]; then anew=(--search-anew); fi
+    samestep "equal-$1-$2" compare "$1:tuned" "$1:tuned" --workload "$2" --precision bfloat16 "${anew[@]}"
 }
 
 bare() { # BACKEND: samestep's step time against a loop by hand

@@ -13,7 +13,6 @@ from compare.interface import Array
 from compare.outcomes import Outcome, Outcomes
 from compare.plan import Plan
 from compare.tuning import tunings
-from compare.tuning.contenders import Contender
 
 
 def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, Any]:
@@ -108,7 +107,7 @@ def _contender(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "settings": outcome.settings,
         "variables": outcome.variables,
         "versions": outcome.versions,
-        "kernel_search": _kernel_search(plan, outcome.contender),
+        "kernel_search": _kernel_search(plan, outcome),
         "compile_seconds": start.get("compile_seconds"),
         "cached_compile_seconds": median(outcome.cached_compile_seconds) if outcome.cached_compile_seconds else None,
         "first_step_seconds": start.get("first_step_seconds"),
@@ -124,11 +123,18 @@ def _contender(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _kernel_search(plan: Plan, contender: Contender) -> str | None:
-    """Return how often kernels were timed against each other for the rounds, None where they were not."""
-    backend = contender.backend
+def _kernel_search(plan: Plan, outcome: Outcome) -> str | None:
+    """Return how often kernels were timed against each other for the rounds, None where they were not.
+
+    A user's own XLA_FLAGS may have another search than the knob. On several machines JAX keeps programs on the first
+    alone, so that there is no one answer.
+    """
+    contender, backend = outcome.contender, outcome.contender.backend
     values = tunings.resolve(backend, contender.tuning, plan.device, plan.workload.name)
-    if tunings.keeps_search(backend, values, plan.device):
+    known = outcome.settings.get("kernel-search", True) if backend == "jax" else True
+    if not plan.rounds or plan.fleet.count > 1 or known is False:
+        return None
+    if plan.keeps_search(contender):
         return "every round" if plan.search_anew else "once"
     return "every round" if plan.device == "cuda" and tunings.searches_anew(backend, values) else None
 

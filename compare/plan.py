@@ -1,7 +1,7 @@
 """What a comparison will do, checked as a whole before any process starts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
@@ -83,6 +83,15 @@ class Plan:
     def _described(self) -> dict[str, Any]:
         return descriptions.to_json(self.workload)
 
+    def keeps_search(self, contender: Contender) -> bool:
+        """Whether a contender's program keeps what a search for kernels found when it was compiled.
+
+        XLA searches for none where algorithms are to be deterministic (xla/service/gpu, IsAutotuningEnabled).
+        """
+        values = tunings.resolve(contender.backend, contender.tuning, self.device, self.workload.name)
+        searches = not (self.deterministic and contender.backend == "jax")
+        return searches and tunings.keeps_search(contender.backend, values, self.device)
+
     def devices_of(self, values: Mapping[str, Any]) -> int:
         """Return how many devices a contender with these knobs trains on: one, unless it says how it splits batches."""
         return 1 if values["parallel"] == knobs.NOT_PARALLEL else self.devices
@@ -135,7 +144,7 @@ def make(
     design: str = "alternating",
     energy: bool = True,
     cold_compile: bool = True,
-    search_anew: bool | None = False,
+    search_anew: bool = False,
     communication: bool = False,
     deadline: float | None = None,
     dataset: Dataset | None = None,
@@ -148,12 +157,11 @@ def make(
     `rounds` None times nothing; `images` of the training images are taken, None for all; `accumulate` and `batch_norm`
     are those of `RunSpec`; `devices` is for the contenders that say how they split batches, all others train on one;
     `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells, `cold_compile` for the time to
-    compile into an empty cache, `search_anew` for a search for kernels in every round where one is kept
-    (`compare.tuning.tunings.keeps_search`; None: if there is such a contender), `communication` for what of it several
-    GPUs do not hide; `batch_size` and `epochs` default to the workload's; `margin` is relative (0.01 is 1 %);
-    `deadline` in seconds replaces the deadline of every phase; `dataset` (default: the workload's own, loaded) is what
-    is trained on; `request` how a user's own pair is brought together; `fleet` the machines of the run: on none of
-    them, no folder is read, and none is made.
+    compile into an empty cache, `search_anew` for a search for kernels in every round where a program keeps one
+    (`Plan.keeps_search`), `communication` for what of it several GPUs do not hide; `batch_size` and `epochs` default to
+    the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline of every phase;
+    `dataset` (default: the workload's own, loaded) is what is trained on; `request` how a user's own pair is brought
+    together; `fleet` the machines of the run: on none of them, no folder is read, and none is made.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
@@ -180,7 +188,7 @@ def make(
         "deterministic": deterministic,
         "energy": energy,
         "cold_compile": cold_compile,
-        "search_anew": bool(search_anew) if search_anew is None else search_anew,
+        "search_anew": search_anew,
     }
     for name, value in switches.items():
         arguments.check(type(value) is bool, name, value, "True, False")
@@ -212,14 +220,14 @@ def make(
         design=design,
         energy=energy,
         cold_compile=cold_compile,
-        search_anew=bool(search_anew),
+        search_anew=search_anew,
         communication=communication,
         deadline=deadline,
         fleet=machines,
     )
     whole("--devices", plan.devices, 1)
     splitting.check(plan)
-    plan = _searching(plan, search_anew)
+    _check_search(plan)
     _check_blocks(plan)
     if machines.here:
         output.check_scratch()
@@ -264,23 +272,14 @@ def trained(workload: str | Workload = "digits-cnn", precision: str = "float32")
     return chosen
 
 
-def _searching(plan: Plan, anew: bool | None) -> Plan:
-    """Return the plan, which searches for kernels in every round if that is asked, or (None) where it changes anything.
-
-    Raises:
-        Refused: it is asked, and no contender's program keeps what a search found.
-    """
-    values = [tunings.resolve(each.backend, each.tuning, plan.device, plan.workload.name) for each in plan.contenders]
-    keeps = any(
-        tunings.keeps_search(each.backend, found, plan.device)
-        for each, found in zip(plan.contenders, values, strict=True)
-    )
-    if anew and not keeps:
+def _check_search(plan: Plan) -> None:
+    """Check that some contender's program keeps what a search found, where one is asked for in every round."""
+    if plan.search_anew and not any(map(plan.keeps_search, plan.contenders)):
+        how = f"{plan.device}{', deterministic' if plan.deterministic else ''}"
         raise Refused(
-            f"--search-anew: on {plan.device} no contender's program keeps what a search for kernels found; allowed: "
-            "with --device cuda a contender of jax, unless +kernel-search=off, or of torch with +max-autotune"
+            f"--search-anew: on {how} no contender's program keeps what a search for kernels found; allowed: with "
+            "--device cuda a contender of jax, unless +kernel-search=off, or of torch with +max-autotune"
         )
-    return replace(plan, search_anew=keeps and anew is not False)
 
 
 def _check_blocks(plan: Plan) -> None:

@@ -144,10 +144,14 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
     """Start, open and warm up a child for each contender; return those that got there.
 
     In the first round each is alone while it finds its programs in the cache, for that time is reported. Later those
-    that may do so side by side, before any of them warms up.
+    that may do so side by side, before any of them warms up; one that is compiled anew never does.
     """
     plan = launcher.plan
-    able = [o for o in alive if o.cached_compile_seconds and launcher.may_load_beside_others(o)]
+    able = [
+        o
+        for o in alive
+        if o.cached_compile_seconds and launcher.may_load_beside_others(o) and not launcher.compiles_anew(o)
+    ]
     together = able if len(able) > 1 else []
     loaded = {outcome.contender.name for outcome in together}
     steps: Sequence[tuple[Sequence[Outcome], Callable[[Outcome], object]]] = (

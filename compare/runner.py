@@ -133,7 +133,8 @@ def _train(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> list[Q
         lone = map(launcher.keeps_search, every)
         jobs_of = [[Job("training", commands, alone=alone)] for commands, alone in zip(first, lone, strict=True)]
         queues = [Queue(*each, most=1, purpose="training") for each in zip(every, jobs_of, strict=True)]
-        jobs.carry_out(launcher, queues, partial(progress, "compile"))
+        # What they tell of their settings is to be what is timed, the number of threads too.
+        jobs.carry_out(launcher, queues, partial(progress, "compile"), divides_cores=False)
     else:
         progress("start contenders", 0, len(every))
         with launcher.children(every, purpose="training") as children:

@@ -23,7 +23,7 @@ from compare.tuning import tunings
 
 _STEPS = 3
 _ARRAYS = 2 + 2 * _STEPS  # of every parameter: before, gradient and update of each step, after
-# Children of a contender at a time: a GPU's memory holds four, a float64 record of a large workload takes 6 GB of it.
+# Children of a contender at a time: a GPU's memory holds four, whatever they are thought to take of it (`_memory`).
 MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 4}
 _NUMBERS = itertools.count()
 # Of a GPU, by what 17 children held of an H200: what a process has beside its model, its parameters with gradients,
@@ -149,8 +149,8 @@ def _job(
 def _memory(outcome: Outcome, precision: str) -> int:
     """Return about how many bytes of a GPU a contender's child takes to record at a precision.
 
-    Of vgg16 in float64 7 GB, of other large models some 5, and no more than its session at the timed batch held, where
-    that is known: `samestep agree` has none, and what does not fit is done again by fewer.
+    Of vgg16 in float64 7 GB, of other large models some 5, which are mostly activations: those are no more than the
+    session at the timed batch held. `samestep agree` knows neither; what does not fit is done again by fewer.
     """
     parameters = _COPIES * (8 if precision == "float64" else 4) * outcome.opened.get("parameter_count", 0)
     return max(_CONTEXT_BYTES + parameters, min(outcome.held, _MOST_BYTES))

@@ -77,7 +77,7 @@ def compare(
         design=design,
         energy=not (quick or skip_energy),
         cold_compile=not skip_cold_compile,
-        search_anew=search_anew or (None if paper else False),
+        search_anew=search_anew,
         deadline=deadline,
         request=request,
         fleet=fleet,

@@ -112,7 +112,7 @@ SkipColdCompile = Annotated[
     typer.Option(
         "--skip-cold-compile",
         help="Measure no compile time into an empty cache: a framework's contenders share one, and on a GPU torch's "
-        "compile side by side. Minutes less for large models.",
+        "compile side by side, where its memory holds them. Minutes less for large models.",
     ),
 ]
 SearchAnew = Annotated[
@@ -120,7 +120,7 @@ SearchAnew = Annotated[
     typer.Option(
         "--search-anew",
         help="Have XLA search for kernels in every round, as cuDNN does for torch, so that intervals contain what a "
-        "search chooses; it then compiles in every round. Part of --paper.",
+        "search chooses: JAX, and torch with +max-autotune, then compile in every round.",
     ),
 ]
 Out = Annotated[

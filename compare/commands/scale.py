@@ -71,7 +71,7 @@ def scale(
         seed=seed,
         deterministic=deterministic,
         cold_compile=not skip_cold_compile,
-        search_anew=search_anew or (None if paper else False),
+        search_anew=search_anew,
         deadline=deadline,
     )
     found, interruption = sweep.run(task, command)

@@ -98,9 +98,12 @@ def carry_out(
     queues: Sequence[Queue],
     progress: Callable[[int, int], None],
     frees: Callable[[], bool] = lambda: False,
+    *,
+    divides_cores: bool = True,
 ) -> None:
     """Have children carry out all jobs at the same time; `progress(done, total)` counts jobs.
 
+    A child has its part of the cores, unless none is to be told how many there are (`divides_cores`).
     There is one child more than there are cores, so that no core waits while one of them waits for its next command.
     Where a contender has no more jobs, the next child is another's. A job for which memory runs out while others are at
     work is done again when at most half as many are, in the end alone, one for which the disk runs out when it is
@@ -128,7 +131,7 @@ def carry_out(
                 children = max(1, len(workers) // 2)
             workers[:] = going
             while len(workers) < children and (queue := _neediest(queues, workers, waits)) is not None:
-                workers.append(_Worker(launcher, queue, waits, beside=children - 1))
+                workers.append(_Worker(launcher, queue, waits, beside=children - 1 if divides_cores else 0))
             if told != (told := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
                 progress(told, total)
             if not workers and not any(queue.is_open for queue in queues):

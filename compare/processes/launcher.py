@@ -1,7 +1,9 @@
 """Starting a plan's children: their environment, caches and input files."""
 
+import glob
 import itertools
 import os
+import shutil
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -71,7 +73,7 @@ class Launcher:
 
     def keeps_search(self, outcome: Outcome) -> bool:
         """Whether a program keeps what a search for kernels found when it was compiled: others would mislead that."""
-        return tunings.keeps_search(outcome.contender.backend, self._values(outcome), self.plan.device)
+        return self.plan.keeps_search(outcome.contender)
 
     def compiles_anew(self, outcome: Outcome) -> bool:
         """Whether a contender is compiled in every round, for the search for kernels that its program would keep."""
@@ -138,7 +140,9 @@ class Launcher:
         kept = purpose in ("matching", "certificate")
         named = f"cache-{contender.name if self.plan.cold_compile else contender.backend}"
         if purpose == "round" and self.compiles_anew(outcome):
-            named = f"cache-{contender.name}-{next(_NUMBERS)}"
+            for left in self.scratch.glob(f"cache-*-{glob.escape(contender.name)}"):  # of the round before
+                shutil.rmtree(left, ignore_errors=True)
+            named = f"cache-{next(_NUMBERS)}-{contender.name}"
         if purpose == "matching":
             added |= variables.matching_environment(contender.backend)
         if beside:

@@ -52,6 +52,7 @@ def test_a_plain_loop_that_trains_no_numbers_is_no_yardstick(
     loop = loops[framework]
     for name, value in {"BLOCK": 1, "BLOCKS": 1, "LEAST_BLOCKS": 1, "WARM_UP": 1}.items():
         monkeypatch.setattr(loop, name, value, raising=False)
+    monkeypatch.setattr("torch.backends.cudnn.benchmark", torch.backends.cudnn.benchmark)  # the loop's own comes back
     monkeypatch.setattr(jax.config, "update", lambda *_: None)  # this process's devices are up, and more than one
     place = ["--device", "cpu", "--mode", "eager"] if framework else []
     monkeypatch.setattr("sys.argv", ["loop", "--workload", "cifar-cnn", "--batch-size", "2", *place])

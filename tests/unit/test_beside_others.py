@@ -109,11 +109,12 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
     cold = stage.run("fake", "other", "third", agreement=False)
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", beside)
     monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, *_: backend == "other")
-    events, begin, close = list[str](), Child.__init__, Child.close
+    events, threads, begin, close = list[str](), list[str | None](), Child.__init__, Child.close
 
-    def begun(child: Child, name: str, *arguments: Any) -> None:
+    def begun(child: Child, name: str, package: str, environment: dict[str, str], *rest: Any) -> None:
         events.append(f"{name} begun")
-        begin(child, name, *arguments)
+        threads.append(environment.get("OMP_NUM_THREADS"))
+        begin(child, name, package, environment, *rest)
 
     def closed(child: Child) -> None:
         events.append(f"{child.name} closed")
@@ -129,6 +130,7 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
         assert first[4:] == ["other begun"]
     else:  # they start side by side, and take turns
         assert first == ["fake begun", "other begun", "third begun", "fake closed"]
+    assert threads[:3] == [None] * 3  # what these tell of their threads is to be what is timed
     assert [each["training"] for each in shared["contenders"]] == [each["training"] for each in cold["contenders"]]
     assert (cold["spec"]["cold_compile_requested"], shared["spec"]["cold_compile_requested"]) == (True, False)
     for figure in ("compile_seconds", "first_step_seconds", "warmup_seconds", "steady"):
@@ -145,10 +147,14 @@ def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_cou
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, *_: backend == "other")
-    caches, events, begin, send = dict[str, list[str]](), list[str](), Child.__init__, Child.send
+    caches, events, kept = dict[str, list[str]](), list[str](), list[int]()
+    begin, send = Child.__init__, Child.send
 
     def begun(child: Child, name: str, package: str, environment: dict[str, str], *rest: Any) -> None:
         caches.setdefault(name, []).append(environment["TORCHINDUCTOR_CACHE_DIR"])
+        folder = Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        kept.append(len([*folder.parent.glob("cache-*-other")]))
         begin(child, name, package, environment, *rest)
 
     def sent(child: Child, command: str, **arguments: Any) -> None:
@@ -161,6 +167,7 @@ def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_cou
     rounds = {name: folders[-3:] for name, folders in caches.items()}
     assert [len({*folders}) for folders in rounds.values()] == [1, 3 if anew else 1, 1]
     assert (rounds["other"][0] in caches["other"][:-3]) != anew  # where it was trained
+    assert max(kept) == anew  # a round's is gone when the next begins
     # Two may load side by side in later rounds, and then begin with a block; one that compiles never does.
     last = [each for each in events[len(events) - events[::-1].index("other open") :] if each.startswith("other")]
     assert last[:2] == (["other warm_up", "other block"] if anew else ["other block", "other warm_up"])

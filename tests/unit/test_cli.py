@@ -170,16 +170,16 @@ def test_energy_is_measured_unless_time_is_to_be_saved(
 def test_compile_times_are_cold_and_kernels_searched_for_once_unless_other_is_asked(
     program: Program, monkeypatch: pytest.MonkeyPatch, command: str, where: str
 ) -> None:
-    asked = list[tuple[bool, bool | None]]()
+    asked = list[tuple[bool, bool]]()
 
-    def made(*_: Any, cold_compile: bool, search_anew: bool | None, **__: Any) -> None:
+    def made(*_: Any, cold_compile: bool, search_anew: bool, **__: Any) -> None:
         asked.append((cold_compile, search_anew))
         raise SystemExit(0)
 
     monkeypatch.setattr(f"{where}.make", made)
     for more in ([], ["--skip-cold-compile"], ["--search-anew"], ["--paper"], ["--quick"]):
         program.run(command, "fake", "other", *more)
-    assert asked == [(True, False), (False, False), (True, True), (True, None), (True, False)]
+    assert asked == [(True, False), (False, False), (True, True), (True, False), (True, False)]
 
 
 def _refused(program: Program, arguments: list[str], said: str) -> None:

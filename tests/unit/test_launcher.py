@@ -67,35 +67,33 @@ def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str
 
 
 @pytest.mark.parametrize(
-    ("kept", "asked", "anew"),
-    [(True, True, True), (True, None, True), (True, False, False), (False, None, False), (False, False, False)],
-)
-def test_kernels_are_searched_for_anew_where_that_changes_something(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool, asked: bool | None, anew: bool
-) -> None:
-    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, *_: kept and backend == "jax")
-    made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", search_anew=asked)
-    assert made.search_anew is anew
-
-
-@pytest.mark.parametrize(
-    ("contender", "device", "anew", "searched"),
+    ("contender", "changes", "searched"),
     [
-        ("jax:tuned", "cuda", False, "once"),
-        ("jax:tuned", "cuda", True, "every round"),
-        ("jax:tuned", "cpu", True, None),
-        ("jax:stock+kernel-search=off", "cuda", False, None),
-        ("torch:tuned", "cuda", False, "every round"),
-        ("torch:compiled", "cuda", False, None),
-        ("torch:tuned+max-autotune", "cuda", False, "once"),
+        ("jax:tuned", {}, "once"),
+        ("jax:tuned", {"search_anew": True}, "every round"),
+        ("jax:tuned", {"device": "cpu"}, None),
+        ("jax:tuned", {"rounds": 0}, None),
+        ("jax:tuned", {"deterministic": True}, None),
+        ("jax:tuned", {"fleet": SimpleNamespace(count=2)}, None),
+        ("jax:stock+kernel-search=off", {}, None),
+        ("torch:tuned", {}, "every round"),
+        ("torch:compiled", {}, None),
+        ("torch:tuned+max-autotune", {}, "once"),
     ],
 )
 def test_a_result_tells_how_often_kernels_were_searched_for(
-    tmp_path: Path, contender: str, device: str, anew: bool, searched: str | None
+    tmp_path: Path, contender: str, changes: dict[str, Any], searched: str | None
 ) -> None:
-    made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
-    there = replace(made, device=device, search_anew=anew, contenders=tuple(contenders.parse([contender], 1)))
-    assert judgement._kernel_search(there, there.contenders[0]) == searched
+    made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
+    there = replace(made, **{"device": "cuda", **changes})
+    assert judgement._kernel_search(there, Outcome(contenders.parse([contender], 1)[0])) == searched
+
+
+def test_what_a_users_own_flags_turn_off_is_no_search(tmp_path: Path) -> None:
+    made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
+    there = replace(made, device="cuda")
+    outcome = Outcome(there.contenders[1], settings={"kernel-search": False})
+    assert judgement._kernel_search(there, outcome) is None
 
 
 @pytest.mark.parametrize(
