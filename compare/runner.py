@@ -129,10 +129,7 @@ def _train(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> list[Q
     plan, every = launcher.plan, outcomes.contenders
     steps, beside = updates.steps(launcher, every), BESIDE_OTHERS[plan.device]
     if beside and plan.fleet.count == 1 and not plan.cold_compile:
-        first = [_first_steps(launcher, outcome) for outcome in every]
-        lone = map(launcher.keeps_search, every)
-        jobs_of = [[Job("training", commands, alone=alone)] for commands, alone in zip(first, lone, strict=True)]
-        queues = [Queue(*each, most=1, purpose="training") for each in zip(every, jobs_of, strict=True)]
+        queues = [_compiling(launcher, outcome) for outcome in every]
         # What they tell of their settings is to be what is timed, the number of threads too.
         jobs.carry_out(launcher, queues, partial(progress, "compile"), divides_cores=False)
     else:
@@ -147,6 +144,12 @@ def _train(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> list[Q
     if not beside:
         return []
     return [_later(launcher, outcome, steps) for outcome in outcomes.alive]
+
+
+def _compiling(launcher: Launcher, outcome: Outcome) -> Queue:
+    """Return a contender's first steps, alone where others would mislead a search for kernels that decides for all."""
+    alone = launcher.plan.keeps_search(outcome.contender)
+    return Queue(outcome, [Job("training", _first_steps(launcher, outcome), alone=alone)], most=1, purpose="training")
 
 
 def _first_steps(launcher: Launcher, outcome: Outcome) -> list[Command]:

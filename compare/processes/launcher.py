@@ -71,13 +71,9 @@ class Launcher:
         anew = tunings.searches_anew(outcome.contender.backend, self._values(outcome))
         return BESIDE_OTHERS[self.plan.device] and self.plan.fleet.count == 1 and not anew
 
-    def keeps_search(self, outcome: Outcome) -> bool:
-        """Whether a program keeps what a search for kernels found when it was compiled: others would mislead that."""
-        return self.plan.keeps_search(outcome.contender)
-
     def compiles_anew(self, outcome: Outcome) -> bool:
         """Whether a contender is compiled in every round, for the search for kernels that its program would keep."""
-        return self.plan.search_anew and self.keeps_search(outcome)
+        return self.plan.search_anew and self.plan.keeps_search(outcome.contender)
 
     @contextmanager
     def child(self, outcome: Outcome, *, purpose: str) -> Generator[Child]:

@@ -63,7 +63,7 @@ def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
 def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str, alone: bool) -> None:
     made = plan.make([contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
     there = replace(made, device="cuda")
-    assert Launcher(there, tmp_path).keeps_search(Outcome(there.contenders[0])) is alone
+    assert there.keeps_search(there.contenders[0]) is alone
 
 
 @pytest.mark.parametrize(
