@@ -116,18 +116,19 @@ class Worker:
     def proof(self, steps: int) -> dict[str, Any]:
         """Return what shows that the dispatched work was done, and that `wait` waited for it.
 
-        Two more blocks are taken, one of a single dispatch, which has certainly ended once its loss is read, and one of
-        `steps`. An export follows each and needs the finished state: what the second block leaves for its export is
-        `unwaited_seconds` of its `block_seconds`. One export more comes first, for the memory that the others then
-        have: the first takes it page by page, in a time that differs by tens of milliseconds where a model is large.
+        Three more blocks are taken, two of a single dispatch, which has certainly ended once its loss is read, and one
+        of `steps`. An export follows each and needs the finished state: what the last block leaves for its export is
+        `unwaited_seconds` of its `block_seconds`, beyond what the second export took. The first is for the memory that
+        the others then have: it takes it page by page, in a time that differs by tens of milliseconds where a model is
+        large. No state is exported twice: JAX keeps an array's copy on the host, which then costs nothing.
         `not_finite` is the first step since `feed` whose loss was not (None: all were).
         """
         session = self._open_session
-        self._timed(session.steps_per_dispatch)
-        session.losses()
         with heap.kept():
-            self._exported()
-            least = self._exported()[0]
+            for _ in range(2):
+                self._timed(session.steps_per_dispatch)
+                session.losses()
+                least = self._exported()[0]
             block = self._timed(steps)
             seconds, exported = self._exported()
         bad = np.flatnonzero(~np.isfinite(losses := session.losses()))
