@@ -47,8 +47,8 @@ def carried_out(
     Contenders are trained, certified and timed; with `seeds`, the training runs per contender, they are certified by
     all gates and nothing is timed. The result says that `command` asked for it. `part` is said before each phase.
 
-    Where the timed rounds are interrupted, the result of those that were whole is written, standard error says where,
-    and the interruption goes on.
+    Where the timed rounds are interrupted, the result of all that came before, and of rounds that were whole, is
+    written, standard error says where, and the interruption goes on.
 
     Raises:
         Refused: where the result cannot be written there, with the place that it is at instead.
@@ -70,8 +70,10 @@ def as_far_as_it_came(
         path = results.kept(result, plan.out)
     if outcomes.interruption is not None:
         whole = f"after {len(outcomes.rounds)} of {plan.rounds} rounds, which are"
-        if len(outcomes.rounds) in (0, plan.rounds):
+        if len(outcomes.rounds) == plan.rounds:
             whole = "in the search for a smaller batch; all that came before it is"
+        elif not outcomes.rounds:
+            whole = f"before one of {plan.rounds} rounds was whole; all that came before them is"
         typer.echo(f"samestep: {part}interrupted {whole} kept: {path}", err=True)
     return result, path, outcomes.interruption
 

@@ -12,7 +12,6 @@ from compare.outcomes import Outcome, Outcomes, attempt
 from compare.plan import Plan
 from compare.processes.child import Child
 from compare.processes.launcher import BESIDE_OTHERS, Launcher, Progress
-from compare.verdicts import LEAST_ROUNDS
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
 _PALINDROMES = 3
@@ -28,24 +27,22 @@ def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> N
     when they are tried. Either way the last comes first in every other round. `sequential`: all rounds of one, then all
     of the next.
 
-    Where Ctrl-C or a signal ends the program meanwhile, that becomes `outcomes.interruption` if enough rounds are whole
-    for a ratio; what was timed of the next is dropped.
+    Where Ctrl-C or a signal ends the program meanwhile, that becomes `outcomes.interruption`; rounds that were whole
+    stay, what was timed of the next is dropped.
     """
     try:
         _time_all(launcher, outcomes, progress)
     except (KeyboardInterrupt, SystemExit) as interruption:
-        if _whole(outcomes) < LEAST_ROUNDS:
-            raise
+        _keep_whole(outcomes)
         outcomes.interruption = interruption
 
 
-def _whole(outcomes: Outcomes) -> int:
-    """Drop what not every contender has been timed in; return how many rounds are left."""
+def _keep_whole(outcomes: Outcomes) -> None:
+    """Drop what not every contender has been timed in."""
     count = min((len(outcome.samples) for outcome in outcomes.alive), default=0)
     del outcomes.rounds[count:]
     for outcome in outcomes.contenders:
         del outcome.samples[count:], outcome.windows[count:]
-    return count
 
 
 def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:

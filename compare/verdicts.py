@@ -41,6 +41,11 @@ def completed(result: Object) -> dict[str, Any]:
     return found
 
 
+def is_comparison(result: Object) -> bool:
+    """Whether a result is of a run that was to time rounds, be it cut off before one was whole; not a certificate's."""
+    return result["spec"].get("rounds_requested", result["spec"]["rounds"]) > 0
+
+
 def medians(result: Object, contender: Object) -> dict[int, float]:
     """Return the median block, seconds per step, of every round that counts, by round counted from 0."""
     void, step = _void(result), contender["step_seconds"]

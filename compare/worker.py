@@ -123,15 +123,11 @@ class Worker:
         large. No state is exported twice: JAX keeps an array's copy on the host, which then costs nothing.
         `not_finite` is the first step since `feed` whose loss was not (None: all were).
         """
-        session = self._open_session
         with heap.kept():
-            for _ in range(2):
-                self._timed(session.steps_per_dispatch)
-                session.losses()
-                least = self._exported()[0]
+            _, least = self._exported_when_done(), self._exported_when_done()
             block = self._timed(steps)
             seconds, exported = self._exported()
-        bad = np.flatnonzero(~np.isfinite(losses := session.losses()))
+        bad = np.flatnonzero(~np.isfinite(losses := self._open_session.losses()))
         return {
             "dispatched": self._dispatched,
             "exported": exported,
@@ -139,6 +135,11 @@ class Worker:
             "block_seconds": block,
             "unwaited_seconds": max(0.0, seconds - least),
         }
+
+    def _exported_when_done(self) -> float:
+        self._timed(self._open_session.steps_per_dispatch)
+        self._open_session.losses()
+        return self._exported()[0]
 
     def _exported(self) -> tuple[float, int]:
         start = self._clock()

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
-from compare import files, results
+from compare import files, results, verdicts
 from compare.commands import options
 from compare.interface import Refused
 from compare.report import (
@@ -136,7 +136,7 @@ def _print(found: Sequence[Mapping[str, Any]]) -> None:
     for index, result in enumerate(found):
         if len(found) > 1:
             console.rule(f"{index + 1}", align="left", style="", characters="-")
-        if result["spec"]["rounds"]:
+        if verdicts.is_comparison(result):
             terminal.render(result, console)
         else:
             certificate.render(result, console, verbose=False)

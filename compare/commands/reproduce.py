@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from compare import conduct, environment, judgement, results, runner
+from compare import conduct, environment, judgement, results, runner, verdicts
 from compare.commands import endings, options
 from compare.data import store
 from compare.interface import Refused
@@ -42,7 +42,7 @@ def reproduce(
     file = results.named(file)
     stored = results.load_true(file)
     code.check_trust(stored, trusted=trust_code, changed=changed_code)
-    seeds = None if repetition.timed(stored) else repetition.seeds(stored)
+    seeds = None if verdicts.is_comparison(stored) else repetition.seeds(stored)
     folder = out or endings.default_out()
     if (folder / results.FILE_NAME).resolve() == file.resolve():
         raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")

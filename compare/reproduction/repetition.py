@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from compare import descriptions, installed, plan
+from compare import descriptions, installed, plan, verdicts
 from compare.interface import Refused
 from compare.plan import Plan
 from compare.reproduction import code
@@ -28,7 +28,9 @@ def plan_of(
     deadline: float | None = None,
     changed_code: bool = False,
 ) -> Plan:
-    """Return the plan of a stored result's run; without timed rounds it is that of `samestep agree`.
+    """Return the plan of a stored result's run: of `samestep agree` where no rounds were asked for.
+
+    Of an interrupted run it has the rounds that were whole, or where none was, those that were asked for.
 
     Args:
         stored: a valid result.
@@ -48,7 +50,7 @@ def plan_of(
     names = [each["name"] for each in stored["contenders"]]
     if names != spec["contenders"]:
         raise Refused(f"spec.contenders are {', '.join(spec['contenders'])}, contenders are {', '.join(names)}")
-    if rounds is not None and not timed(stored):
+    if rounds is not None and not verdicts.is_comparison(stored):
         raise Refused(f"--rounds {rounds}: the result is of `samestep agree`, which times nothing; leave --rounds out")
     texts = [name.partition("#")[0] for name in names]
     for here, each in zip(contenders.parse(texts), stored["contenders"], strict=True):
@@ -68,7 +70,7 @@ def plan_of(
         devices=spec.get("devices", 1),
         batch_norm=spec.get("batch_norm", "sync"),
         device=spec["device"],
-        rounds=(spec["rounds"] or None) if rounds is None else rounds,
+        rounds=(spec["rounds"] or spec.get("rounds_requested") or None) if rounds is None else rounds,
         seed=spec["seed"],
         epochs=spec["epochs"],
         margin=spec["margin"],
@@ -83,11 +85,6 @@ def plan_of(
         deadline=spec.get("deadline_seconds") if deadline is None else deadline,
     )
     return replace(made, confidence=spec["confidence"])
-
-
-def timed(stored: Object) -> bool:
-    """Whether the result holds timed rounds (`samestep compare`), not a certificate alone (`samestep agree`)."""
-    return stored["spec"]["rounds"] > 0
 
 
 def seeds(stored: Object) -> int:

@@ -12,6 +12,7 @@ from compare.plan import Plan
 from compare.report.sentences import counted
 from compare.tuning import contenders, knobs, tunings
 from compare.tuning.contenders import Contender
+from compare.verdicts import LEAST_ROUNDS
 
 WAYS = "ddp,sharded"
 """How contenders that do not say so split a batch over devices, as the option --parallel has it."""
@@ -112,7 +113,8 @@ def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], 
     """Carry out the comparison of every number of devices; return each one's result with its file, in order.
 
     A contender that fails on some number of devices has failed there only. Ctrl-C or a signal that ends the program is
-    returned beside what was finished before it, in which a number counts whose whole rounds made a result.
+    returned beside what was finished before it, in which a number counts of which enough rounds are whole for a ratio;
+    with fewer its result stays in its own folder.
     """
     found = list[tuple[dict[str, Any], Path]]()
     for each in task.plans:
@@ -121,7 +123,8 @@ def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], 
             result, path, interruption = conduct.as_far_as_it_came(each, command, part=part)
         except (KeyboardInterrupt, SystemExit) as error:
             return found, error
-        found.append((result, path))
+        if interruption is None or result["spec"]["rounds"] >= LEAST_ROUNDS:
+            found.append((result, path))
         if interruption is not None:
             return found, interruption
     return found, None

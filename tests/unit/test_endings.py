@@ -80,8 +80,8 @@ def test_a_killed_parent_leaves_no_grandchild_of_a_child_that_waits(parents: Par
     assert not plans.remaining(family)
 
 
-# Process 0 of a contender trains, 3 is its first round's.
-@pytest.mark.parametrize(("number", "process"), [(signal.SIGTERM, 0), (signal.SIGINT, 3), (signal.SIGHUP, 0)])
+# Process 0 of a contender trains, 1 makes its certificate.
+@pytest.mark.parametrize(("number", "process"), [(signal.SIGTERM, 0), (signal.SIGINT, 1), (signal.SIGHUP, 0)])
 def test_a_signal_ends_the_program_and_everything_that_it_started(
     parents: Parents, number: signal.Signals, process: int
 ) -> None:
@@ -98,6 +98,39 @@ def test_a_signal_ends_the_program_and_everything_that_it_started(
     assert "Traceback" not in error
     assert not plans.remaining(family)
     assert not list(parents.folder.glob("samestep-out/*/result.json"))
+
+
+# Process 3 is the first round's. One round is enough for no ratio, none for no figure, but both certificates are there.
+@pytest.mark.parametrize(
+    ("number", "process", "whole"),
+    [
+        (signal.SIGINT, 3, "interrupted before one of 4 rounds was whole; all that came before them is kept"),
+        (signal.SIGTERM, 4, "interrupted after 1 of 4 rounds, which are kept"),
+    ],
+)
+def test_what_came_before_the_rounds_is_kept(
+    parents: Parents, number: signal.Signals, process: int, whole: str
+) -> None:
+    arguments = ["-m", "tests.fakebackend.program", *COMPARE[:-1], "4"]
+    parent = parents.start(arguments, ["other"], fault="grandchild-hang", at="run", process=process)
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
+    parent.send_signal(number)
+    out, error = parent.communicate(timeout=2 * plans.GONE_WITHIN)
+    assert (parent.returncode, out) == (128 + number, "")
+    (path,) = parents.folder.glob("samestep-out/*/result.json")
+    assert f"samestep: {whole}: {path.relative_to(parents.folder)}\n" in error
+    result = results.load_true(path)
+    assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (process - 3, 4)
+    assert (result["agreement"]["status"], [each["verdict"] for each in result["comparisons"]]) == (
+        "pass",
+        ["INVALID"] * (process - 3),
+    )
+    assert all(each["memory"] and each["training"] for each in result["contenders"])
+    reported = subprocess.run(
+        [sys.executable, "-m", "compare", "report", path], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"the run was interrupted after {process - 3} of 4 rounds" in reported
+    assert "final loss" in reported  # as of a comparison, not of a certificate alone
 
 
 # Process 5 is the third round's. In turns, the first contender has been timed in it when the other's begins.
@@ -185,14 +218,22 @@ def test_a_search_for_a_smaller_batch_that_is_interrupted_loses_no_round(parents
     assert short["status"] == "oom"
 
 
-def test_a_scaling_that_is_interrupted_before_any_number_of_devices_is_whole_writes_nothing(parents: Parents) -> None:
+@pytest.mark.parametrize(("process", "kept"), [(0, ""), (4, "out/devices-1/result.json")])
+def test_a_scaling_that_is_interrupted_before_any_number_of_devices_is_whole_has_no_result(
+    parents: Parents, process: int, kept: str
+) -> None:
     asked = ["scale", "fake:stock+ddp", "other:stock+ddp", "--batch-size", "8", *COMPARE[3:], "--out", "out"]
-    parent = parents.start(["-m", "tests.fakebackend.program", *asked], fault="grandchild-hang", at="run", process=0)
-    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
+    parent = parents.start(
+        ["-m", "tests.fakebackend.program", *asked], fault="grandchild-hang", at="run", process=process
+    )
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists(), 60)
     parent.send_signal(signal.SIGTERM)
-    _, error = parent.communicate(timeout=plans.GONE_WITHIN)
+    _, error = parent.communicate(timeout=2 * plans.GONE_WITHIN)
     assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGTERM, False)
-    assert not (parents.folder / "out").exists()
+    said = "interrupted after 1 of 2 rounds, which are" if kept else "interrupted before there was anything to"
+    assert f"samestep: 1 device: {said}" in error
+    found = [str(each.relative_to(parents.folder)) for each in parents.folder.rglob("result.json")]
+    assert found == ([kept] if kept else [])
 
 
 def test_a_search_that_is_interrupted_says_that_nothing_is_kept_and_leaves_no_folder(parents: Parents) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compare import environment, plan
+from compare import environment, plan, verdicts
 from compare.interface import Refused
 from compare.reproduction import repetition
 from tests.fakebackend import plans
@@ -69,6 +69,13 @@ def test_rounds_that_could_not_alternate_are_planned_to_alternate_again(tmp_path
     assert planned(stored("fake", "other", spec=spec), tmp_path).design == "alternating"
 
 
+@pytest.mark.parametrize(("whole", "planned_now"), [(2, 2), (0, 6)])
+def test_an_interrupted_run_is_planned_with_rounds(tmp_path: Path, whole: int, planned_now: int) -> None:
+    result = stored("fake", "other", spec={"rounds": whole, "rounds_requested": 6})
+    assert verdicts.is_comparison(result)
+    assert planned(result, tmp_path).rounds == planned_now
+
+
 def test_rounds_and_deadline_may_be_others(tmp_path: Path) -> None:
     made = planned(stored("fake", "other"), tmp_path, rounds=3, deadline=9.0)
     assert (made.rounds, made.deadline) == (3, 9.0)
@@ -82,8 +89,8 @@ def test_as_many_images_are_drawn_again(tmp_path: Path) -> None:
 
 
 def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
-    certificate = stored("fake", "other", spec={"rounds": 0})
-    assert not repetition.timed(certificate)
+    certificate = stored("fake", "other", spec={"rounds": 0, "rounds_requested": 0})
+    assert not verdicts.is_comparison(certificate)
     assert planned(certificate, tmp_path).rounds == 0
     assert repetition.seeds(certificate) == 5
     certificate["agreement"]["accuracies"] = {"fake": [0.9, 0.9], "other": [0.9, 0.9, 0.9]}
