@@ -10,6 +10,7 @@ from compare.report.sentences import DASH, percent
 from compare.tuning import variables
 
 _STEP_TIME = "step time: geometric mean over rounds of each round's median block, Student's t interval"
+ONE_SEARCH = "one search for kernels for all rounds; no interval contains what another would choose (--search-anew)"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _MEBIBYTE = 2**20
 _LARGE = 1e12
@@ -49,6 +50,11 @@ def rows(contenders: Contenders, spec: Mapping[str, Any]) -> list[tuple[str, lis
     return found
 
 
+def is_of_one_search(timed: Mapping[str, Any]) -> bool:
+    """Whether a contender, or its row in a scaling, has step times of kernels that one search chose for all rounds."""
+    return timed.get("kernel_search") == "once" and timed["step_seconds"] is not None
+
+
 def remarks(contenders: Contenders) -> Iterator[str]:
     """Yield what a reader of the rows must know.
 
@@ -66,10 +72,8 @@ def remarks(contenders: Contenders) -> Iterator[str]:
         energy = _energy(each)
         if energy["joules_per_step"] is not None and None not in (energy["seconds"], energy["steps"]):
             yield f"{each['name']}: energy of whole boards over {energy['seconds']:.1f} s, {energy['steps']:,} steps"
-    once = [each["name"] for each in contenders if each.get("kernel_search") == "once" and each["step_seconds"]]
-    if once:
-        what = "one search for kernels for all rounds; no interval contains what another would choose (--search-anew)"
-        yield f"{', '.join(once)}: {what}"
+    if once := [each["name"] for each in contenders if is_of_one_search(each)]:
+        yield f"{', '.join(once)}: {ONE_SEARCH}"
     told = {each["name"]: each["settings"] for each in contenders if each["settings"].get("devices", 1) == 1}
     threads = {name: count for name, each in told.items() if isinstance(count := each.get("threads"), int)}
     if len(set(threads.values())) > 1:

@@ -9,7 +9,7 @@ from rich.text import Text
 from compare.measure import exposure
 from compare.measure.memory import DEFINITIONS
 from compare.report import columns
-from compare.report.measured import mebibytes
+from compare.report.measured import ONE_SEARCH, is_of_one_search, mebibytes
 from compare.report.sentences import DASH, counted, device, percent, plain, ratio_figures, sentence
 
 _TITLES = ("devices", "images/s", "efficiency", "MiB", "exposed", "agrees")  # all of it within 80 letters
@@ -97,7 +97,10 @@ def efficiency(entry: Mapping[str, Any]) -> str:
 
 
 def remarks(result: Mapping[str, Any]) -> Iterator[str]:
-    """Say what was interrupted or failed, where step times do not count, and why figures are missing, each once."""
+    """Say what was interrupted or failed, where step times do not count, and why figures are missing, each once.
+
+    And of whose step times one search for kernels decided.
+    """
     yield from _interrupted(result)
     for each in result["scaling"]:
         if each["status"] != "ok":
@@ -111,6 +114,11 @@ def remarks(result: Mapping[str, Any]) -> Iterator[str]:
         if run["voided"]:
             reasons = "; ".join(dict.fromkeys(each["reason"] for each in run["voided"]))
             yield f"{counted(len(run['voided']), 'round')} void {where}: {reasons}"
+    once: dict[str, list[int]] = {}
+    for each in filter(is_of_one_search, result["scaling"]):
+        once.setdefault(each["contender"], []).append(each["devices"])
+    if once:
+        yield f"{ONE_SEARCH} ({_places(once, result['spec'])})"
     lacking: dict[str, dict[str, list[int]]] = {}
     for each in result["scaling"]:
         for name, reason in each["absent"].items():

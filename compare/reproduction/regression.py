@@ -30,6 +30,7 @@ from compare.statistics import Ratio
 Object = Mapping[str, Any]
 
 REGRESSION, IMPROVEMENT, UNCHANGED, INCONCLUSIVE = "REGRESSION", "IMPROVEMENT", "UNCHANGED", "INCONCLUSIVE"
+_DIFFERENT = REGRESSION, IMPROVEMENT
 
 STEP_TIME, AGREEMENT, STATUS = "step time", "agreement", "status"
 MEMORY = ("live_peak_bytes", "pool_peak_bytes", "static_bytes")
@@ -156,4 +157,13 @@ def _step_time(old: Object, new: Object, before: Object, after: Object, threshol
     if uncertified:
         said = f"no speed is judged without agreement, which {' and '.join(uncertified)} lack"
         return Change(name, STEP_TIME, a, b, ratio, None, said + ("s" if len(uncertified) == 1 else ""))
-    return Change(name, STEP_TIME, a, b, ratio, judged(ratio, threshold))
+    outcome = judged(ratio, threshold)
+    return Change(name, STEP_TIME, a, b, ratio, outcome, _search(before, after) if outcome in _DIFFERENT else None)
+
+
+def _search(before: Object, after: Object) -> str | None:
+    """Return whose kernels were chosen by one search for all rounds, which another need not choose."""
+    once = [which for which, side in (("OLD", before), ("NEW", after)) if side.get("kernel_search") == "once"]
+    each = " each" if len(once) == 2 else ""
+    what = f"{' and '.join(once)} had one search for kernels{each}, which no interval contains"
+    return f"{what}; with --search-anew every round has its own" if once else None

@@ -115,6 +115,7 @@ def _entry(run: Object, index: int, way: str, mode: str) -> dict[str, Any]:
         "reason": contender["reason"],
         "unproven": contender["unproven"],
         "agreement": _agreement(run, contender["name"]),
+        "kernel_search": contender.get("kernel_search"),
         "images_per_second": contender["images_per_second"],
         "efficiency": None,
         "step_seconds": contender["step_seconds"],

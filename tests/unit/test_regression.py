@@ -68,6 +68,23 @@ def test_step_times_are_compared_over_rounds(factor: float, outcome: str) -> Non
     assert change.outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "whose"),
+    [
+        ("once", "once", "OLD and NEW had one search for kernels each,"),
+        ("once", "every round", "OLD had one search for kernels,"),
+        (None, "once", "NEW had one search for kernels,"),
+        ("every round", None, None),
+    ],
+)
+def test_a_change_of_what_one_search_chose_is_told_so(before: str | None, after: str | None, whose: str | None) -> None:
+    for factor, told in ((1.05, whose), (0.9, whose), (1.0, None)):
+        old = result(timed("jax", 2e-3, 0.005, 1) | {"kernel_search": before})
+        new = result(timed("jax", factor * 2e-3, 0.005, 2) | {"kernel_search": after})
+        reason = found(old, new)["jax", "step time"].reason
+        assert reason is None if told is None else reason is not None and reason.startswith(told), factor
+
+
 def test_a_noisy_machine_that_did_not_change_rarely_fails() -> None:
     fails = 0
     for seed in range(200):

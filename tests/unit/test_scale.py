@@ -227,6 +227,20 @@ def test_what_a_report_claims_of_a_scaling(weak: tuple[Result, Path]) -> None:
     assert scaling_sections.verdict(result) == "4 devices alone: nothing says how the contenders scale"
 
 
+def test_a_report_says_which_step_times_hang_on_one_search_for_kernels(weak: tuple[Result, Path]) -> None:
+    result, (first, second, _) = deepcopy(weak[0]), weak[0]["runs"]
+    runs = [results.load(weak[1] / run["file"]) for run in (first, second)]
+    for run, searches in zip(runs, (("once", "every round"), ("once", "once")), strict=True):
+        for each, search in zip(run["contenders"], searches, strict=True):
+            each["kernel_search"] = search
+    result["spec"]["devices"] = [1, 2]
+    result["scaling"] = efficiency.entries(runs, ("ddp", "ddp"), "weak")
+    once = "one search for kernels for all rounds; no interval contains what another would choose (--search-anew)"
+    assert f"{once} (fake:stock+ddp; other:stock+ddp on 2)" in scaling_report.remarks(result)
+    result["scaling"] = [each | {"step_seconds": None} for each in result["scaling"]]
+    assert not any("search for kernels" in line for line in scaling_report.remarks(result))
+
+
 def test_a_scaling_is_no_comparison_and_says_so(weak: tuple[Result, Path]) -> None:
     with pytest.raises(Refused, match=r"is of samestep scale; allowed: .* devices-1/result\.json"):
         results.load(weak[1] / "result.json")
