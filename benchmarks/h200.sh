@@ -7,10 +7,12 @@
 # many. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below,
 # WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning,
 # WORKLOAD/PRECISION/screen, step times alone, in a few minutes, and WORKLOAD/torch/beside and WORKLOAD/jax/beside, its
-# plain loops in turn with samestep's. GPU may be several, for a step that scales; a lane without
-# steps leaves its cores to others.
+# plain loops in turn with samestep's. GPU may be several, for a step that scales. A lane that has carried out its steps
+# takes the next of QUEUE, which all lanes share, until that is empty. After LIMIT seconds no step begins, and those under
+# way are interrupted: samestep keeps what it has.
 #   bash benchmarks/h200.sh 0:selftest,equal-torch,cifar-cnn/tf32/tunings@8 1:resnet50/tf32,unet/bfloat16@12 1:vgg16@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
+#   LIMIT=1600 QUEUE="resnet50/tf32/tunings unet/torch/beside small" bash benchmarks/h200.sh 0:headline 1:
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -364,7 +366,23 @@ carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings or /
     fi
 }
 
-core=0 number=0
+queue=$(mktemp)
+tr ' ' '\n' <<<"${QUEUE:-}" >"$queue"
+over=$queue.over
+
+next() { # the step at the head of the queue, which it leaves
+    flock "$queue.lock" bash -c 'head -n 1 "$0"; sed -i 1d "$0"' "$queue"
+}
+
+if [[ -n ${LIMIT:-} ]]; then
+    {
+        sleep "$LIMIT" && : >"$over" && echo "interrupted after $SECONDS s" &&
+            pkill -TERM -g 0 -f -- "python.* (-m (compare|benchmarks\.)|benchmarks/plain_)"
+    } &
+    guard=$!
+fi
+
+core=0 number=0 lanes=()
 for lane in "$@"; do
     gpu=${lane%%:*} steps=${lane#*:} cores=$lane_cores
     if [[ $lane == *@* ]]; then cores=${lane#*@}; fi
@@ -372,9 +390,13 @@ for lane in "$@"; do
         export CUDA_VISIBLE_DEVICES=$gpu TMPDIR=${scratch[number % ${#scratch[@]}]}
         taskset -pc "$core-$((core + cores - 1))" $BASHPID >/dev/null
         steps=${steps%@*}
-        for step in ${steps//,/ }; do carried_out "$step"; done
+        for step in ${steps//,/ }; do [[ -e $over ]] || carried_out "$step"; done
+        while [[ ! -e $over ]] && step=$(next) && [[ -n $step ]]; do carried_out "$step"; done
     ) &
+    lanes+=($!)
     core=$((core + cores)) number=$((number + 1))
 done
-wait
+wait "${lanes[@]}"
+if [[ -n ${LIMIT:-} ]]; then pkill -P "$guard"; fi
+rm -f "$queue" "$queue.lock" "$over"
 if [[ -n ${ARCHIVE:-} ]]; then tar -czf "$ARCHIVE" "$folder"; fi
