@@ -45,7 +45,7 @@ def _is_of_all(result: Mapping[str, Any]) -> bool:
 
 
 def _has_all_times(result: Mapping[str, Any]) -> bool:
-    return all(each["step_seconds"] is not None and each["unproven"] is None for each in result["contenders"])
+    return all(_interval(each) and each["unproven"] is None for each in result["contenders"])
 
 
 def _cells(result: Mapping[str, Any]) -> Sequence[str]:
@@ -55,7 +55,13 @@ def _cells(result: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _time(contender: Mapping[str, Any]) -> str:
-    if contender["step_seconds"] is None:
+    interval = _interval(contender)
+    if not interval:
         return DASH
     unproven = "" if contender["unproven"] is None else " (unproven)"
-    return f"{1e3 * contender['step_seconds']['interval']['estimate']:.3f}{unproven}"
+    return f"{1e3 * interval['estimate']:.3f}{unproven}"
+
+
+def _interval(contender: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return a contender's step time with its interval; a single round, as of a run that was cut off, has none."""
+    return contender["step_seconds"] and contender["step_seconds"]["interval"]
