@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from compare import judgement, results, runner
+from compare.interruptions import ENDING, Held
 from compare.measure import thinning
 from compare.plan import Plan
 from compare.report import progress
@@ -24,7 +25,7 @@ def interruptible(part: str = "") -> Generator[None]:
     """Say after `part` that there is nothing to keep if Ctrl-C, or a signal that ends the program, comes meanwhile."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except ENDING:
         typer.echo(f"samestep: {part}interrupted before there was anything to keep", err=True)
         raise
 
@@ -47,8 +48,8 @@ def carried_out(
     Contenders are trained, certified and timed; with `seeds`, the training runs per contender, they are certified by
     all gates and nothing is timed. The result says that `command` asked for it. `part` is said before each phase.
 
-    Where the timed rounds are interrupted, the result of all that came before, and of rounds that were whole, is
-    written, standard error says where, and the interruption goes on.
+    Where the run is interrupted once timed rounds have begun, the result of all that came before, and of rounds that
+    were whole, is written, standard error says where, and the interruption goes on.
 
     Raises:
         Refused: where the result cannot be written there, with the place that it is at instead.
@@ -62,20 +63,27 @@ def carried_out(
 def as_far_as_it_came(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
 ) -> tuple[dict[str, Any], Path, BaseException | None]:
-    """Return what `carried_out` does, and the interruption of its timed rounds, for who has still to do before it."""
-    with interruptible(part), progress.shown(part) as advance:
-        outcomes = runner.run(plan, advance) if seeds is None else runner.agree(plan, seeds, advance)
-    result = _of_readable_size(judgement.result(plan, outcomes, command), part)
-    with replacing(plan.out, part):
-        path = results.kept(result, plan.out)
-    if outcomes.interruption is not None:
-        whole = f"after {len(outcomes.rounds)} of {plan.rounds} rounds, which are"
-        if len(outcomes.rounds) == plan.rounds:
-            whole = "in the search for a smaller batch; all that came before it is"
-        elif not outcomes.rounds:
-            whole = f"before one of {plan.rounds} rounds was whole; all that came before them is"
-        typer.echo(f"samestep: {part}interrupted {whole} kept: {path}", err=True)
-    return result, path, outcomes.interruption
+    """Return what `carried_out` does, and what interrupted it, for who has still to do before that goes on."""
+    with Held() as held:
+        with interruptible(part), progress.shown(part) as advance:
+            outcomes = runner.run(plan, advance, held) if seeds is None else runner.agree(plan, seeds, advance, held)
+        result = _of_readable_size(judgement.result(plan, outcomes, command), part)
+        with replacing(plan.out, part):
+            path = results.kept(result, plan.out)
+    interruption = outcomes.interruption or held.pending
+    if interruption is not None:
+        when = _when(plan, len(outcomes.rounds), in_search=outcomes.interruption is not None)
+        typer.echo(f"samestep: {part}interrupted {when} kept: {path}", err=True)
+    return result, path, interruption
+
+
+def _when(plan: Plan, rounds: int, *, in_search: bool) -> str:
+    """Return when a run was interrupted that had so many whole rounds, and what is kept of it."""
+    if rounds < plan.rounds:
+        if not rounds:
+            return f"before one of {plan.rounds} rounds was whole; all that came before them is"
+        return f"after {rounds} of {plan.rounds} rounds, which are"
+    return f"{'in the search for a smaller batch' if in_search else 'at the end'}; all that came before it is"
 
 
 def _of_readable_size(result: dict[str, Any], part: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from compare.interruptions import ENDING, Held
 from compare.measure import load, memory, repeated
 from compare.measure.order import in_turn, palindromic
 from compare.measure.voiding import Round, Window
@@ -19,7 +20,7 @@ _NONE: Mapping[str, Child] = MappingProxyType({})
 _TOO_MUCH = "the contenders do not fit in memory together"
 
 
-def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
+def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress, held: Held) -> None:
     """Time all rounds of a plan in its design, filling samples, windows and `outcomes.rounds`.
 
     `alternating`: all contenders of a round are alive together and their blocks alternate. `turns`: one after the other
@@ -28,11 +29,13 @@ def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> N
     of the next.
 
     Where Ctrl-C or a signal ends the program meanwhile, that becomes `outcomes.interruption`; rounds that were whole
-    stay, what was timed of the next is dropped.
+    stay, what was timed of the next is dropped. What comes afterwards is `held` back.
     """
     try:
         _time_all(launcher, outcomes, progress)
-    except (KeyboardInterrupt, SystemExit) as interruption:
+        held.begin()
+    except ENDING as interruption:
+        held.begin()
         _keep_whole(outcomes)
         outcomes.interruption = interruption
 

@@ -17,6 +17,7 @@ from compare.certificates.certification import certify
 from compare.certificates.evidence import Evidence
 from compare.data import store
 from compare.fitting import smaller
+from compare.interruptions import ENDING, Held
 from compare.measure import telemetry, voiding
 from compare.outcomes import Outcome, Outcomes
 from compare.pairing import pairs
@@ -29,8 +30,12 @@ from compare.rounds import BLOCK_SECONDS, time_rounds
 from compare.workloads import PAIR
 
 
-def run(plan: Plan, progress: Progress) -> Outcomes:
-    """Carry out a plan; `progress(phase, done, total)` is called between timed blocks, never during one."""
+def run(plan: Plan, progress: Progress, held: Held | None = None) -> Outcomes:
+    """Carry out a plan; `progress(phase, done, total)` is called between timed blocks, never during one.
+
+    Ctrl-C and signals are `held` back from the last timed round on, but not in the search for a smaller batch.
+    """
+    held = held or Held()
     outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         launcher = Launcher(plan, Path(scratch))
@@ -44,14 +49,15 @@ def run(plan: Plan, progress: Progress) -> Outcomes:
         elif training:
             jobs.carry_out(launcher, training, partial(progress, "train"))
         usage.measure(launcher, outcomes, progress)
-        _time(launcher, outcomes, progress)
+        _time(launcher, outcomes, progress, held)
         if outcomes.interruption is None:
-            _advise(launcher.plan, outcomes, progress)
+            _advise(launcher.plan, outcomes, progress, held)
     return outcomes
 
 
-def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
-    """Certify a plan's contenders over all cases and by whole training runs, timing nothing."""
+def agree(plan: Plan, seeds: int, progress: Progress, held: Held | None = None) -> Outcomes:
+    """Certify a plan's contenders over all cases and by whole training runs, timing nothing; `held` as in `run`."""
+    held = held or Held()
     outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         launcher = Launcher(plan, Path(scratch))
@@ -64,8 +70,9 @@ def agree(plan: Plan, seeds: int, progress: Progress) -> Outcomes:
         if twins := trajectories.twins(launcher, outcomes, runs):
             jobs.carry_out(launcher, twins, partial(progress, "train one-ulp twins"))
         trajectories.judge(outcomes, runs)
+        held.begin()
         certification.certify_settings(outcomes)
-        _advise(launcher.plan, outcomes, progress)
+        _advise(launcher.plan, outcomes, progress, held)
     return outcomes
 
 
@@ -94,21 +101,24 @@ def _prepare(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None
         outcomes.pairing = pairs.prepare(launcher)
 
 
-def _advise(plan: Plan, outcomes: Outcomes, progress: Progress) -> None:
+def _advise(plan: Plan, outcomes: Outcomes, progress: Progress, held: Held) -> None:
     """Add to the reason of every contender that ran out of memory which batch would have fitted.
 
     All else is done by then, so Ctrl-C, or a signal that ends the program, becomes `outcomes.interruption`.
     """
     short = [outcome for outcome in outcomes.contenders if outcome.status == "oom"]
+    if not short:
+        return
     try:
-        for index, outcome in enumerate(short):
-            progress(f"smaller batches for {outcome.contender.name}", index, len(short))
-            outcome.reason = "; ".join(filter(None, (outcome.reason, smaller.advice(plan, outcome.contender))))
-    except (KeyboardInterrupt, SystemExit) as interruption:
+        with held.let_through():
+            for index, outcome in enumerate(short):
+                progress(f"smaller batches for {outcome.contender.name}", index, len(short))
+                outcome.reason = "; ".join(filter(None, (outcome.reason, smaller.advice(plan, outcome.contender))))
+    except ENDING as interruption:
         outcomes.interruption = interruption
 
 
-def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
+def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress, held: Held) -> None:
     plan = launcher.plan
     with ExitStack() as stack:
         if plan.device == "cuda":
@@ -116,7 +126,7 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
             outcomes.telemetry = stack.enter_context(telemetry.sampled(launcher.family, launcher.now, gpus))
         else:
             outcomes.telemetry.reason = "the run trains on the CPU"
-        time_rounds(launcher, outcomes, progress)
+        time_rounds(launcher, outcomes, progress, held)
     outcomes.voided = voiding.voids(outcomes.rounds, outcomes.telemetry, plan.device)
     progress("timed rounds", len(outcomes.rounds), plan.rounds)
 

@@ -36,14 +36,19 @@ def completed(result: Object) -> dict[str, Any]:
     agreement = result["agreement"]
     found = {**result, "agreement": {**agreement, **agreement_state(result)}}
     found["contenders"] = [timed(result, contender) for contender in result["contenders"]]
-    rivals = found["contenders"][1:] if result["spec"]["rounds"] else []
+    rivals = found["contenders"][1:] if is_comparison(result) else []
     found["comparisons"] = [_comparison(found, contender) for contender in rivals]
     return found
 
 
 def is_comparison(result: Object) -> bool:
     """Whether a result is of a run that was to time rounds, be it cut off before one was whole; not a certificate's."""
-    return result["spec"].get("rounds_requested", result["spec"]["rounds"]) > 0
+    return rounds_requested(result) > 0
+
+
+def rounds_requested(result: Object) -> int:
+    """Return how many rounds were asked for; older results say only how many were timed."""
+    return result["spec"].get("rounds_requested", result["spec"]["rounds"])
 
 
 def medians(result: Object, contender: Object) -> dict[int, float]:
@@ -126,9 +131,12 @@ def _comparison(result: Object, contender: Object) -> dict[str, Any]:
 
 def _undecided(result: Object, rounds: int) -> str | None:
     """Return why nothing can be said where too few rounds are left, None otherwise."""
-    if rounds >= LEAST_ROUNDS or not result["voided"]:
+    if rounds >= LEAST_ROUNDS:
         return None
-    return f"{len(result['voided'])} of {result['spec']['rounds']} rounds are void"
+    whole, requested = result["spec"]["rounds"], rounds_requested(result)
+    cut_off = [f"interrupted after {whole} of {requested} rounds"] if whole < requested else []
+    void = [f"{len(result['voided'])} of {whole} rounds are void"] if result["voided"] else []
+    return "; ".join(cut_off + void) or None
 
 
 def _invalid(result: Object, contender: Object, rounds: int) -> str | None:
@@ -140,7 +148,7 @@ def _invalid(result: Object, contender: Object, rounds: int) -> str | None:
             return f"{side['name']} {UNPROVEN}: {side['unproven']}"
     if result["spec"].get("design") == "sequential":
         return SEQUENTIAL
-    if rounds < LEAST_ROUNDS and not result["voided"]:
+    if rounds < LEAST_ROUNDS and not _undecided(result, rounds):
         return f"only {rounds} rounds were timed"
     if not result["spec"]["agreement_requested"]:
         return SKIPPED

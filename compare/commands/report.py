@@ -72,7 +72,8 @@ def report(
         pictures = made.pictures()
         if not pictures:
             reasons = "; ".join(made.undrawn())
-            raise Refused(f"--figures: there is nothing to draw: {reasons}; allowed: a result with times or losses")
+            allowed = "two and more numbers of devices" if _is_scaling(found[0]) else "a result with times or losses"
+            raise Refused(f"--figures: there is nothing to draw: {reasons}; allowed: {allowed}")
         for name, picture in pictures.items():
             drawings |= {figure_folder / f"{name}.{kind}": (picture, kind) for kind in figures.KINDS}
     _check_names([*pages.values(), *drawings], sources)
@@ -116,7 +117,7 @@ def _check_kinds(sources: Sequence[Path], found: Sequence[Mapping[str, Any]], cs
     if csv_file and scalings:
         raise Refused("--csv: a scaling has no blocks of its own; allowed: the results under devices-N")
     if csv_file and not any(each["step_seconds"] for result in found for each in result["contenders"]):
-        raise Refused("--csv: nothing was timed, so that there are no blocks; allowed: a result of samestep compare")
+        raise Refused("--csv: no round was timed, so that there are no blocks; allowed: a result with a whole round")
 
 
 def _report(found: Sequence[Mapping[str, Any]]) -> Report:

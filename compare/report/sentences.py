@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from compare import verdicts
+
 DASH = "\N{EN DASH}"
 """Stands for a figure that there is none of."""
 
@@ -113,7 +115,7 @@ def replication(result: Mapping[str, Any]) -> str:
     """Return how often it was timed, and what its intervals are."""
     spec, count = result["spec"], _counting(result)
     if not spec["rounds"]:
-        return "nothing was timed"
+        return "no round was whole" if verdicts.is_comparison(result) else "nothing was timed"
     void = spec["rounds"] - count
     left_out = f" ({void} of {counted(spec['rounds'], 'round')} void)" if void else ""
     return (

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from compare import verdicts
 from compare.consistency import SERIES
 from compare.measure.nvml import POWER_CAP
 from compare.report.sentences import percent
@@ -14,7 +15,7 @@ _NOTICEABLE_CORES = 0.05
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line on rounds that are missing, on their design, on the GPU, on other programs, and on each outlier."""
     spec, telemetry = result["spec"], result.get("telemetry")
-    if (requested := spec.get("rounds_requested", spec["rounds"])) > spec["rounds"]:
+    if (requested := verdicts.rounds_requested(result)) > spec["rounds"]:
         yield f"the run was interrupted after {spec['rounds']} of {requested} rounds"
     if spec.get("design", "alternating") != "alternating":
         reason = f" ({spec['design_reason']})" if spec.get("design_reason") else ""

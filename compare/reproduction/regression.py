@@ -132,6 +132,9 @@ def _contender(old: Object, new: Object, before: Object, after: Object, threshol
     elif before["step_seconds"]:
         was = verdicts.step_seconds(before) or "no round"
         yield Change(name, STEP_TIME, was, "not timed", None, INCONCLUSIVE, "NEW has no timed rounds")
+    elif old["spec"]["rounds"] < verdicts.rounds_requested(old):  # it was cut off
+        now = verdicts.step_seconds(after) or "not timed"
+        yield Change(name, STEP_TIME, "not timed", now, None, INCONCLUSIVE, "OLD has no timed rounds")
     for figure in (*MEMORY, "process_bytes"):
         a, b = (_bytes(side, figure) for side in (before, after))
         if a > 0 and b > 0:

@@ -30,7 +30,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a stored result's run: of `samestep agree` where no rounds were asked for.
 
-    Of an interrupted run it has the rounds that were whole, or where none was, those that were asked for.
+    Of an interrupted run it has the rounds that were whole, or where these were too few, those that were asked for.
 
     Args:
         stored: a valid result.
@@ -70,7 +70,7 @@ def plan_of(
         devices=spec.get("devices", 1),
         batch_norm=spec.get("batch_norm", "sync"),
         device=spec["device"],
-        rounds=(spec["rounds"] or spec.get("rounds_requested") or None) if rounds is None else rounds,
+        rounds=_rounds(stored) if rounds is None else rounds,
         seed=spec["seed"],
         epochs=spec["epochs"],
         margin=spec["margin"],
@@ -97,6 +97,11 @@ def seeds(stored: Object) -> int:
     count = max((len(accuracies) for accuracies in found), default=_SEEDS)
     plan.check_seeds(count)
     return count
+
+
+def _rounds(stored: Object) -> int | None:
+    whole = stored["spec"]["rounds"]
+    return whole if whole >= verdicts.LEAST_ROUNDS else verdicts.rounds_requested(stored) or None
 
 
 def _planned_design(spec: Object) -> str:

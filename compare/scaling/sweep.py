@@ -8,6 +8,7 @@ from typing import Any
 
 from compare import arguments, conduct, data, plan
 from compare.interface import Refused
+from compare.interruptions import ENDING
 from compare.plan import Plan
 from compare.report.sentences import counted
 from compare.tuning import contenders, knobs, tunings
@@ -121,7 +122,7 @@ def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], 
         part = f"{counted(each.devices, 'device')}: "
         try:
             result, path, interruption = conduct.as_far_as_it_came(each, command, part=part)
-        except (KeyboardInterrupt, SystemExit) as error:
+        except ENDING as error:
             return found, error
         if interruption is None or result["spec"]["rounds"] >= LEAST_ROUNDS:
             found.append((result, path))

@@ -14,6 +14,7 @@ import pytest
 from compare import judgement, results, rounds
 from compare.data import store
 from compare.interface import Array, Arrays
+from compare.interruptions import Held
 from compare.measure import load
 from compare.outcomes import Outcome, Outcomes
 from compare.processes.launcher import Launcher
@@ -102,7 +103,7 @@ class Trials:
         """Return the ratio of one whole run."""
         self._machine.blocks = 0
         outcomes = Outcomes([Outcome(contender) for contender in self._plan.contenders])
-        rounds.time_rounds(self._launcher, outcomes, lambda *step: None)
+        rounds.time_rounds(self._launcher, outcomes, lambda *step: None, Held())
         result = judgement.result(self._plan, outcomes, ["samestep"])
         results.validate(result)
         return result["comparisons"][0]["ratio"]

@@ -121,16 +121,59 @@ def test_what_came_before_the_rounds_is_kept(
     assert f"samestep: {whole}: {path.relative_to(parents.folder)}\n" in error
     result = results.load_true(path)
     assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (process - 3, 4)
-    assert (result["agreement"]["status"], [each["verdict"] for each in result["comparisons"]]) == (
-        "pass",
-        ["INVALID"] * (process - 3),
-    )
+    (comparison,) = result["comparisons"]
+    why = f"interrupted after {process - 3} of 4 rounds"
+    assert (comparison["verdict"], comparison["reason"]) == ("INCONCLUSIVE", why)
+    assert result["agreement"]["status"] == "pass"
     assert all(each["memory"] and each["training"] for each in result["contenders"])
     reported = subprocess.run(
         [sys.executable, "-m", "compare", "report", path], capture_output=True, text=True, check=True
     ).stdout
-    assert f"the run was interrupted after {process - 3} of 4 rounds" in reported
+    assert f"the run was {why}" in reported
+    assert f"other against fake: INCONCLUSIVE, {why}" in " ".join(reported.split())
     assert "final loss" in reported  # as of a comparison, not of a certificate alone
+
+
+_SIGNALLED = """
+import os, signal, sys
+from compare import judgement, results
+import tests.fakebackend.registered
+from compare import cli
+
+def signalled(module, name, *numbers):
+    whole = getattr(module, name)
+    def at_work(*arguments):
+        for number in numbers:
+            os.kill(os.getpid(), number)
+        return whole(*arguments)
+    setattr(module, name, at_work)
+
+signalled(judgement, "result", signal.SIGTERM, signal.SIGINT)
+signalled(results, "kept", signal.SIGTERM)
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "files"),
+    [
+        (["compare", "fake", "other", *COMPARE[3:]], ["result.json"]),
+        (["agree", "fake", "other", "--device", "cpu", "--epochs", "1", "--seeds", "2"], ["result.json"]),
+        (
+            ["scale", "fake:stock+ddp", "other:stock+ddp", "--devices", "1,2", "--batch-size", "8", *COMPARE[3:]],
+            ["devices-1/result.json", "result.json"],
+        ),
+    ],
+)
+def test_signals_that_come_when_all_is_measured_wait_until_it_is_written(
+    parents: Parents, asked: list[str], files: list[str]
+) -> None:
+    parent = parents.start(["-c", _SIGNALLED, *asked, "--out", "out"])
+    out, error = parent.communicate(timeout=120)
+    assert (parent.returncode, out, "Traceback" in error) == (128 + signal.SIGTERM, "", False)
+    assert f"interrupted at the end; all that came before it is kept: out/{files[0]}\n" in error
+    found = parents.folder / "out"
+    assert sorted(str(each.relative_to(found)) for each in found.rglob("result.json")) == files
 
 
 # Process 5 is the third round's. In turns, the first contender has been timed in it when the other's begins.

@@ -104,6 +104,17 @@ def test_void_rounds_do_not_count_and_two_are_needed() -> None:
     assert (change.outcome, change.reason) == (INCONCLUSIVE, "10 against 1 rounds count; needed: 2 and 2")
 
 
+@pytest.mark.parametrize("whole", [0, 1])
+def test_a_run_that_was_cut_off_decides_nothing_of_speed_on_either_side(whole: int) -> None:
+    cut, complete = result(timed("torch", 2e-3, rounds=max(whole, 1))), result(timed("torch", 2e-3))
+    cut["spec"] |= {"rounds": whole, "rounds_requested": 10}
+    cut["contenders"][0] |= {} if whole else {"step_seconds": None, "images_per_second": None}
+    for old, new in ((cut, complete), (complete, cut), (cut, cut)):
+        assert found(old, new)["torch", "step time"].outcome == INCONCLUSIVE
+    cut["spec"]["rounds_requested"] = 0  # a certificate
+    assert ("torch", "step time") not in found(cut, cut) or whole
+
+
 def memory(figures: dict[str, int | None]) -> dict[str, Any]:
     absent = {"live_peak_bytes": None, "pool_peak_bytes": None, "process_bytes": None, "static_bytes": None}
     return {"memory": {**absent, **figures, "absent": {}}}

@@ -69,7 +69,7 @@ def test_rounds_that_could_not_alternate_are_planned_to_alternate_again(tmp_path
     assert planned(stored("fake", "other", spec=spec), tmp_path).design == "alternating"
 
 
-@pytest.mark.parametrize(("whole", "planned_now"), [(2, 2), (0, 6)])
+@pytest.mark.parametrize(("whole", "planned_now"), [(2, 2), (1, 6), (0, 6)])
 def test_an_interrupted_run_is_planned_with_rounds(tmp_path: Path, whole: int, planned_now: int) -> None:
     result = stored("fake", "other", spec={"rounds": whole, "rounds_requested": 6})
     assert verdicts.is_comparison(result)

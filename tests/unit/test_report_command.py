@@ -134,7 +134,7 @@ REFUSALS = [
     ([FASTER, "--csv", "-"], "'-' is no name of a file or folder"),
     ([FASTER, "--figures", ""], "'' is no name of a file or folder"),
     ([""], "'' is no name of a file or folder"),
-    ([str(stored.path("agree")), "--csv", "a.csv"], "--csv: nothing was timed, so that there are no blocks; allowed: "),
+    ([str(stored.path("agree")), "--csv", "a.csv"], "--csv: no round was timed, so that there are no blocks;"),
     ([FASTER, "--csv", "/dev/null"], "cannot write /dev/null: it is not a regular file"),
     ([FASTER, "--csv", f"{'x' * 300}/r"], "is no folder; allowed: one that is there"),
     ([FASTER, "--csv", "x" * 300], "File name too long"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from compare import verdicts
 from compare.interface import Refused
 from compare.report import csv, figures, html, latex, markdown, matrix
 from compare.report.document import Report
@@ -253,6 +254,18 @@ def test_pairs_and_levels_stand_in_the_matrix_where_they_differ() -> None:
         ("digits-cnn, batch 64", "jax / torch", "jax 0.699 (95 % 0.688 to 0.711)"),
         ("digits-cnn, batch 64", "flax / torch", "flax 0.699 (99 % 0.688 to 0.711)"),
     ]
+
+
+def test_a_run_that_was_cut_off_before_a_round_says_so_in_every_format() -> None:
+    sides = [make_contender(name, step_seconds=None, images_per_second=None) for name in ("torch", "jax")]
+    cut = verdicts.completed(make_result(contenders=sides, spec={"rounds": 0, "rounds_requested": 4}))
+    said = "jax against torch: INCONCLUSIVE, interrupted after 0 of 4 rounds"
+    assert said in markup.check_page(html.render(_report(cut))).text
+    assert "no round was whole" in markdown.render(_report(cut), {})
+    assert f"# {said}" in markdown.render(_report(cut), {})
+    assert latex.render(_report(cut), {}).count("no round was whole")
+    several = matrix.report([cut, make_result()])
+    assert "jax against torch is INCONCLUSIVE in 1 of 2, FASTER in 1 of 2" in several.claim
 
 
 def test_a_workload_s_rows_stand_together_in_the_matrix() -> None:

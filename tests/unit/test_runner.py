@@ -67,8 +67,8 @@ def test_three_contenders_get_their_scripted_ratios_in_palindromic_order(stage: 
     assert [pair["status"] for pair in result["agreement"]["pairs"]] == ["pass", "pass"]
     for contender, seconds in zip(result["contenders"], (0.001, 0.002, 0.0005), strict=True):
         _check_figures(contender, seconds)
-    # A round ends with its blocks, a lead-in before each, and then two proofs of each contender.
-    order = [name for name, *_ in stage.calls("run")[-42:-6:2]]
+    # A round ends with its blocks, a lead-in before each, and then three blocks of each contender's proof.
+    order = [name for name, *_ in stage.calls("run")[-45:-9:2]]
     assert order == ["fake", "other", "third", "third", "other", "fake"] * 3
     processes = {pid for _, number, pid, _ in stage.calls("open") if int(number) >= 3}
     assert len(processes) == 9  # three rounds of three fresh processes

@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Generator
 from copy import deepcopy
 from pathlib import Path
@@ -225,6 +227,17 @@ def test_what_a_report_claims_of_a_scaling(weak: tuple[Result, Path]) -> None:
     assert scaling_sections.verdict(result) == "no efficiency on 4 devices for fake:stock+ddp, other:stock+ddp"
     result["spec"]["devices"] = [4]
     assert scaling_sections.verdict(result) == "4 devices alone: nothing says how the contenders scale"
+
+
+def test_figures_of_one_number_of_devices_are_refused(weak: tuple[Result, Path], tmp_path: Path) -> None:
+    result = deepcopy(weak[0])
+    result["spec"]["devices"], result["runs"] = [1], result["runs"][:1]
+    result["scaling"] = [each for each in result["scaling"] if each["devices"] == 1]
+    path = stored.write(result, tmp_path)
+    asked = ["report", str(path), "--figures", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", "compare", *asked], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("one number of devices only; allowed: two and more numbers of devices\n")
 
 
 def test_a_report_says_which_step_times_hang_on_one_search_for_kernels(weak: tuple[Result, Path]) -> None:

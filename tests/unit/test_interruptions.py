@@ -1,0 +1,85 @@
+"""What comes once all is measured waits until that is written; before, it ends the run at once."""
+
+import os
+import signal
+import threading
+from collections.abc import Generator
+
+import pytest
+
+from compare.interruptions import ENDING, Held
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Generator[None]:
+    """Ctrl-C raises as in the program, SIGTERM ends as there, SIGHUP is ignored as under nohup."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    wanted = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end, signal.SIGHUP: signal.SIG_IGN}
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    yield
+    after = {number: signal.signal(number, handler) for number, handler in before.items()}
+    assert after == wanted
+
+
+def come(*numbers: signal.Signals) -> None:
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+
+def test_the_first_signal_is_what_is_pending_and_others_are_lost() -> None:
+    with Held() as held:
+        held.begin()
+        held.begin()
+        come(signal.SIGHUP)
+        assert held.pending is None
+        come(signal.SIGTERM, signal.SIGINT)
+    assert isinstance(held.pending, SystemExit)
+    assert held.pending.code == 128 + signal.SIGTERM
+
+
+def test_nothing_is_held_back_before_the_beginning_and_after_the_block() -> None:
+    with Held() as held, pytest.raises(KeyboardInterrupt):
+        come(signal.SIGINT)
+    with pytest.raises(SystemExit):
+        come(signal.SIGTERM)
+    held.begin()  # outside its block
+    with pytest.raises(KeyboardInterrupt):
+        come(signal.SIGINT)
+    assert held.pending is None
+
+
+def test_what_may_be_interrupted_is_and_what_was_held_back_ends_it_at_once() -> None:
+    with Held() as held:
+        held.begin()
+        with pytest.raises(KeyboardInterrupt), held.let_through():
+            come(signal.SIGINT)
+        assert held.pending is None
+        come(signal.SIGTERM)  # held back again
+        began = False
+        with pytest.raises(SystemExit), held.let_through():
+            began = True
+        assert not began
+
+
+def test_what_never_held_anything_back_lets_it_through() -> None:
+    with Held() as held, held.let_through():
+        pass
+    with Held() as held, pytest.raises(ENDING), held.let_through():
+        come(signal.SIGTERM)
+
+
+def test_handlers_are_the_main_threads_alone() -> None:
+    found = list[object]()
+
+    def other() -> None:
+        with Held() as held:
+            held.begin()
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]
