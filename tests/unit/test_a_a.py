@@ -3,6 +3,7 @@
 Its steps take their time and are counted; what they compute, no figure of these runs depends on.
 """
 
+import contextlib
 import functools
 import json
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from compare import judgement, results, rounds
+from compare.certificates import heap
 from compare.data import store
 from compare.interface import Array, Arrays
 from compare.interruptions import Held
@@ -121,6 +123,8 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial
     monkeypatch.setattr(store, "load", functools.cache(store.load))
     monkeypatch.setattr(load, "read", lambda children: load.Reading(0, 0, 0))
     monkeypatch.setattr(judgement.environment, "describe", dict)
+    # To give memory back 4,000 times takes minutes in a process that has run other tests.
+    monkeypatch.setattr(heap, "kept", contextlib.nullcontext)
 
     def run(slowdown: float, drift: float) -> list[dict[str, float]]:
         made = Trials(tmp_path, slowdown, drift)
