@@ -28,8 +28,12 @@ scratch=("${TMPDIR:-/tmp}" /dev/shm) rooms=("$(room "${TMPDIR:-/tmp}")" "$(room 
 if ((rooms[1] > 2 * rooms[0])); then scratch=(/dev/shm); elif ((rooms[0] > 2 * rooms[1])); then unset "scratch[1]"; fi
 echo "scratch folders: ${scratch[*]}, bytes free: ${rooms[*]}"
 
+over=$(mktemp -u) # is there when the time is
+is_over() { [[ -e $over ]]; }
+
 run() { # NAME COMMAND...: run it, keep the command and what it prints
     local name=$1
+    if is_over; then return; fi
     shift
     mkdir -p "$(dirname "$folder/$name")"
     echo "\$ $*" >"$folder/$name.txt"
@@ -103,15 +107,16 @@ step_gradient() {
 }
 
 lever() { # BACKEND WORKLOAD TUNING LEVER [--kernels]
+    if is_over; then return; fi
     echo "== $1:$3 $2 $4 ${XLA_FLAGS:-}"
-    timeout 200 "$python" -m benchmarks.step_time --backend "$1" --workload "$2" --tuning "$3" --lever "$4" ${5:-} 2>&1 |
+    timeout --foreground 200 "$python" -m benchmarks.step_time --backend "$1" --workload "$2" --tuning "$3" --lever "$4" ${5:-} 2>&1 |
         grep -vE "Delay kernel|site-packages|warnings.warn" | tail -40
 }
 
 all_levers() {
-    timeout 200 "$python" benchmarks/plain_torch.py --workload resnet50 --mode graph
+    timeout --foreground 200 "$python" benchmarks/plain_torch.py --workload resnet50 --mode graph
     lever torch resnet50 tuned none --kernels
-    timeout 200 "$python" benchmarks/plain_jax.py --workload resnet50
+    timeout --foreground 200 "$python" benchmarks/plain_jax.py --workload resnet50
     lever jax resnet50 tuned none --kernels
     lever jax resnet50 tuned jax-library-max-pool
     lever jax resnet50 tuned jax-pointwise-as-matmul
@@ -239,6 +244,7 @@ in_turn() { # NAME, and arguments of a contender a line, behind its variables: a
 }
 
 one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says of that comes first
+    if is_over; then return; fi
     local arguments own=() complaints status printed
     read -ra arguments <<<"$2"
     while [[ ${arguments[0]} == [A-Z]*=* ]]; do
@@ -246,7 +252,7 @@ one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what
         arguments=("${arguments[@]:1}")
     done
     complaints=$(mktemp)
-    printed=$(env "${own[@]}" timeout 500 "$python" -m benchmarks.step_time --turn "$1" \
+    printed=$(env "${own[@]}" timeout --foreground 500 "$python" -m benchmarks.step_time --turn "$1" \
         "${arguments[@]}" 2>"$complaints")
     status=$?
     if ((status)); then printed+="exit code $status"$'\n'$(head -c 6000 "$complaints"); fi
@@ -367,8 +373,7 @@ carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings or /
 }
 
 queue=$(mktemp)
-tr ' ' '\n' <<<"${QUEUE:-}" >"$queue"
-over=$queue.over
+tr -s ' \n' '\n' <<<"${QUEUE:-}" | sed '/^$/d' >"$queue"
 
 next() { # the step at the head of the queue, which it leaves
     flock "$queue.lock" bash -c 'head -n 1 "$0"; sed -i 1d "$0"' "$queue"
@@ -377,7 +382,7 @@ next() { # the step at the head of the queue, which it leaves
 if [[ -n ${LIMIT:-} ]]; then
     {
         sleep "$LIMIT" && : >"$over" && echo "interrupted after $SECONDS s" &&
-            pkill -TERM -g 0 -f -- "python.* (-m (compare|benchmarks\.)|benchmarks/plain_)"
+            pkill -TERM -g 0 -f -- "python.* (-m (compare|benchmarks\.|pytest)|benchmarks/plain_)"
     } &
     guard=$!
 fi
@@ -390,8 +395,8 @@ for lane in "$@"; do
         export CUDA_VISIBLE_DEVICES=$gpu TMPDIR=${scratch[number % ${#scratch[@]}]}
         taskset -pc "$core-$((core + cores - 1))" $BASHPID >/dev/null
         steps=${steps%@*}
-        for step in ${steps//,/ }; do [[ -e $over ]] || carried_out "$step"; done
-        while [[ ! -e $over ]] && step=$(next) && [[ -n $step ]]; do carried_out "$step"; done
+        for step in ${steps//,/ }; do is_over || carried_out "$step"; done
+        while ! is_over && step=$(next) && [[ -n $step ]]; do carried_out "$step"; done
     ) &
     lanes+=($!)
     core=$((core + cores)) number=$((number + 1))

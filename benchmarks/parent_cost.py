@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from compare import plan, rounds, runner
+from compare.interruptions import Held
 
 LIMIT = 0.05
 
@@ -55,7 +56,7 @@ def main() -> int:
             epochs=1,
             agreement=False,
         )
-        outcomes = runner.run(chosen, progress)
+        outcomes = runner.run(chosen, progress, Held())
     for outcome in outcomes.contenders:
         if outcome.status != "ok":
             print(f"{outcome.contender.name}: {outcome.status}, {outcome.reason}")

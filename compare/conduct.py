@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from compare import judgement, results, runner
+from compare.interface import Refused
 from compare.interruptions import ENDING, Held
 from compare.measure import thinning
 from compare.plan import Plan
@@ -67,11 +68,16 @@ def as_far_as_it_came(
     with Held() as held:
         with interruptible(part), progress.shown(part) as advance:
             outcomes = runner.run(plan, advance, held) if seeds is None else runner.agree(plan, seeds, advance, held)
-        result = _of_readable_size(judgement.result(plan, outcomes, command), part)
-        with replacing(plan.out, part):
-            path = results.kept(result, plan.out)
-    interruption = outcomes.interruption or held.pending
-    if interruption is not None:
+        try:
+            result = _of_readable_size(judgement.result(plan, outcomes, command), part)
+            with replacing(plan.out, part):
+                path = results.kept(result, plan.out)
+        except Refused as refusal:
+            if (interruption := outcomes.interruption or held.pending) is None:
+                raise
+            typer.echo(f"samestep: {part}{refusal}", err=True)
+            raise interruption from refusal
+    if (interruption := outcomes.interruption or held.pending) is not None:
         when = _when(plan, len(outcomes.rounds), in_search=outcomes.interruption is not None)
         typer.echo(f"samestep: {part}interrupted {when} kept: {path}", err=True)
     return result, path, interruption

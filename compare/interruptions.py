@@ -35,11 +35,9 @@ class Held:
 
     def begin(self) -> None:
         """Hold back what comes from now on."""
-        if not self._is_entered or self._handlers:
-            return
-        for number in _SIGNALS:
+        for number in _SIGNALS if self._is_entered else ():
             handler = signal.getsignal(number)
-            if callable(handler):
+            if callable(handler) and number not in self._handlers:
                 self._handlers[number] = handler
                 signal.signal(number, self._note)
 

@@ -113,7 +113,7 @@ def _contender(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "first_step_seconds": start.get("first_step_seconds"),
         "warmup_seconds": start.get("warmup_seconds"),
         "steady": start.get("steady"),
-        "unsteady_rounds": outcome.unsteady_rounds,
+        "unsteady_rounds": sum(outcome.unsteady),
         "step_seconds": _blocks(outcome),
         "images_per_second": None,
         "memory": outcome.memory,

@@ -35,7 +35,7 @@ class Outcome:
     steps_per_block: int | None = None
     samples: list[list[float]] = field(default_factory=list[list[float]])
     windows: list[list[Window]] = field(default_factory=list[list[Window]])
-    unsteady_rounds: int = 0
+    unsteady: list[bool] = field(default_factory=list[bool])
     cached_compile_seconds: list[float] = field(default_factory=list[float])
     unproven: str | None = None
 

@@ -29,7 +29,7 @@ def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress, held
     of the next.
 
     Where Ctrl-C or a signal ends the program meanwhile, that becomes `outcomes.interruption`; rounds that were whole
-    stay, what was timed of the next is dropped. What comes afterwards is `held` back.
+    stay, what was timed of the next is dropped. Where all were, and afterwards, it is `held` back.
     """
     try:
         _time_all(launcher, outcomes, progress)
@@ -37,15 +37,18 @@ def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress, held
     except ENDING as interruption:
         held.begin()
         _keep_whole(outcomes)
-        outcomes.interruption = interruption
+        if len(outcomes.rounds) == launcher.plan.rounds:
+            held.pending = held.pending or interruption
+        else:
+            outcomes.interruption = interruption
 
 
 def _keep_whole(outcomes: Outcomes) -> None:
     """Drop what not every contender has been timed in."""
-    count = min((len(outcome.samples) for outcome in outcomes.alive), default=0)
+    count = min((len(outcome.windows) for outcome in outcomes.alive), default=0)  # the last that a round is given
     del outcomes.rounds[count:]
     for outcome in outcomes.contenders:
-        del outcome.samples[count:], outcome.windows[count:]
+        del outcome.samples[count:], outcome.windows[count:], outcome.unsteady[count:]
 
 
 def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
@@ -108,7 +111,17 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
     Of the children that are `waiting` they take their own.
     """
     plan, names = launcher.plan, {outcome.contender.name for outcome in alive}
-    known = [(each, each.reason, each.unsteady_rounds, len(each.cached_compile_seconds)) for each in alive]
+    known = [(each, each.reason, len(each.unsteady), len(each.cached_compile_seconds)) for each in alive]
+
+    def undone() -> bool:
+        """Whether memory did not hold them together; each is then as it was before."""
+        if len(alive) == 1 or all(outcome.status != "oom" for outcome in alive):
+            return False
+        for outcome, reason, warmed, loads in known:
+            outcome.status, outcome.reason = "ok", reason
+            del outcome.unsteady[warmed:], outcome.cached_compile_seconds[loads:]
+        return True
+
     children = {name: child for name, child in waiting.items() if name in names}
     try:
         timed = _ready(launcher, alive, children)
@@ -120,10 +133,7 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
             if outcome.status == "ok":
                 _attempt(outcome, lambda o: blocks[o.contender.name].append(_block(launcher, children, o)))
         after = load.read(pids)
-        if len(alive) > 1 and any(outcome.status == "oom" for outcome in alive):
-            for outcome, reason, unsteady, loads in known:
-                outcome.status, outcome.reason, outcome.unsteady_rounds = "ok", reason, unsteady
-                del outcome.cached_compile_seconds[loads:]
+        if undone():
             return False
         if timed:
             seen.foreign_cores = max(seen.foreign_cores or 0.0, load.foreign_cores(before, after))
@@ -135,6 +145,9 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
                 outcome.samples.append(list(seconds))  # a round that ends before its proof is none
                 outcome.windows.append(list(windows))
         return True
+    except ENDING:
+        undone()
+        raise
     finally:
         for child in children.values():
             child.close()
@@ -191,7 +204,7 @@ def _warm_up(launcher: Launcher, child: Child, outcome: Outcome, *, loaded: bool
     seconds, steps = BLOCK_SECONDS[plan.device], outcome.steps_per_block
     warm = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=steps)
     outcome.steps_per_block = warm["steps_per_block"]
-    outcome.unsteady_rounds += not warm["steady"]
+    outcome.unsteady.append(not warm["steady"])
     if not loaded and not launcher.compiles_anew(outcome):
         outcome.cached_compile_seconds.append(warm["compile_seconds"])
     trained = outcome.start

@@ -30,12 +30,11 @@ from compare.rounds import BLOCK_SECONDS, time_rounds
 from compare.workloads import PAIR
 
 
-def run(plan: Plan, progress: Progress, held: Held | None = None) -> Outcomes:
+def run(plan: Plan, progress: Progress, held: Held) -> Outcomes:
     """Carry out a plan; `progress(phase, done, total)` is called between timed blocks, never during one.
 
     Ctrl-C and signals are `held` back from the last timed round on, but not in the search for a smaller batch.
     """
-    held = held or Held()
     outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         launcher = Launcher(plan, Path(scratch))
@@ -55,9 +54,8 @@ def run(plan: Plan, progress: Progress, held: Held | None = None) -> Outcomes:
     return outcomes
 
 
-def agree(plan: Plan, seeds: int, progress: Progress, held: Held | None = None) -> Outcomes:
+def agree(plan: Plan, seeds: int, progress: Progress, held: Held) -> Outcomes:
     """Certify a plan's contenders over all cases and by whole training runs, timing nothing; `held` as in `run`."""
-    held = held or Held()
     outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         launcher = Launcher(plan, Path(scratch))

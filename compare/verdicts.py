@@ -46,6 +46,11 @@ def is_comparison(result: Object) -> bool:
     return rounds_requested(result) > 0
 
 
+def is_cut_off(result: Object) -> bool:
+    """Whether a run was interrupted before all rounds that were asked for were whole."""
+    return result["spec"]["rounds"] < rounds_requested(result)
+
+
 def rounds_requested(result: Object) -> int:
     """Return how many rounds were asked for; older results say only how many were timed."""
     return result["spec"].get("rounds_requested", result["spec"]["rounds"])
@@ -133,8 +138,8 @@ def _undecided(result: Object, rounds: int) -> str | None:
     """Return why nothing can be said where too few rounds are left, None otherwise."""
     if rounds >= LEAST_ROUNDS:
         return None
-    whole, requested = result["spec"]["rounds"], rounds_requested(result)
-    cut_off = [f"interrupted after {whole} of {requested} rounds"] if whole < requested else []
+    whole = result["spec"]["rounds"]
+    cut_off = [f"interrupted after {whole} of {rounds_requested(result)} rounds"] if is_cut_off(result) else []
     void = [f"{len(result['voided'])} of {whole} rounds are void"] if result["voided"] else []
     return "; ".join(cut_off + void) or None
 

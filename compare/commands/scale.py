@@ -9,6 +9,7 @@ from rich.console import Console
 
 from compare import conduct, files
 from compare.commands import endings, options
+from compare.interruptions import Held
 from compare.report import figures
 from compare.report import scaling as scaling_report
 from compare.report.plots import scaling
@@ -77,14 +78,16 @@ def scale(
     found, interruption = sweep.run(task, command)
     if interruption is not None and not found:
         raise interruption
-    result = stored.result(task, found, command)
-    with conduct.replacing(folder):
-        path = stored.write(result, folder)
-    if isinstance(picture := scaling.picture(result), Picture):
-        files.write({folder / conduct.SCALING_PICTURE: figures.vector(picture, "svg")})
-    else:
-        typer.echo(f"samestep: no {conduct.SCALING_PICTURE}: {picture.reason}", err=True)
-    if interruption is not None:
+    with Held() as held:
+        held.begin()
+        result = stored.result(task, found, command)
+        with conduct.replacing(folder):
+            path = stored.write(result, folder)
+        if isinstance(picture := scaling.picture(result), Picture):
+            files.write({folder / conduct.SCALING_PICTURE: figures.vector(picture, "svg")})
+        else:
+            typer.echo(f"samestep: no {conduct.SCALING_PICTURE}: {picture.reason}", err=True)
+    if (interruption := interruption or held.pending) is not None:
         whole = f"{len(found)} of {len(task.plans)} numbers of devices"
         typer.echo(f"samestep: interrupted after {whole}, which are kept: {path}", err=True)
         raise interruption

@@ -72,7 +72,7 @@ def basis(results: Sequence[Mapping[str, Any]]) -> str:
     devices = " or ".join(dict.fromkeys(device(result) for result in results))
     counts = sorted({_counting(result) for result in results if result["spec"]["rounds"]})
     if not counts:
-        return f"Setting: {devices}; nothing was timed."
+        return f"Setting: {devices}; {nothing_timed(results)}."
     count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     confidence = " or ".join(sorted({percent(result["spec"]["confidence"], 6) for result in results}))
     return (
@@ -111,11 +111,16 @@ def source(result: Mapping[str, Any], how_often: str) -> str:
     return f"Measured by {made} at {result['created']}, {how_often}; result {result['id']}."
 
 
+def nothing_timed(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return why results have no rounds: they were cut off before one, or are certificates."""
+    return "no round was whole" if any(map(verdicts.is_comparison, results)) else "nothing was timed"
+
+
 def replication(result: Mapping[str, Any]) -> str:
     """Return how often it was timed, and what its intervals are."""
     spec, count = result["spec"], _counting(result)
     if not spec["rounds"]:
-        return "no round was whole" if verdicts.is_comparison(result) else "nothing was timed"
+        return nothing_timed([result])
     void = spec["rounds"] - count
     left_out = f" ({void} of {counted(spec['rounds'], 'round')} void)" if void else ""
     return (

@@ -15,8 +15,8 @@ _NOTICEABLE_CORES = 0.05
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line on rounds that are missing, on their design, on the GPU, on other programs, and on each outlier."""
     spec, telemetry = result["spec"], result.get("telemetry")
-    if (requested := verdicts.rounds_requested(result)) > spec["rounds"]:
-        yield f"the run was interrupted after {spec['rounds']} of {requested} rounds"
+    if verdicts.is_cut_off(result):
+        yield f"the run was interrupted after {spec['rounds']} of {verdicts.rounds_requested(result)} rounds"
     if spec.get("design", "alternating") != "alternating":
         reason = f" ({spec['design_reason']})" if spec.get("design_reason") else ""
         yield f"design of the rounds: {spec['design']}{reason}"

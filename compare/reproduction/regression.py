@@ -132,7 +132,7 @@ def _contender(old: Object, new: Object, before: Object, after: Object, threshol
     elif before["step_seconds"]:
         was = verdicts.step_seconds(before) or "no round"
         yield Change(name, STEP_TIME, was, "not timed", None, INCONCLUSIVE, "NEW has no timed rounds")
-    elif old["spec"]["rounds"] < verdicts.rounds_requested(old):  # it was cut off
+    elif verdicts.is_cut_off(old):
         now = verdicts.step_seconds(after) or "not timed"
         yield Change(name, STEP_TIME, "not timed", now, None, INCONCLUSIVE, "OLD has no timed rounds")
     for figure in (*MEMORY, "process_bytes"):
@@ -168,5 +168,5 @@ def _search(before: Object, after: Object) -> str | None:
     """Return whose kernels were chosen by one search for all rounds, which another need not choose."""
     once = [which for which, side in (("OLD", before), ("NEW", after)) if side.get("kernel_search") == "once"]
     each = " each" if len(once) == 2 else ""
-    what = f"{' and '.join(once)} had one search for kernels{each}, which no interval contains"
-    return f"{what}; with --search-anew every round has its own" if once else None
+    what = "no interval contains what another would choose (--search-anew)"
+    return f"{' and '.join(once)} had one search for kernels{each}; {what}" if once else None

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def test_a_plain_loop_that_trains_no_numbers_is_no_yardstick(
     place = ["--device", "cpu", "--mode", "eager"] if framework else []
     monkeypatch.setattr("sys.argv", ["loop", "--workload", "cifar-cnn", "--batch-size", "2", *place])
     loop.main()
-    assert math.isfinite(json.loads(capsys.readouterr().out)["loss"])  # two images may be learned to 0
+    assert json.loads(capsys.readouterr().out)["loss"] >= 0  # two images may be learned to 0
     monkeypatch.setattr(loop, "RATES", {"cifar-cnn": 1e38})
     with pytest.raises(SystemExit, match="the loss is nan"):
         loop.main()

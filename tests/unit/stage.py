@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from compare import judgement, results, runner
+from compare.interruptions import Held
 from compare.reproduction import bundle, recompute, verification
 from tests.fakebackend import plans
 
@@ -23,7 +24,7 @@ class Stage:
     def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Result:
         plans.register(self._monkeypatch, self.folder, script)
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), **changes)
-        outcomes = runner.run(plan, lambda *step: self.progress.append(step))
+        outcomes = runner.run(plan, lambda *step: self.progress.append(step), Held())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = judgement.result(plan, outcomes, ["samestep", "compare", *texts])
         return _kept(result, plan.out)
@@ -33,7 +34,7 @@ class Stage:
     ) -> Result:
         plans.register(self._monkeypatch, self.folder, script, children)
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), rounds=None, **changes)
-        outcomes = runner.agree(plan, seeds, lambda *step: self.progress.append(step))
+        outcomes = runner.agree(plan, seeds, lambda *step: self.progress.append(step), Held())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = judgement.result(plan, outcomes, ["samestep", "agree", *texts])
         return _kept(result, plan.out)

@@ -9,6 +9,7 @@ import pytest
 
 from compare import judgement, results, runner, usage
 from compare.interface import Refused
+from compare.interruptions import Held
 from compare.measure import load, memory, voiding
 from compare.outcomes import Outcomes
 from compare.processes.launcher import Launcher, Progress
@@ -82,10 +83,30 @@ def test_a_round_that_was_tried_in_vain_counts_for_nothing(tmp_path: Path, monke
         outcomes.contenders[1].reason = "done again alone"
 
     monkeypatch.setattr(usage, "measure", noted)
-    outcomes = runner.run(plan, lambda *step: None)
+    outcomes = runner.run(plan, lambda *step: None, Held())
     assert outcomes.design == "turns"
     assert [(each.status, each.reason) for each in outcomes.contenders] == [("ok", None), ("ok", "done again alone")]
     assert [len(each.cached_compile_seconds) for each in outcomes.contenders] == [2, 2]
+
+
+def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans.register(monkeypatch, tmp_path, {"other": {"fault": "oom", "at": "wait", "process": 3, "visit": 30}})
+    readings = iter([load.Reading(0, 0, 0)])
+
+    def interrupted(_: object) -> load.Reading:
+        try:
+            return next(readings)
+        except StopIteration:  # all blocks of the round are done, or have failed
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(load, "read", interrupted)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2)
+    outcomes = runner.run(plan, lambda *step: None, Held())
+    assert isinstance(outcomes.interruption, KeyboardInterrupt)
+    assert outcomes.rounds == []
+    assert [(each.status, each.reason, each.unsteady) for each in outcomes.contenders] == [("ok", None, [])] * 2
 
 
 def test_contenders_that_would_not_fit_together_are_not_tried_together(
@@ -129,7 +150,7 @@ def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
     plans.register(monkeypatch, tmp_path, script)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=4)
     scripted_load(monkeypatch, [0.0, 0.8, 0.1, 0.0])
-    result = judgement.result(plan, runner.run(plan, lambda *step: None), ["samestep"])
+    result = judgement.result(plan, runner.run(plan, lambda *step: None, Held()), ["samestep"])
     assert result["voided"] == [{"round": 2, "reason": "other programs kept 0.80 cores busy"}]
     (comparison,) = result["comparisons"]
     assert (comparison["rounds"], comparison["verdict"]) == (3, "SLOWER")
@@ -146,7 +167,7 @@ def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=3)
     scripted_load(monkeypatch, [0.9, 0.0, 0.9])
-    result = judgement.result(plan, runner.run(plan, lambda *step: None), ["samestep"])
+    result = judgement.result(plan, runner.run(plan, lambda *step: None, Held()), ["samestep"])
     (comparison,) = result["comparisons"]
     assert (comparison["verdict"], comparison["rounds"]) == ("INCONCLUSIVE", 1)
     assert comparison["reason"] == "2 of 3 rounds are void"

@@ -137,6 +137,7 @@ def test_what_came_before_the_rounds_is_kept(
 _SIGNALLED = """
 import os, signal, sys
 from compare import judgement, results
+from compare.scaling import stored
 import tests.fakebackend.registered
 from compare import cli
 
@@ -148,10 +149,15 @@ def signalled(module, name, *numbers):
         return whole(*arguments)
     setattr(module, name, at_work)
 
-signalled(judgement, "result", signal.SIGTERM, signal.SIGINT)
-signalled(results, "kept", signal.SIGTERM)
+numbers = signal.SIGTERM, signal.SIGINT
+if sys.argv.pop(1) == "number":
+    signalled(judgement, "result", *numbers)
+    signalled(results, "kept", *numbers)
+else:
+    signalled(stored, "result", *numbers)
 cli.main()
 """
+_SCALE = ["scale", "fake:stock+ddp", "other:stock+ddp", "--devices", "1,2", "--batch-size", "8", *COMPARE[3:]]
 
 
 @pytest.mark.parametrize(
@@ -159,21 +165,37 @@ cli.main()
     [
         (["compare", "fake", "other", *COMPARE[3:]], ["result.json"]),
         (["agree", "fake", "other", "--device", "cpu", "--epochs", "1", "--seeds", "2"], ["result.json"]),
-        (
-            ["scale", "fake:stock+ddp", "other:stock+ddp", "--devices", "1,2", "--batch-size", "8", *COMPARE[3:]],
-            ["devices-1/result.json", "result.json"],
-        ),
+        (_SCALE, ["devices-1/result.json", "result.json"]),
     ],
 )
 def test_signals_that_come_when_all_is_measured_wait_until_it_is_written(
     parents: Parents, asked: list[str], files: list[str]
 ) -> None:
-    parent = parents.start(["-c", _SIGNALLED, *asked, "--out", "out"])
+    parent = parents.start(["-c", _SIGNALLED, "number", *asked, "--out", "out"])
     out, error = parent.communicate(timeout=120)
     assert (parent.returncode, out, "Traceback" in error) == (128 + signal.SIGTERM, "", False)
     assert f"interrupted at the end; all that came before it is kept: out/{files[0]}\n" in error
     found = parents.folder / "out"
     assert sorted(str(each.relative_to(found)) for each in found.rglob("result.json")) == files
+
+
+def test_signals_that_come_when_all_numbers_of_devices_are_finished_wait_until_the_scaling_is_written(
+    parents: Parents,
+) -> None:
+    parent = parents.start(["-c", _SIGNALLED, "scaling", *_SCALE, "--out", "out"])
+    out, error = parent.communicate(timeout=120)
+    assert (parent.returncode, out, "Traceback" in error) == (128 + signal.SIGTERM, "", False)
+    assert "samestep: interrupted after 2 of 2 numbers of devices, which are kept: out/result.json\n" in error
+    assert len(stored.load(parents.folder / "out" / "result.json")["scaling"]) == 4
+
+
+def test_an_interruption_goes_on_where_the_result_cannot_be_written(parents: Parents) -> None:
+    code = "from compare import results\nfrom compare.interface import Refused\n"
+    code += "def kept(*_):\n    raise Refused('no room anywhere')\nresults.kept = kept\n"
+    parent = parents.start(["-c", code + _SIGNALLED, "number", *COMPARE, "--out", "out"])
+    _, error = parent.communicate(timeout=120)
+    assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGTERM, False)
+    assert "samestep: no room anywhere\n" in error
 
 
 # Process 5 is the third round's. In turns, the first contender has been timed in it when the other's begins.

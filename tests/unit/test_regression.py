@@ -71,9 +71,9 @@ def test_step_times_are_compared_over_rounds(factor: float, outcome: str) -> Non
 @pytest.mark.parametrize(
     ("before", "after", "whose"),
     [
-        ("once", "once", "OLD and NEW had one search for kernels each,"),
-        ("once", "every round", "OLD had one search for kernels,"),
-        (None, "once", "NEW had one search for kernels,"),
+        ("once", "once", "OLD and NEW had one search for kernels each;"),
+        ("once", "every round", "OLD had one search for kernels;"),
+        (None, "once", "NEW had one search for kernels;"),
         ("every round", None, None),
     ],
 )

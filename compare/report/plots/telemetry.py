@@ -32,7 +32,7 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
     if telemetry is None:
         return Absent("the result has no telemetry: samestep did not yet watch the machine when it was made")
     if not result["spec"]["rounds"]:
-        return Absent("nothing was timed")
+        return Absent(sentences.nothing_timed([result]))
     return _gpu(result, telemetry) if result["spec"]["device"] == "cuda" else _load(result, telemetry)
 
 
