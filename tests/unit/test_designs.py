@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from compare import judgement, results, runner, usage
+from compare import judgement, results, rounds, runner, usage
 from compare.interface import Refused
 from compare.interruptions import Held
 from compare.measure import load, memory, voiding
-from compare.outcomes import Outcomes
+from compare.measure.voiding import Round
+from compare.outcomes import Outcome, Outcomes
 from compare.processes.launcher import Launcher, Progress
 from compare.reproduction import recompute
 from tests.fakebackend import plans
@@ -107,6 +108,17 @@ def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
     assert isinstance(outcomes.interruption, KeyboardInterrupt)
     assert outcomes.rounds == []
     assert [(each.status, each.reason, each.unsteady) for each in outcomes.contenders] == [("ok", None, [])] * 2
+
+
+def test_of_a_round_that_is_dropped_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans.register(monkeypatch, tmp_path)
+    first, second = (Outcome(each) for each in plans.make(tmp_path / "out", ("fake", "other")).contenders)
+    first.samples, first.windows, first.unsteady = [[1.0], [2.0]], [[(0, 1)], [(1, 2)]], [False, True]
+    second.samples, second.windows, second.unsteady = [[1.0], [2.0]], [[(0, 1)]], [True, True]  # cut off in between
+    outcomes = Outcomes([first, second], rounds=[Round(), Round(), Round()])
+    rounds._keep_whole(outcomes)
+    assert [(each.samples, len(each.windows)) for each in (first, second)] == [([[1.0]], 1)] * 2
+    assert (first.unsteady, second.unsteady, len(outcomes.rounds)) == ([False], [True], 1)
 
 
 def test_contenders_that_would_not_fit_together_are_not_tried_together(
