@@ -11,6 +11,7 @@ from compare import judgement, results, runner
 from compare.interface import Refused
 from compare.interruptions import ENDING, Held
 from compare.measure import thinning
+from compare.outcomes import Outcomes
 from compare.plan import Plan
 from compare.report import progress
 
@@ -73,23 +74,23 @@ def as_far_as_it_came(
             with replacing(plan.out, part):
                 path = results.kept(result, plan.out)
         except Refused as refusal:
-            if (interruption := outcomes.interruption or held.pending) is None:
+            if held.pending is None:
                 raise
             typer.echo(f"samestep: {part}{refusal}", err=True)
-            raise interruption from refusal
-    if (interruption := outcomes.interruption or held.pending) is not None:
-        when = _when(plan, len(outcomes.rounds), in_search=outcomes.interruption is not None)
-        typer.echo(f"samestep: {part}interrupted {when} kept: {path}", err=True)
-    return result, path, interruption
+            raise held.pending from refusal
+    if held.pending is not None:
+        typer.echo(f"samestep: {part}interrupted {_when(plan, outcomes)} kept: {path}", err=True)
+    return result, path, held.pending
 
 
-def _when(plan: Plan, rounds: int, *, in_search: bool) -> str:
-    """Return when a run was interrupted that had so many whole rounds, and what is kept of it."""
-    if rounds < plan.rounds:
-        if not rounds:
+def _when(plan: Plan, outcomes: Outcomes) -> str:
+    """Return when a run was interrupted, and what is kept of it."""
+    if (whole := len(outcomes.rounds)) < plan.rounds:
+        if not whole:
             return f"before one of {plan.rounds} rounds was whole; all that came before them is"
-        return f"after {rounds} of {plan.rounds} rounds, which are"
-    return f"{'in the search for a smaller batch' if in_search else 'at the end'}; all that came before it is"
+        return f"after {whole} of {plan.rounds} rounds, which are"
+    searched = any(outcome.status == "oom" for outcome in outcomes.contenders)
+    return f"{'in the search for a smaller batch' if searched else 'at the end'}; all that came before it is"
 
 
 def _of_readable_size(result: dict[str, Any], part: str) -> dict[str, Any]:

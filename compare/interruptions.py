@@ -14,8 +14,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Held:
-    """Holds signals back within its `with` block, from `begin` on; then `pending` is what the first would have raised.
+    """Holds signals back within its `with` block, from `begin` on.
 
+    `pending` is what is to be raised when all is written: what the first of them would have raised, or `keep` was told.
     Only handlers of Python's in the main thread can be held back: elsewhere, before the block and after it, this does
     nothing.
     """
@@ -41,6 +42,10 @@ class Held:
                 self._handlers[number] = handler
                 signal.signal(number, self._note)
 
+    def keep(self, ending: BaseException) -> None:
+        """Keep for later what was raised before, or while signals were let through, unless there is something."""
+        self.pending = self.pending or ending
+
     @contextmanager
     def let_through(self) -> Generator[None]:
         """Hold nothing back meanwhile; what has been held back is raised at once."""
@@ -58,7 +63,7 @@ class Held:
         try:
             self._handlers[signal.Signals(number)](number, frame)
         except ENDING as ending:
-            self.pending = self.pending or ending
+            self.keep(ending)
 
     def _restore(self) -> None:
         for number, handler in self._handlers.items():

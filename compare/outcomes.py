@@ -45,7 +45,7 @@ class Outcomes:
     """What became of a whole plan: contenders in order, the certificate of each with the baseline, and the rounds.
 
     `pairing` is what was found of a user's own pair. `design` is how the rounds were really timed, with the reason
-    where it is not what was planned. `interruption` is what ended them early; `rounds` are then those that were whole.
+    where it is not what was planned; `rounds` are those that were whole where the run was interrupted.
     """
 
     contenders: list[Outcome]
@@ -57,7 +57,6 @@ class Outcomes:
     design: str = "alternating"
     design_reason: str | None = None
     rounds: list[Round] = field(default_factory=list[Round])
-    interruption: BaseException | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
     voided: Mapping[int, str] = field(default_factory=dict[int, str])
 

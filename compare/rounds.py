@@ -28,19 +28,16 @@ def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress, held
     when they are tried. Either way the last comes first in every other round. `sequential`: all rounds of one, then all
     of the next.
 
-    Where Ctrl-C or a signal ends the program meanwhile, that becomes `outcomes.interruption`; rounds that were whole
-    stay, what was timed of the next is dropped. Where all were, and afterwards, it is `held` back.
+    Where Ctrl-C or a signal ends the program meanwhile, that is `held` for later, as is what comes afterwards; rounds
+    that were whole stay, what was timed of the next is dropped.
     """
     try:
         _time_all(launcher, outcomes, progress)
         held.begin()
     except ENDING as interruption:
         held.begin()
+        held.keep(interruption)
         _keep_whole(outcomes)
-        if len(outcomes.rounds) == launcher.plan.rounds:
-            held.pending = held.pending or interruption
-        else:
-            outcomes.interruption = interruption
 
 
 def _keep_whole(outcomes: Outcomes) -> None:

@@ -49,8 +49,7 @@ def run(plan: Plan, progress: Progress, held: Held) -> Outcomes:
             jobs.carry_out(launcher, training, partial(progress, "train"))
         usage.measure(launcher, outcomes, progress)
         _time(launcher, outcomes, progress, held)
-        if outcomes.interruption is None:
-            _advise(launcher.plan, outcomes, progress, held)
+        _advise(launcher.plan, outcomes, progress, held)
     return outcomes
 
 
@@ -102,7 +101,8 @@ def _prepare(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None
 def _advise(plan: Plan, outcomes: Outcomes, progress: Progress, held: Held) -> None:
     """Add to the reason of every contender that ran out of memory which batch would have fitted.
 
-    All else is done by then, so Ctrl-C, or a signal that ends the program, becomes `outcomes.interruption`.
+    All else is done by then, so Ctrl-C, or a signal that ends the program, is `held` for later; where one is already,
+    nothing is searched for.
     """
     short = [outcome for outcome in outcomes.contenders if outcome.status == "oom"]
     if not short:
@@ -113,7 +113,7 @@ def _advise(plan: Plan, outcomes: Outcomes, progress: Progress, held: Held) -> N
                 progress(f"smaller batches for {outcome.contender.name}", index, len(short))
                 outcome.reason = "; ".join(filter(None, (outcome.reason, smaller.advice(plan, outcome.contender))))
     except ENDING as interruption:
-        outcomes.interruption = interruption
+        held.keep(interruption)
 
 
 def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress, held: Held) -> None:

@@ -97,10 +97,7 @@ def efficiency(entry: Mapping[str, Any]) -> str:
 
 
 def remarks(result: Mapping[str, Any]) -> Iterator[str]:
-    """Say what was interrupted or failed, where step times do not count, and why figures are missing, each once.
-
-    And of whose step times one search for kernels decided.
-    """
+    """Say what was interrupted or failed, where times do not count or hang on one search, why figures are missing."""
     yield from _interrupted(result)
     for each in result["scaling"]:
         if each["status"] != "ok":
@@ -114,18 +111,13 @@ def remarks(result: Mapping[str, Any]) -> Iterator[str]:
         if run["voided"]:
             reasons = "; ".join(dict.fromkeys(each["reason"] for each in run["voided"]))
             yield f"{counted(len(run['voided']), 'round')} void {where}: {reasons}"
-    once: dict[str, list[int]] = {}
-    for each in filter(is_of_one_search, result["scaling"]):
-        once.setdefault(each["contender"], []).append(each["devices"])
-    if once:
-        yield f"{ONE_SEARCH} ({_places(once, result['spec'])})"
-    lacking: dict[str, dict[str, list[int]]] = {}
+    told: dict[str, dict[str, list[int]]] = {}
     for each in result["scaling"]:
-        for name, reason in each["absent"].items():
-            said = f"no {_FIGURES.get(name, name)}: {reason}"
-            lacking.setdefault(said, {}).setdefault(each["contender"], []).append(each["devices"])
-    for reason, of in lacking.items():
-        yield f"{reason} ({_places(of, result['spec'])})"
+        lacking = [f"no {_FIGURES.get(name, name)}: {reason}" for name, reason in each["absent"].items()]
+        for said in ([ONE_SEARCH] if is_of_one_search(each) else []) + lacking:
+            told.setdefault(said, {}).setdefault(each["contender"], []).append(each["devices"])
+    for said, of in told.items():
+        yield f"{said} ({_places(of, result['spec'])})"
 
 
 def _interrupted(result: Mapping[str, Any]) -> Iterator[str]:

@@ -104,8 +104,8 @@ def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
 
     monkeypatch.setattr(load, "read", interrupted)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2)
-    outcomes = runner.run(plan, lambda *step: None, Held())
-    assert isinstance(outcomes.interruption, KeyboardInterrupt)
+    outcomes = runner.run(plan, lambda *step: None, held := Held())
+    assert isinstance(held.pending, KeyboardInterrupt)
     assert outcomes.rounds == []
     assert [(each.status, each.reason, each.unsteady) for each in outcomes.contenders] == [("ok", None, [])] * 2
 
