@@ -311,6 +311,17 @@ $limit=2400000 $step
 END
 }
 
+step_exchanges() { # resnet50 on all GPUs of the lane in torch: what may make batch norm's exchanges cheaper, beside none at all
+    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off"
+    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "exchanges-$(gpus)-devices"
+$step --batch-norm local
+$step
+$step --lever torch-exchanges-overlapped
+$step --lever torch-exchanges-one-shot
+$step --lever torch-exchanges-both
+END
+}
+
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
     local symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
     sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised-torch

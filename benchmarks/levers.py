@@ -7,6 +7,9 @@ Environment variables are levers too: XLA_FLAGS=--xla_gpu_autotune_level=5 pytho
 from collections.abc import Callable, Mapping
 from typing import Any
 
+LEVER_VARIABLE = "SAMESTEP_BENCHMARKS_LEVER"
+"""Names the lever to a contender's further processes (benchmarks/levered_rank.py)."""
+
 
 def pointwise_as_matmul_jax() -> None:
     """Have XLA see a 1x1 convolution as a matrix product, which its Triton emitter can fuse with its neighbours."""
@@ -195,6 +198,13 @@ def torch_sums_by_image() -> None:
         return (wide * factor + shift).to(input.dtype)
 
     layers.BatchNorm.forward = forward
+
+
+def torch_exchanges(how: str) -> None:
+    """What batch norm exchanges over torch's devices, otherwise (benchmarks/exchange_levers.py)."""
+    from benchmarks import exchange_levers
+
+    getattr(exchange_levers, how)()
 
 
 def max_autotune_pointwise() -> None:
@@ -416,6 +426,9 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-stem-without-patches": stem_without_patches_torch,
     "torch-every-algorithm": torch_every_algorithm,
     "torch-unstored-relu": torch_unstored_relu,
+    "torch-exchanges-overlapped": lambda: torch_exchanges("overlapped"),
+    "torch-exchanges-one-shot": lambda: torch_exchanges("one_shot"),
+    "torch-exchanges-both": lambda: torch_exchanges("both"),
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

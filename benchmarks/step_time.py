@@ -12,15 +12,17 @@ import argparse
 import contextlib
 import fcntl
 import json
+import os
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from benchmarks import in_process, kernel_times
-from benchmarks.levers import LEVERS
+from benchmarks.levers import LEVER_VARIABLE, LEVERS
 from compare import workloads
 from compare.interface import DEVICES, PRECISIONS
+from compare.machines import crew
 from compare.worker import Worker
 from compare.workloads import WORKLOADS
 
@@ -45,9 +47,9 @@ def main() -> None:
     )
     parser.add_argument("--turn", type=Path)
     asked = parser.parse_args()
-    if asked.lever != "none" and asked.backend == "torch" and asked.devices > 1:
-        parser.error("--lever changes this process alone; torch has one for each device")
     LEVERS[asked.lever]()
+    if asked.backend == "torch":
+        _pass_on(asked.lever)
     with asked.turn.open("a") if asked.turn else contextlib.nullcontext() as turn:
         _hold(turn, fcntl.LOCK_SH)
         worker, size = _opened(asked)
@@ -66,6 +68,13 @@ def main() -> None:
         print(json.dumps({**told, **found, "first_step_seconds": round(first, 1)}), flush=True)
         if asked.kernels:
             print(_kernels(worker, found["milliseconds"] / 1e3, asked.kernels), flush=True)
+
+
+def _pass_on(lever: str) -> None:
+    """Have the other processes of a contender change, too: torch has one for each device."""
+    os.environ[LEVER_VARIABLE] = lever
+    plain = crew.start_arguments
+    crew.start_arguments = lambda *told: ["-m", "benchmarks.levered_rank", *plain(*told)[2:]]
 
 
 def _opened(asked: argparse.Namespace) -> tuple[Worker, int]:
