@@ -197,7 +197,7 @@ def parse(data: bytes) -> dict[str, Any]:
             "is of samestep scale; allowed: the result of one number of devices, such as devices-1/result.json"
         )
     if isinstance(result, dict) and "contenders" in result and result.keys().isdisjoint(_NOT_OF_FIT):
-        raise Refused("is of samestep fit, which no command reads again; allowed: the result of compare or agree")
+        raise Refused("is of samestep fit, which no command reads again; allowed: that of compare, agree or, in reports, scale")
     if isinstance(result, dict) and "claims" in result and "contenders" not in result:
         raise Refused(f"is of samestep reproduce; allowed: the {FILE_NAME} beside it")
     _check_version(result)

@@ -38,7 +38,10 @@ def reproduce(
     out: options.Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what differs and the claims as JSON alone.")] = False,
 ) -> None:
-    """Run a stored result's exact specification again, and say which of its claims come again."""
+    """Run a stored result's exact specification again, and say which of its claims come again.
+
+    Where that is interrupted once timed rounds have begun, this is said of what was measured.
+    """
     file = results.named(file)
     stored = results.load_true(file)
     code.check_trust(stored, trusted=trust_code, changed=changed_code)
@@ -57,7 +60,7 @@ def reproduce(
     report.render_start(stored, before, console)
     if code.is_named(stored):
         report.render_code(code.lines(stored), changed_code, console)
-    result, path = conduct.carried_out(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
+    result, path, interruption = conduct.as_far_as_it_came(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
     after = differences.after_run(stored, result)
     found = [*claims.judge(stored, result), *training.judge(stored, result)]
     console.print()
@@ -74,6 +77,8 @@ def reproduce(
     if as_json:
         typer.echo(json.dumps(told, indent=2, allow_nan=False))
     console.print(f"result file: {path}", markup=False, highlight=False, soft_wrap=True)
+    if interruption is not None:
+        raise interruption
     raise typer.Exit(exit_code(stored, result, found))
 
 

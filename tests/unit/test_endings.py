@@ -1,6 +1,7 @@
 """However the parent ends, no process of its children's families stays."""
 
 import io
+import json
 import math
 import os
 import signal
@@ -132,6 +133,25 @@ def test_what_came_before_the_rounds_is_kept(
     assert f"the run was {why}" in reported
     assert f"other against fake: INCONCLUSIVE, {why}" in " ".join(reported.split())
     assert "final loss" in reported  # as of a comparison, not of a certificate alone
+
+
+def test_what_came_again_before_an_interruption_is_told(parents: Parents) -> None:
+    fake = ["-m", "tests.fakebackend.program"]
+    first = parents.start([*fake, *COMPARE[:-1], "3", "--out", "stored"])
+    assert first.communicate(timeout=120) and first.returncode == 0
+    again = [*fake, "reproduce", "stored", "--out", "again"]
+    before = len([*parents.folder.glob("other-*.pid")])
+    parent = parents.start(again, ["other"], fault="grandchild-hang", at="run", process=before + 4)
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
+    parent.send_signal(signal.SIGTERM)
+    out, error = parent.communicate(timeout=2 * plans.GONE_WITHIN)
+    assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGTERM, False)
+    assert "samestep: interrupted after 1 of 3 rounds, which are kept: again/result.json\n" in error
+    assert out.endswith("result file: again/result.json\n")
+    told = json.loads((parents.folder / "again" / "reproduction.json").read_text())
+    claims = {each["subject"].rpartition(": ")[2]: each["outcome"] for each in told["claims"]}
+    assert claims["agreement"] == "REPRODUCED"
+    assert claims["speed"] == "INCONCLUSIVE"
 
 
 _SIGNALLED = """
