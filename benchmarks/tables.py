@@ -41,7 +41,7 @@ TUNINGS = """
 ## Every tuning at a glance
 Milliseconds per training step, of one `samestep compare` a row and the programs of its day; intervals, memory and
 ratios are in the next table. Of an unproven time, and of one that is not there, the file says why, and the verdict is
-INVALID. Not measured so yet, or not in every tuning: {missing}.
+INVALID; one round, of a run that was cut off, has no interval. Not measured so yet, or not in every tuning: {missing}.
 
 """
 TIMES = """

@@ -55,11 +55,13 @@ def _cells(result: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _time(contender: Mapping[str, Any]) -> str:
-    interval = _interval(contender)
-    if not interval:
+    found, interval = contender["step_seconds"], _interval(contender)
+    if not found:
         return DASH
-    unproven = "" if contender["unproven"] is None else " (unproven)"
-    return f"{1e3 * interval['estimate']:.3f}{unproven}"
+    weak = [] if interval else ["one round"]
+    weak += [] if contender["unproven"] is None else ["unproven"]
+    seconds = interval["estimate"] if interval else found["median"]
+    return f"{1e3 * seconds:.3f}" + (f" ({', '.join(weak)})" if weak else "")
 
 
 def _interval(contender: Mapping[str, Any]) -> Mapping[str, Any] | None:

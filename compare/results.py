@@ -197,7 +197,8 @@ def parse(data: bytes) -> dict[str, Any]:
             "is of samestep scale; allowed: the result of one number of devices, such as devices-1/result.json"
         )
     if isinstance(result, dict) and "contenders" in result and result.keys().isdisjoint(_NOT_OF_FIT):
-        raise Refused("is of samestep fit, which no command reads again; allowed: that of compare, agree or, in reports, scale")
+        allowed = "that of compare or agree, for a report of scale, too"
+        raise Refused(f"is of samestep fit, which no command reads again; allowed: {allowed}")
     if isinstance(result, dict) and "claims" in result and "contenders" not in result:
         raise Refused(f"is of samestep reproduce; allowed: the {FILE_NAME} beside it")
     _check_version(result)

@@ -138,7 +138,8 @@ def test_what_came_before_the_rounds_is_kept(
 def test_what_came_again_before_an_interruption_is_told(parents: Parents) -> None:
     fake = ["-m", "tests.fakebackend.program"]
     first = parents.start([*fake, *COMPARE[:-1], "3", "--out", "stored"])
-    assert first.communicate(timeout=120) and first.returncode == 0
+    first.communicate(timeout=120)
+    assert first.returncode == 0
     again = [*fake, "reproduce", "stored", "--out", "again"]
     before = len([*parents.folder.glob("other-*.pid")])
     parent = parents.start(again, ["other"], fault="grandchild-hang", at="run", process=before + 4)

@@ -11,6 +11,8 @@ from benchmarks import step_time, tuning_matrix
 from compare.report.sentences import DASH
 from tests.unit.result_factory import make_contender, make_result
 
+ONE_ROUND = {**make_contender("torch:tuned", 0.002)["step_seconds"], "interval": None}
+
 
 def table(**changed: dict[str, Any]) -> dict[Path, dict[str, Any]]:
     """Return a result of every tuning of both frameworks, `changed` by backend in its tuned contenders."""
@@ -37,7 +39,8 @@ def test_a_table_has_the_times_of_every_tuning_and_says_where_one_is_missing() -
     [
         ({"unproven": "wait() returned early"}, "2.000 (unproven)"),
         ({"step_seconds": None, "images_per_second": None}, DASH),
-        ({"step_seconds": {**make_contender()["step_seconds"], "interval": None}}, DASH),  # one round alone
+        ({"step_seconds": ONE_ROUND}, "2.000 (one round)"),
+        ({"step_seconds": ONE_ROUND, "unproven": "wait() returned early"}, "2.000 (one round, unproven)"),
     ],
 )
 def test_a_time_that_is_not_proved_or_has_no_interval_leaves_its_table_missing(
