@@ -184,8 +184,14 @@ def _training(launcher: Launcher, outcome: Outcome, steps: int) -> list[Command]
 
 
 def _later(launcher: Launcher, outcome: Outcome, steps: int) -> Queue:
-    """Return what a contender does beside others once it has taken its first steps."""
-    later = {"usage": usage.memory(launcher, outcome)} if launcher.may_load_beside_others(outcome) else {}
-    later["training"] = [opening(launcher.spec(outcome)), *_training(launcher, outcome, steps)]
-    found = [Job(purpose, commands, memory=outcome.held) for purpose, commands in later.items()]
+    """Return what a contender does beside others once it has taken its first steps, all in one process.
+
+    It begins with the memory that it takes, alone where others would mislead its search for kernels: the training finds
+    what that has found. On further machines JAX would compile for it, beside others too.
+    """
+    usages = [usage.memory(launcher, outcome)] if launcher.plan.fleet.count == 1 else []
+    alone = not launcher.may_load_beside_others(outcome)
+    found = [Job("usage", commands, alone=alone, memory=outcome.held) for commands in usages]
+    training = [opening(launcher.spec(outcome)), *_training(launcher, outcome, steps)]
+    found.append(Job("training", training, memory=outcome.held))
     return Queue(outcome, found, most=1, purpose="training")

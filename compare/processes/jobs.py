@@ -166,14 +166,17 @@ def _has_room(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", frees:
 
 
 def _neediest(queues: Sequence[Queue], workers: "Sequence[_Worker]", waits: Callable[[Queue], bool]) -> Queue | None:
-    """Return the queue that the next child is to work on: that with the fewest children, then with the most jobs."""
+    """Return the queue that the next child is to work on: that with the fewest children, then with the most jobs.
+
+    What is to be alone comes first while nothing is at work: later it would have to wait for that.
+    """
     counts = [sum(worker.queue is queue for worker in workers) for queue in queues]
     waiting = [
-        (count, -len(queue.jobs), index)
+        (not queue.jobs[0].alone, count, -len(queue.jobs), index)
         for index, (queue, count) in enumerate(zip(queues, counts, strict=True))
         if (queue.most is None or count < queue.most) and waits(queue)
     ]
-    return queues[min(waiting)[2]] if waiting else None
+    return queues[min(waiting)[-1]] if waiting else None
 
 
 class _Worker:

@@ -123,13 +123,10 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
     monkeypatch.setattr(Child, "__init__", begun)
     monkeypatch.setattr(Child, "close", closed)
     shared = stage.run("fake", "other", "third", agreement=False, cold_compile=False)
-    first = events[: events.index("other closed")]
     if beside:  # what keeps the kernels that a search has chosen, by itself
-        assert first[:2] == ["fake begun", "third begun"]
-        assert {*first[2:4]} == {"fake closed", "third closed"}
-        assert first[4:] == ["other begun"]
+        assert events[:4] == ["other begun", "other closed", "fake begun", "third begun"]
     else:  # they start side by side, and take turns
-        assert first == ["fake begun", "other begun", "third begun", "fake closed"]
+        assert events[:4] == ["fake begun", "other begun", "third begun", "fake closed"]
     assert threads[:3] == [None] * 3  # what these tell of their threads is to be what is timed
     assert [each["training"] for each in shared["contenders"]] == [each["training"] for each in cold["contenders"]]
     assert (cold["spec"]["cold_compile_requested"], shared["spec"]["cold_compile_requested"]) == (True, False)
@@ -238,14 +235,36 @@ def test_what_a_record_takes_of_a_gpu_goes_by_its_model_and_what_its_session_hel
     assert certification._memory(outcome, precision) / 2**30 == pytest.approx(expected)
 
 
-def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone(
+def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone_and_its_search_serves_its_training(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     monkeypatch.setattr("compare.tuning.tunings.searches_anew", lambda backend, _: backend == "other")
-    result = stage.run("fake", "other", agreement=False)
+    sent, send, close = list[tuple[str, int, str]](), Child.send, Child.close
+
+    def sending(child: Child, command: str, **arguments: Any) -> None:
+        sent.append((child.name, child.pid, command))
+        send(child, command, **arguments)
+
+    def closed(child: Child) -> None:
+        sent.append((child.name, child.pid, "closed"))
+        close(child)
+
+    monkeypatch.setattr(Child, "send", sending)
+    monkeypatch.setattr(Child, "close", closed)
+    result = stage.run("fake", "other", cold_compile=False)
     assert [each["memory"]["live_peak_bytes"] for each in result["contenders"]] == [1 << 20] * 2
-    assert [doing for doing, *_ in stage.progress if doing.startswith("usage")] == ["usage of other"]
+    assert not [doing for doing, *_ in stage.progress if doing.startswith("usage")]
+    began = next(index for index, (*_, command) in enumerate(sent) if command == "idle_memory")
+    alone, process = sent[began : began + 3], sent[began][1]
+    assert [(name, command) for name, _, command in alone] == [
+        ("other", command) for command in ("idle_memory", "open", "memory")
+    ]
+    assert [command for *_, pid, command in sent if pid == process] == [
+        *("idle_memory", "open", "memory"),
+        *("open", "train", "open", "update"),
+        "closed",
+    ]
 
 
 @pytest.mark.alone
@@ -293,5 +312,5 @@ def test_programs_are_loaded_side_by_side_after_the_first_round(
         assert [len(samples) for samples in contender["step_seconds"]["samples"]] == [6, 6]
         assert contender["step_seconds"]["median"] == pytest.approx(0.02)
         # Each process compiles in half the time of the last. Of those loaded side by side, the first round counts.
-        first, beside = (1, False) if contender["name"] in searching else (2, loaded > 0)
-        assert contender["cached_compile_seconds"] == pytest.approx(first if beside else 0.75 * first, rel=0.02)
+        beside = loaded > 0 and contender["name"] not in searching
+        assert contender["cached_compile_seconds"] == pytest.approx(2.0 if beside else 1.5, rel=0.02)

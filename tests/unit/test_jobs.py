@@ -256,3 +256,20 @@ def test_children_find_the_programs_of_what_their_queue_is_for(started: Launcher
     carried_out(started, queue("fake", asked([], ("short", 1))), training)
     folders = [Path(each["TORCHINDUCTOR_CACHE_DIR"]) for each in Scripted.environments]
     assert folders == [variables.user_cache(started.scratch) / "torch", started.scratch / "cache-other" / "torch"]
+
+
+def test_what_is_to_be_alone_begins_before_others_and_its_child_goes_on_beside_them(
+    started: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "cores", lambda: 4)
+    answers: list[str] = []
+    alone = replace(asked(answers, ("alone", 3)), alone=True)
+    carried_out(
+        started,
+        queue("fake", *(asked(answers, (f"fake {n}", 5)) for n in range(3))),
+        replace(queue("other", alone, asked(answers, ("after it", 5))), most=1),
+    )
+    assert Scripted.said[:2] == ["other begins alone", "other ends alone"]
+    begun = Scripted.said.index("other begins after it")
+    assert "other is closed" not in Scripted.said[:begun]
+    assert Scripted.said.index("fake begins fake 0") < Scripted.said.index("other ends after it")
