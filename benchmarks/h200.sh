@@ -345,6 +345,7 @@ captured() { # WORKLOAD WAY: exchanges within captured parts of a step, between 
     echo "$flag=-COLLECTIVES,+WHILE $step"
     echo "NCCL_GRAPH_MIXING_SUPPORT=0 $flag=+WHILE $step"
     echo "$step+concurrent-kernels"
+    echo "XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false $step+overlap-reduction"
 }
 
 step_captured() { # in JAX on two GPUs, batch norm sync; of resnet50, a GPU's memory holds four with their searches
