@@ -100,13 +100,14 @@ def of(
     (Higham and Mary 2019). A bias's gradient is a sum over pixels that may be all alike, behind a mean over them
     for instance, and is then rounded the same way n times: its error is proportional to n and to the sum of
     absolute values (Higham 2002, section 4.2), which is at most the square root of n times what the noise is of.
-    torch's convolutions on a CPU lose that much. Where a tensor cancels, the noise is taken from float64's own
-    rounding, scaled to the precision. Gradients of a layer that computes in bfloat16 or float16 are rounded to that
-    when they are stored, as torch.autocast casts its parameters, whatever the noise: a loss that is all but certain
-    has none. An update may besides be off in the elements whose gradient is lost in noise, by a full step each if
-    the optimizer divides by the gradient's size (`normalised`: Adam, AdamW); all later steps start from parameters
-    that are off by as much. The state after the whole run (`delta/`), which comes by the path that is timed, may be
-    off by what all updates may be off by together.
+    torch's convolutions on a CPU lose that much. Where a tensor cancels, a bias before batch norm for instance, the
+    noise is that of float64's own rounding, scaled to the precision, if that is larger. Gradients of a layer that
+    computes in bfloat16 or float16 are rounded to that when they are stored, as torch.autocast casts its
+    parameters, whatever the noise: a loss that is all but certain has none. An update may besides be off in the
+    elements whose gradient is lost in noise, by a full step each if the optimizer divides by the gradient's size
+    (`normalised`: Adam, AdamW); all later steps start from parameters that are off by as much. The state after the
+    whole run (`delta/`), which comes by the path that is timed, may be off by what all updates may be off by
+    together.
 
     Deep models lose gradients in noise at half precision, and their floors would forgive one that is all zero. So no
     floor of a first gradient, or of the state after the run, forgives an error of half the tensor that is two and
@@ -124,12 +125,8 @@ def of(
     terms = _terms(record)
     added = {name: terms.get(_layer(name, _OVER_PIXELS), terms[""]) for name in names}
     stored = by_name(every, lambda name: ROUNDOFF32 * coarseness(name, record), record)
-    floor = {
-        name: max(
-            max(depth, of_sums * math.sqrt(added[name] / 2)) * noise.roundoff[name], ulp[name] * scale, stored[name]
-        )
-        for name in names
-    }
+    noisy = {name: max(noise.roundoff[name], ulp[name] * scale) for name in every}
+    floor = {name: max(max(depth, of_sums * math.sqrt(added[name] / 2)) * noisy[name], stored[name]) for name in names}
     for name in names:
         if _layer(name) and name.endswith(".bias"):
             alike = terms.get(_layer(name), 1) ** 1.5 * ROUNDOFF32 / ROUNDOFF[precision]
@@ -142,7 +139,7 @@ def of(
     stages = _stages(name for name in names if name.startswith("step"))
     for name in (each for each in every if each.startswith("delta/")):
         of_run = _of_run(name, stages, floor, record, stored[name])
-        floor[name] = max(depth * noise.roundoff[name], ulp[name] * scale, of_run)
+        floor[name] = max(depth * noisy[name], of_run)
     for name in every:
         if name.startswith(("step1/gradient/", "delta/")) and ulp[name] * scale < 1:
             times = _TIMES_THE_OTHER * math.exp(_SCATTER / math.sqrt(max(1, record[name].size)))

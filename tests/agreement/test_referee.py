@@ -166,7 +166,7 @@ def test_the_floor_of_a_tensor_that_cancels_is_float64_s_own_rounding_at_the_pre
     found = referee.judge(*records, "float32", noise("float32", **{"norm.scale": 1e-12}))
     for name in NAMES:
         if name.endswith("norm.scale") and not name.startswith("delta/"):
-            assert found.floor[name] == pytest.approx(1e-12 * 2.0**-24 / 2.0**-52)
+            assert found.floor[name] == pytest.approx(DEPTH * 1e-12 * 2.0**-24 / 2.0**-52)
         elif name.endswith("activation/norm"):
             assert found.floor[name] == pytest.approx(DEPTH * 2.0**-24)
 
@@ -284,7 +284,7 @@ def test_the_floor_of_an_update_is_that_of_its_gradient_where_that_cancels():
     records = sides("bfloat16", (2.0**-8, 2.0**-8))
     resolved = referee.judge(*records, "bfloat16", noise("bfloat16"))
     found = referee.judge(*records, "bfloat16", noise("bfloat16", **{"step1/gradient/dense.kernel": 1.0}))
-    assert found.floor["step1/update/dense.kernel"] == pytest.approx(2.0**-8 / 2.0**-52)
+    assert found.floor["step1/update/dense.kernel"] == pytest.approx(DEPTH * 2.0**-8 / 2.0**-52)
     assert found.floor["step1/update/first.kernel"] == resolved.floor["step1/update/first.kernel"] < 1
 
 
