@@ -35,7 +35,8 @@ machine's day began with, what ran was that or a later one of the day; from 2026
 new files of this kind. Certificates of `torch:tuned` made before 2026-11-22, 22:00 judged captured steps that copy each
 batch, where the timed ones read batches in place; later ones judge what is timed. Idle power until then is too high
 (measurements.md). Pool peaks of `torch:tuned` made before 2026-11-24, 04:00 are those of cuDNN's search for kernels
-where that took more than a step does."""
+where that took more than a step does. Memory of JAX in files made before 2026-11-26, 14:45 has in it one more copy of
+a model's parameters, of which torch kept none."""
 }
 TUNINGS = """
 ## Every tuning at a glance

@@ -16,8 +16,9 @@ class Functional(Protocol):
     """A model without state of its own.
 
     Attributes:
-        parameters, buffers: its variables at first, arrays in nested dicts. Every call of a compiled step takes them
-            apart, for which JAX needs a hundred times as long where they are flax's states.
+        parameters, buffers: its variables at first, arrays in nested dicts; their `shapes` alone once a session has
+            taken them. Every call of a compiled step takes them apart, for which JAX needs a hundred times as long
+            where they are flax's states.
         signature: the shape of every parameter and buffer by neutral name, in neutral layout, in execution order.
         leaves: how each crosses; None: as a twin's.
         layers: the role of each layer by its name (`jaxbackend.roles`).
@@ -44,6 +45,11 @@ class Functional(Protocol):
             Refused: there is no such layer, or it needs more than one array.
         """
         ...
+
+
+def shapes(tree: Any) -> Any:
+    """Return a tree of arrays with the shape and dtype of each alone: the arrays would take a device's memory."""
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), tree)
 
 
 class Twin:

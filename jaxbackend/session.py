@@ -31,7 +31,7 @@ from jaxbackend import (
     threads,
     tuning,
 )
-from jaxbackend.functional import Functional, Twin
+from jaxbackend.functional import Functional, Twin, shapes
 from jaxbackend.step import TrainingStep
 
 
@@ -65,6 +65,7 @@ class JaxSession:
                 accumulate=spec.accumulate,
             )
             self._state = self._step.initial(model.parameters, model.buffers)
+            model.parameters, model.buffers = map(shapes, (model.parameters, model.buffers))
         self._input = (
             stream.Stream(self._step, self._policy, self._device, spec.knobs)
             if spec.knobs["input"] == "stream"

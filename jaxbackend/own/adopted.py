@@ -13,7 +13,7 @@ from compare.interface import Refused
 from compare.pairing.names import Names
 from jaxbackend import roles
 from jaxbackend.activations import Around
-from jaxbackend.functional import Outputs
+from jaxbackend.functional import Outputs, shapes
 from jaxbackend.layout import Leaf, Leaves
 from jaxbackend.own.model import Call, Own, guarded, spelt
 from jaxbackend.precision import Policy
@@ -34,6 +34,7 @@ class Adopted:
             jax.tree.map(lambda each: jax.device_put(np.asarray(each, policy.parameter_dtype)), state)
             for state in (model.parameters, model.buffers)
         )
+        model.parameters, model.buffers = map(shapes, (model.parameters, model.buffers))
         self.signature = {each.name: each.shape for each in table.variables}
         self._images = jax.ShapeDtypeStruct((2, *image), policy.parameter_dtype)
         self._own = {neutral: own for own, neutral in table.layers.items()}

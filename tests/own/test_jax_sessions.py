@@ -85,6 +85,13 @@ def test_running_steps_is_inspecting_them_and_batch_norm_moves(factory: str):
         assert abs(case.after[name] - case.before[name]).max() > 1e-3
 
 
+@pytest.mark.parametrize("factory", ["resnet", "nnx_net"])
+def test_a_session_holds_no_copy_of_what_its_model_was_made_with(factory: str):
+    model = taken(factory).model
+    held, needed = twins.held_by_jax(lambda: jax_pairs.opened(model), jax_pairs.batches(model, 2))
+    assert needed <= held < 1.01 * needed
+
+
 @pytest.mark.parametrize(
     ("factory", "tuning"),
     [

@@ -55,6 +55,11 @@ def test_jax_takes_a_limit_that_its_allocator_has(stats: dict[str, int] | None, 
     jaxbackend.memory.limit(Gpu(stats), limit)
 
 
+def test_jax_holds_what_it_trains_and_no_copy_of_what_a_model_was_made_with():
+    held, needed = twins.held_by_jax(lambda: twins.session("jax", "cifar-cnn"), twins.batches("cifar-cnn", 1))
+    assert needed <= held < 1.01 * needed
+
+
 def test_jaxs_peaks_are_read_before_its_plan_is_compiled():
     stats = {"peak_bytes_in_use": 2, "peak_pool_bytes": 3}
 

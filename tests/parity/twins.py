@@ -1,8 +1,12 @@
 """Both backends in one process on the CPU, for tests that hold one against the other."""
 
+import gc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 import jaxbackend.backend
@@ -85,3 +89,17 @@ def narrow(patch: pytest.MonkeyPatch, learning_rate: float | None = None) -> Non
     optimizer = wide.optimizer if learning_rate is None else replace(wide.optimizer, learning_rate=learning_rate)
     changed["cifar-cnn"] = replace(wide, model=narrowed(wide.model), optimizer=optimizer)
     patch.setattr(workloads, "WORKLOADS", changed)
+
+
+def held_by_jax(open_session: Callable[[], Session], pool: list[Batch]) -> tuple[int, int]:
+    """Return the bytes of the arrays that a session of JAX's holds after two steps in float64, and that it needs."""
+    gc.collect()
+    before = {id(array) for array in jax.live_arrays()}
+    session = trained(open_session(), pool, 2)
+    session.wait()
+    gc.collect()
+    held = sum(array.nbytes for array in jax.live_arrays() if id(array) not in before)
+    state = session.export()  # whose arrays may lie where JAX has them
+    needed = [*state.parameters.values(), *state.buffers.values(), *state.optimizer.values()]
+    needed += [array for batch in pool for array in (batch.images.astype(np.float64), batch.labels)]
+    return held, sum(array.nbytes for array in needed)
