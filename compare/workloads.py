@@ -75,6 +75,13 @@ class Schedule:
         """Whether every step has the same learning rate."""
         return self.name == "constant" and not self.warmup
 
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """The first step, those around each point at which the rule changes, and the middle of the wave."""
+        points = [self.warmup, *self.milestones] + ([self.total] if self.name == "cosine" else [])
+        middle = [(self.warmup + self.total) // 2] if self.name == "cosine" else []
+        return tuple(sorted({0, *points, *middle, *(point - 1 for point in points if point)}))
+
 
 @dataclass(frozen=True)
 class OptimizerSpec:

@@ -58,6 +58,12 @@ def learning_rate(spec: OptimizerSpec, step: Any) -> Any:
     return jnp.float32(rate)
 
 
+def rates(spec: OptimizerSpec) -> dict[str, float]:
+    """Return the learning rates, to six digits, of the steps at which the schedule turns (`Schedule.turns`)."""
+    found = {step: learning_rate(spec, jnp.int32(step)) for step in spec.schedule.turns}
+    return {str(step): float(f"{float(rate):.6g}") for step, rate in found.items()}
+
+
 def export(state: Any, leaves: layout.Leaves | None = None) -> Arrays:
     """Return the optimizer's moments by `KIND/PARAMETER` in neutral layout."""
     arrays: Arrays = {}

@@ -183,6 +183,7 @@ class JaxSession:
             program, given = self._input.whole()  # what is timed: another would be compiled for this alone
             program(copied, *given)
             outputs = self._step.layer_outputs(self._state, jax.tree.map(self._way.joined, images))
+            rates = optim.rates(descriptions.of(self._spec).optimizer)
             products = jax.config.values["jax_default_matmul_precision"]
             recomputed = knobs["rematerialisation"] and rematerialisation.recomputed(self._lowered())
             reduces = len(self._way.devices) > 1 and knobs["compile"]
@@ -195,6 +196,7 @@ class JaxSession:
             "loss_scaling": self._state.scaling is not None,
             "batch_size": len(self._way.part(self._way.joined(labels))),
             "accumulate": self._spec.accumulate,
+            "learning_rates": rates,
             **threads.settings(self._way.devices),
             "parallel": knobs["parallel"],
             "devices": len(self._way.devices),

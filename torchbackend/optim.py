@@ -61,6 +61,12 @@ def learning_rate(spec: OptimizerSpec, step: torch.Tensor) -> Any:
     return torch.as_tensor(rate, dtype=torch.float32)
 
 
+def rates(spec: OptimizerSpec) -> dict[str, float]:
+    """Return the learning rates, to six digits, of the steps at which the schedule turns (`Schedule.turns`)."""
+    found = {step: learning_rate(spec, torch.tensor(step, dtype=torch.float64)) for step in spec.schedule.turns}
+    return {str(step): float(f"{float(rate):.6g}") for step, rate in found.items()}
+
+
 def schedule(optimizer: torch.optim.Optimizer, spec: OptimizerSpec, step: torch.Tensor) -> None:
     """Set the learning rate of a step, counted from 0 on `rate_device`."""
     rate = learning_rate(spec, step)

@@ -214,6 +214,7 @@ class TorchSession:
             "loss_scaling": self._step.scaling.is_enabled(),
             "batch_size": len(labels),
             "accumulate": self._spec.accumulate,
+            "learning_rates": optim.rates(descriptions.of(self._spec).optimizer),
             "parallel": "none" if self._place is None else "ddp",
             "devices": 1 if self._place is None else self._place.count,
             "batch_norm": self._spec.batch_norm,

@@ -1,5 +1,6 @@
 """Effective settings that two contenders must share for their work to be the same and their times comparable."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -13,11 +14,13 @@ SHARED = (
     "loss_scaling",
     "batch_size",
     "accumulate",
+    "learning_rates",
     "batch_norm",
     "deterministic",
 )
 
-
+# Learning rates are rounded to float32, of which some operations each lose a unit.
+_ROUNDING = 1e-5
 # Of the knobs, those without which a contender is another than the one it is called.
 _NAMED = ("compile", "rematerialisation")
 
@@ -30,8 +33,18 @@ def ineffective(knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> str | 
 
 def gate(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Gate:
     """No setting that decides the mathematics differs; the value is the number of those that do."""
-    names = [name for name in SHARED if baseline.get(name) != contender.get(name)]
+    names = [name for name in SHARED if not alike(baseline.get(name), contender.get(name))]
     return Gate("settings", float(len(names)), 0.0, not names, names[0] if names else None)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two settings are the same; numbers that are no counts may differ by their rounding in float32."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        first, second = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
+        return first.keys() == second.keys() and all(alike(first[key], second[key]) for key in first)
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=_ROUNDING)
+    return bool(a == b)
 
 
 def unequal(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> str | None:
@@ -58,5 +71,5 @@ def _differences(name: str, a: Any, b: Any) -> Iterator[str]:
         first, second = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
         for key in [*first, *(key for key in second if key not in first)]:
             yield from _differences(f"{name} of {key}", first.get(key), second.get(key))
-    elif a != b:
+    elif not alike(a, b):
         yield f"{name} is {a} against {b}"

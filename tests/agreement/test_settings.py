@@ -14,6 +14,7 @@ EQUAL: dict[str, Any] = {
     "loss_scaling": False,
     "batch_size": 64,
     "accumulate": 1,
+    "learning_rates": {"0": 0.05, "20": 0.1, "1000": 0.0},
     "batch_norm": "sync",
     "deterministic": False,
 }
@@ -25,6 +26,7 @@ OTHERS = {
     "loss_scaling": True,
     "batch_size": 32,
     "accumulate": 2,
+    "learning_rates": {**EQUAL["learning_rates"], "20": 0.1001},
     "batch_norm": "local",
     "deterministic": True,
 }
@@ -41,6 +43,17 @@ def test_equal_settings_pass_whatever_else_a_framework_reports():
 def test_a_setting_that_decides_the_mathematics_fails_the_gate_by_name(name: str):
     found = settings.gate(EQUAL, {**EQUAL, name: OTHERS[name]})
     assert (found.value, found.passed, found.worst_tensor) == (1, False, name)
+
+
+def test_learning_rates_may_differ_by_their_rounding_and_a_step_that_has_one_by_nothing():
+    rounded = {**EQUAL["learning_rates"], "20": 0.1 * (1 + 2**-23)}
+    assert settings.gate(EQUAL, {**EQUAL, "learning_rates": rounded}).passed
+    assert settings.unequal(EQUAL, {**EQUAL, "learning_rates": rounded}) is None
+    fewer = {"0": 0.05, "20": 0.1}
+    assert not settings.gate(EQUAL, {**EQUAL, "learning_rates": fewer}).passed
+    changed = {**EQUAL["learning_rates"], "20": 0.2}
+    said = "unequal effective settings: learning_rates of 20 is 0.1 against 0.2"
+    assert settings.unequal(EQUAL, {**EQUAL, "learning_rates": changed}) == said
 
 
 def test_every_setting_that_decides_the_mathematics_is_here():

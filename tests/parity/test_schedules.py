@@ -12,7 +12,8 @@ import torch
 import jaxbackend.optim
 import torchbackend.optim
 from compare import workloads
-from compare.interface import Arrays
+from compare.agreement import settings
+from compare.interface import Arrays, Session
 from compare.workloads import OptimizerSpec, Schedule
 from tests.parity import twins
 
@@ -98,6 +99,45 @@ def check_rate(found: Arrays, rate: float, *, rounding: float = 1e-15) -> None:
             update = found[name.replace("gradient/", "update/")]
             np.testing.assert_allclose(update, -rate * gradient, atol=rounding, err_msg=name)
             assert np.abs(gradient).max() > 100 * rounding, name
+
+
+@pytest.mark.parametrize(
+    ("name", "turns"),
+    [
+        ("constant", [0]),
+        ("constant, warm-up", [0, 2, 3]),
+        ("step, warm-up", [0, 1, 2, 3, 4, 5]),
+        ("cosine", [0, 3, 6, 7]),
+        ("cosine, warm-up", [0, 2, 3, 5, 6, 7]),
+    ],
+)
+def test_effective_settings_have_the_learning_rates_of_the_steps_at_which_a_schedule_turns(
+    name: str, turns: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    schedule = SCHEDULES[name]
+    scheduled(monkeypatch, schedule)
+    found = {backend: fed(backend).settings() for backend in twins.BOTH}
+    for each in found.values():
+        assert [*each["learning_rates"]] == [str(step) for step in turns]
+        wanted = [expected(schedule)[step] for step in turns]
+        np.testing.assert_allclose([*each["learning_rates"].values()], wanted, rtol=5e-6)
+    assert settings.unequal(found["torch"], found["jax"]) is None
+    for module in (jaxbackend.optim, torchbackend.optim):  # a step later, which no step before the turn tells
+        right = module.learning_rate
+        monkeypatch.setattr(
+            module, "learning_rate", lambda spec, step, right=right: right(spec, step + (step > schedule.warmup))
+        )
+        gate = settings.gate(fed("torch").settings(), fed("jax").settings())
+        assert (gate.passed, gate.worst_tensor) == (
+            (True, None) if name[:8] == "constant" else (False, "learning_rates")
+        )
+        monkeypatch.setattr(module, "learning_rate", right)
+
+
+def fed(backend: str) -> Session:
+    session = twins.session(backend)
+    session.feed(twins.batches("digits-cnn", 1))
+    return session
 
 
 @BOTH
