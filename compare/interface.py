@@ -173,7 +173,8 @@ class Memory:
     """Bytes by the definitions of `compare.measure.memory`; None where the device or framework has no such figure.
 
     Attributes:
-        live_peak_bytes: most bytes held by live tensors, not in searches for kernels, by the framework's own allocator.
+        live_peak_bytes: most bytes held by live tensors and libraries' workspaces, not in searches for kernels, by the
+            framework's own allocator.
         pool_peak_bytes: most bytes that allocator had reserved from the device, likewise.
         process_bytes: bytes of the process (NVML on a GPU, peak resident set on a CPU), import-only process deducted.
         static_bytes: the compiler's own plan for one step: arguments, outputs and temporaries (XLA only).

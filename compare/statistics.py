@@ -183,7 +183,7 @@ def change_point(values: Sequence[float]) -> Change:
 
     With U(t) the number of pairs across t that fall minus those that rise, t maximises |U|, and the probability is
     2 exp(-6 U^2 / (n^3 + n^2)) (Pettitt, "A non-parametric approach to the change-point problem", Applied Statistics
-    28(2), 1979). A steady trend counts as a change, too. Fewer than twelve values can never give less than 0.05.
+    28(2), 1979). A steady trend counts as a change, too. Fewer than eleven values can never give less than 0.05.
 
     Args:
         values: [n] in order of time, any unit, positive; at least two.

@@ -10,7 +10,8 @@ from pathlib import Path
 from compare.measure import nvml
 
 DEFINITIONS: Mapping[str, str] = {
-    "live_peak_bytes": "most bytes held by live tensors, not in searches for kernels, by the framework's own allocator",
+    "live_peak_bytes": "most bytes held by live tensors and libraries' workspaces, not in searches for kernels, by the "
+    "framework's own allocator",
     "pool_peak_bytes": "most bytes that this allocator had reserved from the device, likewise",
     "process_bytes": "bytes of the whole process (NVML on a GPU, of several the one where it holds most; peak resident "
     "set on a CPU), less those of a process that only imports the framework; of several processes the first",

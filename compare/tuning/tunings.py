@@ -25,7 +25,8 @@ TUNINGS: Mapping[str, str] = {
     "tuned": "the fastest known for the workload and device",
 }
 
-# Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers.
+# Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers. Layers
+# that the twins write out for a compiler to fuse are in it for that reason, and in torch where it compiles.
 GIVEN: Mapping[tuple[str, str], Mapping[str, Value]] = {
     ("jax", "stock"): {"compile": True},
     ("jax", "compiled"): {"compile": True, "donation": True},
