@@ -23,12 +23,15 @@ SCALING_PICTURE = "scaling.svg"
 
 
 @contextmanager
-def interruptible(part: str = "") -> Generator[None]:
-    """Say after `part` that there is nothing to keep if Ctrl-C, or a signal that ends the program, comes meanwhile."""
+def interruptible(part: str = "", until: str = "there was anything to keep") -> Generator[None]:
+    """Say after `part` that nothing is kept if Ctrl-C, or a signal that ends the program, comes meanwhile.
+
+    `until` says when something would have been.
+    """
     try:
         yield
     except ENDING:
-        typer.echo(f"samestep: {part}interrupted before there was anything to keep", err=True)
+        typer.echo(f"samestep: {part}interrupted before {until}", err=True)
         raise
 
 

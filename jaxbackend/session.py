@@ -40,7 +40,7 @@ class JaxSession:
 
     def __init__(self, spec: RunSpec, place: Place | None = None) -> None:
         workload = descriptions.of(spec)
-        self._spec = spec
+        self._spec, self._rule = spec, workload.optimizer
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._way = way = parallel.way(spec.knobs["parallel"], spec.devices, spec.batch_norm, spec.device, place)
         self._device = way.device
@@ -183,7 +183,7 @@ class JaxSession:
             program, given = self._input.whole()  # what is timed: another would be compiled for this alone
             program(copied, *given)
             outputs = self._step.layer_outputs(self._state, jax.tree.map(self._way.joined, images))
-            rates = optim.rates(descriptions.of(self._spec).optimizer)
+            rates = optim.rates(self._rule)
             products = jax.config.values["jax_default_matmul_precision"]
             recomputed = knobs["rematerialisation"] and rematerialisation.recomputed(self._lowered())
             reduces = len(self._way.devices) > 1 and knobs["compile"]

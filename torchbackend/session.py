@@ -41,7 +41,7 @@ class TorchSession:
 
     def __init__(self, spec: RunSpec, place: Place | None = None) -> None:
         workload, knobs = descriptions.of(spec), spec.knobs
-        self._spec, self._place = spec, place
+        self._spec, self._place, self._rule = spec, place, workload.optimizer
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         if place is not None and spec.batch_norm == "sync":
             self._policy = replace(self._policy, batch_norm_synchronised=True)
@@ -214,7 +214,7 @@ class TorchSession:
             "loss_scaling": self._step.scaling.is_enabled(),
             "batch_size": len(labels),
             "accumulate": self._spec.accumulate,
-            "learning_rates": optim.rates(descriptions.of(self._spec).optimizer),
+            "learning_rates": optim.rates(self._rule),
             "parallel": "none" if self._place is None else "ddp",
             "devices": 1 if self._place is None else self._place.count,
             "batch_norm": self._spec.batch_norm,

@@ -45,7 +45,7 @@ def fit(
         seed=seed,
         deadline=deadline,
     )
-    with conduct.interruptible(), progress.shown() as advance:
+    with conduct.interruptible(until="all searches were done, and nothing is kept"), progress.shown() as advance:
         found = search.run(task, advance)
     result = search.result(task, found, ["samestep", *sys.argv[1:]])
     path = search.write(result, task.plan.out)

@@ -16,7 +16,7 @@ HARMLESS = ("running_variance", "fast_variance")
 
 BETWEEN = "before it"
 _FUNCTION = re.compile(
-    r"relu6?|leaky-relu|elu|selu|celu|silu|mish|gelu\((tanh|exact)\)|(log)?sigmoid|tanh|softplus|(log-)?softmax|"
+    r"relu6?|leaky-relu|elu|selu|celu|silu|mish|gelu\((tanh|exact)\)|(log)?sigmoid|tanh|softplus|(log_)?softmax|"
     r"hard(swish|sigmoid|tanh)"
 )
 

@@ -78,7 +78,7 @@ def function_in_flax(word: str) -> str:
         return f"nn.{name}(x, {_tuple(kernel)}, strides={_tuple(stride)}, padding={_pairs(padding)})"
     if word.startswith("gelu"):
         return f"nn.gelu(x, approximate={word == 'gelu(tanh)'})"
-    return f"nn.{word.replace('-', '_')}(x)"
+    return f"{_IN_FLAX.get(word, f'nn.{_plain_name(word)}')}(x{_MORE.get(word, '')})"
 
 
 def function_in_torch(word: str) -> str:
@@ -93,7 +93,22 @@ def function_in_torch(word: str) -> str:
         return f"nn.{name}({_short(kernel)}, stride={_short(stride)}) of {_padded(padding, fill)}"
     if word.startswith("gelu"):
         return f'F.gelu(x, approximate="{"tanh" if word == "gelu(tanh)" else "none"}")'
-    return f"F.{word.replace('-', '_')}(x)"
+    return f"F.{_plain_name(word)}(x{_MORE.get(word, '')})"
+
+
+def _plain_name(word: str) -> str:
+    return word.replace("-", "_")
+
+
+# Functions that flax calls otherwise, and arguments that the traces do not tell and both must be given.
+_IN_FLAX = {
+    "mish": "jax.nn.mish",
+    "hardswish": "nn.hard_swish",
+    "hardsigmoid": "nn.hard_sigmoid",
+    "hardtanh": "nn.hard_tanh",
+    "logsigmoid": "nn.log_sigmoid",
+}
+_MORE = {"leaky-relu": ", SLOPE", "elu": ", ALPHA", "celu": ", ALPHA", "softmax": ", AXIS", "log_softmax": ", AXIS"}
 
 
 Pool = tuple[str, list[int], list[int], list[list[int]]]

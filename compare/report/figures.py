@@ -1,6 +1,7 @@
 """Pictures as files: vector graphics that a paper can include as they are, the same bytes for the same result."""
 
 import io
+import os
 import re
 import warnings
 from collections.abc import Generator
@@ -50,10 +51,7 @@ def _numbered(drawn: bytes) -> bytes:
 
 @contextmanager
 def _settings(text: bool) -> Generator[None]:
-    import matplotlib
-
-    # Its keys have a type of their own in matplotlib.
-    settings: Any = matplotlib
+    settings = _matplotlib()
     ink, muted = light("ink"), light("muted")
     changes: dict[str, Any] = {
         "axes.edgecolor": muted,
@@ -85,6 +83,25 @@ def _settings(text: bool) -> Generator[None]:
     with settings.rc_context(), warnings.catch_warnings():
         # A name may have characters that the font lacks; boxes stand for them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        matplotlib.rcdefaults()  # the reader's own settings do not change our pictures
+        settings.rcdefaults()  # the reader's own settings do not change our pictures
         settings.rcParams.update(changes)
         yield
+
+
+def _matplotlib() -> Any:
+    """Return matplotlib, whose own keys have types of their own, asked for no window.
+
+    What the reader's variables ask for may not be there, such as a notebook's backend, and ends the import.
+    """
+    own = {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        import matplotlib
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    return matplotlib

@@ -8,7 +8,7 @@ from compare.interface import PRECISIONS
 from compare.report import sections
 from compare.report.document import Report, Section, Table
 from compare.report.plots import ratios
-from compare.report.sentences import basis, device, over_devices, percent, ratio_figures
+from compare.report.sentences import basis, device, over_devices, percent, ratio_figures, way
 
 Results = Sequence[Mapping[str, Any]]
 
@@ -70,7 +70,7 @@ def winner(comparison: Mapping[str, Any]) -> str:
 
 def _row_name(result: Mapping[str, Any], many_devices: bool) -> str:
     spec = result["spec"]
-    name = f"{spec['workload']}, batch {spec['batch_size']}{over_devices(result, who=False)}"
+    name = f"{spec['workload']}, batch {spec['batch_size']}{way(spec)}{over_devices(result, who=False)}"
     return f"{name}, {device(result)}" if many_devices else name
 
 

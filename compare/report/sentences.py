@@ -84,8 +84,16 @@ def basis(results: Sequence[Mapping[str, Any]]) -> str:
 def setting(result: Mapping[str, Any]) -> str:
     """Return what was trained, on what."""
     spec = result["spec"]
-    batch = f"batch {spec['batch_size']}{over_devices(result)}"
+    batch = f"batch {spec['batch_size']}{way(spec)}{over_devices(result)}"
     return f"{spec['workload']} in {spec['precision']}, {batch}, on {device(result)}"
+
+
+def way(spec: Mapping[str, Any]) -> str:
+    """Return what else makes steps of one batch unlike others' work, to follow the batch; empty where nothing does."""
+    parts = spec.get("accumulate", 1)
+    told = [f" in {parts} micro-batches"] if parts > 1 else []
+    told += [", deterministic"] if spec.get("deterministic") else []
+    return "".join(told)
 
 
 def over_devices(result: Mapping[str, Any], *, who: bool = True) -> str:

@@ -176,6 +176,7 @@ POOLED = "x = F.adaptive_avg_pool2d(x, 1).flatten(1)"
         (("x = nn.Hardtanh(0, 6)(x)", POOLED), ("relu6", "mean")),
         (("x = x * torch.sigmoid(x)", POOLED), ("sigmoid", "multiply", "mean")),
         (("x += 1", POOLED), ("add", "mean")),
+        (("x = F.logsigmoid(x)", POOLED), ("logsigmoid", "mean")),
         (("x = F.interpolate(x, scale_factor=2)", POOLED), ("interpolate", "mean")),
         (("x = x.permute(0, 2, 3, 1).contiguous().mean(dim=(1, 2))",), ("mean",)),
         (("x = x.transpose(2, 3)", POOLED), ("transpose", "mean")),

@@ -1,10 +1,16 @@
 """Advice on matched layers that differ: the cause by name, and what to write in either framework."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
+import jax as jax_package
 import pytest
+from flax import linen
+from torch.nn import functional
 
+from compare.pairing import spelling
 from compare.pairing.advice import Advice, advice, differences, table
 from compare.pairing.matching import match
 from compare.pairing.trace import Layer
@@ -151,7 +157,7 @@ def test_groups_of_a_group_norm_have_another_name() -> None:
         (["add"], ["add", "relu", "reshape"], None, "F.relu(x)"),
         (["relu", "relu"], ["relu"], "nn.relu(x)", None),
         (["relu"], ["silu"], "nn.relu(x)", "F.silu(x)"),
-        (["leaky-relu"], ["relu"], "nn.leaky_relu(x)", "F.relu(x)"),
+        (["leaky-relu"], ["relu"], "nn.leaky_relu(x, SLOPE)", "F.relu(x)"),
         (
             ["relu", "max-pool([3, 3], [2, 2], [[1, 1], [1, 1]])"],
             ["relu", "max-pool(3x3, 2x2, ((0, 1), (0, 1)))"],
@@ -203,5 +209,25 @@ def test_all_differences_of_a_matching_come_in_execution_order() -> None:
         ("fc", "Fc_0", False),
         ("logits", "logits", False),
     ]
-    assert found[2].advice[0].sentence == "flax has softmax, torch has none; equal with F.softmax(x) in torch"
+    assert found[2].advice[0].sentence == "flax has softmax, torch has none; equal with F.softmax(x, AXIS) in torch"
     assert differences(match(torch(*layers), jax(*layers))) == []
+
+
+WORDS = (
+    *("relu", "relu6", "leaky-relu", "elu", "selu", "celu", "silu", "mish", "gelu(tanh)", "sigmoid", "logsigmoid"),
+    *("tanh", "softplus", "softmax", "log_softmax", "hardswish", "hardsigmoid", "hardtanh"),
+)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_functions_that_advice_names_are_there_and_differ_where_one_side_has_none(word: str):
+    spelled = spelling.function_in_flax(word), spelling.function_in_torch(word)
+    homes: Any = {"nn": linen, "jax": jax_package, "F": functional}
+    for code, rest in (each.split("(", 1) for each in spelled):
+        first, *names = code.split(".")
+        assert callable(reduce(getattr, names, homes[first])), code
+        assert rest.startswith("x")
+    norm = _norm()
+    (found,) = advice(norm, replace(norm, between=(word,)))
+    assert found.cause == f"flax has {word}, torch has none"
+    assert not advice(replace(norm, between=(word,)), replace(norm, between=(word,)))

@@ -329,7 +329,7 @@ def test_a_search_that_is_interrupted_says_that_nothing_is_kept_and_leaves_no_fo
     parent.send_signal(signal.SIGINT)
     _, error = parent.communicate(timeout=plans.GONE_WITHIN)
     assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGINT, False)
-    assert "samestep: interrupted before there was anything to keep" in error
+    assert "samestep: interrupted before all searches were done, and nothing is kept" in error
     assert not (parents.folder / "out").exists()
 
 

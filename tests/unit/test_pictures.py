@@ -5,6 +5,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import median
 from typing import Any
 from xml.etree import ElementTree
@@ -168,6 +169,18 @@ def test_the_loss_of_a_single_epoch_is_a_point() -> None:
     contenders = [make_contender(training=training), make_contender("jax", training=training)]
     (axes,) = _drawn(losses.picture(make_result(contenders=contenders))).axes
     assert [(list(line.get_ydata()), line.get_marker()) for line in axes.get_lines()] == [([2.3], "o")] * 2
+
+
+def test_losses_that_are_alike_but_for_rounding_are_drawn_so() -> None:
+    sides = [make_contender(), make_contender("jax")]
+    for side, loss in zip(sides, (1.18716, 1.1871601), strict=True):
+        side["training"] = {"loss": [loss], "train_accuracy": 0.1, "test_accuracy": 0.1}
+    picture = losses.picture(make_result(contenders=sides))
+    (axes,) = _drawn(picture).axes
+    low, high = axes.get_ylim()
+    assert high - low == pytest.approx(0.02 * 1.18716, rel=1e-3)
+    ticks = [text for text in _texts(picture).splitlines() if text.startswith("1.1")]
+    assert len(ticks) == len(set(ticks)) > 2
 
 
 def test_losses_without_an_envelope_say_so_and_where_they_end() -> None:
@@ -359,3 +372,10 @@ def test_no_name_in_a_picture_tells_more_of_its_corners_than_is_drawn() -> None:
     assert regions == [f"clip-{number}" for number in range(1, 1 + len(regions))]
     used = {each.attrib["clip-path"] for each in root.iter() if "clip-path" in each.attrib}
     assert used == {f"url(#{name})" for name in regions} != set()
+
+
+def test_a_backend_that_is_not_there_is_not_asked_for(tmp_path: Path) -> None:
+    variables = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "PATH": ""}  # as in a notebook
+    asked = [sys.executable, "-m", "compare", "report", str(stored.path("agree")), "--figures", str(tmp_path)]
+    subprocess.run(asked, cwd=ROOT, env=variables, capture_output=True, check=True)
+    assert (tmp_path / "loss.svg").exists()

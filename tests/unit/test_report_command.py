@@ -61,6 +61,17 @@ def test_of_several_results_the_matrix_comes_first(program: Program) -> None:
     assert out.index("jax 0.620") < out.index("step time (ms)") < out.index("jax against torch: PASS")
 
 
+def test_unlike_work_has_rows_of_its_own(program: Program) -> None:
+    (program.folder / "parts").mkdir()
+    result = results.load(Path(FASTER))
+    result["spec"] |= {"accumulate": 4, "deterministic": True}
+    results.replace(program.folder / "parts" / "result.json", result)
+    assert program.run("report", FASTER, "parts", "--markdown", "page.md")[0] == 0
+    page = (program.folder / "page.md").read_text()
+    assert "| digits-cnn, batch 64 | jax 0.620 (0.616 to 0.625) |" in page
+    assert "| digits-cnn, batch 64 in 4 micro-batches, deterministic | jax 0.620 (0.616 to 0.625) |" in page
+
+
 def test_every_format_is_written_in_one_go(program: Program) -> None:
     (program.folder / "pictures").mkdir()
     options = ("--html", "r.html", "--markdown", "r.md", "--latex", "r.tex", "--csv", "r.csv", "--figures", "pictures")

@@ -28,6 +28,7 @@ _SAME = {
     "swish": "silu",
     "amax": "max",
     "leaky_relu": "leaky-relu",
+    "log_sigmoid": "logsigmoid",
 }
 _SILENT = ("contiguous", "clone", "detach", "to", "type", "type_as", "float", "double", "half", "bfloat16", "get")
 _SILENT += ("requires_grad", "expand", "expand_as", "checkpoint", "alias", "data", "broadcast_to")

@@ -27,6 +27,7 @@ from compare.report.plots.canvas import (
 _LOSS_INCHES, _DISTANCE_INCHES, _AXIS_INCHES = 1.5, 1.1, 0.45
 _MOST_SPAN = 1e12  # of distances that are drawn on a logarithmic axis
 
+_LEAST_SPAN = 0.01
 Curves = Mapping[str, Array]
 """Contender to one loss a step or epoch, NaN where there is none to draw."""
 
@@ -94,7 +95,11 @@ def _draw(axes: Axes, curves: Curves) -> None:
     """Draw losses so that curves that cover each other are all seen: the first is wide, later ones are dashed."""
     from matplotlib.ticker import LogLocator
 
-    if min(float(np.nanmin(each)) for each in curves.values()) > 0:
+    least, most = (float(bound([bound(each) for each in curves.values()])) for bound in (np.nanmin, np.nanmax))
+    if most - least < _LEAST_SPAN * abs(most):  # alike but for rounding, which an axis of its own would blow up
+        axes.set_ylim(most - _LEAST_SPAN * abs(most), most + _LEAST_SPAN * abs(most))
+        axes.ticklabel_format(useOffset=False)
+    elif least > 0:
         axes.set_yscale("log", subs=[2, 5])
         axes.yaxis.set_major_locator(LogLocator(subs=[1, 2, 5], numticks=8))
         plain_powers(axes)
