@@ -189,9 +189,9 @@ def _later(launcher: Launcher, outcome: Outcome, steps: int) -> Queue:
     It begins with the memory that it takes, alone where others would mislead its search for kernels: the training finds
     what that has found. On further machines JAX would compile for it, beside others too.
     """
-    usages = [usage.memory(launcher, outcome)] if launcher.plan.fleet.count == 1 else []
-    alone = not launcher.may_load_beside_others(outcome)
-    found = [Job("usage", commands, alone=alone, memory=outcome.held) for commands in usages]
     training = [opening(launcher.spec(outcome)), *_training(launcher, outcome, steps)]
-    found.append(Job("training", training, memory=outcome.held))
+    found = [Job("training", training, memory=outcome.held)]
+    if launcher.plan.fleet.count == 1:
+        alone = not launcher.may_load_beside_others(outcome)
+        found.insert(0, Job("usage", usage.memory(launcher, outcome), alone=alone, memory=outcome.held))
     return Queue(outcome, found, most=1, purpose="training")
