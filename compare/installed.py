@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 
 from compare import descriptions, workloads
 from compare.interface import Refused
+from compare.processes import family
 from compare.workloads import Workload
 
 GROUP = "samestep.workloads"
@@ -40,7 +41,7 @@ def get(name: str) -> Workload:
     where = f"workload {name!r} of {found[name]}"
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "compare.installed", name], capture_output=True, text=True, timeout=_SECONDS
+            family.command("compare.installed", name), capture_output=True, text=True, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise Refused(f"{where}: took longer than {_SECONDS:g} s to load") from None

@@ -81,9 +81,9 @@ def machines() -> int:
     return json.loads(os.environ[MEETING])["machines"] if MEETING in os.environ else 1
 
 
-def start_arguments(package: str, place: Place, port: int) -> list[str]:
-    """Return Python's arguments for one more process of a contender."""
-    return ["-m", package, "--rank", json.dumps(asdict(place) | {"port": port})]
+def start_command(package: str, place: Place, port: int) -> list[str]:
+    """Return the command that starts one more process of a contender."""
+    return family.command(package, "--rank", json.dumps(asdict(place) | {"port": port}))
 
 
 def interface_of(address: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from compare.interface import Refused
 from compare.machines import launched, wire
-from compare.machines.crew import Place, start_arguments
+from compare.machines.crew import Place, start_command
 from compare.machines.launched import Here
 from compare.machines.wire import Wire
 from compare.processes.family import Started
@@ -91,7 +91,7 @@ class Shares:
             log = self._scratch / f"{self._logs:05d}.log"
             place = replace(Place(**each), host=self._address)  # the first machine does not know how others call it
             try:
-                process = Started(start_arguments(told["package"], place, told["port"]), added, log)
+                process = Started(start_command(told["package"], place, told["port"]), added, log)
             except OSError as error:
                 self._end(share)
                 return {"error": f"a process could not be started: {error.strerror}"}

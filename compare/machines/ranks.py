@@ -132,7 +132,7 @@ class Ranks:
     def _started(self, here: int, port: int, token: str) -> dict[int, "subprocess.Popen[bytes]"]:
         return {
             rank: subprocess.Popen(
-                [sys.executable, *crew.start_arguments(self._crew.package, Place(rank, self.count, here), port)],
+                crew.start_command(self._crew.package, Place(rank, self.count, here), port),
                 env=dict(os.environ) | {TOKEN: token},
             )
             for rank in range(1, here)

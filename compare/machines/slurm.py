@@ -4,13 +4,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from compare.interface import Refused
 from compare.machines.launched import TOKEN
+from compare.processes import family
 
 LOG = "slurm-%j.log"
 """The file that Slurm writes a job's output to; `%j` stands for the job's number."""
@@ -73,7 +73,7 @@ class Job:
                 f"export {TOKEN}",
                 f"exec srun {step} \\",
                 f"    {cores} --export=ALL \\",
-                f"    {shlex.join([sys.executable, '-m', 'compare', *arguments])}",
+                f"    {shlex.join(family.command('compare', *arguments))}",
                 "",
             ]
         )

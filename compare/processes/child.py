@@ -40,7 +40,7 @@ class Child:
         pipe = child_read, child_write
         inherited = pipe if share is None else (*pipe, share.descriptor)
         try:
-            self._process = family.Started(["-m", package, *map(str, pipe)], environment, log, inherited)
+            self._process = family.Started(family.command(package, *map(str, pipe)), environment, log, inherited)
         except BaseException as error:
             os.close(parent_read)
             os.close(parent_write)

@@ -11,21 +11,33 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import compare
 from compare.interface import shortened
 
 EXIT_CODES = {"oom": errno.ENOMEM, "refused": errno.EINVAL}
 """The exit code of a process that ends with a contender's status other than `crash`."""
 
+_PACKAGES = Path(compare.__file__).resolve().parent.parent
 _PARENT_POLL_SECONDS = 0.5
 _GRACE_SECONDS = 2.0
 _LOG_TAIL = 1 << 14
 
 
+def command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs one of samestep's modules.
+
+    A script in the current folder hides no module there, whatever its name (`compare.py`, `queue.py`), as it hides
+    none from the command `samestep`. Where samestep itself lies in that folder, Python finds it by it.
+    """
+    alone = [] if Path.cwd() == _PACKAGES else ["-P"]
+    return [sys.executable, *alone, "-m", module, *arguments]
+
+
 class Started:
-    """A Python process in a process group of its own, so that its whole family ends with it.
+    """A process in a process group of its own, so that its whole family ends with it.
 
     Args:
-        arguments: of Python.
+        arguments: the command that starts it.
         environment: variables added to this process's own.
         log: the file that its output goes to.
         descriptors: those that it inherits.
@@ -40,7 +52,7 @@ class Started:
         self._log, self._kills_before = log, kernel_kills()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, *arguments],
+                arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -43,7 +43,7 @@ def directives(script: str) -> list[str]:
 
 def command(script: str) -> list[str]:
     """Return samestep's arguments in a batch script."""
-    return shlex.split(script.splitlines()[-1])[3:]
+    return shlex.split(script.splitlines()[-1])[4:]
 
 
 def test_the_batch_script_starts_one_samestep_a_node_with_a_secret_of_its_own(program: Program):
@@ -74,7 +74,18 @@ def test_the_batch_script_starts_one_samestep_a_node_with_a_secret_of_its_own(pr
         ["bash"], input=script, env=variables, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert {"--ntasks=2", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--cpus-per-task=16"} <= set(ran)
-    arguments = ["-m", "compare", "compare", "--out", f"{folder}/an out", "torch:stock+ddp", "jax", "--devices", "8"]
+    arguments = [
+        "-P",
+        "-m",
+        "compare",
+        "compare",
+        "--out",
+        f"{folder}/an out",
+        "torch:stock+ddp",
+        "jax",
+        "--devices",
+        "8",
+    ]
     started = [f"<{each}>" for each in (sys.executable, *arguments)]
     one, other = ran[-2 * len(started) - 2 : -len(started) - 1], ran[-len(started) - 1 :]
     assert one == other

@@ -69,6 +69,15 @@ def test_a_child_greets_and_answers_until_it_is_closed(nursery: Nursery) -> None
     assert not plans.remaining([child.pid], within=0)
 
 
+@pytest.mark.parametrize("name", ["compare.py", "queue.py", "numpy.py"])
+def test_a_script_in_the_current_folder_hides_no_module(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (nursery.folder / name).write_text("raise SystemExit('a script ran')")
+    monkeypatch.chdir(nursery.folder)
+    assert nursery.child().greet(20)["backend"] == "fake"
+
+
 def test_a_closed_child_fails_and_never_reaches_another(nursery: Nursery) -> None:
     closed = nursery.child()
     closed.greet(20)
