@@ -59,6 +59,7 @@ def report(
     """Report stored results, without an option in the terminal; folders of files to be written must be there."""
     sources = [results.named(path) for path in result]
     found = [_loaded(path) for path in sources]
+    _check_each_is_given_once(sources, found)
     _check_kinds(sources, found, csv_file)
     asked = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
     pages = {option: page for option, page in asked.items() if page}
@@ -108,6 +109,13 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 def _is_scaling(result: Mapping[str, Any]) -> bool:
     return "scaling" in result
+
+
+def _check_each_is_given_once(sources: Sequence[Path], found: Sequence[Mapping[str, Any]]) -> None:
+    for number, each in enumerate(found):
+        first = found.index(each)
+        if first < number:
+            raise Refused(f"{sources[number]}: the same result as {sources[first]}; allowed: each result once")
 
 
 def _check_kinds(sources: Sequence[Path], found: Sequence[Mapping[str, Any]], csv_file: Path | None) -> None:

@@ -38,13 +38,14 @@ def overview(results: Results) -> Section:
     """Return the matrix of several results as a table, with all their ratios as a picture."""
     columns = [name for name in PRECISIONS if any(result["spec"]["precision"] == name for result in results)]
     many_devices = len({device(result) for result in results}) > 1
+    many_models = len({models for result in results if (models := _own_models(result))}) > 1
     comparisons = [each for result in results for each in result["comparisons"]]
     pairs = list(dict.fromkeys(_pair(each) for each in comparisons))
     many_levels = len({each["ratio"]["confidence"] for each in comparisons if each["ratio"]}) > 1
     cells: dict[tuple[str, ...], dict[str, list[str]]] = {}
     workloads = list(dict.fromkeys(result["spec"]["workload"] for result in results))
     for result in sorted(results, key=lambda each: workloads.index(each["spec"]["workload"])):
-        name = _row_name(result, many_devices)
+        name = _row_name(result, many_devices, many_models)
         entries = [(_pair(each), _entry(each, many_levels)) for each in result["comparisons"]]
         for pair, entry in entries or [("", f"not timed, agreement {result['agreement']['status']}")]:
             row = cells.setdefault((name, pair) if len(pairs) > 1 else (name,), {})
@@ -68,10 +69,17 @@ def winner(comparison: Mapping[str, Any]) -> str:
     }[comparison["verdict"]]
 
 
-def _row_name(result: Mapping[str, Any], many_devices: bool) -> str:
-    spec = result["spec"]
-    name = f"{spec['workload']}, batch {spec['batch_size']}{way(spec)}{over_devices(result, who=False)}"
+def _row_name(result: Mapping[str, Any], many_devices: bool, many_models: bool) -> str:
+    spec, models = result["spec"], _own_models(result)
+    workload = f"{spec['workload']} ({models})" if many_models and models else spec["workload"]
+    name = f"{workload}, batch {spec['batch_size']}{way(spec)}{over_devices(result, who=False)}"
     return f"{name}, {device(result)}" if many_devices else name
+
+
+def _own_models(result: Mapping[str, Any]) -> str:
+    """Return where the models of a user's own pair come from, nothing of a built-in workload."""
+    spec = result["spec"]
+    return " and ".join(str(spec["model"].get(backend, "unknown")) for backend in spec.get("pair", {}).get("sides", ()))
 
 
 def _pair(comparison: Mapping[str, Any]) -> str:

@@ -132,6 +132,7 @@ def test_a_page_of_older_results_has_their_matrix(program: Program) -> None:
 
 
 REFUSALS = [
+    ([FASTER, "mine.json"], f"mine.json: the same result as {FASTER}; allowed: each result once"),
     (["nowhere.json"], "nowhere.json: cannot be read: No such file or directory"),
     (["."], "result.json: cannot be read: No such file or directory"),
     ([FASTER, "nowhere.json", "--html", "r.html"], "nowhere.json: cannot be read"),

@@ -256,6 +256,22 @@ def test_pairs_and_levels_stand_in_the_matrix_where_they_differ() -> None:
     ]
 
 
+def test_users_own_pairs_have_rows_of_their_own() -> None:
+    def row(*models: str) -> str:
+        model = {"family": "pair"} | {
+            side: f"{name}:model" for side, name in zip(("torch", "jax"), models, strict=True)
+        }
+        spec = {"workload": "pair", "pair": {"sides": {"torch": {}, "jax": {}}}, "model": model}
+        found.append(make_result(spec=spec))
+        return matrix.overview(found).tables[0].rows[-1][0]
+
+    found = [make_result()]
+    assert row("theirs.py", "mine.py") == "pair, batch 64"
+    assert row("theirs.py", "mine.py") == "pair, batch 64"
+    assert row("theirs.py", "new.py") == "pair (theirs.py:model and new.py:model), batch 64"
+    assert len(matrix.overview(found).tables[0].rows) == 3
+
+
 def test_a_run_that_was_cut_off_before_a_round_says_so_in_every_format() -> None:
     sides = [make_contender(name, step_seconds=None, images_per_second=None) for name in ("torch", "jax")]
     cut = verdicts.completed(make_result(contenders=sides, spec={"rounds": 0, "rounds_requested": 4}))
