@@ -6,9 +6,9 @@
 # GPU to itself; certificates may share one, but keep the host's memory and disk so busy that nothing should be timed beside
 # many. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below,
 # WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning,
-# WORKLOAD/PRECISION/screen, step times alone, in a few minutes, and WORKLOAD/torch/beside and WORKLOAD/jax/beside, its
-# plain loops in turn with samestep's. GPU may be several, for a step that scales. A lane that has carried out its steps
-# takes the next of QUEUE, which all lanes share, until that is empty. After LIMIT seconds no step begins, and those under
+# WORKLOAD/PRECISION/screen and /pointwise, step times alone, in a few minutes, and WORKLOAD/torch/beside and
+# WORKLOAD/jax/beside, its plain loops in turn with samestep's. GPU may be several, for a step that scales. A lane that has
+# carried out its steps takes the next of QUEUE, which all lanes share, until that is empty. After LIMIT seconds no step begins, and those under
 # way are interrupted: samestep keeps what it has.
 #   bash benchmarks/h200.sh 0:selftest,equal-torch,cifar-cnn/tf32/tunings@8 1:resnet50/tf32,unet/bfloat16@12 1:vgg16@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
@@ -366,12 +366,21 @@ screen() { # WORKLOAD PRECISION: what `tuned` might be, before it is compared
     } | sed "s|$| --workload $1 --precision $2|" | in_turn "screen-$1-$2"
 }
 
+pointwise() { # WORKLOAD PRECISION: 1x1 convolutions as matrix products and as they are, on both sides
+    {
+        for switch in on off; do echo "--backend torch --tuning tuned+pointwise-matmul=$switch"; done
+        echo "--backend jax --tuning tuned"
+        echo "XLA_FLAGS=--xla_gpu_force_conv_nchw=true --backend jax --tuning tuned"
+        echo "XLA_FLAGS=--xla_gpu_enable_triton_gemm=false --backend jax --tuning tuned --lever jax-pointwise-as-matmul"
+    } | sed "s|$| --workload $1 --precision $2|" | in_turn "pointwise-$1-$2"
+}
+
 step_rematerialisation() { # memory and step time with and without, in one run
     samestep "rematerialisation-resnet50" compare torch:compiled torch:compiled+rematerialisation \
         jax:compiled jax:compiled+rematerialisation --workload resnet50 --precision bfloat16 --quick
 }
 
-carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings or /screen, WORKLOAD/BACKEND/beside
+carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings, /screen or /pointwise, WORKLOAD/BACKEND/beside
     local precision workload=${1%%/*} rest=${1#*/}
     if [[ $1 == */*/* ]]; then
         "${rest#*/}" "$workload" "${rest%/*}"
