@@ -167,17 +167,18 @@ def _functions_row(torch: Sequence[str], jax: Sequence[str]) -> Row:
 def _only(torch: Sequence[str], jax: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the functions that only torch has, and only flax; what merely moves or adds values is left out."""
     sides = [
-        Counter(_canonical(word) for word in side if _counts(word, other))
+        Counter(_canonical(word) for word in _counted(side, other.count("mean") - side.count("mean")))
         for side, other in ((torch, jax), (jax, torch))
     ]
     return list((sides[0] - sides[1]).elements()), list((sides[1] - sides[0]).elements())
 
 
-def _counts(word: str, other: Sequence[str]) -> bool:
-    pool = spelling.pooling(word)
-    if pool and pool[0] == "average":
-        return "mean" not in other  # of whole images, it is their mean
-    return bool(pool) or _FUNCTION.fullmatch(word) is not None
+def _counted(side: Sequence[str], means: int) -> list[str]:
+    """Return the functions that count; the last average pools, so many, are means on the other side, of whole images."""
+    found = [word for word in side if spelling.pooling(word) or _FUNCTION.fullmatch(word)]
+    averages = [place for place, word in enumerate(found) if (spelling.pooling(word) or ("",))[0] == "average"]
+    whole = averages[-means:] if means > 0 else []
+    return [word for place, word in enumerate(found) if place not in whole]
 
 
 def _canonical(word: str) -> str:

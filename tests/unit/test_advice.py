@@ -170,6 +170,13 @@ def test_groups_of_a_group_norm_have_another_name() -> None:
             "nn.avg_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))",
             "nn.AvgPool2d(2, stride=2, padding=0)",
         ),
+        (
+            ["average-pool(2x2, 2x2, 0x0)", "average-pool(4x4, 4x4, 0x0)"],
+            ["mean"],
+            "nn.avg_pool(x, (2, 2), strides=(2, 2), padding=((0, 0), (0, 0)))",
+            None,
+        ),
+        (["mean"], ["average-pool(2x2, 2x2, 0x0)", "mean"], None, "nn.AvgPool2d(2, stride=2, padding=0)"),
     ],
 )
 def test_functions_before_a_layer(in_torch: list, in_flax: list, flax: str | None, torch: str | None) -> None:
