@@ -174,7 +174,7 @@ def _only(torch: Sequence[str], jax: Sequence[str]) -> tuple[list[str], list[str
 
 
 def _counted(side: Sequence[str], means: int) -> list[str]:
-    """Return the functions that count; the last average pools, so many, are means on the other side, of whole images."""
+    """Return the functions that count; the last average pools, `means` of them, are means of whole images elsewhere."""
     found = [word for word in side if spelling.pooling(word) or _FUNCTION.fullmatch(word)]
     averages = [place for place, word in enumerate(found) if (spelling.pooling(word) or ("",))[0] == "average"]
     whole = averages[-means:] if means > 0 else []
