@@ -21,10 +21,11 @@ def likely(baseline: Arrays, contender: Arrays, failing: Sequence[str]) -> str |
         lambda: _gradients_scaled(a, b, names),
         lambda: _bias_correction(baseline, a, b, names),
         lambda: _only_buffers(names),
-        lambda: _only_evaluation(names),
+        lambda: _only_evaluation(a, names),
         lambda: _only_later_steps(names),
         lambda: _only_updates(names),
-        lambda: _strided_layer(a, names),
+        lambda: _first_layer(a, names),
+        lambda: _after_the_layers(names),
     )
     return next((cause for pattern in patterns if (cause := pattern())), None)
 
@@ -94,10 +95,12 @@ def _only_buffers(names: Sequence[str]) -> str | None:
     return None
 
 
-def _only_evaluation(names: Sequence[str]) -> str | None:
-    if all(name.startswith("evaluation/") for name in names):
+def _only_evaluation(a: Arrays, names: Sequence[str]) -> str | None:
+    if not all(name.startswith("evaluation/") for name in names):
+        return None
+    if any(_kind(name) == "buffer" for name in a):
         return "only evaluation differs: running variance or epsilon used in evaluation, or batch statistics there"
-    return None
+    return "only evaluation differs, without running statistics: something that is done in training alone, or not then"
 
 
 def _only_later_steps(names: Sequence[str]) -> str | None:
@@ -115,7 +118,7 @@ def _only_updates(names: Sequence[str]) -> str | None:
     return None
 
 
-def _strided_layer(a: Arrays, names: Sequence[str]) -> str | None:
+def _first_layer(a: Arrays, names: Sequence[str]) -> str | None:
     first = names[0] if names else ""
     if not first.startswith("step1/activation/"):
         return None
@@ -131,6 +134,16 @@ def _strided_layer(a: Arrays, names: Sequence[str]) -> str | None:
     if halves:
         return f"{layer} halves the image and is the first to differ: padding (SAME pads 3x3 stride 2 by 0 and 1)"
     return f"{layer} is the first layer to differ: its arithmetic, epsilon, padding or parameters"
+
+
+def _after_the_layers(names: Sequence[str]) -> str | None:
+    if names[:1] == ["step1/logits"]:
+        return "logits are the first to differ: a function after the last layer, its arguments, or what is added there"
+    if names[:1] == ["step1/loss"]:
+        return (
+            "the loss is the first to differ, of logits that agree: its form, label smoothing, or what it is a mean of"
+        )
+    return None
 
 
 def _factor(a: Array, b: Array) -> float | None:

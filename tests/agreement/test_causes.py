@@ -18,9 +18,12 @@ REDUCTION = "every gradient is scaled by {}: loss reduction (sum or mean, loss s
 VARIANCE = f"running variance differs by n/(n-1) with n = {COUNT}: biased against unbiased variance"
 STATISTICS = "only buffers differ in training: running statistics (momentum, biased or unbiased variance)"
 EVALUATION = "only evaluation differs: running variance or epsilon used in evaluation, or batch statistics there"
+WITHOUT = "only evaluation differs, without running statistics: something that is done in training alone, or not then"
 LATER = "the first step agrees: momentum, Nesterov form, bias correction or schedule"
 RULE = "gradients agree, updates do not: learning rate, epsilon, weight decay, clipping or optimizer form"
 STRIDED = "strided halves the image and is the first to differ: padding (SAME pads 3x3 stride 2 by 0 and 1)"
+AFTER = "logits are the first to differ: a function after the last layer, its arguments, or what is added there"
+LOSS = "the loss is the first to differ, of logits that agree: its form, label smoothing, or what it is a mean of"
 LAYER = "{} is the first layer to differ: its arithmetic, epsilon, padding or parameters"
 
 
@@ -66,6 +69,8 @@ PATTERNS: list[tuple[Arrays, str | None]] = [
     (change(noisy, "activation/first", "activation/strided", *FORWARD), LAYER.format("first")),
     (change(noisy, *FORWARD), LAYER.format("norm")),
     (change(noisy, "activation/dense", "logits"), LAYER.format("dense")),
+    (change(noisy, "logits", "loss", "gradient", "update", "delta"), AFTER),
+    (change(noisy, "loss", "gradient", "update", "delta"), LOSS),
     # No pattern: one gradient alone, gradients scaled unequally, a later step's activations, or the path that is timed.
     (change(partial(scaled, 2.0), "gradient/first.kernel"), None),
     (made_up.changed(change(partial(scaled, 2.0), "gradient/"), partial(scaled, 2.0), "gradient/norm"), None),
@@ -78,6 +83,12 @@ PATTERNS: list[tuple[Arrays, str | None]] = [
 @pytest.mark.parametrize(("contender", "cause"), PATTERNS, ids=[str(cause)[:40] for _, cause in PATTERNS])
 def test_a_cause_is_suggested_by_its_pattern(contender: Arrays, cause: str | None):
     assert causes.likely(EXACT, contender, failing(contender)) == cause
+
+
+def test_evaluation_without_buffers_has_a_cause_of_its_own():
+    exact = {name: array for name, array in EXACT.items() if "/buffer/" not in name}
+    names = ["evaluation/logits"]
+    assert causes.likely(exact, made_up.changed(exact, noisy, *names), names) == WITHOUT
 
 
 def test_a_zero_gradient_has_no_factor():
