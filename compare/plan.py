@@ -1,5 +1,6 @@
 """What a comparison will do, checked as a whole before any process starts."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +15,7 @@ from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
 from compare.machines import splitting
 from compare.machines.fleet import Fleet
 from compare.pairing.asked import Request
-from compare.tuning import contenders, knobs, tunings
+from compare.tuning import contenders, knobs, tunings, variables
 from compare.tuning.contenders import Contender
 from compare.workloads import Workload
 
@@ -228,7 +229,7 @@ def make(
     whole("--devices", plan.devices, 1)
     splitting.check(plan)
     _check_search(plan)
-    _check_blocks(plan)
+    _check_knobs(plan)
     if machines.here:
         output.check_scratch()
         output.writable(out)
@@ -282,12 +283,18 @@ def _check_search(plan: Plan) -> None:
         )
 
 
-def _check_blocks(plan: Plan) -> None:
-    """Check that the model has blocks to recompute where a contender's knobs ask for it."""
+def _check_knobs(plan: Plan) -> None:
+    """Check that there are blocks to recompute, and a compiler that is on, where a contender asks for them."""
     for contender in plan.contenders:
         switches = tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
         if switches["rematerialisation"]:
             workloads.blocks(plan.workload.model)
+        off = variables.compiler_off(contender.backend, os.environ)
+        if switches["compile"] and off and plan.fleet.here:
+            raise Refused(
+                f"{off} in the environment has {contender.backend} compile nothing, and {contender.name} asks for "
+                "compile; allowed: without that variable"
+            )
 
 
 def check_seeds(seeds: int) -> None:

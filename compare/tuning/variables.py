@@ -8,6 +8,10 @@ from typing import Any
 from compare import environment
 
 _THREADS_PER_VIRTUAL_DEVICE = 128
+_COMPILERS_OFF = {
+    "torch": {"TORCH_COMPILE_DISABLE": ("1",), "TORCHDYNAMO_DISABLE": ("1",)},
+    "jax": {"JAX_DISABLE_JIT": ("y", "yes", "t", "true", "on", "1")},
+}
 
 
 def child_environment(
@@ -65,6 +69,15 @@ def child_environment(
         if merged := " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip():
             added["XLA_FLAGS"] = merged
     return added
+
+
+def compiler_off(backend: str, inherited: Mapping[str, str]) -> str | None:
+    """Return the variable, as it is set, by which a framework compiles nothing; None where there is none.
+
+    By `torch._dynamo.config` and docs.jax.dev, configuration options.
+    """
+    meant = {name: (inherited.get(name, ""), off) for name, off in _COMPILERS_OFF.get(backend, {}).items()}
+    return next((f"{name}={value}" for name, (value, off) in meant.items() if value.lower() in off), None)
 
 
 def visible_environment(devices: int, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -182,9 +182,9 @@ def test_compile_times_are_cold_and_kernels_searched_for_once_unless_other_is_as
     assert asked == [(True, False), (False, False), (True, True), (True, False), (True, False)]
 
 
-def _refused(program: Program, arguments: list[str], said: str) -> None:
+def _refused(program: Program, arguments: list[str], said: str, command: str = "compare") -> None:
     before = program.files()
-    code, out, error = program.run("compare", *arguments)
+    code, out, error = program.run(command, *arguments)
     assert (code, out) == (2, "")
     assert error.startswith("samestep: ")
     assert error.count("\n") == 1
@@ -201,6 +201,25 @@ def test_a_backend_that_is_not_installed_is_refused_with_the_command_that_instal
     missing = {"torch": "torch", "jax": "flax, optax"}[backend]
     said = f"contender '{backend}:stock' needs the package {missing}, which is not installed; install it with: "
     _refused(program, ["fake", f"{backend}:stock"], f"{said}pip install 'samestep[{backend}]'\n")
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize("command", ["compare", "agree"])
+@pytest.mark.parametrize(
+    ("contender", "off"),
+    [
+        ("torch:compiled", "TORCH_COMPILE_DISABLE=1"),
+        ("torch:compiled", "TORCHDYNAMO_DISABLE=1"),
+        ("jax", "JAX_DISABLE_JIT=True"),
+    ],
+)
+def test_a_compiler_that_is_switched_off_is_refused(
+    program: Program, monkeypatch: pytest.MonkeyPatch, command: str, contender: str, off: str
+) -> None:
+    monkeypatch.setenv(*off.split("="))
+    backend = contender.partition(":")[0]
+    said = f"{off} in the environment has {backend} compile nothing, and {contender} asks for compile; allowed: without"
+    _refused(program, ["fake", contender], said, command)
 
 
 @pytest.mark.usefixtures("no_process")
