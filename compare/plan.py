@@ -1,6 +1,5 @@
 """What a comparison will do, checked as a whole before any process starts."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +14,7 @@ from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
 from compare.machines import splitting
 from compare.machines.fleet import Fleet
 from compare.pairing.asked import Request
-from compare.tuning import contenders, knobs, tunings, variables
+from compare.tuning import contenders, honoured, knobs, tunings
 from compare.tuning.contenders import Contender
 from compare.workloads import Workload
 
@@ -228,8 +227,7 @@ def make(
     )
     whole("--devices", plan.devices, 1)
     splitting.check(plan)
-    _check_search(plan)
-    _check_knobs(plan)
+    honoured.check(plan)
     if machines.here:
         output.check_scratch()
         output.writable(out)
@@ -271,30 +269,6 @@ def trained(workload: str | Workload = "digits-cnn", precision: str = "float32")
     if precision not in PRECISIONS:
         raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
     return chosen
-
-
-def _check_search(plan: Plan) -> None:
-    """Check that some contender's program keeps what a search found, where one is asked for in every round."""
-    if plan.search_anew and not any(map(plan.keeps_search, plan.contenders)):
-        how = f"{plan.device}{', deterministic' if plan.deterministic else ''}"
-        raise Refused(
-            f"--search-anew: on {how} no contender's program keeps what a search for kernels found; allowed: with "
-            "--device cuda a contender of jax, unless +kernel-search=off, or of torch with +max-autotune"
-        )
-
-
-def _check_knobs(plan: Plan) -> None:
-    """Check that there are blocks to recompute, and a compiler that is on, where a contender asks for them."""
-    for contender in plan.contenders:
-        switches = tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
-        if switches["rematerialisation"]:
-            workloads.blocks(plan.workload.model)
-        off = variables.compiler_off(contender.backend, os.environ)
-        if switches["compile"] and off and plan.fleet.here:
-            raise Refused(
-                f"{off} in the environment has {contender.backend} compile nothing, and {contender.name} asks for "
-                "compile; allowed: without that variable"
-            )
 
 
 def check_seeds(seeds: int) -> None:

@@ -1,0 +1,35 @@
+"""Whether what a plan's knobs ask for is there: blocks, a compiler, a search for kernels."""
+
+import os
+from typing import TYPE_CHECKING
+
+from compare import workloads
+from compare.interface import Refused
+from compare.tuning import tunings, variables
+
+if TYPE_CHECKING:
+    from compare.plan import Plan
+
+
+def check(plan: "Plan") -> None:
+    """Check what no knob can have by itself: it is the model's, the environment's, or some contender's program's.
+
+    Raises:
+        Refused: naming what was asked for and what is allowed.
+    """
+    for contender in plan.contenders:
+        switches = tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
+        if switches["rematerialisation"]:
+            workloads.blocks(plan.workload.model)
+        off = variables.compiler_off(contender.backend, os.environ)
+        if switches["compile"] and off and plan.fleet.here:
+            raise Refused(
+                f"{off} in the environment has {contender.backend} compile nothing, and {contender.name} asks for "
+                "compile; allowed: without that variable"
+            )
+    if plan.search_anew and not any(map(plan.keeps_search, plan.contenders)):
+        how = f"{plan.device}{', deterministic' if plan.deterministic else ''}"
+        raise Refused(
+            f"--search-anew: on {how} no contender's program keeps what a search for kernels found; allowed: with "
+            "--device cuda a contender of jax, unless +kernel-search=off, or of torch with +max-autotune"
+        )
