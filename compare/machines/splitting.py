@@ -19,6 +19,13 @@ def check(plan: "Plan") -> None:
     Raises:
         Refused: naming what was asked for and what is allowed.
     """
+    own = plan.workload.model.family == workloads.PAIR
+    if own and (plan.devices > 1 or plan.fleet.count > 1):
+        where = f" on {plan.fleet.count} machines" if plan.fleet.count > 1 else ""
+        raise Refused(
+            f"--devices {plan.devices}{where}: models of your own train on one device; "
+            "allowed: --devices 1, no launcher"
+        )
     ways = {
         contender.name: tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)[
             "parallel"
@@ -36,7 +43,7 @@ def check(plan: "Plan") -> None:
         return
     _check_visible(plan)
     check_batch(plan.batch_size, count)
-    check_step(ways, plan.accumulate, own=plan.workload.model.family == workloads.PAIR)
+    check_step(ways, plan.accumulate, own=own)
 
 
 def check_batch(batch_size: int, devices: int) -> None:

@@ -18,6 +18,7 @@ from tests.unit import programs
 from tests.unit.programs import Program
 
 TWO = ("--devices", "2")
+OWN = ("--jax", "a.py:model", "--torch", "b.py:model", "--input", "8x8x1", "--classes", "10")
 REFUSALS = [
     (["torch", "jax", *TWO], "--devices 2: no contender says how it uses several; allowed: --parallel WAY"),
     (["torch", "jax", "--parallel", "mpi"], "--parallel mpi: unknown 'mpi'; allowed: pmap or sharded for jax"),
@@ -49,6 +50,8 @@ REFUSALS = [
     ),
     (["torch:ddp", "jax:sharded", *TWO, "--batch-norm", "local"], "jax:sharded is a program over the whole batch"),
     (["torch", "jax", "--batch-norm", "local"], "--batch-norm local: every contender trains on one device"),
+    ([*OWN, *TWO], "--devices 2: models of your own train on one device; allowed: --devices 1, no launcher"),
+    (["torch:ddp", "jax", *OWN], "torch:ddp: models of your own train on one device; allowed: tunings without a way"),
 ]
 
 
