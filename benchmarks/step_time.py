@@ -23,6 +23,7 @@ from benchmarks.levers import LEVER_VARIABLE, LEVERS
 from compare import workloads
 from compare.interface import DEVICES, PRECISIONS
 from compare.machines import crew
+from compare.processes import family
 from compare.worker import Worker
 from compare.workloads import WORKLOADS
 
@@ -73,8 +74,13 @@ def main() -> None:
 def _pass_on(lever: str) -> None:
     """Have the other processes of a contender change, too: torch has one for each device."""
     os.environ[LEVER_VARIABLE] = lever
-    plain = crew.start_arguments
-    crew.start_arguments = lambda *told: ["-m", "benchmarks.levered_rank", *plain(*told)[2:]]
+    plain = crew.start_command
+
+    def levered(package: str, *told: Any) -> list[str]:
+        own = plain(package, *told)
+        return family.command("benchmarks.levered_rank", *own[own.index(package) + 1 :])
+
+    crew.start_command = levered
 
 
 def _opened(asked: argparse.Namespace) -> tuple[Worker, int]:

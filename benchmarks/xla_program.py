@@ -58,7 +58,7 @@ def compiled(asked: argparse.Namespace) -> str:
     _register_compiler()
     described = topologies.get_topology_desc("", "cuda", target_config=H200, topology=f"1x1x{count}")
     chosen, name = workloads.get(asked.workload), "none" if count == 1 else asked.parallel
-    knobs = tunings.resolve("jax", f"compiled+parallel={name}", "cpu", asked.workload)
+    knobs = tunings.resolve("jax", f"compiled+parallel={name}{asked.knobs}", "cpu", asked.workload)
     size = asked.batch_size or chosen.batch_size
     spec = RunSpec(
         asked.workload,
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument(
         "--lever", choices=[name for name in levers.LEVERS if not name.startswith("torch")], default="none"
     )
+    parser.add_argument("--knobs", default="", help="others, as in +overlap-exchanges")
     parser.add_argument("--devices", type=int, default=1, help="the program of one of so many")
     parser.add_argument("--parallel", choices=("pmap", "sharded"), default="pmap", help="how they split a batch")
     parser.add_argument("--batch-norm", choices=("sync", "local"), default="sync", help="over the devices")

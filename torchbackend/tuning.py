@@ -12,7 +12,7 @@ from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 from torch._inductor import cpu_vec_isa
 
-from torchbackend import layout, memory
+from torchbackend import layout, memory, overlap
 
 # DistributedDataParallel orders its buckets in its first steps (pytorch.org, CUDA semantics).
 _WARM_UP_STEPS, _WARM_UP_STEPS_OF_DDP = 3, 11
@@ -40,6 +40,7 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     # An exchange lies between the moments of batch norm's input and its normalisation. Torch holds what comes after for
     # too far away to be computed again in the backward pass, and would write and read a mask for every ReLU.
     functorch.ban_recompute_used_far_apart = not exchanges
+    overlap.exchanges(wanted=bool(knobs["overlap-exchanges"]))
     # What hooks record in a recomputed block they record in the forward pass alone, as without the compiler.
     dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = bool(knobs["rematerialisation"])
     if knobs["compile"] and device == "cpu":

@@ -21,6 +21,11 @@ def check(plan: "Plan") -> None:
         switches = tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
         if switches["rematerialisation"]:
             workloads.blocks(plan.workload.model)
+        if switches["overlap-exchanges"] and plan.batch_norm != "sync":
+            raise Refused(
+                f"--batch-norm {plan.batch_norm} with {contender.name}: between layers nothing is exchanged that "
+                "overlap-exchanges could overlap; allowed: --batch-norm sync, or +overlap-exchanges=off"
+            )
         off = variables.compiler_off(contender.backend, os.environ)
         if switches["compile"] and off and plan.fleet.here:
             raise Refused(

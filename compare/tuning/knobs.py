@@ -156,6 +156,16 @@ _ALL = (
         {},
     ),
     Knob(
+        "overlap-exchanges",
+        "compute gradients of weights while the devices exchange those of batch norm's moments",
+        False,
+        {
+            "jax": "each batch norm's gradient waits for the next layer's kernel's, its exchange does not",
+            "torch": "a pass over TorchInductor's graph has them between an exchange and the wait for it",
+        },
+        {},
+    ),
+    Knob(
         "parallel",
         "split each batch over --devices: data-parallel training; written by its value alone, as in jax:tuned+sharded",
         NOT_PARALLEL,

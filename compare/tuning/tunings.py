@@ -168,6 +168,12 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: overlap-reduction=off needs compile in torch; op by op, ddp overlaps")
     if backend == "jax" and values["overlap-reduction"] and (way == NOT_PARALLEL or device == "cpu"):
         raise Refused(f"{where}: overlap-reduction needs --device cuda and pmap or sharded in jax")
+    if values["overlap-exchanges"]:
+        if way == NOT_PARALLEL or not values["compile"]:
+            needed = "compile and ddp" if backend == "torch" else "pmap or sharded"
+            raise Refused(f"{where}: overlap-exchanges needs {needed} in {backend}")
+        if backend == "jax" and values["rematerialisation"]:
+            raise Refused(f"{where}: overlap-exchanges excludes rematerialisation in jax")
     if device == "cpu" and values.get("graph-capture"):
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):
@@ -218,7 +224,7 @@ def unsearched(values: Mapping[str, Value]) -> dict[str, Value]:
 
 def on_one_device(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return knobs with which a contender uses one device."""
-    return _without(("parallel", "overlap-reduction"), values)
+    return _without(("parallel", "overlap-reduction", "overlap-exchanges"), values)
 
 
 def searches_anew(backend: str, values: Mapping[str, Value]) -> bool:

@@ -37,6 +37,18 @@ REFUSALS = [
     (["jax:pmap=on", "torch", "--parallel", "ddp"], "jax:pmap=on: pmap takes no value; allowed: pmap alone"),
     (["jax:overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
     (["torch:ddp+overlap-reduction=off", "jax"], "overlap-reduction=off needs compile in torch"),
+    (["jax:overlap-exchanges", "torch"], "jax:overlap-exchanges: overlap-exchanges needs pmap or sharded in jax"),
+    (["torch:compile+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp in torch"),
+    (["torch:ddp+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp in torch"),
+    (
+        ["jax:sharded+rematerialisation+overlap-exchanges", "torch"],
+        "overlap-exchanges excludes rematerialisation in jax",
+    ),
+    (
+        ["torch:compile+ddp+overlap-exchanges", "jax:pmap", *TWO, "--batch-norm", "local"],
+        "--batch-norm local with torch:compile+ddp+overlap-exchanges: between layers nothing is exchanged that "
+        "overlap-exchanges could overlap; allowed: --batch-norm sync, or +overlap-exchanges=off",
+    ),
     (["torch:ddp+graph-capture", "jax"], "graph-capture needs --device cuda"),
     (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
     (["torch:ddp", "jax", "--devices", "65"], "--devices 65 is not allowed: 64 parts of this CPU can be used"),

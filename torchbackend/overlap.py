@@ -1,0 +1,78 @@
+"""What devices compute while they exchange the gradients of batch norm's moments: the knob `overlap-exchanges`.
+
+Nothing but the gradient of a batch norm's input waits for them. TorchInductor waits for an exchange before it computes
+what does not need it, and has both gradients of a convolution by one call. So a pass over its graph takes these apart,
+and puts that of the weights as late as the wait for the next exchange.
+"""
+
+import operator
+
+import torch
+from torch._inductor import config as inductor
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.fx import Graph, Node
+
+_ATEN, _C10D = torch.ops.aten, torch.ops._c10d_functional
+
+
+def exchanges(*, wanted: bool) -> None:
+    """Have TorchInductor order what it compiles from now on so, or as it does."""
+    inductor.post_grad_custom_post_pass = _WeightGradientsLate() if wanted else None
+    inductor.reorder_for_peak_memory = not wanted  # it would, for a few bytes, put them back where they were
+
+
+def is_on() -> bool:
+    """Whether it does."""
+    return isinstance(inductor.post_grad_custom_post_pass, _WeightGradientsLate)
+
+
+class _WeightGradientsLate(CustomGraphPass):
+    def __call__(self, graph: Graph) -> None:
+        for node in list(graph.nodes):
+            if node.target is _ATEN.convolution_backward.default and all(node.args[-1][:2]):
+                _taken_apart(graph, node)
+        nodes = list(graph.nodes)
+        place = {node: index for index, node in enumerate(nodes)}
+        ends = [node for node in nodes if node.target is _C10D.wait_tensor.default and _is_scattered(node)]
+        for node in nodes:
+            if node.target is not _ATEN.convolution_backward.default or node.args[-1][0]:
+                continue
+            end = next((each for each in ends if place[each.all_input_nodes[0]] > place[node]), None)
+            if end is not None:
+                _move(nodes[place[node] : place[end]], end)
+        graph.lint()
+
+    def uuid(self) -> bytes:
+        return get_hash_for_files((__file__,))
+
+
+def _is_scattered(end: Node) -> bool:
+    return end.all_input_nodes[0].target is _C10D.reduce_scatter_tensor.default
+
+
+def _taken_apart(graph: Graph, both: Node) -> None:
+    """Have another node compute all but the first of what a convolution's gradient returns: images, weights, bias."""
+    *inputs, wanted = both.args
+    assert isinstance(wanted, (list, tuple))
+    images, *others = both.meta["val"]
+    with graph.inserting_after(both):
+        second = graph.call_function(_ATEN.convolution_backward.default, (*inputs, [False, *wanted[1:]]))
+    second.meta = both.meta | {"val": (None, *others)}
+    both.args, both.meta["val"] = (*inputs, [True, False, False]), (images, None, None)
+    for user in list(both.users):
+        assert user.target is operator.getitem
+        if user.args[1] != 0:
+            user.args = (second, user.args[1])
+
+
+def _move(nodes: list[Node], end: Node) -> None:
+    """Move the first of these, and those that need it, before the end that follows them, unless that needs it."""
+    late = {nodes[0]}
+    for node in nodes:
+        if late & {*node.all_input_nodes}:
+            late.add(node)
+    if late & {*end.all_input_nodes}:
+        return
+    for node in nodes:
+        if node in late:
+            end.prepend(node)
