@@ -67,7 +67,7 @@ def test_a_batch_norm_s_gradient_waits_for_the_next_layer_s_kernel_s_and_its_exc
     assert _count(program, "conv_general_dilated") == 3
     assert "optimization_barrier" in _needed(program, program.outvars)
     if over is AXIS:  # where XLA splits a program, a layer's gradients are one operation until it does
-        (inner,) = _inner(program.eqns[-1])
+        inner = next(_inner(program.eqns[-1]))
         (exchange,) = (eqn for eqn in inner.eqns if eqn.primitive.name == "reduce_scatter")
         assert "optimization_barrier" in _needed(inner, inner.outvars)
         assert "optimization_barrier" not in _needed(inner, exchange.invars)
