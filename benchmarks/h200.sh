@@ -311,15 +311,26 @@ $limit=2400000 $step
 END
 }
 
-step_exchanges() { # resnet50 on all GPUs of the lane in torch: what may make batch norm's exchanges cheaper, beside none at all
-    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off"
-    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "exchanges-$(gpus)-devices"
+step_exchanges() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper, beside none at all
+    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off" way
+    local symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
+    local bytes=XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes=9000000
+    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "exchanges-torch-$(gpus)-devices"
 $step --batch-norm local
+NCCL_MAX_NCHANNELS=8 $step --batch-norm local
 $step
-$step --lever torch-exchanges-overlapped
+$step+overlap-exchanges
 $step --lever torch-exchanges-one-shot
-$step --lever torch-exchanges-both
+$step+overlap-exchanges --lever torch-exchanges-one-shot-forward
 END
+    for way in pmap sharded; do
+        step="--backend jax --tuning tuned+$way"
+        if [[ $way == pmap ]]; then printf '%s\n' "$step --batch-norm local" "NCCL_MAX_NCHANNELS=8 $step --batch-norm local"; fi
+        echo "$step"
+        echo "$step+overlap-exchanges"
+        echo "$symmetric $step+overlap-exchanges"
+        if [[ $way == sharded ]]; then echo "$bytes $step+overlap-exchanges"; fi
+    done | sed "s/\$/ --devices $(gpus)/" | in_turn "exchanges-jax-$(gpus)-devices"
 }
 
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper

@@ -2,6 +2,7 @@
 
     pip install "jax[cuda13]"    # some gigabytes, for the compiler; best in an environment of its own
     python -m benchmarks.xla_program --workload resnet50 --steps-per-dispatch 8 [--lever jax-library-gradients]
+        [--devices 4 --parallel sharded --knobs=+overlap-exchanges]
 
 Nothing runs, and no kernels are timed against each other. Bytes are those of a kernel's operands and results, in
 milliseconds at 4.2 TB/s, what an H200 copies; an operand of which a kernel reads a part counts as a whole. What a
@@ -42,8 +43,8 @@ WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, 
 NO_KERNEL = ("parameter", "get-tuple-element", "tuple", "bitcast", "constant")
 
 
-def compiled(asked: argparse.Namespace) -> str:
-    """Return the text of the program that takes so many steps, on one device or on several."""
+def compiled(asked: argparse.Namespace) -> tuple[str, int]:
+    """Return the text of the program that takes so many steps, on one device or several, and its temporaries' bytes."""
     count = asked.devices
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count} {os.environ.get('XLA_FLAGS', '')}"
@@ -99,7 +100,8 @@ def compiled(asked: argparse.Namespace) -> str:
     arguments += [state((), jnp.int32)] if pool else []
     with session._policy.scope():
         program: Any = way.program(several or session._step._train, knobs, several=several is not None)
-        return str(program.lower(*arguments).compile().as_text())
+        made = program.lower(*arguments).compile()
+        return str(made.as_text()), made.memory_analysis().temp_size_in_bytes
 
 
 def _register_compiler() -> None:
@@ -112,19 +114,39 @@ def _register_compiler() -> None:
 
 
 def kernels(program: str) -> Iterator[Kernel]:
-    """Yield what one step runs: of a loop its body, else the whole program."""
-    loop = re.search(r"while\(.*?body=(%[\w.\-]+)", program)
-    start = program.index(f"\n{loop[1]} (") if loop else program.index("ENTRY")
+    """Yield what one step runs."""
     types: dict[str, str] = {}
-    for line in program[start : program.index("\n}", start)].splitlines():
-        found = re.match(r"\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)", line)
-        if found is None:
-            continue
-        name, types[found[1]], operation, rest = found.groups()
+    for line, name, made, operation, rest in operations(program):
+        types[name] = made
         if operation not in NO_KERNEL:
             operands = re.findall(r"%([\w.\-]+)", rest.split("),")[0])
             moved = size_of(types[name]) + sum(size_of(types.get(each, "")) for each in operands)
             yield Kernel(kind(operation, line), types[name], origin(line), moved / BYTES_PER_MILLISECOND)
+
+
+def operations(program: str) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield a step's operations in order: line, name, type, operation, and the rest. Of a loop it is the body."""
+    loop = re.search(r"while\(.*?body=(%[\w.\-]+)", program)
+    start = program.index(f"\n{loop[1]} (") if loop else program.index("ENTRY")
+    for line in program[start : program.index("\n}", start)].splitlines():
+        found = re.match(r"\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)", line)
+        if found is not None:
+            yield line, found[1], found[2], found[3], found[4]
+
+
+def overlapped(program: str) -> Iterator[str]:
+    """Yield in words of how many exchanges of each kind a convolution lies between start and end."""
+    started, counts = dict[str, int](), dict[str, list[bool]]()
+    convolutions = 0
+    for line, name, _, operation, rest in operations(program):
+        convolutions += "__cudnn$conv" in line
+        if operation.endswith("-start"):
+            started[name] = convolutions
+        elif operation.endswith("-done"):
+            begun = re.findall(r"%([\w.\-]+)", rest)[0]
+            counts.setdefault(operation.removesuffix("-done"), []).append(convolutions > started[begun])
+    for kind_of_exchange, found in counts.items():
+        yield f"{sum(found)} of {len(found)} {kind_of_exchange}: a convolution between start and end"
 
 
 def kind(operation: str, line: str) -> str:
@@ -159,8 +181,9 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=0, help="print so many of those that move most")
     asked = parser.parse_args()
     levers.LEVERS[asked.lever]()
-    program = compiled(asked)
-    print("\n".join(table(list(kernels(program)), asked.kernels)))
+    program, temporaries = compiled(asked)
+    print("\n".join([*table(list(kernels(program)), asked.kernels), *overlapped(program)]))
+    print(f"{temporaries / 2**30:.2f} GiB of temporaries planned")
 
 
 if __name__ == "__main__":

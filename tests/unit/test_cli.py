@@ -66,7 +66,7 @@ REFUSALS = [
     (["fake", ""], "unknown contender ''"),
     (["fake", "other:"], "contender 'other:' has an empty tuning; allowed: stock, compiled, tuned or knobs"),
     (["fake", "other:fast"], "unknown tuning or knob 'fast' in other:fast; allowed: stock, compiled, tuned"),
-    (["fake", "other:tuned+warp=9"], "overlap-reduction, parallel, pmap, sharded, ddp\n"),
+    (["fake", "other:tuned+warp=9"], "overlap-reduction, overlap-exchanges, parallel, pmap, sharded, ddp\n"),
     (["fake", "other:input=disk"], "other:input=disk: input=disk is not allowed; allowed: resident, stream"),
     (["fake", "other:input"], "other:input: input= is not allowed; allowed: resident, stream"),
     (["fake", "other:input=stream+input=stream"], "gives 'input' twice"),
@@ -378,6 +378,7 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
         "kernel-search": False,
         "input": "resident",
         "overlap-reduction": False,
+        "overlap-exchanges": False,
         "parallel": "none",
     }
     assert resolve("torch", everything, "cpu", "digits-cnn")["channels-last"] is True
