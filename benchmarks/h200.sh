@@ -20,6 +20,7 @@ folder=samestep-out/h200
 : "${*:?name steps, one list a lane}"
 lane_cores=$(($(nproc) / $#))
 mkdir -p "$folder"
+rm -f "$folder/done.txt"
 "$python" -c "import compare.cli" || exit # a package that is missing is named before anything takes its time
 # Certificates of the large models write tens of gigabytes at a time, and wait where there is less room: into memory or
 # on the disk, whichever has more, and lanes in turn where both have much.
@@ -436,4 +437,5 @@ done
 wait "${lanes[@]}"
 if [[ -n ${LIMIT:-} ]]; then pkill -P "$guard"; fi
 rm -f "$queue" "$queue.lock" "$over"
+echo "after $SECONDS s" >"$folder/done.txt" # for what waits: a search for this script's name would find itself
 if [[ -n ${ARCHIVE:-} ]]; then tar -czf "$ARCHIVE" "$folder"; fi
