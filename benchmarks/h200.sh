@@ -228,8 +228,10 @@ step_scale-resnet50() { # as the public loops have it: each device's own batch n
     scale resnet50 local resnet50 256 torch:tuned+ddp jax:tuned+pmap
 }
 
-step_scale-resnet50-sync() { # one compiled program in torch: its parts are made anew by each of some twenty processes
-    scale resnet50-sync sync resnet50 256 torch:tuned+ddp+overlap-reduction=off jax:tuned+sharded jax:tuned+pmap
+step_scale-resnet50-sync() { # one compiled program in torch: its parts are made anew by each of some twenty processes.
+    # KNOBS=+overlap-exchanges: with that knob
+    scale resnet50-sync sync resnet50 256 "torch:tuned+ddp+overlap-reduction=off${KNOBS:-}" "jax:tuned+sharded${KNOBS:-}" \
+        "jax:tuned+pmap${KNOBS:-}"
 }
 
 in_turn() { # NAME, and arguments of a contender a line, behind its variables: all compile side by side, then each is
