@@ -314,26 +314,30 @@ $limit=2400000 $step
 END
 }
 
-step_exchanges() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper, beside none at all
-    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off" way
-    local symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
-    local bytes=XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes=9000000
-    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "exchanges-torch-$(gpus)-devices"
-$step --batch-norm local
-NCCL_MAX_NCHANNELS=8 $step --batch-norm local
-$step
-$step+overlap-exchanges
-$step --lever torch-exchanges-one-shot
-$step+overlap-exchanges --lever torch-exchanges-one-shot-forward
+step_exchanges() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper, beside none at all; a GPU's
+    # memory holds four at once, with their searches
+    exchanges torch "--backend torch --tuning tuned+ddp+overlap-reduction=off"
+    exchanges pmap "--backend jax --tuning tuned+pmap"
+    exchanges sharded "--backend jax --tuning tuned+sharded"
+    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "exchanges-more-$(gpus)-devices"
+--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges --lever torch-exchanges-one-shot-forward
+NCCL_MAX_NCHANNELS=8 --backend torch --tuning tuned+ddp+overlap-reduction=off --batch-norm local
+NCCL_MAX_NCHANNELS=8 --backend jax --tuning tuned+pmap --batch-norm local
+XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes=9000000 --backend jax --tuning tuned+sharded+overlap-exchanges
 END
-    for way in pmap sharded; do
-        step="--backend jax --tuning tuned+$way"
-        if [[ $way == pmap ]]; then printf '%s\n' "$step --batch-norm local" "NCCL_MAX_NCHANNELS=8 $step --batch-norm local"; fi
-        echo "$step"
-        echo "$step+overlap-exchanges"
-        echo "$symmetric $step+overlap-exchanges"
-        if [[ $way == sharded ]]; then echo "$bytes $step+overlap-exchanges"; fi
-    done | sed "s/\$/ --devices $(gpus)/" | in_turn "exchanges-jax-$(gpus)-devices"
+}
+
+exchanges() { # NAME ARGUMENTS: one way
+    {
+        if [[ $1 != sharded ]]; then echo "$2 --batch-norm local"; fi
+        echo "$2"
+        echo "$2+overlap-exchanges"
+        if [[ $1 == torch ]]; then
+            echo "$2 --lever torch-exchanges-one-shot"
+        else
+            echo "XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true $2+overlap-exchanges"
+        fi
+    } | sed "s/\$/ --devices $(gpus)/" | in_turn "exchanges-$1-$(gpus)-devices"
 }
 
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
