@@ -52,7 +52,10 @@ def get(name: str) -> Workload:
 
 
 def _main(name: str) -> None:
-    (point,) = entry_points(group=GROUP, name=name)
+    points = entry_points(group=GROUP, name=name)
+    if len(points) != 1:  # what lies in the current folder alone is seen by `python -m compare` and not by its children
+        raise SystemExit(f"{len(points)} installed packages have it; allowed: one, by pip install")
+    (point,) = points
     with redirect_stdout(io.StringIO()):
         loaded = point.load()
         workload = loaded() if callable(loaded) else loaded

@@ -3,7 +3,8 @@
 Nothing but the gradient of a batch norm's input waits for them. XLA, left to itself, computes the gradients of weights
 when the last exchange is over, and keeps until then what they need. So each batch norm gives the next layer a ticket, a
 zero that nobody reads: its gradient is a zero, too, but comes with that of the layer's kernel and not before, and is
-added to the gradient of the batch norm's input, which therefore waits for it. Of the exchange itself nothing does.
+added to the gradient of the batch norm's input, which therefore waits for it. The exchange itself does not. The next
+layer is the one of as many channels that is called next; any other would do, for none computes what comes before.
 """
 
 from collections.abc import Callable, Generator
@@ -20,27 +21,29 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 @dataclass
 class _Tickets:
-    """The last batch norm's, until a layer has taken it, with how many channels it has; and that of the layer."""
+    """The last batch norm's, until a layer takes it, with how many channels it has; the layer's; how many were used."""
 
     waiting: tuple[jax.Array, int] | None = None
     taken: jax.Array | None = None
+    count: int = 0
 
 
 _tickets: ContextVar[_Tickets | None] = ContextVar("tickets", default=None)
 
 
 @contextmanager
-def exchanges(*, wanted: bool) -> Generator[None]:
-    """Have batch norms give tickets, if wanted, while the context lasts: one forward pass."""
-    before = _tickets.set(_Tickets() if wanted else None)
+def exchanges(*, wanted: bool) -> Generator[Callable[[], int]]:
+    """Have batch norms give tickets, if wanted, while the context lasts: one forward pass. Yields how many are used."""
+    tickets = _Tickets()
+    before = _tickets.set(tickets if wanted else None)
     try:
-        yield
+        yield lambda: tickets.count
     finally:
         _tickets.reset(before)
 
 
 def held(wide: jax.Array, over: str | AbstractMesh) -> jax.Array:
-    """Return what a batch norm normalises [N, ..., C]; its gradient waits for the next layer's kernel's.
+    """Return what a batch norm takes its moments of [N, ..., C]; its gradient waits for the next layer's kernel's.
 
     `over` is the axis of a mapped step, or the mesh over which XLA splits the whole; each device has a ticket.
     """
@@ -64,7 +67,9 @@ def by_ticket(
 
     def with_ticket(inputs: jax.Array, ticket: jax.Array) -> jax.Array:
         tickets.taken = ticket
-        return layer(inputs)
+        made = layer(inputs)
+        assert tickets.taken is None, "the layer has not asked for its kernel by before_ticket"
+        return made
 
     return with_ticket, (ticket,)
 
@@ -74,7 +79,7 @@ def before_ticket(kernel: jax.Array) -> jax.Array:
     tickets = _tickets.get()
     if tickets is None or tickets.taken is None:
         return kernel
-    ticket, tickets.taken = tickets.taken, None
+    ticket, tickets.taken, tickets.count = tickets.taken, None, tickets.count + 1
     return _before(kernel, ticket)
 
 

@@ -99,6 +99,7 @@ def _file(place: str, reference: str) -> ModuleType:
         raise Refused(f"{reference}: {place} cannot be imported; allowed: {FORMS}")
     module, loader = importlib.util.module_from_spec(found), found.loader
     sys.path.insert(0, str(path.parent))  # as when Python runs the file
+    sys.path.append(str(Path.cwd()))  # the file may be one of a package that lies here
     sys.modules[name] = module  # dataclasses look their own module up
     try:
         _guarded(lambda: loader.exec_module(module), f"{reference}: importing {place}")

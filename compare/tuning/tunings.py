@@ -16,6 +16,7 @@ _TO_COMPILE = (
     "steps-per-dispatch",
     "concurrent-kernels",
     "pointwise-matmul",
+    "overlap-exchanges",
     *_TO_SEARCH,
 )
 

@@ -69,6 +69,15 @@ def test_a_factory_that_gives_no_model_is_refused(reference: str, arguments: dic
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_may_import_the_package_that_it_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "their_net"
+    package.mkdir()
+    (package / "parts.py").write_text("def model(): return 'theirs'")
+    (package / "models.py").write_text("from their_net.parts import model")
+    monkeypatch.chdir(tmp_path)
+    assert factories.make("their_net/models.py:model", {}, offered={}, other="nowhere") == "theirs"
+
+
 @pytest.mark.parametrize(("text", "said"), MODULES, ids=[said for _, said in MODULES])
 def test_a_file_that_cannot_be_imported_is_refused(written: Written, text: str, said: str) -> None:
     reference = written(text)

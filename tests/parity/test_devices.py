@@ -106,6 +106,18 @@ def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
         assert found["parallel"] == ("none" if backend == "torch" else way)  # DistributedDataParallel would only cost
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize(
+    ("backend", "tuning"),
+    [("jax", "stock+pmap"), pytest.param("torch", "compiled+ddp", marks=pytest.mark.thorough)],
+)
+def test_settings_tell_whether_exchanges_overlap(recorder: Recorder, backend: str, tuning: str, devices: int):
+    with closing(recorder.started(backend)) as child:
+        child.call("open", 120, spec=recorder.spec(backend, f"{tuning}+overlap-exchanges", devices, "sync"))
+        child.call("block", 120, steps=2)
+        assert child.call("settings", 120)["overlap-exchanges"] is (devices == 2)
+
+
 @pytest.mark.parametrize(("tuning", "cut"), [("compiled+ddp", True), ("compiled+ddp+overlap-reduction=off", False)])
 def test_a_compiled_model_is_cut_at_the_buckets_of_gradients_where_they_are_to_overlap(tuning: str, *, cut: bool):
     with dynamo.patch(optimize_ddp=not cut):

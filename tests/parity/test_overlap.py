@@ -16,7 +16,6 @@ from torch.fx import Graph
 
 from jaxbackend import layers, overlap, precision
 from jaxbackend.parallel import AXIS
-from tests.parity import twins
 from torchbackend import overlap as overlap_torch
 
 MESH = AbstractMesh((2,), (AXIS,))
@@ -153,9 +152,9 @@ def test_a_weight_gradient_that_an_exchange_needs_stays_before_it():
     assert found[-5:] == ["sum", "reduce_scatter_tensor", "exp", "wait_tensor", ""]
 
 
-@pytest.mark.parametrize(("backend", "tuning"), [("jax", "compiled+pmap"), ("torch", "compiled+ddp")])
-def test_settings_tell_whether_exchanges_overlap(backend: str, tuning: str):
-    for wanted in ("on", "off"):
-        session = twins.session(backend, tuning=f"{tuning}+overlap-exchanges={wanted}")
-        session.feed(twins.batches("digits-cnn", 1))
-        assert session.settings()["overlap-exchanges"] is (wanted == "on")
+def test_a_layer_whose_kernel_has_no_part_in_it_is_a_fault_of_ours():
+    with overlap.exchanges(wanted=True):
+        overlap.held(jnp.ones((2, 4)), AXIS)
+        layer, ticket = overlap.by_ticket(jnp.sin, jnp.ones((2, 4)))
+        with pytest.raises(AssertionError, match="before_ticket"):
+            layer(jnp.ones((2, 4)), *ticket)
