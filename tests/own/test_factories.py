@@ -75,7 +75,7 @@ def test_a_file_may_import_the_package_that_it_is_in(tmp_path: Path, monkeypatch
     (package / "parts.py").write_text("def model(): return 'theirs'")
     (package / "models.py").write_text("from their_net.parts import model")
     monkeypatch.chdir(tmp_path)
-    assert factories.make("their_net/models.py:model", {}, offered={}, other="nowhere") == "theirs"
+    assert factories.make("their_net/models.py:model", {}, offered={}, other="nowhere").model == "theirs"
 
 
 @pytest.mark.parametrize(("text", "said"), MODULES, ids=[said for _, said in MODULES])
