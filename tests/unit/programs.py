@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,11 +18,11 @@ class Program:
     def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self._capfd, self._monkeypatch = folder, capfd, monkeypatch
 
-    def run(self, *arguments: str) -> tuple[int, str, str]:
+    def run(self, *arguments: str, main: Callable[[], None] = cli.main) -> tuple[int, str, str]:
         """Return the exit code, standard output and standard error."""
         self._monkeypatch.setattr(sys, "argv", ["samestep", *arguments])
         with pytest.raises(SystemExit) as caught:
-            cli.main()
+            main()
         out, error = self._capfd.readouterr()
         code = caught.value.code
         return (code if isinstance(code, int) else 0), out, error

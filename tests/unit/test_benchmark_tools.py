@@ -1,0 +1,39 @@
+"""Tools that run on a GPU alone, where a fault of theirs costs an hour: what of them runs here."""
+
+import re
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import step_time, timeline
+from compare.machines import crew
+from compare.machines.crew import Place
+from tests.unit import programs
+from tests.unit.programs import Program
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        yield program
+
+
+def test_a_timeline_tells_what_children_and_judges_did(program: Program) -> None:
+    arguments = ("compare", "fake", "other", "--rounds", "2", "--out", "out")
+    code, _, error = program.run(*arguments, main=timeline.main)
+    assert code == 0
+    told = re.findall(r"^ *\d+\.\d +\d+\.\d +\d+\.\d s  (.*)$", error, re.MULTILINE)
+    children = {re.sub(r"^\d+ ", "", line) for line in told}
+    assert {"fake: start", "other: start", "judge other", "fake: warm_up steps None"} <= children
+    assert not any(" block" in line for line in told)
+    assert (program.folder / "out" / "result.json").is_file()
+
+
+def test_a_lever_reaches_all_processes_of_a_contender(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = crew.start_command("torchbackend", Place(1, 2, 2), 29500)
+    monkeypatch.setattr(crew, "start_command", crew.start_command)
+    monkeypatch.setenv(step_time.LEVER_VARIABLE, "")
+    step_time._pass_on("none")
+    levered = crew.start_command("torchbackend", Place(1, 2, 2), 29500)
+    assert levered == ["benchmarks.levered_rank" if each == "torchbackend" else each for each in plain]
