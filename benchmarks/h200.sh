@@ -380,7 +380,9 @@ screen() { # WORKLOAD PRECISION: what `tuned` might be, before it is compared
         for tuning in compiled tuned tuned+pointwise-matmul tuned+concurrent-kernels; do
             echo "--backend torch --tuning $tuning"
         done
-        for tuning in compiled tuned tuned+concurrent-kernels; do echo "--backend jax --tuning $tuning"; done
+        for tuning in compiled compiled+graph-capture compiled+graph-capture+concurrent-kernels tuned; do
+            echo "--backend jax --tuning $tuning"
+        done
     } | sed "s|$| --workload $1 --precision $2|" | in_turn "screen-$1-$2"
 }
 

@@ -69,7 +69,7 @@ Traced = list[tuple[Any, Any, bool]]
 
 def programs(asked: argparse.Namespace) -> list[str]:
     """Return the text of the forward and of the backward program."""
-    knobs = tunings.resolve("torch", asked.tuning, "cuda", asked.workload)
+    knobs = tunings.resolve("torch", asked.tuning, "cuda", asked.workload, asked.precision)
     inductor.force_disable_caches = inductor.profile_bandwidth = True  # a kernel's bytes are written into it
     inductor.compile_threads = 1
     setattr(decomposition, "is_gpu", _answer(True))  # noqa: B010 -- a bias's gradient is a sum of its own on a GPU

@@ -130,7 +130,7 @@ def _kernel_search(plan: Plan, outcome: Outcome) -> str | None:
     alone, so that there is no one answer.
     """
     contender, backend = outcome.contender, outcome.contender.backend
-    values = tunings.resolve(backend, contender.tuning, plan.device, plan.workload.name)
+    values = plan.knobs(contender)
     known = outcome.settings.get("kernel-search", True) if backend == "jax" else True
     if not plan.rounds or plan.fleet.count > 1 or known is False:
         return None

@@ -14,8 +14,9 @@ from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
 from compare.machines import splitting
 from compare.machines.fleet import Fleet
 from compare.pairing.asked import Request
-from compare.tuning import contenders, honoured, knobs, tunings
+from compare.tuning import contenders, honoured, tunings
 from compare.tuning.contenders import Contender
+from compare.tuning.knobs import NOT_PARALLEL, Value
 from compare.workloads import Workload
 
 # Seconds that each phase of a child may take before it counts as hanging; compilation is the longest.
@@ -83,18 +84,23 @@ class Plan:
     def _described(self) -> dict[str, Any]:
         return descriptions.to_json(self.workload)
 
+    def knobs(self, contender: Contender) -> dict[str, Value]:
+        """Return the value of every knob that a contender has here."""
+        backend, tuning = contender.backend, contender.tuning
+        return tunings.resolve(backend, tuning, self.device, self.workload.name, self.precision)
+
     def keeps_search(self, contender: Contender) -> bool:
         """Whether a contender's program keeps what a search for kernels found when it was compiled.
 
         XLA searches for none where algorithms are to be deterministic (xla/service/gpu, IsAutotuningEnabled).
         """
-        values = tunings.resolve(contender.backend, contender.tuning, self.device, self.workload.name)
+        values = self.knobs(contender)
         searches = not (self.deterministic and contender.backend == "jax")
         return searches and tunings.keeps_search(contender.backend, values, self.device)
 
     def devices_of(self, values: Mapping[str, Any]) -> int:
         """Return how many devices a contender with these knobs trains on: one, unless it says how it splits batches."""
-        return 1 if values["parallel"] == knobs.NOT_PARALLEL else self.devices
+        return 1 if values["parallel"] == NOT_PARALLEL else self.devices
 
     def devices_here(self, values: Mapping[str, Any]) -> int:
         """Return how many of them are this machine's."""
@@ -102,7 +108,7 @@ class Plan:
 
     def spec(self, contender: Contender, dataset: Path, **changes: Any) -> RunSpec:
         """Return what one child of a contender gets, with some fields changed; `dataset` is the file it reads."""
-        switches = tunings.resolve(contender.backend, contender.tuning, self.device, self.workload.name)
+        switches = self.knobs(contender)
         values: dict[str, Any] = {
             "workload": self.workload.name,
             "precision": self.precision,

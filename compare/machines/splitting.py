@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from compare import workloads
 from compare.interface import BATCH_NORMS, Refused
-from compare.tuning import knobs, tunings
+from compare.tuning import knobs
 
 if TYPE_CHECKING:
     from compare.plan import Plan
@@ -26,12 +26,7 @@ def check(plan: "Plan") -> None:
             f"--devices {plan.devices}{where}: models of your own train on one device; "
             "allowed: --devices 1, no launcher"
         )
-    ways = {
-        contender.name: tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)[
-            "parallel"
-        ]
-        for contender in plan.contenders
-    }
+    ways = {contender.name: plan.knobs(contender)["parallel"] for contender in plan.contenders}
     several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
     check_ways(ways, count, plan.batch_norm)
     if plan.fleet.count > 1 and (not several or count % plan.fleet.count):

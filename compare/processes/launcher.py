@@ -61,14 +61,14 @@ class Launcher:
 
     def devices_here(self, outcome: Outcome) -> int:
         """Return how many devices of this machine a contender trains on."""
-        return self.plan.devices_here(self._values(outcome))
+        return self.plan.devices_here(self.plan.knobs(outcome.contender))
 
     def may_load_beside_others(self, outcome: Outcome) -> bool:
         """Whether a contender's program is the same where others are at work when a process finds it in the cache.
 
         Where kernels are searched for again, they would mislead the search. On further machines, JAX keeps no programs.
         """
-        anew = tunings.searches_anew(outcome.contender.backend, self._values(outcome))
+        anew = tunings.searches_anew(outcome.contender.backend, self.plan.knobs(outcome.contender))
         return BESIDE_OTHERS[self.plan.device] and self.plan.fleet.count == 1 and not anew
 
     def compiles_anew(self, outcome: Outcome) -> bool:
@@ -116,7 +116,7 @@ class Launcher:
     def started(self, outcome: Outcome, *, purpose: str, beside: int = 0) -> Child:
         """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does."""
         contender = outcome.contender
-        values = self._values(outcome)
+        values = self.plan.knobs(outcome.contender)
         share = self.plan.fleet.share() if values["parallel"] != knobs.NOT_PARALLEL else None
         here = self.plan.devices_here(values)
         added = variables.child_environment(
@@ -159,10 +159,6 @@ class Launcher:
             raise
         self.family.add(child.pid)
         return child
-
-    def _values(self, outcome: Outcome) -> dict[str, knobs.Value]:
-        contender, plan = outcome.contender, self.plan
-        return tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
 
 
 def _or_failure(start: Callable[[], Child]) -> Child:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from compare import workloads
 from compare.interface import Refused
-from compare.tuning import tunings, variables
+from compare.tuning import variables
 
 if TYPE_CHECKING:
     from compare.plan import Plan
@@ -18,7 +18,7 @@ def check(plan: "Plan") -> None:
         Refused: naming what was asked for and what is allowed.
     """
     for contender in plan.contenders:
-        switches = tunings.resolve(contender.backend, contender.tuning, plan.device, plan.workload.name)
+        switches = plan.knobs(contender)
         if switches["rematerialisation"]:
             workloads.blocks(plan.workload.model)
         if switches["overlap-exchanges"] and plan.batch_norm != "sync":

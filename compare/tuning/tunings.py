@@ -23,7 +23,7 @@ _TO_COMPILE = (
 TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
     "compiled": "stock and the compiler",
-    "tuned": "the fastest known for the workload and device",
+    "tuned": "the fastest known for the workload and device, in a precision of its own where that is another",
 }
 
 # Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers. Layers
@@ -52,9 +52,11 @@ def _captured(backend: str, steps: int, *switches: str) -> dict[str, Value]:
 
 
 EVERY_OTHER = "every other workload"
+_NOTHING: Mapping[str, Value] = {}
 _H200 = "benchmarks/h200"
 
-# The fastest known, by (backend, device, workload), each with the file in which it was measured, None where it was not.
+# The fastest known, by (backend, device, workload or `WORKLOAD in PRECISION`), each with the file in which it was
+# measured, None where it was not.
 # A scan of convolutions is slower than single steps on XLA's CPU backend, a compiled model slower than eager kernels
 # with PyTorch's. On a GPU a dispatch of one step leaves gaps, more than a few only make blocks long, and gaps are
 # nothing to a step of 0.1 s.
@@ -81,13 +83,17 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
             ("torch", EVERY_OTHER, 24, ["concurrent-kernels"], None),
         )
     },
+    ("jax", "cuda", "vgg16 in bfloat16"): (
+        {"compile": True, "donation": True},
+        f"{_H200}/tunings-vgg16-bfloat16/result.json",
+    ),
 }
 
 
-def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, Value]:
+def resolve(backend: str, tuning: str, device: str, workload: str, precision: str | None = None) -> dict[str, Value]:
     """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
 
-    `tuned` differs from workload to workload.
+    `tuned` differs from workload to workload, and in some from precision to precision (None: as in most).
 
     Raises:
         Refused: for an unknown tuning, knob or value, or a knob that the backend or device has no switch for.
@@ -96,7 +102,7 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
     if head not in TUNINGS:
         head, rest = "stock", [head, *rest]
     values: dict[str, Value] = {knob.name: knob.default for knob in KNOBS.values() if knob.is_switch(backend)}
-    values |= _named(backend, head, device, workload)
+    values |= _named(backend, head, device, workload, precision)
     given: set[str] = set()
     for item in rest:
         name, _, text = item.partition("=") if item not in PARALLEL_WORDS else ("parallel", "", item)
@@ -127,10 +133,10 @@ def resolve(backend: str, tuning: str, device: str, workload: str) -> dict[str, 
     return values
 
 
-def _named(backend: str, name: str, device: str, workload: str) -> Mapping[str, Value]:
+def _named(backend: str, name: str, device: str, workload: str, precision: str | None) -> Mapping[str, Value]:
     if name == "tuned":
-        nothing: tuple[Mapping[str, Value], str | None] = {}, None
-        settings, _ = TUNED.get((backend, device, workload), TUNED.get((backend, device, EVERY_OTHER), nothing))
+        keys = [(backend, device, each) for each in (f"{workload} in {precision}", workload, EVERY_OTHER)]
+        settings = next((TUNED[key][0] for key in keys if key in TUNED), _NOTHING)
     else:
         settings = GIVEN.get((backend, name), {})
     # XLA searches unless it is told not to, cuDNN under PyTorch only when it is told to.

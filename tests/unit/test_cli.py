@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from compare import __version__, environment, output, plan
 from compare.interface import Refused
 from compare.tuning import contenders, variables
-from compare.tuning.knobs import KNOBS
+from compare.tuning.knobs import KNOBS, Value
 from compare.tuning.tunings import TUNED, resolve, soonest, unsearched
 from compare.workloads import WORKLOADS
 from tests.fakebackend import plans
@@ -403,6 +404,26 @@ def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:
     )
     assert "autotune" not in searching["XLA_FLAGS"]
     assert "--xla_gpu_autotune_level=0" in not_searching["XLA_FLAGS"].split()
+
+
+def test_tuned_is_that_of_the_precision_where_another_was_measured(tmp_path: Path) -> None:
+    def tuned(precision: str) -> dict[str, Value]:
+        texts, unread = ["jax:tuned", "jax"], plan.make(["jax", "torch"], out=tmp_path).dataset
+        made = plan.make(texts, out=tmp_path, workload="vgg16", device="cpu", precision=precision, dataset=unread)
+        return replace(made, device="cuda").knobs(made.contenders[0])
+
+    compiled = resolve("jax", "compiled", "cuda", "vgg16")
+    assert tuned("bfloat16") == resolve("jax", "tuned", "cuda", "vgg16", "bfloat16") == compiled
+    assert (
+        tuned("float32")
+        == resolve("jax", "tuned", "cuda", "vgg16")
+        == compiled
+        | {
+            "graph-capture": True,
+            "concurrent-kernels": True,
+        }
+    )
+    assert resolve("torch", "tuned", "cuda", "vgg16", "bfloat16") == resolve("torch", "tuned", "cuda", "vgg16")
 
 
 @pytest.mark.parametrize(("backend", "needed"), [("jax", "graph-capture"), ("torch", "compile")])
