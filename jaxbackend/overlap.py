@@ -1,8 +1,8 @@
 """What devices compute while they exchange the gradients of batch norm's moments: the knob `overlap-exchanges`.
 
-Nothing but the gradient of a batch norm's input waits for them. XLA, left to itself, computes the gradients of weights
-when the last exchange is over, and keeps until then what they need. So each batch norm gives the next layer a ticket, a
-zero that nobody reads: its gradient is a zero, too, but comes with that of the layer's kernel and not before, and is
+Nothing but the gradient of a batch norm's input waits for them. XLA, left to itself, computes most gradients of weights
+when most exchanges are over, and keeps until then what they need. So each batch norm gives the next layer a ticket,
+a zero that nobody reads: its gradient is a zero, too, but comes with that of the layer's kernel and not before, and is
 added to the gradient of the batch norm's input, which therefore waits for it. The exchange itself does not. The next
 layer is the one of as many channels that is called next; any other would do, for none computes what comes before.
 """

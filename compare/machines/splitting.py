@@ -1,6 +1,6 @@
 """Whether a plan's batches can be split over its devices and machines as its contenders say."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compare import workloads
@@ -19,15 +19,10 @@ def check(plan: "Plan") -> None:
     Raises:
         Refused: naming what was asked for and what is allowed.
     """
-    own = plan.workload.model.family == workloads.PAIR
-    if own and (plan.devices > 1 or plan.fleet.count > 1):
-        where = f" on {plan.fleet.count} machines" if plan.fleet.count > 1 else ""
-        raise Refused(
-            f"--devices {plan.devices}{where}: models of your own train on one device; "
-            "allowed: --devices 1, no launcher"
-        )
     ways = {contender.name: plan.knobs(contender)["parallel"] for contender in plan.contenders}
     several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
+    if plan.workload.model.family == workloads.PAIR:
+        _check_own(several, count, plan.fleet.count)
     check_ways(ways, count, plan.batch_norm)
     if plan.fleet.count > 1 and (not several or count % plan.fleet.count):
         raise Refused(
@@ -38,7 +33,7 @@ def check(plan: "Plan") -> None:
         return
     _check_visible(plan)
     check_batch(plan.batch_size, count)
-    check_step(ways, plan.accumulate, own=own)
+    check_step(ways, plan.accumulate)
 
 
 def check_batch(batch_size: int, devices: int) -> None:
@@ -51,8 +46,8 @@ def check_batch(batch_size: int, devices: int) -> None:
         raise Refused(f"--batch-size {batch_size} with --devices {devices} is not allowed; allowed: equal parts")
 
 
-def check_step(ways: Mapping[str, Any], accumulate: int, *, own: bool) -> None:
-    """Check that contenders with a way train what is split over devices: whole batches, no `own` models of a user.
+def check_step(ways: Mapping[str, Any], accumulate: int) -> None:
+    """Check that contenders with a way train what is split over devices: whole batches.
 
     Raises:
         Refused: naming the first contender that does not.
@@ -60,8 +55,6 @@ def check_step(ways: Mapping[str, Any], accumulate: int, *, own: bool) -> None:
     name = next((name for name, way in ways.items() if way != knobs.NOT_PARALLEL), None)
     if name is not None and accumulate > 1:
         raise Refused(f"--accumulate {accumulate} with {name} is not allowed; allowed: 1")
-    if name is not None and own:
-        raise Refused(f"{name}: models of your own train on one device; allowed: tunings without a way")
 
 
 def check_ways(ways: Mapping[str, Any], devices: int, batch_norm: str) -> None:
@@ -79,6 +72,17 @@ def check_ways(ways: Mapping[str, Any], devices: int, batch_norm: str) -> None:
         )
     if batch_norm == "local":
         _check_local(ways, devices)
+
+
+def _check_own(several: Sequence[str], devices: int, machines: int) -> None:
+    """Refuse what a user's own models do not do: train on more than one device, or as contenders that could."""
+    if devices > 1 or machines > 1:
+        where = f" on {machines} machines" if machines > 1 else ""
+        raise Refused(
+            f"--devices {devices}{where}: models of your own train on one device; allowed: --devices 1, no launcher"
+        )
+    if several:
+        raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
 
 
 def _check_visible(plan: "Plan") -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compare.interface import PRECISIONS
+from compare.report import pair as pair_words
 from compare.report import sections
 from compare.report.document import Report, Section, Table
 from compare.report.plots import ratios
@@ -38,7 +39,7 @@ def overview(results: Results) -> Section:
     """Return the matrix of several results as a table, with all their ratios as a picture."""
     columns = [name for name in PRECISIONS if any(result["spec"]["precision"] == name for result in results)]
     many_devices = len({device(result) for result in results}) > 1
-    many_models = len({models for result in results if (models := _own_models(result))}) > 1
+    many_models = len({tuple(models) for result in results if (models := pair_words.models(result))}) > 1
     comparisons = [each for result in results for each in result["comparisons"]]
     pairs = list(dict.fromkeys(_pair(each) for each in comparisons))
     many_levels = len({each["ratio"]["confidence"] for each in comparisons if each["ratio"]}) > 1
@@ -70,16 +71,10 @@ def winner(comparison: Mapping[str, Any]) -> str:
 
 
 def _row_name(result: Mapping[str, Any], many_devices: bool, many_models: bool) -> str:
-    spec, models = result["spec"], _own_models(result)
-    workload = f"{spec['workload']} ({models})" if many_models and models else spec["workload"]
+    spec, models = result["spec"], pair_words.models(result)
+    workload = f"{spec['workload']} ({' and '.join(models)})" if many_models and models else spec["workload"]
     name = f"{workload}, batch {spec['batch_size']}{way(spec)}{over_devices(result, who=False)}"
     return f"{name}, {device(result)}" if many_devices else name
-
-
-def _own_models(result: Mapping[str, Any]) -> str:
-    """Return where the models of a user's own pair come from, nothing of a built-in workload."""
-    spec = result["spec"]
-    return " and ".join(str(spec["model"].get(backend, "unknown")) for backend in spec.get("pair", {}).get("sides", ()))
 
 
 def _pair(comparison: Mapping[str, Any]) -> str:

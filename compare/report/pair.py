@@ -9,14 +9,20 @@ from compare.report.sentences import counted
 _NAMES = {"torch": "torch", "jax": "flax"}
 
 
+def models(result: Mapping[str, Any]) -> list[str]:
+    """Return where the models of a result's pair come from, a side each; none where it is of a built-in workload."""
+    spec = result["spec"]
+    return [str(spec.get("model", {}).get(backend, "unknown")) for backend in spec.get("pair", {}).get("sides", ())]
+
+
 def lines(result: Mapping[str, Any]) -> list[str]:
     """Return what a reader must know of the pair of a result; none where it is of a built-in workload."""
-    pair, model = result["spec"].get("pair"), result["spec"].get("model", {})
+    pair = result["spec"].get("pair")
     if pair is None:
         return []
     found = [
-        f"{side['framework']} model: {model.get(backend, 'unknown')} (source SHA-256 {side['source_sha256'][:12]})"
-        for backend, side in pair["sides"].items()
+        f"{side['framework']} model: {model} (source SHA-256 {side['source_sha256'][:12]})"
+        for model, side in zip(models(result), pair["sides"].values(), strict=True)
     ]
     found.append(
         f"{counted(len(pair['map']), 'variable')} matched, parameters and buffers; training starts from the weights of "

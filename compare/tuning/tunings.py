@@ -61,7 +61,7 @@ _H200 = "benchmarks/h200"
 # with PyTorch's. On a GPU a dispatch of one step leaves gaps, more than a few only make blocks long, and gaps are
 # nothing to a step of 0.1 s.
 TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
-    ("jax", "cpu", EVERY_OTHER): ({"compile": True, "donation": True}, "docs/measurements.md"),
+    ("jax", "cpu", EVERY_OTHER): (GIVEN["jax", "compiled"], "docs/measurements.md"),
     ("torch", "cpu", EVERY_OTHER): ({"channels-last": True, "fused-optimizer": True}, "docs/measurements.md"),
     **{
         (backend, "cuda", workload): (_captured(backend, steps, *switches), evidence and f"{_H200}/{evidence}")
@@ -83,10 +83,7 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
             ("torch", EVERY_OTHER, 24, ["concurrent-kernels"], None),
         )
     },
-    ("jax", "cuda", "vgg16 in bfloat16"): (
-        {"compile": True, "donation": True},
-        f"{_H200}/tunings-vgg16-bfloat16/result.json",
-    ),
+    ("jax", "cuda", "vgg16 in bfloat16"): (GIVEN["jax", "compiled"], f"{_H200}/tunings-vgg16-bfloat16/result.json"),
 }
 
 
