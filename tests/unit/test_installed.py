@@ -67,3 +67,8 @@ def test_what_brings_no_workload_is_refused(name: str, words: str):
     with pytest.raises(Refused) as refusal:
         installed.get(name)
     assert words in str(refusal.value)
+
+
+def test_a_workload_that_only_the_parent_sees_is_named_in_the_child() -> None:
+    with pytest.raises(SystemExit, match="0 installed packages have it; allowed: one, by pip install"):
+        installed._main("nonesuch")
