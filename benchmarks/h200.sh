@@ -340,6 +340,20 @@ exchanges() { # NAME ARGUMENTS: one way
     } | sed "s/\$/ --devices $(gpus)/" | in_turn "exchanges-$1-$(gpus)-devices"
 }
 
+step_overlapped() { # resnet50 on all GPUs of the lane, with the knob overlap-exchanges and without, each timed twice in turn
+    local way limit=XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes
+    local torch="--backend torch --tuning tuned+ddp+overlap-reduction=off" jax="--backend jax --tuning tuned"
+    for way in "$torch" "$jax+pmap"; do
+        echo "$way"
+        echo "$way+overlap-exchanges"
+    done | sed "s/\$/ --devices $(gpus) --turns 2/" | in_turn "overlapped-$(gpus)-devices"
+    sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "overlapped-sharded-$(gpus)-devices"
+$jax+sharded
+$jax+sharded+overlap-exchanges
+$limit=9000000 $jax+sharded+overlap-exchanges
+END
+}
+
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
     local symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
     sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised-torch

@@ -5,7 +5,8 @@
 
 With `--lever`, the contender is changed as benchmarks/levers.py has it. With `--turn`, it holds the lock of FILE with
 others while it compiles, and alone while it is timed: contenders started together compile side by side, and are then
-timed one after the other. On one GPU their searches for the fastest kernels then disturb one another.
+timed one after the other, `--turns` times each: what a machine does meanwhile meets all of them. On one GPU their
+searches for the fastest kernels then disturb one another.
 """
 
 import argparse
@@ -13,6 +14,8 @@ import contextlib
 import fcntl
 import json
 import os
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +33,7 @@ from compare.workloads import WORKLOADS
 _BLOCKS = 15
 _BLOCK_SECONDS = 0.3
 _PROFILED_STEPS = 10
+_BETWEEN_TURNS = 0.5  # seconds in which the others, if they wait, have theirs
 
 
 def main() -> None:
@@ -47,6 +51,7 @@ def main() -> None:
         "--kernels", type=int, nargs="?", const=25, help="profile some steps, print their longest kernels"
     )
     parser.add_argument("--turn", type=Path)
+    parser.add_argument("--turns", type=int, default=1, help="how often it is timed, for the median of them all")
     asked = parser.parse_args()
     LEVERS[asked.lever]()
     if asked.backend == "torch":
@@ -55,8 +60,14 @@ def main() -> None:
         _hold(turn, fcntl.LOCK_SH)
         worker, size = _opened(asked)
         first = worker.warm_up(0.1, None)["first_step_seconds"]
-        _hold(turn, fcntl.LOCK_EX)
-        found = _timed(worker)
+        turns = []
+        for number in range(asked.turns):
+            if number:
+                _hold(turn, fcntl.LOCK_UN)
+                time.sleep(_BETWEEN_TURNS)
+            _hold(turn, fcntl.LOCK_EX)
+            turns.append(_timed(worker))
+        found = _over(turns)
         told = {
             "loop": f"{asked.backend}:{asked.tuning}",
             "workload": asked.workload,
@@ -108,6 +119,20 @@ def _timed(worker: Worker) -> dict[str, Any]:
         raise SystemExit("the loss is not finite: what was timed are products of numbers that are none")
     figures = {"milliseconds": float(np.median(blocks)), "fastest": min(blocks), "slowest": max(blocks)}
     return {name: round(1e3 * value, 4) for name, value in figures.items()} | {"steady": warm["steady"]}
+
+
+def _over(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of several turns as one, the step time of each beside them."""
+    if len(turns) == 1:
+        return dict(turns[0])
+    each = [turn["milliseconds"] for turn in turns]
+    return {
+        "milliseconds": round(float(np.median(each)), 4),
+        "fastest": min(turn["fastest"] for turn in turns),
+        "slowest": max(turn["slowest"] for turn in turns),
+        "steady": all(turn["steady"] for turn in turns),
+        "turns": each,
+    }
 
 
 def _kernels(worker: Worker, seconds: float, count: int) -> str:

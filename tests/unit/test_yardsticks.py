@@ -64,3 +64,11 @@ def test_a_step_time_of_numbers_that_are_none_is_refused(loss: float) -> None:
     else:
         with pytest.raises(SystemExit, match="the loss is not finite"):
             step_time._timed(worker)
+
+
+def test_a_step_time_over_turns_is_the_median_with_the_extremes_of_all() -> None:
+    first = {"milliseconds": 1.0, "fastest": 0.9, "slowest": 1.1, "steady": True}
+    assert step_time._over([first]) == first
+    second = {"milliseconds": 2.0, "fastest": 1.9, "slowest": 2.5, "steady": False}
+    over = {"milliseconds": 1.5, "fastest": 0.9, "slowest": 2.5, "steady": False, "turns": [1.0, 2.0]}
+    assert step_time._over([first, second]) == over
