@@ -159,7 +159,7 @@ class Worker:
         self._ballast = self._backend.ballast(size, device)
 
     def train(self, roundoff: float = 0.0, generation: int = 0) -> dict[str, Any]:
-        """Train for the spec's epochs, from weights moved as by `losses`; return losses by epoch and accuracies."""
+        """Train for the spec's epochs, as a twin if asked (`losses`); return losses by epoch and accuracies."""
         return training.train(self._open_session, self._spec, self._train, self._test, roundoff, generation)
 
     def update(self, steps: int, path: str, roundoff: float, runs: int) -> dict[str, float | None]:
@@ -170,7 +170,7 @@ class Worker:
         return {name: training.finite(value) for name, value in found.noise.items()}
 
     def losses(self, roundoff: float, generation: int) -> list[float | None]:
-        """Train from weights moved by a relative `roundoff`, if at all, and return the loss of every step."""
+        """Return the loss of every step of training, or of a twin of it (`compare.certificates.training.losses`)."""
         return training.losses(self._open_session, self._spec, self._train, roundoff, generation)
 
     def record(self, spec: dict[str, Any], steps: int, path: str, evenly: bool = False) -> list[str]:

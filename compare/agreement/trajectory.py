@@ -1,4 +1,7 @@
-"""Gate 4: over a training run the two sides stay as close as one side's own runs from one-ulp-perturbed weights."""
+"""Gate 4: over a training run the two sides stay as close as one side's own runs that round otherwise, its twins.
+
+A twin begins one ulp beside the initial weights, and takes the images of each batch in another order.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,9 +65,9 @@ def accuracy_gate(
 ) -> Gate:
     """Judge final test accuracies over seeds: TOST at 95 %, margin one point of accuracy.
 
-    Where training is so unsteady that one ulp of the initial weights changes its end by more, no two programs could
-    keep to a point. `twins` are a side's accuracies beside its one-ulp twins'; the margin is then as many times their
-    own bound as the trajectory gate allows envelopes, if that is more.
+    Where training is so unsteady that rounding changes its end by more, no two programs could keep to a point. `twins`
+    are a side's accuracies beside its one-ulp twins'; the margin is then as many times their own bound as the
+    trajectory gate allows envelopes, if that is more.
     """
     bound = _bound(baseline, contender)
     limit = max([ACCURACY_MARGIN, *(TRAJECTORY_LIMIT * _bound(own, twin) for own, twin in twins)])

@@ -8,7 +8,8 @@ import numpy as np
 
 from compare import weights
 from compare.agreement.gates import Updates, apart, is_stored
-from compare.data.batches import epoch_batches
+from compare.data.batches import epoch_batches, reordered
+from compare.data.seeding import generator
 from compare.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
 
 
@@ -20,14 +21,14 @@ def initial(session: Session, spec: RunSpec) -> Arrays:
 def train(
     session: Session, spec: RunSpec, train: Batch, test: Batch, roundoff: float = 0.0, generation: int = 0
 ) -> dict[str, Any]:
-    """Train from the initial weights, moved as `losses` moves them, for the spec's epochs.
+    """Train as `losses` does, for the spec's epochs.
 
     Returns `loss`, the mean of each epoch (None where not finite), `train_accuracy` and `test_accuracy` at the end: the
     part of all labels, one an image or one a pixel, that were met.
     """
     session.assign(_moved(initial(session, spec), spec, roundoff, generation))
     return {
-        "loss": [finite(found.mean()) for found in _epochs(session, spec, train)],
+        "loss": [finite(found.mean()) for found in _epochs(session, spec, train, generation)],
         "train_accuracy": _accuracy(session, train, spec.batch_size),
         "test_accuracy": _accuracy(session, test, spec.batch_size),
     }
@@ -36,8 +37,8 @@ def train(
 def updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, runs: int) -> Updates:
     """Return what so many steps change of each parameter, dispatched as they are timed.
 
-    Its noise is of so many `runs` from weights that are moved as `losses` moves them; infinite where all that was added
-    to a parameter is but a few units of the last place that it is stored to.
+    Its noise is of so many `runs` from weights that are moved as those of a twin (`losses`); infinite where all that
+    was added to a parameter is but a few units of the last place that it is stored to.
     """
     batches, start = epoch(spec, train, 0), initial(session, spec)
     before, changes = _update(session, start, batches, steps)
@@ -49,13 +50,14 @@ def updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff:
 
 
 def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, generation: int) -> list[float | None]:
-    """Train as `train` does and return the loss of every step, None where not finite.
+    """Train from the initial weights and return the loss of every step, None where not finite.
 
-    Every initial weight is moved by a relative `roundoff`, up or down at random; `generation` fixes the signs, and 0
-    moves nothing.
+    A twin, of a `generation` that is not 0, rounds otherwise: every initial weight is moved by a relative `roundoff`,
+    up or down at random, and the images of each batch are taken in another order, so that sums over them are rounded
+    otherwise, too. The generation fixes the signs and the orders.
     """
     session.assign(_moved(initial(session, spec), spec, roundoff, generation))
-    return [finite(loss) for found in _epochs(session, spec, train) for loss in found]
+    return [finite(loss) for found in _epochs(session, spec, train, generation) for loss in found]
 
 
 def epoch(spec: RunSpec, train: Batch, number: int) -> list[Batch]:
@@ -89,10 +91,14 @@ def _moved(start: Arrays, spec: RunSpec, roundoff: float, generation: int) -> Ar
     return {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
 
 
-def _epochs(session: Session, spec: RunSpec, train: Batch) -> Iterator[Array]:
+def _epochs(session: Session, spec: RunSpec, train: Batch, generation: int) -> Iterator[Array]:
     """Train epoch after epoch and yield the losses [steps] of each."""
     for number in range(spec.epochs):
         batches = epoch(spec, train, number)
+        if generation:  # what batch norm takes together, a micro-batch or a device's part, stays together
+            random = generator("twin", spec.seed, generation, number)
+            for place, batch in enumerate(batches):
+                batches[place] = reordered(batch, spec.accumulate * spec.devices, random)
         session.feed(batches)
         yield _run(session, len(batches))
 

@@ -124,7 +124,7 @@ def _trained(
 
 
 def _moved(plan: Plan, twin: int) -> dict[str, Any]:
-    """Return the arguments of a run from weights that one ulp of the precision has moved; twin 0 is not moved."""
+    """Return the arguments of a twin, whose weights one ulp of the precision has moved; twin 0 is the run itself."""
     return {"roundoff": floors.ulp(plan.precision), "generation": twin}
 
 

@@ -1,5 +1,7 @@
 """The order in which a training set is seen: a fresh shuffle for every epoch, the same for every backend."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from compare.data.seeding import generator
@@ -29,3 +31,13 @@ def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int, most:
         images, labels = np.ascontiguousarray(view[chosen]), np.ascontiguousarray(train.labels[chosen])
         batches.append(Batch(images, labels, train.levels))
     return batches
+
+
+def reordered(batch: Batch, parts: int, random: np.random.Generator) -> Batch:
+    """Return a batch in another order within each of `parts` equal parts, which may be taken apart from one another.
+
+    What is trained on it is the same function; sums over images are rounded otherwise.
+    """
+    size = len(batch.labels) // parts
+    order = np.concatenate([part * size + random.permutation(size) for part in range(parts)])
+    return replace(batch, images=batch.images[order], labels=batch.labels[order])

@@ -14,11 +14,12 @@ import pytest
 import jaxbackend.session
 import torchbackend.session
 from compare import data, descriptions, tensors, workloads
-from compare.agreement import gates
+from compare.agreement import gates, trajectory
 from compare.agreement.gates import Updates
+from compare.agreement.trajectory import Curves
 from compare.certificates import training
 from compare.data import store
-from compare.interface import Backend, RunSpec
+from compare.interface import Backend, Batch, RunSpec
 from compare.worker import Worker
 from tests.parity import twins
 
@@ -54,6 +55,45 @@ def test_every_step_of_a_long_epoch_has_its_loss(backend: str, monkeypatch: pyte
     for module in (training, jaxbackend.session, torchbackend.session):
         monkeypatch.setattr(module, "KEPT_LOSSES", 4)
     assert training.losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0) == whole
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("backend", twins.BOTH)
+def test_a_twin_is_the_same_run_in_another_order(backend: str, accumulate: int, monkeypatch: pytest.MonkeyPatch):
+    size = 16
+    train = data.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=size, image_size=7).train
+    train = replace(train, images=train.images[: 4 * size], labels=train.labels[: 4 * size])
+    spec = twins.spec(backend, "cifar-cnn", batch_size=size, accumulate=accumulate, seed=0)
+    session: Any = twins.BACKENDS[backend].open(spec)
+    fed, feed = list[list[list[int]]](), session.feed
+
+    def seen(batches: list[Batch]) -> None:
+        fed.append([batch.labels.tolist() for batch in batches])
+        feed(batches)
+
+    monkeypatch.setattr(session, "feed", seen)
+    own, twin, again, other = (training.losses(session, spec, train, 0.0, which) for which in (0, 1, 1, 2))
+    np.testing.assert_allclose(np.array(own, np.float64), np.array(twin, np.float64), rtol=1e-12)
+    np.testing.assert_allclose(np.array(own, np.float64), np.array(other, np.float64), rtol=1e-12)
+    assert twin == again
+    assert fed[1] == fed[2]
+    assert len({str(each) for each in fed}) == 3
+    for ordered, shuffled in zip(fed[0], fed[1], strict=True):
+        parts = [slice(start, start + size // accumulate) for start in range(0, size, size // accumulate)]
+        assert [sorted(ordered[part]) for part in parts] == [sorted(shuffled[part]) for part in parts]
+
+
+@pytest.mark.thorough  # compiles the whole of cifar-cnn
+def test_what_a_program_rounds_worse_than_others_is_in_its_envelope():
+    """TorchInductor adds up batch norm's statistics over all pixels in order."""
+    train = data.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=32).train
+    curves = list[Curves]()
+    for backend, tuning in (("torch", "compiled"), ("jax", "stock")):
+        spec = twins.spec(backend, "cifar-cnn", tuning, batch_size=32, seed=0, precision="float32", image_size=None)
+        session = twins.BACKENDS[backend].open(spec)
+        losses = [training.losses(session, spec, train, 2.0**-23, twin) for twin in range(6)]
+        curves.append(Curves.of(np.array(losses[0], np.float64), np.array(losses[1:], np.float64)))
+    assert trajectory.gate(*curves).passed
 
 
 @pytest.mark.parametrize(("shrunk", "passed"), [(1.0, True), (0.4, False)])

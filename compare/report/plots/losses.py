@@ -43,8 +43,8 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
         envelopes = {name: _curve(trajectory[name]["envelope"]) for name in shown}
         caption = (
             "Training loss of every step; bands: the one-ulp envelope, the largest distance so far of a run from "
-            "initial weights moved by one ulp. Below: the largest distance so far between contenders, and the "
-            "envelopes themselves."
+            "initial weights moved by one ulp, each batch's images in another order. Below: the largest distance so "
+            "far between contenders, and the envelopes themselves."
         ) + drawn_of(len(curves))
         return Picture("loss", "Loss curves with envelope", caption, basis, lambda: _certified(shown, envelopes))
     trained = {each["name"]: each["training"]["loss"] for each in result["contenders"] if each["training"]}
