@@ -251,7 +251,7 @@ one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what
     local arguments own=() complaints status printed
     read -ra arguments <<<"$2"
     while [[ ${arguments[0]} == [A-Z]*=* ]]; do
-        own+=("${arguments[0]}")
+        own+=("${arguments[0]//\~/ }") # a ~ in a variable is a space
         arguments=("${arguments[@]:1}")
     done
     complaints=$(mktemp)
@@ -340,18 +340,23 @@ exchanges() { # NAME ARGUMENTS: one way
     } | sed "s/\$/ --devices $(gpus)/" | in_turn "exchanges-$1-$(gpus)-devices"
 }
 
-step_overlapped() { # resnet50 on all GPUs of the lane, with the knob overlap-exchanges and without, each timed twice in turn
-    local way limit=XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes
-    local torch="--backend torch --tuning tuned+ddp+overlap-reduction=off" jax="--backend jax --tuning tuned"
-    for way in "$torch" "$jax+pmap"; do
-        echo "$way"
-        echo "$way+overlap-exchanges"
-    done | sed "s/\$/ --devices $(gpus) --turns 2/" | in_turn "overlapped-$(gpus)-devices"
-    sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "overlapped-sharded-$(gpus)-devices"
-$jax+sharded
-$jax+sharded+overlap-exchanges
-$limit=9000000 $jax+sharded+overlap-exchanges
-END
+step_overlapped() { # resnet50 on all GPUs of the lane, with the knob overlap-exchanges and without, each timed twice in turn,
+    # and where the time goes; a GPU's memory holds four at once
+    overlapped torch "torch --tuning tuned+ddp+overlap-reduction=off"
+    overlapped jax "jax --tuning tuned+pmap" "jax --tuning tuned+sharded"
+}
+
+overlapped() { # NAME WAY...
+    local name=$1
+    shift
+    printf -- "--backend %s --devices $(gpus) --turns 2 --kernels 40\n" "$@" "${@/%/+overlap-exchanges}" |
+        in_turn "overlapped-$name-$(gpus)-devices"
+}
+
+step_ddp() { # which parts torch's program over all GPUs of the lane should have
+    samestep "ddp-resnet50" compare torch:tuned+ddp torch:tuned+ddp+overlap-reduction=off \
+        torch:tuned+ddp+overlap-reduction=off+overlap-exchanges --workload resnet50 --batch-size $((256 * $(gpus))) \
+        --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 --skip-energy --skip-cold-compile
 }
 
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
@@ -376,11 +381,12 @@ captured() { # WORKLOAD WAY: exchanges within captured parts of a step, between 
     echo "$step"
     echo "$flag=-COLLECTIVES,+WHILE $step"
     echo "NCCL_GRAPH_MIXING_SUPPORT=0 $flag=+WHILE $step"
+    echo "$flag=+WHILE~--xla_gpu_command_buffer_unroll_loops=true $step" # a loop without a conditional node, which NCCL bars
     echo "$step+concurrent-kernels"
     echo "XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false $step+overlap-reduction"
 }
 
-step_captured() { # in JAX on two GPUs, batch norm sync; of resnet50, a GPU's memory holds four with their searches
+step_captured() { # in JAX on two GPUs, batch norm sync
     local way
     for way in sharded pmap; do
         captured cifar-cnn "$way" | in_turn "captured-cifar-cnn-$way"
