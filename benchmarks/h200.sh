@@ -107,10 +107,10 @@ step_gradient() {
     run compiled-gradient "$python" -m benchmarks.compiled_gradient --device cuda --precision float64
 }
 
-lever() { # BACKEND WORKLOAD TUNING LEVER [--kernels]
+lever() { # BACKEND WORKLOAD TUNING LEVER [--kernels] [--precision P]
     if is_over; then return; fi
-    echo "== $1:$3 $2 $4 ${XLA_FLAGS:-}"
-    timeout --foreground 200 "$python" -m benchmarks.step_time --backend "$1" --workload "$2" --tuning "$3" --lever "$4" ${5:-} 2>&1 |
+    echo "== $1:$3 $2 ${*:4} ${XLA_FLAGS:-}"
+    timeout --foreground 400 "$python" -m benchmarks.step_time --backend "$1" --workload "$2" --tuning "$3" --lever "${@:4}" 2>&1 |
         grep -vE "Delay kernel|site-packages|warnings.warn" | tail -40
 }
 
@@ -414,6 +414,17 @@ pointwise() { # WORKLOAD PRECISION: 1x1 convolutions as matrix products and as t
         echo "XLA_FLAGS=--xla_gpu_enable_triton_gemm=false --backend jax --tuning tuned --lever jax-pointwise-as-matmul"
     } | sed "s|$| --workload $1 --precision $2|" | in_turn "pointwise-$1-$2"
 }
+
+all_searches() { # what fewer algorithms to choose from cost a step in float32, where torch's search takes minutes of a process
+    local workload lever
+    for workload in vgg16 resnet50 unet; do
+        for lever in none torch-four-algorithms torch-two-algorithms; do
+            lever torch "$workload" tuned "$lever" --precision float32
+        done
+    done
+}
+
+step_searches() { run searches-float32 all_searches; }
 
 step_rematerialisation() { # memory and step time with and without, in one run
     samestep "rematerialisation-resnet50" compare torch:compiled torch:compiled+rematerialisation \

@@ -321,11 +321,14 @@ def plain_stem_torch() -> None:
     stems.AT_ONCE = 0
 
 
-def torch_every_algorithm() -> None:
-    """cuDNN's search among all algorithms that its heuristics name; torch's own is among the first ten that work."""
+def torch_algorithms(count: int) -> None:
+    """cuDNN's search among the first `count` algorithms that work of those that its heuristics name (0: all of them).
+
+    torch's own is among the first ten.
+    """
     from torch.backends import cudnn
 
-    cudnn.benchmark_limit = 0
+    cudnn.benchmark_limit = count
 
 
 def torch_unstored_relu() -> None:
@@ -424,7 +427,9 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-sums-by-image": torch_sums_by_image,
     "torch-plain-stem": plain_stem_torch,
     "torch-stem-without-patches": stem_without_patches_torch,
-    "torch-every-algorithm": torch_every_algorithm,
+    "torch-every-algorithm": lambda: torch_algorithms(0),
+    "torch-four-algorithms": lambda: torch_algorithms(4),
+    "torch-two-algorithms": lambda: torch_algorithms(2),
     "torch-unstored-relu": torch_unstored_relu,
     "torch-exchanges-one-shot": lambda: torch_exchanges("one_shot"),
     "torch-exchanges-one-shot-forward": lambda: torch_exchanges("one_shot_forward"),
