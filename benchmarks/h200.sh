@@ -314,30 +314,19 @@ $limit=2400000 $step
 END
 }
 
-step_exchanges() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper, beside none at all; a GPU's
-    # memory holds four at once, with their searches
-    exchanges torch "--backend torch --tuning tuned+ddp+overlap-reduction=off"
-    exchanges pmap "--backend jax --tuning tuned+pmap"
-    exchanges sharded "--backend jax --tuning tuned+sharded"
-    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "exchanges-more-$(gpus)-devices"
---backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges --lever torch-exchanges-one-shot-forward
-NCCL_MAX_NCHANNELS=8 --backend torch --tuning tuned+ddp+overlap-reduction=off --batch-norm local
-NCCL_MAX_NCHANNELS=8 --backend jax --tuning tuned+pmap --batch-norm local
-XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes=9000000 --backend jax --tuning tuned+sharded+overlap-exchanges
+step_exchanges() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper; a GPU's memory holds four
+    # at once, with their searches
+    local way symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
+    local torch="--backend torch --tuning tuned+ddp+overlap-reduction=off"
+    sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "exchanges-torch-$(gpus)-devices"
+$torch
+$torch+overlap-exchanges
+$torch --lever torch-exchanges-one-shot
+$torch+overlap-exchanges --lever torch-exchanges-one-shot-forward
 END
-}
-
-exchanges() { # NAME ARGUMENTS: one way
-    {
-        if [[ $1 != sharded ]]; then echo "$2 --batch-norm local"; fi
-        echo "$2"
-        echo "$2+overlap-exchanges"
-        if [[ $1 == torch ]]; then
-            echo "$2 --lever torch-exchanges-one-shot"
-        else
-            echo "XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true $2+overlap-exchanges"
-        fi
-    } | sed "s/\$/ --devices $(gpus)/" | in_turn "exchanges-$1-$(gpus)-devices"
+    for way in pmap sharded; do
+        printf -- "%s--backend jax --tuning tuned+$way --devices $(gpus) --turns 2\n" "" "$symmetric "
+    done | in_turn "exchanges-jax-$(gpus)-devices"
 }
 
 step_overlapped() { # resnet50 on all GPUs of the lane, with the knob overlap-exchanges and without, each timed twice in turn,
@@ -351,6 +340,17 @@ overlapped() { # NAME WAY...
     shift
     printf -- "--backend %s --devices $(gpus) --turns 2 --kernels 40\n" "$@" "${@/%/+overlap-exchanges}" |
         in_turn "overlapped-$name-$(gpus)-devices"
+}
+
+step_channels() { # resnet50 on all GPUs of the lane, batch norm local: how many of a GPU's processors NCCL may take from what runs
+    # beside its reductions
+    channels torch "--backend torch --tuning tuned+ddp"
+    channels jax "--backend jax --tuning tuned+pmap"
+}
+
+channels() { # NAME ARGUMENTS
+    printf "%s$2 --devices $(gpus) --batch-norm local --turns 2\n" "" "NCCL_MAX_CTAS=16 " "NCCL_MAX_CTAS=8 " "NCCL_MAX_CTAS=4 " |
+        in_turn "channels-$1-$(gpus)-devices"
 }
 
 step_ddp() { # which parts torch's program over all GPUs of the lane should have
