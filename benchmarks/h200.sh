@@ -228,10 +228,10 @@ step_scale-resnet50() { # as the public loops have it: each device's own batch n
     scale resnet50 local resnet50 256 torch:tuned+ddp jax:tuned+pmap
 }
 
-step_scale-resnet50-sync() { # one compiled program in torch: its parts are made anew by each of some twenty processes.
-    # KNOBS=+overlap-exchanges: with that knob
-    scale resnet50-sync sync resnet50 256 "torch:tuned+ddp+overlap-reduction=off${KNOBS:-}" "jax:tuned+sharded${KNOBS:-}" \
-        "jax:tuned+pmap${KNOBS:-}"
+step_scale-resnet50-sync() { # one compiled program in torch, whose parts each of some twenty processes would make anew.
+    # KNOBS=+overlap-exchanges: with that knob in torch
+    scale resnet50-sync sync resnet50 256 "torch:tuned+ddp+overlap-reduction=off${KNOBS:-}" jax:tuned+sharded \
+        jax:tuned+pmap
 }
 
 in_turn() { # NAME, and arguments of a contender a line, behind its variables: all compile side by side, then each is
@@ -327,19 +327,6 @@ END
     for way in pmap sharded; do
         printf -- "%s--backend jax --tuning tuned+$way --devices $(gpus) --turns 2\n" "" "$symmetric "
     done | in_turn "exchanges-jax-$(gpus)-devices"
-}
-
-step_overlapped() { # resnet50 on all GPUs of the lane, with the knob overlap-exchanges and without, each timed twice in turn,
-    # and where the time goes; a GPU's memory holds four at once
-    overlapped torch "torch --tuning tuned+ddp+overlap-reduction=off"
-    overlapped jax "jax --tuning tuned+pmap" "jax --tuning tuned+sharded"
-}
-
-overlapped() { # NAME WAY...
-    local name=$1
-    shift
-    printf -- "--backend %s --devices $(gpus) --turns 2 --kernels 40\n" "$@" "${@/%/+overlap-exchanges}" |
-        in_turn "overlapped-$name-$(gpus)-devices"
 }
 
 step_channels() { # resnet50 on all GPUs of the lane, batch norm local: how many of a GPU's processors NCCL may take from what runs

@@ -2,7 +2,7 @@
 
     pip install "jax[cuda13]"    # some gigabytes, for the compiler; best in an environment of its own
     python -m benchmarks.xla_program --workload resnet50 --steps-per-dispatch 8 [--lever jax-library-gradients]
-        [--devices 4 --parallel sharded --knobs=+overlap-exchanges]
+        [--devices 4 --parallel sharded]
 
 Nothing runs, and no kernels are timed against each other. Bytes are those of a kernel's operands and results, in
 milliseconds at 4.2 TB/s, what an H200 copies; an operand of which a kernel reads a part counts as a whole. What a
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument(
         "--lever", choices=[name for name in levers.LEVERS if not name.startswith("torch")], default="none"
     )
-    parser.add_argument("--knobs", default="", help="others, as in +overlap-exchanges")
+    parser.add_argument("--knobs", default="", help="others, as in +rematerialisation")
     parser.add_argument("--devices", type=int, default=1, help="the program of one of so many")
     parser.add_argument("--parallel", choices=("pmap", "sharded"), default="pmap", help="how they split a batch")
     parser.add_argument("--batch-norm", choices=("sync", "local"), default="sync", help="over the devices")

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from jaxbackend import overlap
-
 _BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's default
 _OF_A_KERNEL = 4  # the axes of a convolution's
 _FLOATS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}  # in XLA's programs
@@ -55,11 +53,10 @@ def by_part(layer: Callable[[jax.Array], jax.Array], inputs: jax.Array, over: st
     What devices then add up of a parameter's gradient has the parameter's dtype. XLA by itself would add up what it is
     before it is converted to that: in bfloat16, bfloat16 (github.com/jax-ml/jax/issues/27496).
     """
-    layer, ticket = overlap.by_ticket(layer, inputs)
     if not isinstance(over, AbstractMesh) or len(inputs) % over.size:  # no training step: its batch has equal parts
-        return layer(inputs, *ticket)
+        return layer(inputs)
     parts = PartitionSpec(*over.axis_names)
-    return jax.shard_map(layer, mesh=over, in_specs=parts, out_specs=parts, check_vma=False)(inputs, *ticket)
+    return jax.shard_map(layer, mesh=over, in_specs=parts, out_specs=parts, check_vma=False)(inputs)
 
 
 def reduction_dtype(program: Any) -> str | None:
@@ -83,7 +80,6 @@ def moments(
     """
     if over is None:
         return own(wide)
-    wide = overlap.held(wide, over)
     if isinstance(over, str):
         each = jax.lax.all_gather(jnp.stack(own(wide)), over)
     else:

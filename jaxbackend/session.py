@@ -206,7 +206,6 @@ class JaxSession:
             "pieces": bool(knobs["pieces"]) and self._step.programs > 1,
             "graph-capture": self._step.programs > 0 and flags.captures_convolutions(self._device),
             "concurrent-kernels": self._step.programs > 0 and flags.runs_concurrently(self._device),
-            "overlap-exchanges": len(self._way.devices) > 1 and self._step.overlapped > 0,
             "kernel-search": flags.searches_kernels(self._device, asked=bool(knobs["kernel-search"])),
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,

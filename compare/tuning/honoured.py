@@ -21,7 +21,7 @@ def check(plan: "Plan") -> None:
         switches = plan.knobs(contender)
         if switches["rematerialisation"]:
             workloads.blocks(plan.workload.model)
-        if switches["overlap-exchanges"] and plan.batch_norm != "sync":
+        if switches.get("overlap-exchanges") and plan.batch_norm != "sync":
             raise Refused(
                 f"--batch-norm {plan.batch_norm} with {contender.name}: between layers nothing is exchanged that "
                 "overlap-exchanges could overlap; allowed: --batch-norm sync, or +overlap-exchanges=off"

@@ -172,12 +172,8 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: overlap-reduction=off needs compile in torch; op by op, ddp overlaps")
     if backend == "jax" and values["overlap-reduction"] and (way == NOT_PARALLEL or device == "cpu"):
         raise Refused(f"{where}: overlap-reduction needs --device cuda and pmap or sharded in jax")
-    if values["overlap-exchanges"]:
-        if way == NOT_PARALLEL or not values["compile"]:
-            needed = "compile and ddp" if backend == "torch" else "pmap or sharded"
-            raise Refused(f"{where}: overlap-exchanges needs {needed} in {backend}")
-        if backend == "jax" and values["rematerialisation"]:
-            raise Refused(f"{where}: overlap-exchanges excludes rematerialisation in jax")
+    if values.get("overlap-exchanges") and (way == NOT_PARALLEL or not values["compile"]):
+        raise Refused(f"{where}: overlap-exchanges needs compile and ddp")
     if device == "cpu" and values.get("graph-capture"):
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):

@@ -27,7 +27,7 @@ ONLY_JAX_FILES = {
     "own/linenmodel.py": TWO_KINDS,
     "own/nnxmodel.py": TWO_KINDS,
 }
-ONLY_TORCH_FILES: dict[str, str] = {}
+ONLY_TORCH_FILES = {"overlap.py": "XLA orders a program by what needs what, TorchInductor's graph has an order"}
 # Names that one backend has alone, by file, and why; a class stands for its methods too.
 INHERITED = "torch's own forward is inherited"
 ONLY_JAX = {
@@ -67,10 +67,6 @@ ONLY_JAX = {
         "mean": "DistributedDataParallel takes the mean in torch",
         "by_part": "a process of torch's has its part and no other",
     },
-    "overlap.py": dict.fromkeys(
-        ("held", "by_ticket", "before_ticket"),
-        "XLA orders a program by what needs what, TorchInductor's graph has an order",
-    ),
     "parallel.py": {
         "AXIS": "torch's processes are one group without a name",
         "One": "jax has three ways, each over all devices of a process; torch one, with a process for each device",
@@ -123,7 +119,6 @@ ONLY_TORCH = {
         "refuse_views": "jax arrays have one memory order",
         "refuse_other_dtypes": "jax's models are asked for their dtypes when they are adopted",
     },
-    "overlap.py": {"is_on": "jax's step knows"},
     "own/flow.py": {"Watch": "see jax's follow"},
     "roles.py": {
         "at": "flax's modules are found by their paths while the model is called",
