@@ -305,15 +305,6 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_buckets() { # resnet50 on all GPUs of the lane, sharded: how many bytes of gradients XLA reduces at once
-    local limit=XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes step="--backend jax --tuning tuned+sharded"
-    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "buckets-$(gpus)-devices"
-$step
-$limit=9000000 $step
-$limit=2400000 $step
-END
-}
-
 step_exchanges() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper; a GPU's memory holds four
     # at once, with their searches
     local way symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true

@@ -1,13 +1,15 @@
 """A model as pure functions of its parameters and buffers: what the training step and the session know of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import jax
 from flax import nnx
+from jax.sharding import AbstractMesh
 
 from compare.interface import Refused
-from jaxbackend import activations, layout, rematerialisation, roles
+from jaxbackend import activations, layout, parts, rematerialisation, roles
 
 Outputs = dict[str, jax.Array]
 
@@ -53,13 +55,17 @@ def shapes(tree: Any) -> Any:
 
 
 class Twin:
-    """A twin: a flax.nnx model of `jaxbackend.models`, as a `Functional`; in training, `blocks` are recomputed."""
+    """A twin: a flax.nnx model of `jaxbackend.models`, as a `Functional`; in training, `blocks` are recomputed.
+
+    Where devices of a `mesh` each compute their part of its layers in training, the parameters are copies for them
+    (`jaxbackend.parts`).
+    """
 
     leaves: layout.Leaves | None = None
     layers: Mapping[str, str]
 
-    def __init__(self, model: nnx.Module, blocks: Sequence[str] = ()) -> None:
-        self._blocks = blocks
+    def __init__(self, model: nnx.Module, blocks: Sequence[str] = (), mesh: AbstractMesh | None = None) -> None:
+        self._blocks, self._mesh = blocks, mesh
         self.signature = layout.signature(model)
         self.layers = {layout.name(path): roles.role(module) for path, module in nnx.iter_modules(model)}
         model.eval()
@@ -71,7 +77,7 @@ class Twin:
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """See `Functional`."""
         model = self._merged(parameters, buffers, training=True)
-        with activations.recorded(model) as outputs, rematerialisation.applied(model, self._blocks, outputs):
+        with self._watched(model) as outputs, rematerialisation.applied(model, self._blocks, outputs, self._watched):
             logits = model(images)
         return logits, nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), outputs
 
@@ -89,6 +95,11 @@ class Twin:
         if not layer or layer not in layers:
             raise Refused(f"there is no layer {layer!r}; allowed: {', '.join(filter(None, layers))}")
         return layers[layer](inputs)
+
+    @contextmanager
+    def _watched(self, model: nnx.Module) -> Generator[Outputs]:
+        with parts.applied(model, self._mesh), activations.recorded(model) as outputs:
+            yield outputs
 
     def _merged(self, parameters: Any, buffers: Any, training: bool) -> Any:
         return nnx.merge(self._graph if training else self._eval_graph, parameters, buffers)

@@ -43,14 +43,10 @@ class Conv(nnx.Conv):
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
-        self.over = policy.over
         self.stride, self.around = stride, padding
 
     def __call__(self, inputs: jax.Array, *_: Any) -> jax.Array:
         """Convolve inputs [N, H, W, C]."""
-        return exchange.by_part(self._of_part, inputs, self.over)
-
-    def _of_part(self, inputs: jax.Array) -> jax.Array:
         written = None
         if self.feature_group_count == 1:
             written = stems.rewritten(inputs, self.kernel[...], self.stride, self.around)
@@ -92,14 +88,10 @@ class ConvTranspose(nnx.ConvTranspose):
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
-        self.over = policy.over
         self.stride, self.cut = stride, padding
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Return the transposed convolution of inputs [N, H, W, C]."""
-        return exchange.by_part(self._of_part, inputs, self.over)
-
-    def _of_part(self, inputs: jax.Array) -> jax.Array:
         assert self.bias is not None  # Flax's default
         inputs, kernel, bias = _promoted((inputs, self.kernel[...], self.bias[...]), dtype=self.dtype)
         return (gradients.conv_transpose(inputs, kernel, self.stride, self.cut) + bias).astype(self.dtype)
@@ -118,13 +110,9 @@ class Dense(nnx.Linear):
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
             rngs=nnx.Rngs(0),
         )
-        self.over = policy.over
 
     def __call__(self, inputs: jax.Array, *_: Any) -> jax.Array:
         """Map inputs [N, C]."""
-        return exchange.by_part(self._of_part, inputs, self.over)
-
-    def _of_part(self, inputs: jax.Array) -> jax.Array:
         return super().__call__(inputs).astype(self.dtype)
 
 
@@ -152,7 +140,7 @@ class BatchNorm(nnx.Module):
         return (wide * factor + (self.bias[...] - mean * factor)).astype(x.dtype)
 
     def _batch_statistics(self, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
-        count = wide.size // wide.shape[-1] * (jax.lax.axis_size(self.over) if isinstance(self.over, str) else 1)
+        count = wide.size // wide.shape[-1] * (1 if self.over is None else jax.lax.axis_size(self.over))
         mean, var = exchange.moments(wide, _moments, self.over)
         old, new = 1 - self.momentum, self.momentum
         self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from compare.interface import Array, Refused
 from compare.machines.crew import Place
-from jaxbackend import tuning
+from jaxbackend import exchange, parts, tuning
 
 AXIS = "devices"
 
@@ -22,13 +22,12 @@ class One:
     Attributes:
         devices: all of them, those of other processes too.
         device: the first of this process's.
-        axis: the name under which a step finds the other devices, None where it need not know of them.
-        over: what a layer has to know of them: the axis over which a mapped step's batch norm takes its statistics, or
-            the mesh over which XLA splits a batch.
+        over: the axis of the devices over which batch norm takes its statistics, None for a device's own.
+        mesh: the devices over which XLA splits a program, and `jaxbackend.parts` its layers with parameters.
     """
 
-    axis: str | None = None
-    over: str | AbstractMesh | None = None
+    over: str | None = None
+    mesh: AbstractMesh | None = None
 
     def __init__(self, devices: list[Any], batch_norm: str) -> None:
         self.devices, self.batch_norm = devices, batch_norm
@@ -58,6 +57,14 @@ class One:
         """Return batches [P, N, ...] on the devices, as the program of several steps takes them."""
         return self.batch(images, labels)
 
+    def copies(self, parameters: Any) -> Any:
+        """Return, within a program, parameters as the model takes them in training."""
+        return parameters
+
+    def reduced(self, gradients: Any, loss: jax.Array) -> tuple[Any, jax.Array]:
+        """Return, within a program, gradients and loss of the whole batch, of what devices have of them."""
+        return gradients, loss
+
     def joined(self, array: Any) -> Any:
         """Return what a program gave for each device as for the whole batch."""
         return array
@@ -82,14 +89,17 @@ class One:
 class Sharded(One):
     """`jax.jit` of the step on one whole batch, which `jax.sharding.NamedSharding` lays over a mesh of devices.
 
-    XLA splits the program. What it computes stays that of the whole batch: batch norm's statistics, too. The devices
-    may be those of several processes, all of which run the same program; each is then fed its part of the batch.
+    XLA splits the program, but for layers with parameters. What it computes stays that of the whole batch: batch norm's
+    statistics, too. The devices may be those of several processes, all of which run the same program; each is then fed
+    its part of the batch.
     """
+
+    over = AXIS
 
     def __init__(self, devices: list[Any], batch_norm: str) -> None:
         super().__init__(devices, batch_norm)
         self._mesh = Mesh(np.array(devices), (AXIS,))
-        self.over = self._mesh.abstract_mesh
+        self.mesh = self._mesh.abstract_mesh
 
     def everywhere(self, tree: Any) -> Any:
         """See `One`."""
@@ -102,6 +112,14 @@ class Sharded(One):
     def batches(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
         """See `One`."""
         return self._put((images, labels), PartitionSpec(None, AXIS))
+
+    def copies(self, parameters: Any) -> Any:
+        """See `One`."""
+        return parameters if self.mesh is None else parts.copies(parameters, self.mesh)
+
+    def reduced(self, gradients: Any, loss: jax.Array) -> tuple[Any, jax.Array]:
+        """See `One`."""
+        return (gradients if self.mesh is None else exchange.sum_of_parts(gradients, self.mesh)), loss
 
     def part(self, array: Any) -> Any:
         """See `One`."""
@@ -130,11 +148,9 @@ class Mapped(Sharded):
     its own devices have (jax.readthedocs.io, jax.pmap), so that arrays lie on those alone.
     """
 
-    axis = AXIS
-
     def __init__(self, devices: list[Any], batch_norm: str) -> None:
         super().__init__(devices, batch_norm)
-        self._mesh = Mesh(np.array(self.local), (AXIS,))
+        self._mesh, self.mesh = Mesh(np.array(self.local), (AXIS,)), None
         self.over = AXIS if batch_norm == "sync" else None
         self._own = 0 if batch_norm == "local" else None
 
@@ -162,6 +178,10 @@ class Mapped(Sharded):
             donate_argnums=(0, 1) if knobs["donation"] else (),
         )
         return _Rejoined(mapped, names)
+
+    def reduced(self, gradients: Any, loss: jax.Array) -> tuple[Any, jax.Array]:
+        """See `One`."""
+        return exchange.mean((gradients, loss), AXIS)
 
     def batch(self, images: Array, labels: Array) -> tuple[jax.Array, jax.Array]:
         """See `One`."""

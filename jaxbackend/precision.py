@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh
 
 from compare.interface import Refused
 
@@ -24,14 +23,14 @@ class Policy:
         compute_dtype: of convolutions and dense layers.
         tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
         loss_scale: what the loss is first multiplied by, None where it is not scaled.
-        over: what layers have to know of the devices that a batch is split over (`jaxbackend.parallel.One`).
+        over: the axis of the devices over which batch norm takes its statistics, None for a device's own.
     """
 
     parameter_dtype: Any
     compute_dtype: Any
     tf32: bool | None
     loss_scale: float | None
-    over: str | AbstractMesh | None = None
+    over: str | None = None
 
     @contextmanager
     def scope(self) -> Generator[None]:

@@ -5,13 +5,16 @@ Training Deep Nets with Sublinear Memory Cost: of a block, its input alone is ke
 
 import re
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
 from flax import nnx
 
 from jaxbackend import activations
+
+_Watched = Callable[[nnx.Module], AbstractContextManager[dict[str, jax.Array]]]
+"""Gives the outputs of a module's layers, as they come, while the context lasts."""
 
 
 def blocks(model: nnx.Module, lists: Sequence[str]) -> dict[str, nnx.Module]:
@@ -20,9 +23,11 @@ def blocks(model: nnx.Module, lists: Sequence[str]) -> dict[str, nnx.Module]:
 
 
 @contextmanager
-def applied(model: nnx.Module, lists: Sequence[str], outputs: dict[str, jax.Array]) -> Generator[None]:
-    """Have each block of a model recomputed while the context lasts; `outputs` gets those of its layers."""
-    with activations.intercepted(blocks(model, lists), _Recomputed(outputs)):
+def applied(
+    model: nnx.Module, lists: Sequence[str], outputs: dict[str, jax.Array], watched: _Watched
+) -> Generator[None]:
+    """Have each block of a model recomputed while the context lasts; `outputs` gets those of its layers, `watched`."""
+    with activations.intercepted(blocks(model, lists), _Recomputed(outputs, watched)):
         yield
 
 
@@ -40,8 +45,8 @@ def recomputed(program: jax.stages.Lowered) -> int:
 class _Recomputed:
     """Stands for the calls of blocks (`jaxbackend.activations.Around`)."""
 
-    def __init__(self, outputs: dict[str, jax.Array]) -> None:
-        self._outputs = outputs
+    def __init__(self, outputs: dict[str, jax.Array], watched: _Watched) -> None:
+        self._outputs, self._watched = outputs, watched
 
     def __call__(
         self, path: str, module: Any, call: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
@@ -52,7 +57,7 @@ class _Recomputed:
         @jax.checkpoint
         def run(state: Any, inputs: tuple[jax.Array, ...]) -> Any:
             block: Any = nnx.merge(graph, state, copy=True)  # variables of this trace's own
-            with activations.recorded(block) as outputs:
+            with self._watched(block) as outputs:
                 result = block(*inputs)
             return result, nnx.state(block, nnx.BatchStat), outputs
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractMesh
 
 from compare import descriptions, workloads
 from compare.interface import KEPT_LOSSES, OWN_WEIGHTS, Array, Arrays, Batch, Kernel, Memory, RunSpec, State
@@ -54,6 +55,7 @@ class JaxSession:
                 self._policy,
                 initialised=spec.weights == OWN_WEIGHTS,
                 blocks=workloads.blocks(workload.model) if spec.knobs["rematerialisation"] else (),
+                mesh=way.mesh,
             )
             self._step = TrainingStep(
                 model,
@@ -228,5 +230,9 @@ class JaxSession:
         return {name: arrays[name] for name in self._model.signature if name in arrays}
 
 
-def _model(spec: ModelSpec, policy: precision.Policy, *, initialised: bool, blocks: Sequence[str]) -> Functional:
-    return own.adopt(spec, policy, initialised) if spec.family == PAIR else Twin(models.build(spec, policy), blocks)
+def _model(
+    spec: ModelSpec, policy: precision.Policy, *, initialised: bool, blocks: Sequence[str], mesh: AbstractMesh | None
+) -> Functional:
+    if spec.family == PAIR:
+        return own.adopt(spec, policy, initialised)
+    return Twin(models.build(spec, policy), blocks, mesh)

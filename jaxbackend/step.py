@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxbackend import exchange, parallel, precision, tuning
+from jaxbackend import parallel, precision, tuning
 from jaxbackend.functional import Functional
 from jaxbackend.losses import softmax_cross_entropy
 from jaxbackend.pieces import Pieces
@@ -111,7 +111,7 @@ class TrainingStep:
 
     def _inspect(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
         gradients, internals, buffers = self._gradients(state, values(images), labels)
-        gradients, internals["loss"] = exchange.mean((gradients, internals["loss"]), self._way.axis)
+        gradients, internals["loss"] = self._way.reduced(gradients, internals["loss"])
         gradients, finite = precision.unscaled(gradients, state.scaling)
         updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters, step=state.step)
         new = optax.apply_updates(state.parameters, updates), optimizer
@@ -124,17 +124,17 @@ class TrainingStep:
 
     def _gradients(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[Any, dict[str, Any], Any]:
         """Return the gradients of the scaled loss, the internals of the forward pass and the new buffers."""
-        objective = jax.grad(self._objective, has_aux=True)
+        objective, parameters = jax.grad(self._objective, has_aux=True), self._way.copies(state.parameters)
         if self._accumulate == 1:
-            gradients, (internals, buffers) = objective(state.parameters, state, images, labels)
+            gradients, (internals, buffers) = objective(parameters, state, images, labels)
             return gradients, internals, buffers
 
         def add(carry: tuple[Any, Any], part: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any], dict[str, Any]]:
             total, buffers = carry
-            gradients, (internals, buffers) = objective(state.parameters, state._replace(buffers=buffers), *part)
+            gradients, (internals, buffers) = objective(parameters, state._replace(buffers=buffers), *part)
             return (jax.tree.map(jnp.add, total, gradients), buffers), internals
 
-        start = jax.tree.map(jnp.zeros_like, state.parameters), state.buffers
+        start = jax.tree.map(jnp.zeros_like, parameters), state.buffers
         parts = jax.tree.map(lambda a: a.reshape(self._accumulate, -1, *a.shape[1:]), (images, labels))
         (gradients, buffers), internals = self._scan(add, start, parts)
         loss = internals.pop("loss").sum()

@@ -1,21 +1,16 @@
 """JAX's gradients are reduced over devices in buckets, as DistributedDataParallel's are."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from jaxbackend import exchange, parallel
-
-
-def _mean(tree: Any) -> tuple[Any, int]:
-    """Return the mean over the one device that is there, and how many reductions make it."""
-    mapped = jax.pmap(lambda tree: exchange.mean(tree, parallel.AXIS), parallel.AXIS, out_axes=None)
-    parts = jax.tree.map(lambda array: array[None], tree)
-    return mapped(parts), mapped.lower(parts).as_text().count("stablehlo.all_reduce")
-
 
 TREE = {
     "kernel": jnp.arange(216, dtype=jnp.float32).reshape(3, 3, 4, 6),
@@ -24,17 +19,53 @@ TREE = {
 }
 
 
+MESH, WHOLE = AbstractMesh((2,), (parallel.AXIS,)), PartitionSpec()
+HALVES = jax.tree.map(lambda array: jnp.stack([array, 3 * array]), TREE)  # the mean is twice as much
+
+
+def _mapped(tree: Any) -> Any:
+    return jax.vmap(partial(exchange.mean, axis=parallel.AXIS), axis_name=parallel.AXIS, out_axes=None)(tree)
+
+
+def _within(tree: Any) -> Any:
+    own = partial(exchange.mean, axis=parallel.AXIS)
+    return jax.shard_map(own, mesh=MESH, in_specs=WHOLE, out_specs=WHOLE, check_vma=False)(tree)
+
+
+def _split(tree: Any) -> Any:
+    return exchange.sum_of_parts(tree, MESH)
+
+
+def _count(program: Callable[[Any], Any], name: str, tree: Any) -> int:
+    made = jax.make_jaxpr(lambda tree: program(tree))(tree)  # JAX keeps what it made of a function
+    return str(made).count(f" {name}[")
+
+
 @pytest.mark.parametrize(("size", "reductions"), [(2**20, 1), (80, 2), (4, 4)])
 def test_arrays_are_reduced_together_up_to_the_size_of_a_bucket(
     monkeypatch: pytest.MonkeyPatch, size: int, reductions: int
 ):
     monkeypatch.setattr(exchange, "_BUCKET_BYTES", size)
-    found, count = _mean(TREE)
-    jax.tree.map(np.testing.assert_array_equal, found, TREE)
-    assert count == reductions
+    jax.tree.map(lambda found, own: np.testing.assert_array_equal(found, 2 * own), _mapped(HALVES), TREE)
+    assert _count(_within, "psum", TREE) == reductions
+    assert _count(_split, "sharding_constraint", HALVES) == reductions
+
+
+def test_parts_are_added_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax.lax, "with_sharding_constraint", lambda array, _: array)  # there is one device
+    jax.tree.map(lambda found, own: np.testing.assert_array_equal(found, 4 * own), _split(HALVES), TREE)
 
 
 def test_arrays_of_different_dtypes_are_reduced_apart():
-    found, count = _mean(TREE | {"last": jnp.zeros(2, jnp.float16)})
+    tree = TREE | {"last": jnp.zeros(2, jnp.float16)}
+    assert _count(_within, "psum", tree) == 2
+    found = _mapped(jax.tree.map(lambda array: jnp.stack([array, array]), tree))
     assert found["last"].dtype == jnp.float16
-    assert count == 2
+
+
+def test_one_device_puts_nothing_together():
+    alone = AbstractMesh((1,), (parallel.AXIS,))
+    whole = jax.tree.map(lambda array: array[None], TREE)
+    assert _count(lambda tree: exchange.sum_of_parts(tree, alone), "concatenate", whole) == 0
+    mapped = jax.vmap(partial(exchange.mean, axis=parallel.AXIS), axis_name=parallel.AXIS)
+    assert _count(mapped, "concatenate", whole) == 0

@@ -14,7 +14,8 @@ from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
 
 import torchbackend.exchange as exchange_torch
-from compare import descriptions, workloads
+from compare import data, descriptions, workloads
+from compare.data import store
 from compare.interface import ContenderFailed
 from compare.measure import exposure
 from compare.tuning import tunings
@@ -25,6 +26,7 @@ from torchbackend import models, precision, tuning
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
 
+ROUNDING = 1e-14  # no more than that is a gradient which cancels, of a bias before batch norm
 WAYS = {"jax": ("sharded", "pmap"), "torch": ("ddp",)}
 
 
@@ -49,6 +51,27 @@ def test_devices_with_synchronised_batch_norm_train_as_one_does(
     recorder: Recorder, backend: str, tuning: str, devices: int
 ):
     assert distance(recorder.record(backend, tuning, devices), recorder.record(backend, "stock")) <= LIMIT
+
+
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ["convnext-tiny", "mobilenet-v2", "unet"])
+def test_every_kind_of_layer_is_split(recorder: Recorder, name: str, accumulate: int):
+    real = workloads.get(name)
+    image = 17, 17, 3
+    narrow = replace(real, name=name, model=twins.narrowed(real.model, image=image, classes=5))
+    dataset = data.load(narrow, folder=None, seed=0, batch_size=BATCH)
+    store.save(dataset, recorder.folder / f"{name}.safetensors")
+    told = {
+        "described": descriptions.to_json(narrow),
+        "data": str(recorder.folder / f"{name}.safetensors"),
+        "accumulate": accumulate,
+    }
+    one, two = (
+        recorded(recorder.child("jax"), recorder.spec("jax", tuning, count, "sync") | told, recorder.folder)
+        for tuning, count in (("stock", 1), ("stock+sharded", 2))
+    )
+    some = [key for key, array in one.items() if np.linalg.norm(array) > ROUNDING]
+    assert distance({key: two[key] for key in some}, {key: one[key] for key in some}) <= LIMIT
 
 
 @pytest.mark.thorough
@@ -151,7 +174,8 @@ from tests.parity import twins
 session = twins.session("jax", "cifar-cnn", "compiled+sharded", devices=2, precision="float32")
 session.feed(twins.batches("cifar-cnn", 1))
 program = session._lowered().compile().as_text()
-print(len(re.findall(r" (?:all-reduce|all-gather|collective-permute|all-to-all)(?:-start)?\\(", program)))
+names = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
+print(len(re.findall(rf" (?:{names})(?:-start)?\\(", program)))
 """
 
 

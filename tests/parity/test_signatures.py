@@ -21,6 +21,7 @@ ONLY_JAX_FILES = {
     "functional.py": "jax's step and session know any model as pure functions; torch's know any as a module",
     "flags.py": "torch's switches are read back from torch itself",
     "threads.py": "torch.get_num_threads",
+    "parts.py": "a process of torch's has its part and no other",
     "pieces.py": "torch's operations are compiled already; jax's traced step can be cut",
     "own/adopted.py": "a user's model as such functions",
     "own/model.py": TWO_KINDS,
@@ -65,7 +66,7 @@ ONLY_JAX = {
     },
     "exchange.py": {
         "mean": "DistributedDataParallel takes the mean in torch",
-        "by_part": "a process of torch's has its part and no other",
+        "sum_of_parts": "a process of torch's has its part and no other",
     },
     "parallel.py": {
         "AXIS": "torch's processes are one group without a name",
@@ -178,7 +179,7 @@ ARGUMENTS = {
     ("optim.py", "build"): "torch's optimizers hold parameters and have kernel options of their own",
     ("optim.py", "export"): "torch's optimizer keys its moments by tensor",
     ("exchange.py", "reduction_dtype"): "jax's is read from the program, torch's from the model",
-    ("exchange.py", "moments"): "jax's devices are known by an axis or a mesh, torch's are one group",
+    ("exchange.py", "moments"): "jax's devices are known by an axis, torch's are one group",
     ("precision.py", "Policy"): "see exchange.py",
     ("precision.py", "Policy.__init__"): "see exchange.py",
     ("rematerialisation.py", "recomputed"): "jax's is read from the program, torch's from the model",
