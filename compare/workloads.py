@@ -311,7 +311,7 @@ def blocks(model: ModelSpec) -> tuple[str, ...]:
     """
     if model.family in BLOCKS:
         return BLOCKS[model.family]
-    why = "which of their layers make a block is not known" if model.family == PAIR else "it is one block as a whole"
-    whose = "models of your own" if model.family == PAIR else f"a model of the family {model.family}"
+    why = "which of its layers make a block is not known" if model.family == PAIR else "it is one block as a whole"
+    whose = "a model of your own" if model.family == PAIR else "this workload's model"
     having = (name for name, workload in WORKLOADS.items() if workload.model.family in BLOCKS)
     raise Refused(f"rematerialisation of {whose}: {why}; allowed: the workloads {', '.join(having)}")

@@ -24,6 +24,8 @@ def bundle(
     file = results.named(file)
     if out.exists() and file.exists() and out.samefile(file):
         raise Refused(f"--out {out} would be written over the result; allowed: another file")
+    if not out.parent.is_dir():
+        raise Refused(f"--out {out}: {out.parent} is no folder; allowed: one that is there")
     try:
         data = untrusted.read(file, untrusted.SIZE_LIMIT, f"a {results.FILE_NAME}")
         consistency.check_verdicts(results.parse(data))

@@ -12,6 +12,7 @@ from compare import verdicts
 from compare.report import columns
 from compare.report.measured import time_unit
 from compare.report.sentences import DASH, heading, printable
+from compare.report.telemetry import voids
 from compare.reproduction.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, Claim
 from compare.reproduction.differences import Difference
 from compare.untrusted import SHORT
@@ -48,15 +49,18 @@ def render_code(lines: Sequence[str], changed: bool, console: Console) -> None:
 def render_claims(
     claims: Sequence[Claim], stored: Mapping[str, Any], result: Mapping[str, Any], console: Console
 ) -> None:
-    """Print every claim with both sides and the reason of its outcome, then how many came again."""
+    """Print void rounds, every claim with both sides and the reason of its outcome, and how many came again."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
+    for line in voids(result):
+        console.print(Text(printable(line)))
     for claim in claims:
         said = f"{claim.subject}: {claim.stored} stored, {claim.here} here; {claim.reason}"
         table.add_row(claim.outcome, Text(printable(said), overflow="fold"))
     console.print(table)
-    console.print()
-    for line in _step_times(stored, result):
+    if times := _step_times(stored, result):
+        console.print()
+    for line in times:
         console.print(Text(printable(line)))
     counts = Counter(claim.outcome for claim in claims)
     told = [f"{counts[outcome]} {outcome}" for outcome in _OUTCOMES]

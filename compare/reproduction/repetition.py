@@ -6,9 +6,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from compare import descriptions, installed, plan, verdicts
+from compare import descriptions, environment, installed, plan, verdicts
 from compare.interface import Refused
 from compare.plan import Plan
+from compare.report import sentences
 from compare.reproduction import code
 from compare.reproduction.differences import differing
 from compare.tuning import contenders
@@ -56,6 +57,9 @@ def plan_of(
     for here, each in zip(contenders.parse(texts), stored["contenders"], strict=True):
         if (here.name, here.backend, here.tuning) != (each["name"], each["backend"], each["tuning"]):
             raise Refused(f"contender {each['name']} is stored as {each['backend']} with tuning {each['tuning']}")
+    if spec["device"] == "cuda" and not environment.has_cuda():
+        gpu = sentences.device_name(stored["environment"], "cuda") or "a GPU"
+        raise Refused(f"the result was measured on {gpu}, and {environment.why_no_cuda()}; allowed: a machine with one")
     named = code.is_named(stored)
     if not named:
         _check_workload(spec)

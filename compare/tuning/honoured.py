@@ -20,7 +20,10 @@ def check(plan: "Plan") -> None:
     for contender in plan.contenders:
         switches = plan.knobs(contender)
         if switches["rematerialisation"]:
-            workloads.blocks(plan.workload.model)
+            try:
+                workloads.blocks(plan.workload.model)
+            except Refused as error:
+                raise Refused(f"{contender.name}, workload {plan.workload.name}: {error}") from None
         if switches.get("overlap-exchanges") and plan.batch_norm != "sync":
             raise Refused(
                 f"--batch-norm {plan.batch_norm} with {contender.name}: between layers nothing is exchanged that "

@@ -184,5 +184,5 @@ def test_captured_steps_recompute(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("backend", twins.BOTH)
 def test_a_model_without_blocks_is_refused(backend: str):
-    with pytest.raises(Refused, match=r"rematerialisation of a model of the family simple: .* allowed: .*cifar-cnn"):
+    with pytest.raises(Refused, match=r"rematerialisation of this workload's model: .* allowed: .*cifar-cnn"):
         twins.session(backend, "digits-cnn", ON)

@@ -52,7 +52,7 @@ def test_a_workload_may_be_an_object_and_nothing_is_timed_to_certify(tmp_path: P
 def test_what_cannot_be_honoured_is_refused(tmp_path: Path):
     with pytest.raises(Refused, match="unknown workload"):
         compare.run("nonesuch", out=tmp_path)
-    with pytest.raises(Refused, match=r"rematerialisation of models of your own: .* allowed: the workloads cifar-cnn"):
+    with pytest.raises(Refused, match=r"rematerialisation of a model of your own: .* allowed: the workloads cifar-cnn"):
         compare.run(PAIR, ["fake", "other:rematerialisation"], out=tmp_path)
     with pytest.raises(Refused, match=r"^seeds 1 is not allowed"):
         compare.certify("digits-cnn", seeds=1, out=tmp_path)

@@ -91,7 +91,10 @@ REFUSALS = [
     (["jax:compile=off+rematerialisation", "fake"], "rematerialisation needs compile in jax"),
     (["jax:pieces+rematerialisation", "fake"], "pieces excludes rematerialisation"),
     (["fake", "other:rematerialisation=2"], "rematerialisation=2 is not allowed; allowed: on, off"),
-    (["fake", "other:rematerialisation"], "rematerialisation of a model of the family simple: it is one block"),
+    (
+        ["fake", "other:rematerialisation"],
+        "other:rematerialisation, workload digits-cnn: rematerialisation of this workload's model: it is one block",
+    ),
     (["fake", "other", "--tuning", "fast"], "unknown tuning or knob 'fast' in fake:fast"),
     (["fake", "other", "--knobs", "compile,warp"], "unknown tuning or knob 'warp' in fake:compile+warp"),
     (["fake", "other", "--knobs", ""], "--tuning and --knobs must not be empty"),

@@ -115,6 +115,14 @@ def test_several_results_share_one_ratio_picture() -> None:
     assert "digits-cnn float32, 2 devices: jax / torch" in texts
 
 
+def test_where_a_ratio_is_of_is_on_a_line_of_its_own_where_that_is_long() -> None:
+    sides = {"baseline": "torch:tuned+ddp", "contender": "torch:compiled+ddp"}
+    long = make_result(spec={"workload": "cifar-resnet18"}, comparisons=[make_comparison(**sides)])
+    texts = _texts(ratios.picture([long, make_result()]))
+    assert "cifar-resnet18 float32\ntorch:compiled+ddp / torch:tuned+ddp\n" in texts
+    assert "digits-cnn float32\njax / torch\n" in texts
+
+
 def test_step_times_are_those_of_every_block_with_medians_and_voids() -> None:
     result = stored.result("void")
     figure = _drawn(steps.picture(result))

@@ -8,6 +8,7 @@ import pytest
 from compare import verdicts
 from compare.commands.diff import fraction
 from compare.interface import Refused
+from compare.report import regression as report
 from compare.reproduction import regression
 from compare.reproduction.regression import IMPROVEMENT, INCONCLUSIVE, REGRESSION, UNCHANGED, Change
 from compare.statistics import Ratio
@@ -267,3 +268,8 @@ def test_results_of_other_devices_are_not_of_the_same_work(key: str, value: Any,
     assert regression.unlike(one, other) == [f"{key} is {since} against {value}"]
     assert regression.unlike(other, one) == [f"{key} is {value} against {since}"]
     assert regression.unlike(one, said) == regression.unlike(other, other) == []
+
+
+def test_a_change_that_rounds_to_none_has_no_sign() -> None:
+    shown = report._ratio(Change("jax", "process_bytes", 1.0, 1.0, Ratio(0.9999, 0.9999, 0.9999, 0.95), UNCHANGED))
+    assert shown == ("+0.0 %", "")

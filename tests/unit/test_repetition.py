@@ -135,7 +135,7 @@ def test_a_data_folder_that_is_missing_is_named(spec: Any, command: Any, options
     ("change", "said"),
     [
         ({"workload": "resnet"}, "unknown workload 'resnet'"),
-        ({"device": "cuda"}, "--device cuda: this machine has no NVIDIA GPU"),
+        ({"device": "cuda"}, "measured on a GPU, and this machine has no NVIDIA GPU"),
         ({"precision": "tf32"}, "precision tf32 needs --device cuda"),
         ({"epochs": 0}, "--epochs 0 is not allowed"),
         ({"margin": 0}, "--margin 0 is not allowed"),

@@ -1,5 +1,6 @@
 """`samestep reproduce` on the command line, with the fake backends: real runs, scripted time."""
 
+import io
 import json
 import subprocess
 from collections.abc import Generator
@@ -7,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from compare import results
+from compare import environment, results
+from compare.report import reproduction as report
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -90,6 +93,15 @@ def test_the_exit_code_says_what_did_not_come_again(
     assert said in " ".join(out.split())
 
 
+def test_void_rounds_are_told_with_their_reason() -> None:
+    console = Console(record=True, width=100, file=io.StringIO())
+    voided = [{"round": 2, "reason": "other programs kept 1.44 cores busy"}]
+    report.render_claims([], make_result(), make_result(voided=voided), console)
+    text = console.export_text()
+    assert "round 2 is void: other programs kept 1.44 cores busy" in text
+    assert "\n\n\n" not in text
+
+
 def test_json_is_one_object_the_same_as_in_the_file(
     program: Program, monkeypatch: pytest.MonkeyPatch, stored: Path
 ) -> None:
@@ -128,13 +140,18 @@ def test_a_certificate_is_made_again_over_as_many_seeds(
         ({"spec": {"device": "tpu"}}, "spec.device is 'tpu'"),
         ({"contenders": []}, "contenders is []"),
         ({"mnist": "nowhere"}, "--data nowhere: no such folder"),
+        (
+            {"spec": {"device": "cuda"}},
+            "the result was measured on a GPU, and this machine has no NVIDIA GPU that NVML can see; allowed: a ",
+        ),
     ],
-    ids=["newer", "broken", "empty", "data"],
+    ids=["newer", "broken", "empty", "data", "cuda"],
 )
 def test_what_cannot_be_repeated_is_refused_before_any_process(
     program: Program, monkeypatch: pytest.MonkeyPatch, content: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(environment, "visible_gpus", lambda: 0)
     mnist = {"workload": "mnist-cnn", "image": [28, 28, 1], "data_folder": "nowhere"}
     result = make_result(spec=mnist) if "mnist" in content else make_result(**content)
     (program.folder / "stored.json").write_text(json.dumps(result))

@@ -111,13 +111,13 @@ def test_what_is_no_threshold_is_refused(program: Program, options: list[str]) -
 
 
 def test_a_bundle_is_packed_and_verified(program: Program) -> None:
-    code, out, error = program.run("bundle", "old.json", "-o", "new/x.zip")
+    code, out, error = program.run("bundle", "old.json", "-o", "x.zip")
     assert (code, error) == (0, "")
-    assert out.startswith("bundle: new/x.zip (")
-    first = (program.folder / "new/x.zip").read_bytes()
-    program.run("bundle", "old.json", "--out", "new/x.zip")
-    assert (program.folder / "new/x.zip").read_bytes() == first
-    code, out, error = program.run("verify", "new/x.zip")
+    assert out.startswith("bundle: x.zip (")
+    first = (program.folder / "x.zip").read_bytes()
+    program.run("bundle", "old.json", "--out", "x.zip")
+    assert (program.folder / "x.zip").read_bytes() == first
+    code, out, error = program.run("verify", "x.zip")
     assert (code, error) == (0, "")
     assert out.count("pass  ") == 7
     assert out.endswith("all of 7 checks held\n")
@@ -188,9 +188,11 @@ def test_a_bundle_is_not_written_over_its_own_result(program: Program) -> None:
 
 
 def test_where_a_bundle_cannot_be_written_is_named(program: Program) -> None:
-    code, out, error = program.run("bundle", "old.json", "-o", "old.json/x.zip")
-    assert (code, out) == (2, "")
-    assert "cannot write old.json/x.zip" in error
+    for folder in ("old.json", "nonesuch"):
+        code, out, error = program.run("bundle", "old.json", "-o", f"{folder}/x.zip")
+        assert (code, out) == (2, "")
+        assert f"--out {folder}/x.zip: {folder} is no folder; allowed: one that is there" in error
+    assert not (program.folder / "nonesuch").exists()
 
 
 @pytest.mark.parametrize("command", ["bundle", "compare", "agree", "reproduce", "scale", "fit"])

@@ -21,6 +21,7 @@ from compare.report.plots.canvas import (
 
 _ROW_INCHES, _LINE_INCHES, _AXIS_INCHES = 0.42, 0.18, 0.5
 _DOTS_INCHES, _BELOW_INCHES = 0.085, 0.18  # below a row's interval: the rounds' dots, the next row or the axis
+_LONGEST = int(WIDTH / LETTER_INCHES)  # letters of a line
 _LIMITS = 1e-3, 1e3
 _MOST_ROWS = 60
 _ABOVE_INCHES = 0.045  # above a row's interval: as far as the margin and the line at 1 reach, below the row's words
@@ -31,8 +32,9 @@ _NARROW, _WIDE = 4, 100  # quotients of an axis's ends: below, even ticks read b
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the picture: an interval, the ratios of its rounds, and what is said of them."""
+    """One line of the picture: an interval, the ratios of its rounds, and what is said: where, of whom, how much."""
 
+    place: str
     pair: str
     figures: str
     low: float
@@ -71,14 +73,15 @@ def round_ratios(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> li
 def _rows(result: Mapping[str, Any], many: bool) -> Iterator[Row]:
     spec = result["spec"]
     devices = f", {spec['devices']} devices" if spec.get("devices", 1) > 1 else ""
-    place = f"{spec['workload']} {spec['precision']}{devices}: " if many else ""
+    place = f"{spec['workload']} {spec['precision']}{devices}" if many else ""
     for each in result["comparisons"]:
         if each["verdict"] == "INVALID" or each["ratio"] is None:
             continue
         estimate, low, high = sentences.ratio_figures(each["ratio"])
         ratio = each["ratio"]
         yield Row(
-            label(f"{place}{label(each['contender'], 21)} / {label(each['baseline'], 21)}", 46),
+            label(place, _LONGEST),
+            f"{label(each['contender'], 21)} / {label(each['baseline'], 21)}",
             f"{estimate} ({low} to {high})  {each['verdict']}",
             ratio["low"],
             ratio["estimate"],
@@ -97,11 +100,11 @@ def _reason(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _draw(rows: Sequence[Row]) -> Figure:
     """Draw the rows below one another; the vertical axis counts inches."""
-    long = max(len(row.pair) + len(row.figures) for row in rows) * LETTER_INCHES > WIDTH - 2 * LETTER_INCHES
-    height = _ROW_INCHES + long * _LINE_INCHES
+    lines = _lines(rows)
+    height = _ROW_INCHES + (len(lines[0]) - 1) * _LINE_INCHES
     figure, (axes,) = panels([height * len(rows)], _AXIS_INCHES)
     for index, row in enumerate(rows):
-        _draw_row(axes, row, -index * height, "\n" if long else "  ")
+        _draw_row(axes, row, -index * height, "\n".join(lines[index]))
     _scale(axes, [value for row in rows for value in (row.low, row.estimate, row.high, *row.rounds)])
     axes.set_ylim(-height * (len(rows) - 1) - _BELOW_INCHES, height - _BELOW_INCHES)
     axes.set_yticks([])
@@ -110,7 +113,16 @@ def _draw(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def _draw_row(axes: Axes, row: Row, y: float, between: str) -> None:
+def _lines(rows: Sequence[Row]) -> list[list[str]]:
+    """Return what is said above each row, for all of them on as many lines: the fewest that are wide enough."""
+    pairs = [": ".join(filter(None, (row.place, row.pair))) for row in rows]
+    one = [[f"{pair}  {row.figures}"] for pair, row in zip(pairs, rows, strict=True)]
+    two = [[pair, row.figures] for pair, row in zip(pairs, rows, strict=True)]
+    three = [[row.place, row.pair, row.figures] for row in rows]
+    return next((each for each in (one, two) if max(len(line) for row in each for line in row) <= _LONGEST), three)
+
+
+def _draw_row(axes: Axes, row: Row, y: float, said: str) -> None:
     low, estimate, high = (_clipped(value) for value in (row.low, row.estimate, row.high))
     bottom, top = y - _BELOW_INCHES, y + _ABOVE_INCHES
     margin = [1 / (1 + row.margin), 1 + row.margin]
@@ -123,7 +135,7 @@ def _draw_row(axes: Axes, row: Row, y: float, between: str) -> None:
     rounds = [value for value in row.rounds if _LIMITS[0] < value < _LIMITS[1]]
     axes.plot(rounds, [y - _DOTS_INCHES] * len(rounds), "o", color=light("muted"), markersize=2.5, alpha=0.7, zorder=2)
     axes.annotate(
-        f"{row.pair}{between}{row.figures}",
+        said,
         (0, y),
         xycoords=("axes fraction", "data"),
         xytext=(0, 4),

@@ -157,6 +157,8 @@ def _draw_load(cores: Sequence[float], void: set[int]) -> Figure:
         textcoords="offset points",
         ha="right",
         fontsize="small",
+        bbox={"facecolor": light("paper"), "edgecolor": "none", "pad": 1},
+        zorder=4,
     )
     axes.set_ylim(0, max([FOREIGN_CORES, *(value for value in cores if value == value)]) * 1.2)
     axes.set_xlim(0.5, len(cores) + 0.5)
