@@ -21,8 +21,6 @@ def mean(tree: Any, axis: str) -> Any:
     XLA joins small reductions, too, but when it has fused already: putting arrays into one, and taking them out again,
     are kernels of their own then, two for each array.
     """
-    if jax.lax.axis_size(axis) == 1:
-        return tree
     arrays, structure = jax.tree.flatten(tree)
     found = list[jax.Array]()
     for bucket in _buckets(arrays, _BUCKET_BYTES):
@@ -33,7 +31,7 @@ def mean(tree: Any, axis: str) -> Any:
 def sum_of_parts(tree: Any, mesh: AbstractMesh) -> Any:
     """Return the sum of the parts of every array [devices, ...], of which each device of a mesh has one, likewise."""
     arrays, structure = jax.tree.flatten(tree)
-    if mesh.size == 1:
+    if mesh.size == 1:  # XLA would put them together all the same
         return jax.tree.unflatten(structure, [array[0] for array in arrays])
     everywhere = NamedSharding(mesh, PartitionSpec())
     found = list[jax.Array]()
@@ -88,7 +86,7 @@ def moments(
     `over` is the axis of the devices, each of which has its part, `wide` [N, ..., C]; None: there is no other. One
     exchange for both (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample Variance).
     """
-    if over is None:
+    if over is None or jax.lax.axis_size(over) == 1:  # XLA takes the exchange out, but not what is put together for it
         return own(wide)
     means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack(own(wide)), over), 1, 0)
     whole = means.mean(0)

@@ -67,5 +67,13 @@ def test_one_device_puts_nothing_together():
     alone = AbstractMesh((1,), (parallel.AXIS,))
     whole = jax.tree.map(lambda array: array[None], TREE)
     assert _count(lambda tree: exchange.sum_of_parts(tree, alone), "concatenate", whole) == 0
-    mapped = jax.vmap(partial(exchange.mean, axis=parallel.AXIS), axis_name=parallel.AXIS)
-    assert _count(mapped, "concatenate", whole) == 0
+
+
+@pytest.mark.parametrize(("devices", "exchanged"), [(1, 0), (2, 1)])
+def test_one_device_s_moments_are_the_whole_s(devices: int, exchanged: int):
+    def moments(wide: Any) -> Any:
+        return exchange.moments(wide, lambda part: (part.mean(0), part.var(0)), parallel.AXIS)
+
+    mesh = AbstractMesh((devices,), (parallel.AXIS,))
+    split = jax.shard_map(moments, mesh=mesh, in_specs=WHOLE, out_specs=WHOLE, check_vma=False)
+    assert _count(split, "all_gather", jnp.ones((4, 6))) == exchanged
