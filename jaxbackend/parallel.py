@@ -115,11 +115,11 @@ class Sharded(One):
 
     def copies(self, parameters: Any) -> Any:
         """See `One`."""
-        return parameters if self.mesh is None else parts.copies(parameters, self.mesh)
+        return parts.copies(parameters, self._mesh.abstract_mesh)
 
     def reduced(self, gradients: Any, loss: jax.Array) -> tuple[Any, jax.Array]:
         """See `One`."""
-        return (gradients if self.mesh is None else exchange.sum_of_parts(gradients, self.mesh)), loss
+        return exchange.sum_of_parts(gradients, self._mesh.abstract_mesh), loss
 
     def part(self, array: Any) -> Any:
         """See `One`."""
@@ -178,6 +178,10 @@ class Mapped(Sharded):
             donate_argnums=(0, 1) if knobs["donation"] else (),
         )
         return _Rejoined(mapped, names)
+
+    def copies(self, parameters: Any) -> Any:
+        """See `One`."""
+        return parameters
 
     def reduced(self, gradients: Any, loss: jax.Array) -> tuple[Any, jax.Array]:
         """See `One`."""
