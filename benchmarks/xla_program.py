@@ -58,7 +58,7 @@ def compiled(asked: argparse.Namespace) -> tuple[str, int]:
 
     _register_compiler()
     described = topologies.get_topology_desc("", "cuda", target_config=H200, topology=f"1x1x{count}")
-    chosen, name = workloads.get(asked.workload), "none" if count == 1 else asked.parallel
+    chosen, name = workloads.get(asked.workload), asked.parallel or ("none" if count == 1 else "pmap")
     knobs = tunings.resolve("jax", f"compiled+parallel={name}{asked.knobs}", "cpu", asked.workload)
     size = asked.batch_size or chosen.batch_size
     spec = RunSpec(
@@ -176,7 +176,7 @@ def main() -> None:
     )
     parser.add_argument("--knobs", default="", help="others, as in +rematerialisation")
     parser.add_argument("--devices", type=int, default=1, help="the program of one of so many")
-    parser.add_argument("--parallel", choices=("pmap", "sharded"), default="pmap", help="how they split a batch")
+    parser.add_argument("--parallel", choices=("pmap", "sharded"), help="how they split a batch; pmap if several do")
     parser.add_argument("--batch-norm", choices=("sync", "local"), default="sync", help="over the devices")
     parser.add_argument("--kernels", type=int, default=0, help="print so many of those that move most")
     asked = parser.parse_args()

@@ -19,7 +19,7 @@ def mean(tree: Any, axis: str) -> Any:
     """Return the mean of every array over the devices of a mapped step, many arrays reduced as one.
 
     XLA joins small reductions, too, but when it has fused already: putting arrays into one, and taking them out again,
-    are kernels of their own then, two for each array.
+    are kernels of their own then, two for each array. What is put together here on one device, it takes out.
     """
     arrays, structure = jax.tree.flatten(tree)
     found = list[jax.Array]()
@@ -31,7 +31,7 @@ def mean(tree: Any, axis: str) -> Any:
 def sum_of_parts(tree: Any, mesh: AbstractMesh) -> Any:
     """Return the sum of the parts of every array [devices, ...], of which each device of a mesh has one, likewise."""
     arrays, structure = jax.tree.flatten(tree)
-    if mesh.size == 1:  # XLA would put them together all the same
+    if mesh.size == 1:  # of a sum over the parts, XLA does not
         return jax.tree.unflatten(structure, [array[0] for array in arrays])
     everywhere = NamedSharding(mesh, PartitionSpec())
     found = list[jax.Array]()
@@ -71,9 +71,9 @@ def _apart(joint: jax.Array, shapes: Sequence[tuple[int, ...]]) -> Iterator[jax.
 def reduction_dtype(program: Any) -> str | None:
     """Return the narrowest dtype that a compiled program (`jax.stages.Compiled`) adds up over devices, None for none.
 
-    Where XLA splits a program, it reduces a gradient where it does, which need not be in its parameter's dtype.
+    What XLA adds up where it splits a program need not have a parameter's dtype.
     """
-    reduced = re.findall(r" = (.*) all-reduce(?:-start)?\(", program.as_text())
+    reduced = re.findall(r" = (.*) (?:all-reduce|reduce-scatter)(?:-start)?\(", program.as_text())
     found = {dtype for each in reduced for dtype in re.findall(r"\b(bf16|f16|f32|f64)\[", each)}
     return next((name for dtype, name in _FLOATS.items() if dtype in found), None)
 
@@ -86,7 +86,7 @@ def moments(
     `over` is the axis of the devices, each of which has its part, `wide` [N, ..., C]; None: there is no other. One
     exchange for both (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample Variance).
     """
-    if over is None or jax.lax.axis_size(over) == 1:  # XLA takes the exchange out, but not what is put together for it
+    if over is None or jax.lax.axis_size(over) == 1:  # XLA would still put both together
         return own(wide)
     means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack(own(wide)), over), 1, 0)
     whole = means.mean(0)

@@ -211,8 +211,8 @@ class Mapped(Sharded):
         return buffers if self._own is None else self.everywhere(jax.tree.map(lambda a: a[0], buffers))
 
     def _parts(self, array: Array, axis: int) -> Array:
-        parts = len(self.local)
-        return array.reshape(*array.shape[:axis], parts, array.shape[axis] // parts, *array.shape[axis + 1 :])
+        count = len(self.local)
+        return array.reshape(*array.shape[:axis], count, array.shape[axis] // count, *array.shape[axis + 1 :])
 
 
 class _Rejoined:

@@ -51,7 +51,8 @@ class _ByPart:
     def __call__(
         self, path: str, module: Any, call: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        del path, call, options  # a layer takes images alone
+        del path, call, options
+        (images,) = inputs  # a layer takes no more
         graph, parameters, statistics = nnx.split(module, nnx.Param, nnx.BatchStat)
 
         def computed(parameters: Any, statistics: Any, images: jax.Array) -> Any:
@@ -64,6 +65,6 @@ class _ByPart:
             in_specs=(self._part, PartitionSpec(), self._part),
             out_specs=(self._part, PartitionSpec()),  # statistics are those of the whole batch on every device
             check_vma=False,
-        )(parameters, statistics, inputs[0])
+        )(parameters, statistics, images)
         nnx.update(module, statistics)
         return result

@@ -36,7 +36,8 @@ def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int, most:
 def reordered(batch: Batch, parts: int, random: np.random.Generator) -> Batch:
     """Return a batch in another order within each of `parts` equal parts, which may be taken apart from one another.
 
-    What is trained on it is the same function; sums over images are rounded otherwise.
+    What is trained on it is the same function, if that treats all images of a part alike; sums over them are rounded
+    otherwise.
     """
     size = len(batch.labels) // parts
     order = np.concatenate([part * size + random.permutation(size) for part in range(parts)])

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import psutil
@@ -261,20 +261,26 @@ def test_only_where_there_are_exchanges_more_is_computed_again(name: str, *, kep
         assert functorch.ban_recompute_used_far_apart is kept
 
 
+@dataclass
 class Program:
-    """A program as XLA compiles one for a GPU, with one reduction in the compute dtype."""
+    """A program as XLA compiles one for a GPU, with one reduction of a kind."""
+
+    reduced: str
+    kind: str
 
     def as_text(self) -> str:
         return """
   %all-reduce-start.5 = f32[75]{0} all-reduce-start(%wrapped_concatenate.5), channel_id=18, to_apply=%region_27.27
   %all-reduce.3 = (f32[64]{0}, f32[64]{0}) all-reduce(%fusion.5, %fusion.6), channel_id=12, to_apply=%region_2.2
-  %all-reduce-start.6 = bf16[287840]{0} all-reduce-start(%wrapped_concatenate.6), channel_id=19, to_apply=%add.6
-  %all-reduce-done.6 = bf16[287840]{0} all-reduce-done(%all-reduce-start.6)
-"""
+  %all-reduce-start.6 = KIND[287840]{0} REDUCED-start(%wrapped_concatenate.6), channel_id=19, to_apply=%add.6
+  %all-reduce-done.6 = KIND[287840]{0} REDUCED-done(%all-reduce-start.6)
+""".replace("KIND", self.kind).replace("REDUCED", self.reduced)
 
 
-def test_the_narrowest_dtype_that_a_program_reduces_is_told():
-    assert exchange.reduction_dtype(Program()) == "bfloat16"
+@pytest.mark.parametrize("reduced", ["all-reduce", "reduce-scatter"])
+@pytest.mark.parametrize(("kind", "dtype"), [("bf16", "bfloat16"), ("f32", "float32")])
+def test_the_narrowest_dtype_that_a_program_reduces_is_told(reduced: str, kind: str, dtype: str):
+    assert exchange.reduction_dtype(Program(reduced, kind)) == dtype
 
 
 PREPARED = """

@@ -57,10 +57,12 @@ def test_every_step_of_a_long_epoch_has_its_loss(backend: str, monkeypatch: pyte
     assert training.losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0) == whole
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("accumulate", "devices"), [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("backend", twins.BOTH)
-def test_a_twin_is_the_same_run_in_another_order(backend: str, accumulate: int, monkeypatch: pytest.MonkeyPatch):
-    size = 16
+def test_a_twin_is_the_same_run_in_another_order(
+    backend: str, accumulate: int, devices: int, monkeypatch: pytest.MonkeyPatch
+):
+    size, parts = 16, accumulate * devices
     train = data.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=size, image_size=7).train
     train = replace(train, images=train.images[: 4 * size], labels=train.labels[: 4 * size])
     spec = twins.spec(backend, "cifar-cnn", batch_size=size, accumulate=accumulate, seed=0)
@@ -72,15 +74,16 @@ def test_a_twin_is_the_same_run_in_another_order(backend: str, accumulate: int, 
         feed(batches)
 
     monkeypatch.setattr(session, "feed", seen)
-    own, twin, again, other = (training.losses(session, spec, train, 0.0, which) for which in (0, 1, 1, 2))
+    told = replace(spec, devices=devices)  # of which the session trains on one
+    own, twin, again, other = (training.losses(session, told, train, 0.0, which) for which in (0, 1, 1, 2))
     np.testing.assert_allclose(np.array(own, np.float64), np.array(twin, np.float64), rtol=1e-12)
     np.testing.assert_allclose(np.array(own, np.float64), np.array(other, np.float64), rtol=1e-12)
     assert twin == again
     assert fed[1] == fed[2]
     assert len({str(each) for each in fed}) == 3
     for ordered, shuffled in zip(fed[0], fed[1], strict=True):
-        parts = [slice(start, start + size // accumulate) for start in range(0, size, size // accumulate)]
-        assert [sorted(ordered[part]) for part in parts] == [sorted(shuffled[part]) for part in parts]
+        every = [slice(start, start + size // parts) for start in range(0, size, size // parts)]
+        assert [sorted(ordered[part]) for part in every] == [sorted(shuffled[part]) for part in every]
 
 
 @pytest.mark.thorough  # compiles the whole of cifar-cnn

@@ -232,6 +232,23 @@ def test_batch_sizes_that_fill_no_batch_are_refused(size: int) -> None:
         batches.epoch_batches(numbered(23), seed=0, epoch=0, batch_size=size)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_another_order_keeps_images_with_their_labels_and_within_their_part(parts: int) -> None:
+    levels = np.arange(768, dtype=np.float32).reshape(256, 3)
+    images = np.arange(16 * 2 * 2 * 3, dtype=np.uint8).reshape(16, 2, 2, 3)
+    batch = Batch(images, images[..., 0].astype(np.int32), levels)  # a label for every pixel
+    found = batches.reordered(batch, parts, np.random.default_rng(0))
+    np.testing.assert_array_equal(found.labels, found.images[..., 0])
+    assert found.levels is levels
+    order = found.images[:, 0, 0, 0].tolist()
+    before = images[:, 0, 0, 0].tolist()
+    size = 16 // parts
+    for start in range(0, 16, size):
+        part = slice(start, start + size)
+        assert order[part] != before[part]
+        assert sorted(order[part]) == sorted(before[part])
+
+
 def test_random_streams_never_coincide() -> None:
     streams = [("split", 1), ("shuffle", 1), ("shuffle", 1, 0), ("shuffle", 1, 1), ("shuffle", 11), ("shuffle", 2**64)]
     streams += [("weights", 1, "a.kernel"), ("weights", 1, "a", "kernel"), ("weights", 1, "1"), ("weights", -1)]

@@ -124,7 +124,7 @@ def test_what_a_child_took_is_not_another_programs_when_it_has_ended():
         before = load.read([child.pid])
         child.kill()
         child.wait()
-        assert load.read([child.pid]).own >= before.own
+        assert load.read([child.pid]).own > before.own - 0.005  # sums of hundredths, rounded
 
 
 @pytest.mark.alone
