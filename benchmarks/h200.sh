@@ -364,7 +364,7 @@ captured() { # WORKLOAD WAY: exchanges within captured parts of a step, between 
     echo "XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false $step+overlap-reduction"
 }
 
-step_captured() { # in JAX on two GPUs, batch norm sync
+step_captured() { # in JAX on two GPUs, batch norm sync; for an H200: seven of resnet50 at once were more than 80 GB hold
     local way
     for way in sharded pmap; do
         captured cifar-cnn "$way" | in_turn "captured-cifar-cnn-$way"

@@ -1,4 +1,4 @@
-"""The folders that a run writes to: that of its results, made before there are any, or only looked at, and TMPDIR."""
+"""Folders that are written to: that of a run's results, made before there are any or only looked at, and others."""
 
 import atexit
 import os
@@ -38,6 +38,22 @@ def is_there(folder: Path) -> bool:
     if not nearest.is_dir():
         raise _cannot_be_made(folder, f"{nearest} is no folder")
     return nearest == folder
+
+
+def check_there(option: str, folder: Path) -> None:
+    """Look whether files can be written to a folder that is not made for them.
+
+    Raises:
+        Refused: they cannot, naming the option that asks for it.
+    """
+    try:
+        there = folder.is_dir()
+    except OSError:  # a name too long, for example
+        there = False
+    if not there:
+        raise Refused(f"{option}: {folder} is no folder; allowed: one that is there")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Refused(f"{option}: {folder} is not writable; allowed: a folder you may write to")
 
 
 def check_scratch() -> None:

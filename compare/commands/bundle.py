@@ -1,11 +1,12 @@
 """`samestep bundle`."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from compare import consistency, results, untrusted
+from compare import consistency, output, results, untrusted
 from compare.commands import options
 from compare.interface import Refused
 from compare.reproduction import bundle as bundles
@@ -22,10 +23,10 @@ def bundle(
 ) -> None:
     """Pack a result with its raw samples, report, versions and checksums into one zip file."""
     file = results.named(file)
-    if out.exists() and file.exists() and out.samefile(file):
-        raise Refused(f"--out {out} would be written over the result; allowed: another file")
-    if not out.parent.is_dir():
-        raise Refused(f"--out {out}: {out.parent} is no folder; allowed: one that is there")
+    output.check_there(f"--out {out}", out.parent)
+    with suppress(OSError):  # one of them is not there, which is said of the result when it is read
+        if out.samefile(file):
+            raise Refused(f"--out {out} would be written over the result; allowed: another file")
     try:
         data = untrusted.read(file, untrusted.SIZE_LIMIT, f"a {results.FILE_NAME}")
         consistency.check_verdicts(results.parse(data))

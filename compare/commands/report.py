@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
-from compare import files, results, verdicts
+from compare import files, output, results, verdicts
 from compare.commands import options
 from compare.interface import Refused
 from compare.report import (
@@ -66,7 +66,10 @@ def report(
     if not pages and not figure_folder:
         _print(found)
         return
-    _check_folders({**{option: page.parent for option, page in pages.items()}, "--figures": figure_folder})
+    for option, page in pages.items():
+        output.check_there(option, page.parent)
+    if figure_folder:
+        output.check_there("--figures", figure_folder)
     made = _report(found)
     drawings: dict[Path, tuple[Picture, str]] = {}
     if figure_folder:
@@ -151,16 +154,6 @@ def _print(found: Sequence[Mapping[str, Any]]) -> None:
             certificate.render(result, console, verbose=False)
 
 
-def _check_folders(folders: Mapping[str, Path | None]) -> None:
-    for option, folder in folders.items():
-        if folder is None:
-            continue
-        if not _is_folder(folder):
-            raise Refused(f"{option}: {folder} is no folder; allowed: one that is there")
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise Refused(f"{option}: {folder} is not writable; allowed: a folder you may write to")
-
-
 def _check_names(targets: Sequence[Path], sources: Iterable[Path]) -> None:
     """Refuse to write one file twice, or over a result that is reported."""
     taken = {_resolved(source) for source in sources}
@@ -168,13 +161,6 @@ def _check_names(targets: Sequence[Path], sources: Iterable[Path]) -> None:
         if _resolved(target) in taken:
             raise Refused(f"{target} would be written over a result or another report; allowed: a name of its own")
         taken.add(_resolved(target))
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # a name too long, for example
-        return False
 
 
 def _resolved(path: Path) -> Path:

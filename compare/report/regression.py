@@ -45,8 +45,7 @@ def _ratio(change: Change) -> tuple[str, str]:
     if change.ratio is None:
         return "", ""
     estimate, low, high = (
-        f"{round(100 * (value - 1), 1) + 0.0:+,.1f}"
-        for value in (change.ratio.estimate, change.ratio.low, change.ratio.high)
+        f"{100 * (value - 1):+z,.1f}" for value in (change.ratio.estimate, change.ratio.low, change.ratio.high)
     )
     return f"{estimate} %", "" if change.ratio.low == change.ratio.high else f"{low} to {high} %"
 
