@@ -42,7 +42,7 @@ TUNINGS = """
 ## Every tuning at a glance
 Milliseconds per training step, of one `samestep compare` a row and the programs of its day; intervals, memory and
 ratios are in the next table. Of an unproven time, and of one that is not there, the file says why, and the verdict is
-INVALID; one round, of a run that was cut off, has no interval. Not measured so yet, or not in every tuning: {missing}.
+INVALID; one round, of a run that was cut off, has no interval.{missing}
 
 """
 TIMES = """
@@ -136,8 +136,10 @@ def page(folder: Path) -> str:
     scaling = [line for path in scalings for line in scaling_lines(path)]
     certificates = [certificate_line(path, result) for path, result in found.items()]
     tunings = [_row(cells) for cells in tuning_matrix.rows(found, _link)]
+    missing = tuning_matrix.missing(found)
+    lacking = f" Not measured so yet, or not in every tuning: {missing}." if missing else ""
     tables = (
-        (TUNINGS.format(missing=tuning_matrix.missing(found) or "nothing"), tuning_matrix.COLUMNS, tunings),
+        (TUNINGS.format(missing=lacking), tuning_matrix.COLUMNS, tunings),
         (TIMES, TIME_COLUMNS, times),
         (BESIDE, BESIDE_COLUMNS, beside),
         (FITS, FIT_COLUMNS, fits),
