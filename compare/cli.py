@@ -112,15 +112,25 @@ for command in COMMANDS:
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_STDOUT = 1  # of the process: sys.stdout may be closed
+_STDIN, _STDOUT, _STDERR = 0, 1, 2  # of the process: Python's own may be closed
 
 
 def _end(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
+def _open_standard_streams() -> None:
+    """Open those that are closed: else a pipe gets such a number, and a child's own stream takes its place."""
+    for number in (_STDIN, _STDOUT, _STDERR):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+
+
 def main() -> None:
     """Run the program."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a dash that the locale has not is no reason to lose a report

@@ -21,6 +21,7 @@ from compare.untrusted import SHORT, SIZE_LIMIT
 
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
+KIND = f"a {FILE_NAME}, or its folder"
 FIT_NAME = "fit.json"
 SCHEMA = "result.schema.json"
 
@@ -164,7 +165,7 @@ def load(path: Path) -> dict[str, Any]:
         Refused: for a file that cannot be read or is over `SIZE_LIMIT`.
     """
     try:
-        return parse(untrusted.read(path, SIZE_LIMIT, f"a {FILE_NAME}"))
+        return parse(untrusted.read(path, SIZE_LIMIT, KIND))
     except Refused as error:
         raise type(error)(f"{path}: {error}") from None
 

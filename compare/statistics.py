@@ -202,7 +202,7 @@ def change_point(values: Sequence[float]) -> Change:
 
 
 def summarise(samples: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return `median`, `mean` and `iqr` (interquartile range) over all blocks of all rounds, in the samples' unit.
+    """Return `median`, `mean` and `iqr` (interquartile range) over all blocks of these rounds, in the samples' unit.
 
     Quartiles interpolate linearly (Hyndman and Fan, The American Statistician 50(4), 1996, type 7, numpy's default).
 

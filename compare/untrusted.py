@@ -39,7 +39,7 @@ def read(path: Path, limit: int, kind: str) -> bytes:
             data = b"" if os.fstat(stream.fileno()).st_size > limit else stream.read(limit + 1)
             size = max(len(data), os.fstat(stream.fileno()).st_size)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        raise Refused(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise Refused(f"cannot be read: {getattr(error, 'strerror', None) or error}; allowed: {kind}") from None
     if size > limit:
         raise Refused(f"is too large; allowed: at most {limit:,} bytes")
     return data

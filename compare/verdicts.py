@@ -65,17 +65,19 @@ def medians(result: Object, contender: Object) -> dict[int, float]:
 def timed(result: Object, contender: Object) -> dict[str, Any]:
     """Return a contender with what follows from its blocks: step times and images per second.
 
+    Median, mean and interquartile range are of all blocks of the rounds that count; of all rounds where none does.
     Of the result are read `voided`, and the batch size and the confidence in its spec.
     """
     step = contender["step_seconds"]
     if not step:
         return {**contender, "step_seconds": None, "images_per_second": None}
     rounds, confidence = list(medians(result, contender).values()), result["spec"]["confidence"]
+    counting = [blocks for index, blocks in enumerate(step["samples"]) if index not in _void(result)]
     interval = statistics.geometric_interval(rounds, confidence) if len(rounds) >= LEAST_ROUNDS else None
     estimate = interval.estimate if interval else next(iter(rounds), None)
     figures: dict[str, Any] = {
         "estimate": estimate,
-        **statistics.summarise(step["samples"]),
+        **statistics.summarise(counting or step["samples"]),
         "interval": interval and asdict(interval),
     }
     return {

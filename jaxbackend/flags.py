@@ -11,7 +11,7 @@ def excess_precision() -> bool:
 
 def deterministic(device: Any) -> bool:
     """Tell whether XLA is deterministic: on a CPU always, on a GPU if its flag says so."""
-    return device.platform == "cpu" or _values("xla_gpu_deterministic_ops")[-1:] in (["true"], ["1"], [""])
+    return device.platform == "cpu" or _is_on("xla_gpu_deterministic_ops")
 
 
 def captures_convolutions(device: Any) -> bool:
@@ -33,10 +33,19 @@ def runs_concurrently(device: Any) -> bool:
     return device.platform != "cpu" and _values("xla_gpu_command_buffer_scheduling_mode")[-1:] == ["CONCURRENT"]
 
 
+def hides_latency(device: Any) -> bool:
+    """Tell whether XLA orders a program by when results arrive, as its latency-hiding scheduler does on a GPU."""
+    return device.platform != "cpu" and _is_on("xla_gpu_enable_latency_hiding_scheduler")
+
+
 def searches_kernels(device: Any, *, asked: bool) -> bool:
     """Tell whether XLA times kernels, as it does on a GPU where its flag says so or, without one, where it is asked."""
     levels = _values("xla_gpu_autotune_level")
     return device.platform != "cpu" and (levels[-1] != "0" if levels else asked)
+
+
+def _is_on(flag: str) -> bool:
+    return _values(flag)[-1:] in (["true"], ["1"], [""])
 
 
 def _values(flag: str) -> list[str]:

@@ -204,6 +204,7 @@ class JaxSession:
             "devices": len(self._way.devices),
             "batch_norm": self._way.batch_norm,
             "reduction_dtype": reduced,
+            "overlap-reduction": reduced is not None and flags.hides_latency(self._device),
             "compile": self._step.programs > 0,
             "pieces": bool(knobs["pieces"]) and self._step.programs > 1,
             "graph-capture": self._step.programs > 0 and flags.captures_convolutions(self._device),

@@ -6,33 +6,22 @@ from typing import Any
 
 import torch
 
-from compare.interface import Arrays, Refused
+from compare.interface import Arrays
 from compare.workloads import OptimizerSpec
 from torchbackend import layout
 
 
 def build(
-    spec: OptimizerSpec, leaves: Sequence[layout.Leaf], *, fused: bool, capturable: bool, scaled: bool = False
+    spec: OptimizerSpec, leaves: Sequence[layout.Leaf], *, fused: bool, capturable: bool
 ) -> torch.optim.Optimizer:
     """Return the update rule of a workload over a model's parameters.
 
     `fused` updates all parameters in one kernel; `capturable` keeps what changes from step to step on the device, as a
-    CUDA graph needs it: Adam's step count, and a learning rate that has a schedule. `scaled` says that the loss is.
-
-    Raises:
-        Refused: `capturable`, but not `fused`, with a scheduled learning rate of SGD or a scaled loss.
+    CUDA graph needs it: Adam's step count, and a learning rate that has a schedule.
     """
     groups, rate = _groups(spec, leaves), spec.learning_rate
     choice = True if fused else None
-    if capturable and scaled and not fused:
-        raise Refused(
-            "graph-capture in float16 needs fused-optimizer in torch: without, the host reads if gradients overflow"
-        )
     if capturable and not spec.schedule.is_constant:
-        if spec.name == "sgd" and not fused:
-            raise Refused(
-                "graph-capture of sgd with a schedule needs fused-optimizer in torch: without, the host reads the rate"
-            )
         rate = torch.tensor(rate, dtype=torch.float32, device=groups[0]["params"][0].device)
     if spec.name == "sgd":
         return torch.optim.SGD(groups, rate, momentum=spec.momentum, nesterov=spec.nesterov, fused=choice)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch._dynamo import config as dynamo
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch.backends import cudnn
@@ -68,7 +69,6 @@ class TorchSession:
             self._leaves,
             fused=bool(knobs["fused-optimizer"]),
             capturable=bool(knobs["graph-capture"]),
-            scaled=self._policy.loss_scale is not None,
         )
         self._step = TrainingStep(
             model,
@@ -206,7 +206,7 @@ class TorchSession:
             outputs = self._step.layer_outputs(images)
             products = {switch.fp32_precision for switch in precision.tf32_switches()}
         first = activations.product(self._layers, outputs)
-        reduced = exchange.reduction_dtype(self._step.model, self._place)
+        reduced, compiled = exchange.reduction_dtype(self._step.model, self._place), counters["frames"]["ok"] > 0
         return {
             "parameter_dtype": _name(self._leaves[0].tensor.dtype),
             "compute_dtype": _name(first.dtype),
@@ -220,7 +220,8 @@ class TorchSession:
             "devices": 1 if self._place is None else self._place.count,
             "batch_norm": self._spec.batch_norm,
             "reduction_dtype": reduced and _name(reduced),
-            "compile": counters["frames"]["ok"] > 0,
+            "overlap-reduction": reduced is not None and (not compiled or dynamo.optimize_ddp),
+            "compile": compiled,
             "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
             "fused-optimizer": bool(self._step.update.param_groups[0]["fused"]),
@@ -235,7 +236,7 @@ class TorchSession:
             "overlap-exchanges": overlap.is_on() and exchange.in_step(self._step.model),
             "rematerialisation": rematerialisation.recomputed(self._step.model) > 0,
             "threads": torch.get_num_threads(),
-            "excess_precision": counters["frames"]["ok"] > 0 and _excess_precision(self._policy),
+            "excess_precision": compiled and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
 

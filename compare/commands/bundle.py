@@ -28,7 +28,7 @@ def bundle(
         if out.samefile(file):
             raise Refused(f"--out {out} would be written over the result; allowed: another file")
     try:
-        data = untrusted.read(file, untrusted.SIZE_LIMIT, f"a {results.FILE_NAME}")
+        data = untrusted.read(file, untrusted.SIZE_LIMIT, results.KIND)
         consistency.check_verdicts(results.parse(data))
         packed = bundles.make(data)
     except Refused as error:

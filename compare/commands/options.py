@@ -139,5 +139,7 @@ def rounds_asked(rounds: int | None, quick: bool, paper: bool) -> int:
     found = {} if rounds is None else {"--rounds": rounds}
     found |= ({"--quick": 5} if quick else {}) | ({"--paper": 20} if paper else {})
     if len(found) > 1:
-        raise Refused(f"{' and '.join(list(found)[-2:])} exclude each other")
+        raise Refused(
+            f"{' and '.join(list(found)[-2:])} exclude each other; allowed: one of --rounds, --quick, --paper"
+        )
     return next(iter(found.values()), _ROUNDS)

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -67,10 +67,10 @@ def taken(command: Callable[..., _T]) -> Callable[..., _T]:
     @functools.wraps(command)
     def wrapped(**given: Any) -> _T:
         pair = {name: given.pop(name, None) for name in _OPTIONS}
-        if any(value is not None and value != [] for value in pair.values()):
+        if written := [_flag(name) for name, value in pair.items() if value is not None and value != []]:
             if given.get("workload") is not None:
                 raise Refused("--workload and a pair of your own (--jax, --torch) exclude each other")
-            given["workload"], given["request"] = _pair(**pair)
+            given["workload"], given["request"] = _pair(written, **pair)
         return command(**{name: value for name, value in given.items() if name != "workload" or value is not None})
 
     parameters = kept + added
@@ -79,7 +79,12 @@ def taken(command: Callable[..., _T]) -> Callable[..., _T]:
     return wrapped
 
 
+def _flag(name: str) -> str:
+    return "--input" if name == "image" else f"--{name.replace('_', '-')}"
+
+
 def _pair(
+    given: Sequence[str],
     jax: str | None,
     torch: str | None,
     image: str | None,
@@ -94,7 +99,7 @@ def _pair(
     if jax is None or torch is None or image is None or classes is None:
         needed = {"--jax": jax, "--torch": torch, "--input": image, "--classes": classes}
         missing = [name for name, value in needed.items() if value is None]
-        raise Refused(f"a pair of your own needs {', '.join(missing)} as well")
+        raise Refused(f"{' '.join(given)}: a pair of your own needs {', '.join(missing)} as well")
     if weights_from not in (None, *BACKENDS):
         raise Refused(f"--weights-from {weights_from}: allowed: {', '.join(BACKENDS)}")
     workload = asked.workload(

@@ -151,7 +151,9 @@ def _check(workload: Workload, folder: str | None, batch_size: int, image_size: 
     if image_size is not None and image_size < 1:
         raise Refused(f"image size {image_size}: allowed are 1 pixel and more")
     if folder is not None and workload.data in _BUILT_IN:
-        raise Refused(f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}")
+        raise Refused(
+            f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}; allowed: without"
+        )
     if images is not None and (workload.data != "photographs" or folder is None):
         raise Refused(f"--images {images}: allowed with --data DIR of photographs, of which so many are drawn")
     if images is not None and images < 1:

@@ -22,7 +22,17 @@ _FIRST = (
     "nvidia.cuda_driver",
     *(
         f"packages.{name}"
-        for name in ("torch", "triton", "jax", "jaxlib", "flax", "optax", "nvidia-cudnn-cu13", "numpy")
+        for name in (
+            "torch",
+            "triton",
+            "jax",
+            "jaxlib",
+            "flax",
+            "optax",
+            "nvidia-cudnn-cu12",
+            "nvidia-cudnn-cu13",
+            "numpy",
+        )
     ),
 )
 

@@ -122,7 +122,10 @@ def _data_folder(stored: Object) -> str | None:
 
 
 def _check_workload(spec: Object) -> None:
-    chosen = installed.get(spec["workload"])
+    try:
+        chosen = installed.get(spec["workload"])
+    except Refused as error:
+        raise Refused(f"of the result: {error}") from None
     unset = json.loads(json.dumps(asdict(OptimizerSpec("", 0.0))))  # what a key means that the stored spec has not
     before = {
         "label_smoothing": 0.0,

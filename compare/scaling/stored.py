@@ -73,7 +73,7 @@ def load(path: Path) -> dict[str, Any]:
         Refused: with the file's name, for a file that cannot be read, or is refused by `validate`.
     """
     try:
-        found: Any = untrusted.parse(untrusted.read(path, untrusted.SIZE_LIMIT, f"a {results.FILE_NAME}"))
+        found: Any = untrusted.parse(untrusted.read(path, untrusted.SIZE_LIMIT, results.KIND))
         validate(found)
     except Refused as error:
         raise Refused(f"{path}: {error}") from None

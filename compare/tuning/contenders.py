@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from compare import arguments, environment
 from compare.interface import Refused
-from compare.tuning import naming
+from compare.tuning import naming, tunings
 from compare.tuning.knobs import PARALLEL, PARALLEL_WORDS
 from compare.workloads import PAIR, Workload
 
@@ -43,8 +43,9 @@ def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[s
     """Return the contenders with the tuning of `--tuning`, or the knobs of `--knobs`, where they name none.
 
     Raises:
-        Refused: for both options at once, an empty one, or one that no contender takes.
+        Refused: for both options at once, an empty one, a word that is no knob, or one that no contender takes.
     """
+    option, given = ("--tuning", tuning) if knobs is None else ("--knobs", knobs)
     if tuning is not None and knobs is not None:
         raise Refused("--tuning and --knobs exclude each other; allowed: --tuning NAME+KNOB+...")
     chosen = tuning if knobs is None else knobs.replace(",", "+")
@@ -53,8 +54,9 @@ def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[s
     if not chosen:
         raise Refused("--tuning and --knobs must not be empty; allowed: stock, compiled, tuned, or knobs joined by ','")
     if all(":" in text for text in texts):
-        option = "--tuning" if knobs is None else "--knobs"
         raise Refused(f"{option}: every contender names its own tuning; allowed: with a contender that names none")
+    for item in chosen.split("+"):
+        tunings.check_word(item, f"{option} {given}")
     return [text if ":" in text else f"{text}:{chosen}" for text in texts]
 
 

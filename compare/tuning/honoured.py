@@ -1,14 +1,26 @@
 """Whether what a plan's knobs ask for is there: blocks, a compiler, a search for kernels."""
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from compare import workloads
 from compare.interface import Refused
 from compare.tuning import variables
+from compare.tuning.knobs import Value
 
 if TYPE_CHECKING:
     from compare.plan import Plan
+
+
+def _host_reads(switches: Mapping[str, Value], plan: "Plan") -> str | None:
+    """Return what torch's update reads on the host unless it is fused, as no CUDA graph can; None for nothing."""
+    if not switches["graph-capture"] or switches["fused-optimizer"]:
+        return None
+    if plan.precision == "float16":
+        return "whether gradients overflow"
+    rule = plan.workload.optimizer
+    return None if rule.name != "sgd" or rule.schedule.is_constant else "sgd's scheduled learning rate"
 
 
 def check(plan: "Plan") -> None:
@@ -28,6 +40,11 @@ def check(plan: "Plan") -> None:
             raise Refused(
                 f"--batch-norm {plan.batch_norm} with {contender.name}: between layers nothing is exchanged that "
                 "overlap-exchanges could overlap; allowed: --batch-norm sync, or +overlap-exchanges=off"
+            )
+        if contender.backend == "torch" and (reading := _host_reads(switches, plan)):
+            raise Refused(
+                f"{contender.name}, {plan.precision}: graph-capture needs fused-optimizer in torch, for without it "
+                f"the host reads {reading} in every step; allowed: with +fused-optimizer, or +graph-capture=off"
             )
         off = variables.compiler_off(contender.backend, os.environ)
         if switches["compile"] and off and plan.fleet.here:

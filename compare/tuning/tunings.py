@@ -4,6 +4,7 @@ A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compi
 (then the knobs start from `stock`). A knob that a framework, workload or device cannot honour is refused by name.
 """
 
+import difflib
 from collections.abc import Collection, Mapping
 
 from compare.interface import Refused
@@ -102,17 +103,13 @@ def resolve(backend: str, tuning: str, device: str, workload: str, precision: st
     values |= _named(backend, head, device, workload, precision)
     given: set[str] = set()
     for item in rest:
+        check_word(item, f"{backend}:{tuning}")
         name, _, text = item.partition("=") if item not in PARALLEL_WORDS else ("parallel", "", item)
-        knob = KNOBS.get(name)
         if name in TUNINGS:
             raise Refused(f"{backend}:{tuning}: {name} is a tuning; allowed: one, before all knobs")
         if name in PARALLEL_WORDS:
             raise Refused(f"{backend}:{tuning}: {name} takes no value; allowed: {name} alone")
-        if knob is None:
-            raise Refused(
-                f"unknown tuning or knob {name!r} in {backend}:{tuning}; allowed: {', '.join(TUNINGS)}, or knobs "
-                f"joined by '+' out of {', '.join([*KNOBS, *PARALLEL_WORDS])}"
-            )
+        knob = KNOBS[name]
         if name in given:
             raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")
         given.add(name)
@@ -128,6 +125,23 @@ def resolve(backend: str, tuning: str, device: str, workload: str, precision: st
         values["overlap-reduction"] = values["parallel"] != NOT_PARALLEL  # as DistributedDataParallel has it
     _check_together(f"{backend}:{tuning}", backend, device, values, given)
     return values
+
+
+def check_word(item: str, where: str) -> None:
+    """Check that a part of a tuning begins as one can: with a tuning, a knob or a way to split batches.
+
+    Raises:
+        Refused: with `where`, for any other word, or none.
+    """
+    word, allowed = item.partition("=")[0], [*TUNINGS, *KNOBS, *PARALLEL_WORDS]
+    if word in allowed:
+        return
+    near = difflib.get_close_matches(word, allowed, 1)
+    raise Refused(
+        (f"unknown tuning or knob {word!r} in {where}" if word else f"{where} has an empty part")
+        + (f"; did you mean {near[0]!r}?" if near else ";")
+        + f" allowed: {', '.join(TUNINGS)}, or knobs joined by '+' out of {', '.join([*KNOBS, *PARALLEL_WORDS])}"
+    )
 
 
 def _named(backend: str, name: str, device: str, workload: str, precision: str | None) -> Mapping[str, Value]:

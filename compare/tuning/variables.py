@@ -28,11 +28,11 @@ def child_environment(
 
     GPUs are numbered as NVML does, which watches them, so that on a machine of unlike GPUs both mean the same one.
     No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
-    (jax.readthedocs.io, GPU memory allocation); a user's own setting wins. `memory_fraction` of a GPU's memory is then
-    the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU, JAX sees as many `devices` as asked,
-    and has a thread for every exchange between them that may be waited for at once: with fewer, all wait forever. One
-    such device has as many threads as torch is told to have. On
-    several `machines`, with so many devices each, XLA's processes do not share out the search for kernels: one that
+    (jax.readthedocs.io, GPU memory allocation), whatever a user has set: its memory would be all that there is.
+    `memory_fraction` of a GPU's memory is the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU,
+    JAX sees as many `devices` as asked, and has a thread for every exchange between them that may be waited for at
+    once: with fewer, all wait forever. One such device has as many threads as torch is told to have. On several
+    `machines`, with so many devices each, XLA's processes do not share out the search for kernels: one that
     finds its program in its cache would leave the others waiting for its part.
     """
     added: dict[str, str] = {}
@@ -45,7 +45,7 @@ def child_environment(
         added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # as a captured step needs it (pytorch.org, CUDA semantics)
     if backend == "jax":
         added["JAX_PLATFORMS"] = device
-        added["XLA_PYTHON_CLIENT_PREALLOCATE"] = inherited.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        added["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if memory_fraction is not None and device == "cuda":
             added["XLA_CLIENT_MEM_FRACTION"] = repr(memory_fraction)
             added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name; jaxlib refuses both

@@ -11,7 +11,7 @@ import torch
 from compare import weights, workloads
 from compare.agreement import gates
 from compare.data import Dataset, store, synthetic
-from compare.interface import Refused, Session
+from compare.interface import Session
 from compare.workloads import OptimizerSpec, Schedule
 from tests.parity import recorded_graph, twins
 from torchbackend import layout, tuning
@@ -144,14 +144,3 @@ def test_inspecting_counts_as_a_step_of_the_schedule(monkeypatch: pytest.MonkeyP
     found = twins.trained(captured, [*pool[1:], pool[0]], DISPATCH).export().parameters
     for name, array in wanted.items():
         np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-13, err_msg=name)
-
-
-def test_a_scaled_loss_without_the_fused_update_would_wait_for_the_gradients():
-    spec = twins.spec("torch", "cifar-cnn", precision="float16")
-    with pytest.raises(Refused, match="graph-capture in float16 needs fused-optimizer"):
-        twins.BACKENDS["torch"].open(replace(spec, knobs={**spec.knobs, "graph-capture": True}))
-
-
-def test_sgd_without_the_fused_update_would_wait_for_its_learning_rate(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(Refused, match="graph-capture of sgd with a schedule needs fused-optimizer"):
-        opened(monkeypatch, RULES["nesterov, scheduled"], knobs={"graph-capture": True})

@@ -111,6 +111,7 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     told = {name: found[name] for name in ("parallel", "devices", "batch_norm", "batch_size", "reduction_dtype")}
     split = {"parallel": way, "devices": 2, "batch_norm": "sync", "batch_size": BATCH, "reduction_dtype": "float64"}
     assert told == split
+    assert found["overlap-reduction"] is (way == "ddp")  # which has buckets of its own; XLA needs a GPU's scheduler
     proof = child.call("proof", 120, steps=2)
     assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
     absent = child.call("communication", 120, steps=2)  # every process is asked for its kernels
@@ -123,7 +124,7 @@ def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
         child.call("open", 120, spec=recorder.spec(backend, f"stock+{way}", 1, "sync"))
         child.call("block", 120, steps=2)
         found = child.call("settings", 120)
-        assert (found["devices"], found["reduction_dtype"]) == (1, None)
+        assert (found["devices"], found["reduction_dtype"], found["overlap-reduction"]) == (1, None, False)
         assert found["parallel"] == ("none" if backend == "torch" else way)  # DistributedDataParallel would only cost
 
 

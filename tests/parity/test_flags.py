@@ -11,6 +11,7 @@ from jaxbackend import flags
 
 GPU, CPU = SimpleNamespace(platform="gpu"), SimpleNamespace(platform="cpu")
 BUFFERS, SEARCH = "--xla_gpu_enable_command_buffer", "--xla_gpu_autotune_level"
+HIDING = "--xla_gpu_enable_latency_hiding_scheduler"
 ORDER = "--xla_gpu_command_buffer_scheduling_mode"
 OURS = f"{BUFFERS}=+CONVOLUTION,+WHILE"
 
@@ -42,6 +43,10 @@ def searched(device: Any) -> bool:
         (flags.runs_concurrently, "", False),
         (flags.runs_concurrently, f"{ORDER}=CONCURRENT", True),
         (flags.runs_concurrently, f"{ORDER}=CONCURRENT {ORDER}=LHS", False),
+        (flags.hides_latency, "", False),
+        (flags.hides_latency, f"{HIDING}=true", True),
+        (flags.hides_latency, f"{HIDING}", True),
+        (flags.hides_latency, f"{HIDING}=true {HIDING}=false", False),
         (flags.deterministic, "", False),
         (flags.deterministic, "--xla_gpu_deterministic_ops=true", True),
         (flags.deterministic, "--xla_gpu_deterministic_ops", True),

@@ -95,8 +95,12 @@ REFUSALS = [
         ["fake", "other:rematerialisation"],
         "other:rematerialisation, workload digits-cnn: rematerialisation of this workload's model: it is one block",
     ),
-    (["fake", "other", "--tuning", "fast"], "unknown tuning or knob 'fast' in fake:fast"),
-    (["fake", "other", "--knobs", "compile,warp"], "unknown tuning or knob 'warp' in fake:compile+warp"),
+    (["fake", "other", "--tuning", "fast"], "unknown tuning or knob 'fast' in --tuning fast; allowed: stock, "),
+    (["fake", "other", "--tuning", "stok"], "'stok' in --tuning stok; did you mean 'stock'? allowed: stock, compiled"),
+    (["fake", "other", "--knobs", "compile,warp"], "unknown tuning or knob 'warp' in --knobs compile,warp; allowed: "),
+    (["fake", "other:tuned+"], "other:tuned+ has an empty part; allowed: stock, compiled, tuned, or knobs"),
+    (["--allow", "running-variance"], "--allow: a pair of your own needs --jax, --torch, --input, --classes as well"),
+    (["--jax", "a.py:b", "--input", "9x9x3"], "--jax --input: a pair of your own needs --torch, --classes as well"),
     (["fake", "other", "--knobs", ""], "--tuning and --knobs must not be empty"),
     (["fake", "other", "--knobs", "compile", "--tuning", "tuned"], "--tuning and --knobs exclude each other"),
     (["fake"], "a comparison needs at least two contenders, got 1: fake"),
@@ -128,7 +132,10 @@ REFUSALS = [
         ["fake", "other", "--deadline", "inf"],
         "--deadline inf is not allowed; allowed: seconds above 0, up to 2147483647",
     ),
-    (["fake", "other", "--quick", "--paper"], "--quick and --paper exclude each other"),
+    (
+        ["fake", "other", "--quick", "--paper"],
+        "--quick and --paper exclude each other; allowed: one of --rounds, --quick, --paper",
+    ),
     (["fake", "other", "--rounds", "2", "--quick"], "--rounds and --quick exclude each other"),
     (["fake", "other", "--rounds", "10", "--paper"], "--rounds and --paper exclude each other"),
     (
@@ -139,7 +146,10 @@ REFUSALS = [
     (["fake", "other", "--workload", "mnist-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
     (["fake", "other", "--workload", "cifar-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
     (["fake", "other", "--workload", "cifar-cnn", "--data", ""], "--data '' is not allowed; allowed: a folder's path"),
-    (["fake", "other", "--data", "nowhere"], "workload digits-cnn takes no folder"),
+    (
+        ["fake", "other", "--data", "nowhere"],
+        "workload digits-cnn takes no folder, its digits are embedded; allowed: without",
+    ),
 ]
 
 
@@ -362,6 +372,20 @@ def test_a_tuning_for_all_is_that_of_contenders_that_name_none() -> None:
     first, _, again = contenders.parse(chosen)
     assert (first.name, again.name) == (chosen[0], f"{chosen[0]}#2")
     assert resolve("torch", first.tuning, "cpu", "digits-cnn")["compile"] is True
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (0, 1, 2)])
+def test_what_a_caller_has_closed_gets_no_pipe_of_ours(closed: tuple[int, ...]) -> None:
+    script = (
+        "import os, sys\n"
+        f"for number in {closed}: os.close(number)\n"
+        "from compare import cli\n"
+        "sys.argv = ['samestep', 'knobs', '--help']\n"
+        "try: cli.main()\n"
+        "finally: os._exit(os.pipe()[0])\n"  # the lowest number that is free
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=plans.ROOT, check=False)
+    assert done.returncode >= 3
 
 
 @pytest.mark.parametrize(("chosen", "option"), [(("tuned", None), "--tuning"), ((None, "compile"), "--knobs")])

@@ -1,6 +1,7 @@
 """Which rounds a step time is of: those that count, whatever the void ones say."""
 
 from pathlib import Path
+from statistics import mean, median
 
 import pytest
 
@@ -34,6 +35,10 @@ def test_a_step_time_is_of_the_rounds_that_count(void: list[int], seconds: float
         assert verdicts.step_seconds(contender) == (seconds and pytest.approx(seconds))
         assert contender["images_per_second"] == (rate and pytest.approx(rate))
         assert contender["step_seconds"]["samples"] == ROUNDS
+        blocks = [value for number, blocks in enumerate(ROUNDS, start=1) if number not in void for value in blocks]
+        blocks = blocks or [value for blocks in ROUNDS for value in blocks]
+        assert contender["step_seconds"]["median"] == pytest.approx(median(blocks))
+        assert contender["step_seconds"]["mean"] == pytest.approx(mean(blocks))
     cells = dict(measured.rows(found["contenders"], found["spec"]))
     assert any(label.startswith("step time") for label in cells) == (seconds is not None)
     assert Result(found, tmp_path).contender("jax").step_seconds == verdicts.step_seconds(found["contenders"][1])
