@@ -46,7 +46,10 @@ def agree(
     request: Request | None = None,
     fleet: Fleet | None = None,
 ) -> Prepared:
-    """Prove that contenders compute the same thing: all gates but `update`, no timing; write DIR/result.json and trajectory.svg."""
+    """Prove that contenders compute the same thing; write DIR/result.json and trajectory.svg.
+
+    All gates but `update`, which is of the batch that `compare` times; nothing is timed.
+    """
     plan.check_seeds(seeds)
     certified = plan.trained(workload, precision)
     unnamed = DEFAULT_CONTENDERS if tuning or knobs else of_certificate(certified)
