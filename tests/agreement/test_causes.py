@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from compare.agreement import causes, certificate, gates
+from compare.agreement.certificate import Certificate
 from compare.agreement.floors import Noise
+from compare.agreement.gates import Gate
 from compare.interface import Array, Arrays
 from tests.agreement import made_up
 
@@ -83,6 +85,19 @@ PATTERNS: list[tuple[Arrays, str | None]] = [
 @pytest.mark.parametrize(("contender", "cause"), PATTERNS, ids=[str(cause)[:40] for _, cause in PATTERNS])
 def test_a_cause_is_suggested_by_its_pattern(contender: Arrays, cause: str | None):
     assert causes.likely(EXACT, contender, failing(contender)) == cause
+
+
+def test_an_image_of_an_odd_size_is_halved_and_rounded_up():
+    sizes = {"step1/activation/first": 9, "step1/activation/strided": 5}
+    exact = EXACT | {name: np.ones((4, size, size, 3)) for name, size in sizes.items()}
+    contender = made_up.changed(exact, noisy, "step1/activation/strided")
+    assert causes.likely(exact, contender, ["step1/activation/strided"]) == STRIDED
+
+
+def test_a_gate_that_fails_after_a_mismatch_in_words_is_not_what_differs_first():
+    failed = [Gate("update", 9.0, 2.0, False, "first.kernel")]
+    assert Certificate((), "settings: batch_size").extended(failed).tensor is None
+    assert Certificate((), None).extended(failed).tensor == "first.kernel"
 
 
 def test_evaluation_without_buffers_has_a_cause_of_its_own():

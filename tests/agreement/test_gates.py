@@ -76,6 +76,19 @@ def test_sides_that_round_alike_in_float32_are_held_to_what_float32_costs_each(e
     assert {each.e32 for each in found.evidence} == {0.0}
 
 
+def test_what_float32_costs_is_that_of_the_side_that_it_costs_less():
+    baseline, contender = pair(noise64=1.5e-12)
+    baseline["float32"], contender["float32"] = record("float32", noise=1e-6), record("float32", noise=2e-6)
+    found = judged(baseline, contender)
+    assert (found.gates[0].passed, found.gates[1].passed) == (True, False)
+
+
+def test_a_change_larger_than_what_it_changes_is_resolved_to_one_roundoff():
+    small, name = np.full(3, 1e-3), "step1/update/conv.bias"
+    assert gates.coarseness(name, {"initial/conv.bias": small, name: np.ones(3)}) == 1.0
+    assert gates.coarseness(name, {"initial/conv.bias": np.ones(3), name: small}) == pytest.approx(1e3)
+
+
 @pytest.mark.parametrize(("moved", "passes"), [(0.0, True), (1e-17, True), (1e-3, False)])
 @pytest.mark.parametrize("still", [0, 1], ids=["baseline", "contender"])
 def test_a_change_too_small_to_be_stored_may_be_rounded_away_on_one_side(moved: float, passes: bool, still: int):

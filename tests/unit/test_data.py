@@ -249,6 +249,13 @@ def test_another_order_keeps_images_with_their_labels_and_within_their_part(part
         assert sorted(order[part]) == sorted(before[part])
 
 
+def test_every_twin_has_an_order_of_its_own_and_so_has_every_part() -> None:
+    batch = Batch(np.arange(32, dtype=np.float32), np.arange(32, dtype=np.int32))
+    one, other = (batches.reordered(batch, 2, np.random.default_rng(seed)).labels for seed in (0, 1))
+    assert one.tolist() != other.tolist()
+    assert one[:16].tolist() != (one[16:] - 16).tolist()
+
+
 def test_random_streams_never_coincide() -> None:
     streams = [("split", 1), ("shuffle", 1), ("shuffle", 1, 0), ("shuffle", 1, 1), ("shuffle", 11), ("shuffle", 2**64)]
     streams += [("weights", 1, "a.kernel"), ("weights", 1, "a", "kernel"), ("weights", 1, "1"), ("weights", -1)]

@@ -121,6 +121,27 @@ def test_of_a_round_that_is_dropped_nothing_is_left(tmp_path: Path, monkeypatch:
     assert (first.unsteady, second.unsteady, len(outcomes.rounds)) == ([False], [True], 1)
 
 
+def test_contenders_of_which_one_s_memory_is_not_known_are_tried_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans.register(monkeypatch, tmp_path)
+    monkeypatch.setattr(memory, "device_bytes", lambda device: 100)
+    plan = plans.make(tmp_path / "out", ("fake", "other"))
+    outcomes = Outcomes([Outcome(each) for each in plan.contenders])
+    for outcome, size in zip(outcomes.contenders, (150, None), strict=True):
+        outcome.memory = {"process_bytes": size}
+    assert rounds._excess(plan, outcomes) is None
+
+
+def test_in_turns_the_most_that_others_did_beside_any_contender_is_the_round_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = iter([0.5, 0.0, 0.25, 0.75])
+    monkeypatch.setattr(load, "foreign_cores", lambda before, after: next(kept))
+    result = run(tmp_path, monkeypatch, design="turns")
+    assert result["telemetry"]["foreign_cores"] == [0.5, 0.75]
+
+
 def test_contenders_that_would_not_fit_together_are_not_tried_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

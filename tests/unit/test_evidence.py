@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from compare import plan, worker
 from compare.agreement.floors import ROUNDOFF, ULP64
-from compare.certificates import certification, recording
+from compare.certificates import certification, evidence, recording
 from compare.certificates.evidence import Case, Evidence
 from compare.data import store
 from compare.outcomes import Outcome, Outcomes
@@ -19,6 +20,7 @@ from compare.plan import Plan
 from compare.processes import jobs
 from compare.processes.jobs import Command, Queue
 from compare.processes.launcher import Launcher
+from tests.fakebackend import plans
 
 CASE = Case(2, None)
 
@@ -145,3 +147,13 @@ def test_infinite_noise_crosses_the_pipe(tmp_path: Path, monkeypatch: pytest.Mon
     (command,) = (each for job in queue.jobs for each in job.commands if each.name == "noise")
     command.keep(json.loads(json.dumps(said, allow_nan=False)))
     assert evidence.noise(CASE).ulp == {"gate.kernel": math.inf, "dense.kernel": 1e-9}
+
+
+@pytest.mark.parametrize(("size", "batch"), [(8, 7), (64, 3)])
+def test_an_odd_batch_of_large_images_is_small(
+    size: int, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans.register(monkeypatch, tmp_path)
+    made = plans.make(tmp_path / "out", ("fake", "other"))
+    plan = replace(made, workload=replace(made.workload, model=made.workload.model.resized(size)))
+    assert evidence.adversarial(plan)[1:] == (Case(2, size + 1), Case(batch, size + 2))

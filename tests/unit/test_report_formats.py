@@ -333,6 +333,15 @@ def test_fairness_shows_the_variables_that_each_side_was_given() -> None:
         assert "xla_gpu_enable_command_buffer" in text.replace("\\", "")
 
 
+def test_fairness_marks_what_one_of_several_has_not() -> None:
+    contenders = [make_contender(name, settings={"compile": name != "jax"}) for name in ("torch", "jax", "flax")]
+    section = next(
+        each for each in _report(make_result(contenders=contenders)).parts[0].sections if each.name == "fairness"
+    )
+    (table,) = section.tables
+    assert [row for row in table.rows if row[-1]] == [("compile", "on", "off", "on", "differs")]
+
+
 def test_fairness_marks_what_differs() -> None:
     settings = {"compile": True, "tf32": False, "layer_dtypes": {"conv": "float32", "dense": "float32"}}
     other = {"compile": False, "tf32": True, "donation": None, "layer_dtypes": {"conv": "float32", "dense": "float16"}}

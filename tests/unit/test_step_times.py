@@ -42,3 +42,15 @@ def test_a_step_time_is_of_the_rounds_that_count(void: list[int], seconds: float
     cells = dict(measured.rows(found["contenders"], found["spec"]))
     assert any(label.startswith("step time") for label in cells) == (seconds is not None)
     assert Result(found, tmp_path).contender("jax").step_seconds == verdicts.step_seconds(found["contenders"][1])
+
+
+def test_a_far_round_is_named_by_its_own_number_whichever_are_void() -> None:
+    steady = [[0.003, 0.003, 0.003]] * 8
+    far = [[2 * value for value in blocks] if number == 6 else blocks for number, blocks in enumerate(steady, start=1)]
+    windows = {"windows": [[[1.0, 1.1]] * 3] * 8}
+    steps = [make_contender()["step_seconds"] | windows | {"samples": samples} for samples in (steady, far)]
+    found = make_result(
+        contenders=[make_contender(step_seconds=steps[0]), make_contender("jax", step_seconds=steps[1])]
+    )
+    found["spec"]["rounds"], found["voided"] = 8, [{"round": 2, "reason": "other programs"}]
+    assert verdicts.completed(found)["comparisons"][0]["outliers"] == [6]

@@ -68,6 +68,16 @@ def sampled_for(seconds: float, monkeypatch: pytest.MonkeyPatch, binding: Any, c
     return found
 
 
+def test_what_happens_after_the_last_look_is_seen(monkeypatch: pytest.MonkeyPatch):
+    errors = iter([0])
+    monkeypatch.setattr(nvml, "load", lambda: scripted(nvmlDeviceGetTotalEccErrors=lambda *_: next(errors, 3)))
+    monkeypatch.setattr(telemetry, "INTERVAL_SECONDS", 60.0)
+    with telemetry.sampled(Family(), time.monotonic, 1) as found:
+        while not found.samples:
+            time.sleep(0.001)
+    assert [sample.uncorrected_errors for sample in found.samples] == [0, 3]
+
+
 @pytest.mark.alone
 def test_samples_come_at_least_every_200_ms_and_cost_under_1_percent(monkeypatch: pytest.MonkeyPatch):
     found = sampled_for(1.0, monkeypatch, scripted())
@@ -261,6 +271,7 @@ def test_an_ecc_increment_voids_the_round_in_which_the_counter_rose():
     # Between two looks: it may have come in the last block, which ended at 3.8.
     assert scripted_voids({"uncorrected_errors": 8}, 3.9, 5.0) == {3: "1 uncorrected memory error (ECC)"}
     assert scripted_voids({"uncorrected_errors": 8}, 4.0, 5.0) == {}
+    assert scripted_voids({"uncorrected_errors": 0}, 3.5, 5.0) == {}, "a counter that begins again counts nothing"
 
 
 def test_an_xid_voids_the_round_that_it_came_in():
