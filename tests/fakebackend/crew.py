@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from compare import worker
-from compare.interface import Arrays, Batch, Refused, RunSpec
+from compare.interface import Arrays, Batch, Memory, Refused, RunSpec
 from compare.machines import ranks
 from compare.machines.crew import Crew, Place
 from compare.machines.ranks import Ranks
@@ -57,6 +57,9 @@ class CrewSession:
     def inspect(self, batch: Batch) -> Arrays:
         of_part = np.full(len(batch.labels), self._rank)
         return {"activation/a": of_part, "logits": of_part, "loss": np.array(self._rank), "gradient/a": np.zeros(9)}
+
+    def memory(self) -> Memory:
+        return Memory(live_peak_bytes=10 + self._rank, pool_peak_bytes=20 - self._rank, absent={"static_bytes": "fake"})
 
     def __del__(self) -> None:
         (Path(SCRIPT["folder"]) / f"closed-{self._rank}").touch()

@@ -109,6 +109,13 @@ def test_max_pool_s_gradient_goes_to_the_first_of_equal_values():
     same(found, expected.reshape(1, 4, 4, 1))
 
 
+def test_max_pool_keeps_a_nan_and_its_gradient_goes_there():
+    images, weight = np.array([[1.0, 2.0], [np.nan, 0.0]]).reshape(1, 2, 2, 1), np.full((1, 1, 1, 1), 3.0)
+    layer = Twin("MaxPool", 2)
+    same(layer(images), np.full((1, 1, 1, 1), np.nan))
+    same(layer.gradients(images, weight)["input"], np.array([[0.0, 0.0], [3.0, 0.0]]).reshape(1, 2, 2, 1))
+
+
 def convolved(images: Array, kernel: Array, stride: int, padding: int, groups: int) -> Array:
     """Return the convolution of each group of channels with its part of a kernel [H, W, inputs / groups, outputs]."""
     parts = zip(np.split(images, groups, -1), np.split(kernel, groups, -1), strict=True)

@@ -72,6 +72,12 @@ def test_jaxs_peaks_are_read_before_its_plan_is_compiled():
     assert report.static_bytes == 2 * 1024
 
 
+def test_jaxs_plan_counts_donated_memory_once():
+    donating = jax.jit(lambda x: x + 1, donate_argnums=0)
+    report = jaxbackend.memory.report(jax.devices("cpu"), lambda: donating.lower(jax.numpy.zeros(256, "float32")))
+    assert report.static_bytes == 1024
+
+
 def test_torchs_peaks_begin_after_the_search_and_before_what_is_captured(monkeypatch: pytest.MonkeyPatch):
     before, taken = list[int](), list[int]()
     step = TrainingStep.__call__

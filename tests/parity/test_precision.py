@@ -194,3 +194,12 @@ def test_an_overflow_skips_the_update_but_not_batch_norm_nor_the_step_count(monk
     assert taken["jax"] == taken["torch"]
     assert not taken["jax"][0]
     assert taken["jax"][-1]
+
+
+@pytest.mark.parametrize("backend", twins.BOTH)
+def test_assigning_again_starts_again_with_the_first_scale(backend: str, monkeypatch: pytest.MonkeyPatch):
+    twins.narrow(monkeypatch, learning_rate=1e-4)
+    session = twins.session(backend, "cifar-cnn", precision="float16")
+    first = overflow_then_train(session)
+    assert overflow_then_train(session) == first
+    assert not first[0]

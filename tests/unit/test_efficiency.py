@@ -208,6 +208,7 @@ def test_what_contradicts_itself_is_named(path: list[Any], value: Any, said: str
         ("jax:tuned+sharded#2", "sharded"),
         ("jax:parallel=pmap", "pmap"),
         ("jax:pmap", "pmap"),
+        ("jax:tuned+pmap#2", "pmap"),
         ("pmap", None),
         ("jax:stock", None),
     ],

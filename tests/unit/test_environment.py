@@ -176,7 +176,12 @@ def test_git_commit_and_dirty_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     git("commit", "-q", "--allow-empty", "-m", "first")
     assert environment.describe()["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": False}
     (tmp_path / "new").touch()
-    assert environment.describe()["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": True}
+    commit = git("rev-parse", "HEAD")
+    assert environment.describe()["git"] == {"commit": commit, "dirty": True}
+    git("init", "-q", "other")
+    git("-C", "other", "commit", "-q", "--allow-empty", "-m", "other")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))  # as in a hook of that one
+    assert environment.describe()["git"] == {"commit": commit, "dirty": True}
 
 
 def test_installed_knows_modules_and_distributions() -> None:

@@ -190,6 +190,13 @@ def test_a_hang_under_a_cpus_limit_is_a_timeout(stage: Stage) -> None:
     assert not found["largest_batch_exact"]
 
 
+def test_a_batch_that_trained_without_a_limit_only_is_not_the_largest(stage: Stage) -> None:
+    script = {"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE, "when_full": "refuse"}}
+    (found,) = stage.run(script=script, memory=80, batch_size=32)
+    assert (found["status"], found["largest_batch"]) == ("refused", None)
+    assert [(each["batch_size"], each["fitted"]) for each in found["tries"]] == [(2, True), (32, False)]
+
+
 @pytest.mark.usefixtures("gpu", "roughly")
 def test_a_crash_on_a_gpu_ends_the_contender_and_keeps_what_had_trained(stage: Stage) -> None:
     script = {"fake": {"most_images": 9, "when_full": "kill"}, "other": {"most_images": 9}}

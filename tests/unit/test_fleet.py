@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,14 @@ def test_a_machine_that_says_it_is_another_is_refused(first: Here):
     assert second.end() == 2
 
 
+def test_a_machine_that_says_it_is_one_that_has_come_is_refused(first: Here):
+    of_three = replace(first, count=3)
+    others = [Second(of_three), Second(of_three)]
+    with pytest.raises(Refused, match=r"machine 1 .* came twice"), fleet.joined(variables(of_three)):
+        pass
+    assert [each.end() for each in others] == [2, 2]
+
+
 def test_a_port_that_is_taken_is_refused_by_name(first: Here):
     with (
         wire.listening(first.port),
@@ -209,6 +218,21 @@ def test_whoever_comes_without_the_token_is_not_let_in():
             thread.join()
             assert stranger.recv(1) == b""
     assert found == [None]
+
+
+def test_who_comes_waits_for_the_other_end_as_long_as_it_may(monkeypatch: pytest.MonkeyPatch):
+    with wire.listening() as listener:
+        port, found = listener.getsockname()[1], list[wire.Wire]()
+        thread = threading.Thread(target=lambda: found.append(wire.connected("127.0.0.1", port, TOKEN, 5)))
+        with monkeypatch.context() as patch:
+            patch.setattr(wire, "_PROOF_SECONDS", 0.1)
+            thread.start()
+            time.sleep(0.5)  # the other end is busy
+        other = wire.accepted(listener, TOKEN, 5)
+        thread.join()
+    assert other is not None
+    for end in (*found, other):
+        end.close()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from compare import workloads
 from compare.certificates import training
 from compare.data import Dataset, batches, digest, folders, load, store
 from compare.interface import Array, RunSpec
-from tests.unit.photo_folders import COLOURS, COUNTS, IMAGE, RESNET, dataset, made, names
+from tests.unit.photo_folders import COLOURS, COUNTS, IMAGE, RESNET, dataset, fill, made, names
 from tests.unit.photo_folders import flat as flat
 from tests.unit.photo_folders import parted as parted
 from tests.unit.stage import Stage
@@ -63,6 +63,12 @@ def test_without_parts_a_fifth_of_each_class_is_held_out(flat: Path) -> None:
     assert [sum(name.startswith(each) for name in test) for each in COUNTS] == [1, 2, 1]
     assert train == sorted(train)
     assert len({tuple(names(flat, seed)[1]) for seed in range(5)}) > 1
+
+
+def test_the_fifth_that_is_held_out_is_rounded_down(tmp_path: Path) -> None:
+    fill(tmp_path, {"ape": 8, "bee": 9, "cat": 10})
+    _, test = names(tmp_path)
+    assert [sum(name.startswith(each) for name in test) for each in COUNTS] == [1, 1, 2]
 
 
 def test_what_is_held_out_does_not_depend_on_other_classes(flat: Path) -> None:

@@ -152,6 +152,7 @@ def test_what_is_known_to_take_much_of_a_gpu_leaves_room_there_for_others(
     events = [line.split()[1] for line in Scripted.said if " large " in line]
     open_at_once = [events[:end].count("begins") - events[:end].count("ends") for end in range(len(events) + 1)]
     assert max(open_at_once) == beside
+    assert Scripted.said.index("other begins other 0") < Scripted.said.index("fake ends large 0")
 
 
 @pytest.mark.parametrize(("jobs", "tries"), [(1, 2), (3, 4), (4, 4), (9, 4)])

@@ -33,6 +33,7 @@ def with_token(variables: dict[str, str], **changes: str) -> dict[str, str]:
 def test_torchrun_and_srun_tell_which_machine_this_is():
     assert launched.here(with_token(TORCHRUN)) == Here(1, 2, "torchrun", "gpu7", 29501, TOKEN)
     assert launched.here(with_token(SRUN)) == Here(1, 2, "srun", "node1", 61442, TOKEN)
+    assert launched.here(with_token(SRUN, SLURM_STEP_ID="3")) == Here(1, 2, "srun", "node1", 61445, TOKEN)
     assert launched.here(with_token(SRUN | TORCHRUN)) == launched.here(with_token(TORCHRUN))  # torchrun under srun
     chosen = launched.here(with_token(SRUN, SAMESTEP_PORT="4000"))
     assert chosen is not None

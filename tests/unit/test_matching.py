@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from compare.pairing.matching import Matching, match
 from compare.pairing.trace import Trace
 from tests.unit.traced_models import attention, refused, resnet, scaled, shortcut_first, without
-from tests.unit.traces import again, both, convolution, dense, flax_path, jax, parameters, renamed, torch
+from tests.unit.traces import Said, again, both, convolution, dense, flax_path, jax, parameters, renamed, torch
 
 
 def _is_by_name(found: Matching, a: Trace) -> bool:
@@ -63,6 +63,16 @@ def test_settings_tell_branches_apart_even_where_one_is_wrong() -> None:
 
     a = torch(*pyramid((6, 12, 18), (0, 1, 2)))
     assert _is_by_name(match(a, jax(*pyramid((6, 12, 24), (2, 1, 0)))), a)
+
+
+def test_the_size_of_what_they_give_tells_branches_apart() -> None:
+    fine, coarse = (
+        renamed(convolution(name, (3, 3, 3, 4), [""]), output=(2, side, side, 4))
+        for name, side in (("fine", 4), ("coarse", 2))
+    )
+    last = dense("fc", (8, 10), ["fine", "coarse"])
+    a = torch(fine, coarse, last)
+    assert _is_by_name(match(a, jax(coarse, fine, last)), a)
 
 
 def test_ambiguous_layers_are_refused_and_a_map_settles_them() -> None:
@@ -130,12 +140,15 @@ def test_several_parameters_of_one_module_match_by_shape_then_by_name() -> None:
 
 
 def test_scales_of_a_block_match_those_of_a_module_of_its_own() -> None:
-    convolutions = [convolution(f"c{index}", (3, 3, 8, 8), [f"c{index - 1}" if index else ""]) for index in range(3)]
-    a = torch(*[each for c in convolutions for each in (c, parameters(f"s{c.name}", [c.name], gamma=(8,)))])
-    b = jax(*convolutions, parameters("block", [""], one=(8,), two=(8,), three=(8,)), after=("C2_0",))
+    def convolutions(before: str) -> list[Said]:
+        return [convolution(f"c{index}", (3, 3, 8, 8), [f"{before}{index - 1}" if index else ""]) for index in range(3)]
+
+    a = torch(*[each for c in convolutions("sc") for each in (c, parameters(f"s{c.name}", [c.name], gamma=(8,)))])
+    b = jax(*convolutions("c"), parameters("block", [""], one=(8,), two=(8,), three=(8,)), after=("C2_0",))
     found = match(a, b)
     assert found.to_map()["sc1.gamma"] == "params/Block_0/two"
     assert [t.path for t, _ in found.layers] == ["c0", "c1", "c2"]
+    assert found.remarks == ()
 
 
 def test_a_second_call_matches_a_second_call() -> None:

@@ -121,6 +121,7 @@ batch = Batch(np.zeros((4, 8, 8, 1)), np.zeros(4, np.int64))
 found = session.inspect(batch)
 print({name: array.tolist() for name, array in found.items()})
 print([sorted(each) for each in ranks.each("inspect", [batch, batch])])
+print(vars(session.memory()))
 left = [Path(SCRIPT["folder"], f"closed-{rank}") for rank in range(2)]
 print([each.exists() for each in left])
 del session
@@ -136,7 +137,7 @@ def test_processes_hand_over_their_own_part_and_give_their_session_back(contende
     done = subprocess.run(
         arguments, env={**os.environ, "SAMESTEP_CREW": script}, capture_output=True, text=True, timeout=60, check=True
     )
-    inspected, sent, before, after = done.stdout.splitlines()
+    inspected, sent, memory, before, after = done.stdout.splitlines()
     assert ast.literal_eval(inspected) == {
         "activation/a": [0, 0, 1, 1],
         "logits": [0, 0, 1, 1],
@@ -145,6 +146,13 @@ def test_processes_hand_over_their_own_part_and_give_their_session_back(contende
     }
     own = ["activation/a", "logits", "loss"]
     assert ast.literal_eval(sent) == [sorted([*own, "gradient/a"]), own]
+    assert ast.literal_eval(memory) == {
+        "live_peak_bytes": 11,
+        "pool_peak_bytes": 20,
+        "process_bytes": None,
+        "static_bytes": None,
+        "absent": {"static_bytes": "fake"},
+    }
     assert (before, after) == ("[False, False]", "[True, True]")
 
 

@@ -1,6 +1,7 @@
 import itertools
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from compare.measure import energy, nvml, telemetry, voiding
 from compare.measure.nvml import SLOWDOWNS
 from compare.measure.telemetry import Family, Sample, Telemetry
 from compare.measure.voiding import Round
+from tests.fakebackend import plans
 
 
 class NVMLError(Exception):
@@ -236,6 +238,16 @@ def test_a_child_and_what_it_starts_are_of_the_family_and_others_are_not():
         assert not family(2**22 + 1)
         os.killpg(child.pid, 9)
     assert family(grandchild), "a process that has ended was still ours"
+
+
+def test_what_is_only_in_this_process_s_group_is_not_of_the_family():
+    code = (
+        "import subprocess; from compare.measure.telemetry import Family; other = subprocess.Popen(['sleep', '60']); "
+        "print(Family()(other.pid)); other.kill()"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, start_new_session=True, cwd=plans.ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 QUIET = [Sample(tick / 10, clock_reasons=0, foreign=(), own=1, uncorrected_errors=7, xids=()) for tick in range(50)]

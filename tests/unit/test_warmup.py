@@ -66,6 +66,12 @@ def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before:
     assert np.median(taken) >= 0.1
 
 
+def test_a_length_that_was_too_short_is_not_tried_again():
+    blocks = Blocks(itertools.chain([0.2], itertools.repeat(0.085)), noise=0.0)
+    assert warmup.chosen(blocks, 1, 0.1)[0] == 2
+    assert blocks.taken == 17 + 17  # of one step, and of two
+
+
 def test_blocks_last_at_least_as_long_as_asked():
     blocks = Blocks(itertools.repeat(0.003), noise=0.0)
     steps = warmup.block_length(blocks, 4, 0.1, 4)

@@ -20,6 +20,7 @@ class Said:
     after: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     between: tuple[str, ...] = ()
+    output: tuple[int, ...] = (2, 4)
 
 
 def convolution(
@@ -94,7 +95,7 @@ def _trace(framework: str, layers: Sequence[Said], path: Any, variable: Any, cha
             variables=tuple(_variable(said, role, shape, variable(said, role)) for role, shape in said.shapes.items()),
             settings=said.settings,
             input=(2, 4),
-            output=(2, 4),
+            output=said.output,
             after=tuple(path(name) if name else IMAGES for name in said.after),
             between=said.between,
         )
