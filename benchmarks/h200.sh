@@ -285,6 +285,17 @@ END
 END
 }
 
+step_devices-profiles() { # where a step of resnet50 goes on one GPU and on all of the lane, batch norm sync, in single steps, of
+    # which a profiler misses nothing
+    local count way one="+steps-per-dispatch=1"
+    for count in 1 "$(gpus)"; do
+        echo "--backend torch --tuning tuned+ddp+overlap-reduction=off$one --devices $count --kernels 40"
+        for way in pmap sharded; do
+            echo "--backend jax --tuning tuned+$way$one+graph-capture=off --devices $count --kernels 40"
+        done
+    done | in_turn "profiles-$(gpus)-devices"
+}
+
 all_plain_ways() { # resnet50 on all GPUs of the lane, in each framework's public way
     local count
     count=$(gpus)
