@@ -64,3 +64,11 @@ def test_weight_gradients_are_put_between_an_exchange_and_the_wait_for_it():
 def test_a_weight_gradient_that_an_exchange_needs_stays_before_it():
     found = _ordered(_graph(needed=True))
     assert found[-5:] == ["sum", "reduce_scatter_tensor", "exp", "wait_tensor", ""]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_nothing_puts_back_for_memory_what_is_ordered_so(monkeypatch: pytest.MonkeyPatch, wanted: bool):
+    monkeypatch.setattr(inductor, "post_grad_custom_post_pass", None)
+    monkeypatch.setattr(inductor, "reorder_for_peak_memory", wanted)
+    overlap.exchanges(wanted=wanted)
+    assert (overlap.is_on(), inductor.reorder_for_peak_memory) == (wanted, not wanted)

@@ -11,7 +11,9 @@ from compare import conduct, plan, results
 from compare.interface import Refused
 from compare.plan import Plan
 from compare.plugin import asked
+from compare.plugin.result import Result
 from tests.fakebackend import plans
+from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 PAIR = compare.pair("a.b:c", "d.e:f", image="8x8x1", classes=3)
 
@@ -47,6 +49,18 @@ def test_a_workload_may_be_an_object_and_nothing_is_timed_to_certify(tmp_path: P
             judge("other")
         with pytest.raises(LookupError, match=r"^no contender 'third' in this comparison"):
             judge("third")
+
+
+def test_times_may_be_laid_beside_others_where_any_claim_is_made_of_them():
+    sides = [make_contender(name) for name in ("torch", "jax", "flax")]
+
+    def comparable(*verdicts: str) -> list[bool]:
+        claims = [make_comparison(name, verdict) for name, verdict in zip(("jax", "flax"), verdicts, strict=True)]
+        found = Result(make_result(contenders=sides, comparisons=claims), Path())
+        return [found.comparable(name) for name in ("torch", "jax", "flax")]
+
+    assert comparable("FASTER", "INVALID") == [True, True, False]
+    assert comparable("INVALID", "INVALID") == [False, False, False]
 
 
 def test_what_cannot_be_honoured_is_refused(tmp_path: Path):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -210,3 +210,36 @@ def test_processes_lost_elsewhere_are_noticed_long_before_the_deadline(
     assert child.has_replied(3600)
     with pytest.raises(ContenderFailed, match="starting; node2: rank 1 was killed"):
         child.greet(3600)
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "reason"),
+    [
+        ("refused", "refused", "idle_memory: why"),
+        ("oom", "oom", "idle_memory: why"),
+        ("crash", "timeout", "idle_memory: why; node2: rank 1 was lost"),
+    ],
+)
+def test_processes_lost_elsewhere_explain_a_crash_and_nothing_else(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch, said: str, status: str, reason: str
+) -> None:
+    child = nursery.child()
+    child.greet(20)
+    child._share = cast(Any, SimpleNamespace(lost=lambda: ("timeout", "node2: rank 1 was lost"), end=lambda: None))
+    monkeypatch.setattr(child._channel, "receive", lambda timeout: {"error": {"status": said, "reason": "why"}})
+    with pytest.raises(ContenderFailed) as caught:
+        child.call("idle_memory", DEADLINE, device="cpu")
+    assert (caught.value.status, caught.value.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(("told", "full"), [({"disk_full": True}, True), ({"disk_full": False}, False), ({}, False)])
+def test_a_failure_tells_whether_the_disk_was_full(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch, told: dict[str, bool], full: bool
+) -> None:
+    child = nursery.child()
+    child.greet(20)
+    error = {"status": "refused", "reason": "no room"} | told
+    monkeypatch.setattr(child._channel, "receive", lambda timeout: {"error": error})
+    with pytest.raises(ContenderFailed) as caught:
+        child.call("idle_memory", DEADLINE, device="cpu")
+    assert (caught.value.disk_full, caught.value.raised) == (full, True)

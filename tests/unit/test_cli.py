@@ -324,6 +324,15 @@ def test_no_terminal_is_too_narrow_for_what_can_be_trained(
 
 
 @pytest.mark.usefixtures("no_process")
+def test_what_can_be_trained_is_listed_with_its_optimizer(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = {line.partition(" ")[0]: line for line in program.run("workloads")[1].splitlines()}
+    assert WORKLOADS["resnet50"].optimizer.weight_decay > 0
+    for name, optimizer in (("digits-cnn", "adam 0.001"), ("resnet50", "sgd 0.1"), ("convnext-tiny", "adamw 0.001")):
+        assert f" {optimizer} " in lines[name]
+
+
+@pytest.mark.usefixtures("no_process")
 @pytest.mark.parametrize(
     ("command", "said", "unsaid"),
     [

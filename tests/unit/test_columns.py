@@ -68,6 +68,7 @@ def test_rows_that_do_not_fit_are_stacked() -> None:
         "  value  3.3e+07",
         "  FAIL",
     ]
+    assert shown(16)[1] == "  value  2.1e-14"  # as wide as the terminal
     assert shown(12)[:3] == ["semantic", "  value", "    2.1e-14"]
     assert shown(8)[2] == "    2.1e-14"  # wider than the terminal, but whole
 

@@ -279,3 +279,20 @@ def test_a_long_reason_is_cut_after_a_word_and_says_so() -> None:
     told = [line.rstrip() for line in stream.getvalue().splitlines() if "you tried" in line]
     assert told
     assert all(line.endswith("bytes. oom: you tried to allocate ...") for line in told), told
+
+
+@pytest.mark.parametrize(
+    ("stopped", "told"),
+    [
+        ("memory", "1,234 memory: 1,240 does not fit"),
+        ("cap", "at least 1,234 8 GiB of images on the host"),
+        ("timeout", "at least 1,234 timeout"),
+    ],
+)
+def test_a_largest_batch_that_memory_did_not_end_is_a_bound(stopped: str, told: str) -> None:
+    file = Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "fit-torch" / "fit.json"
+    result = json.loads(file.read_text())
+    result["contenders"][0] |= {"largest_batch": 1234, "smallest_failed_batch": 1240, "stopped_by": stopped}
+    stream = io.StringIO()
+    report.render(result, Console(file=stream, width=1000))
+    assert told in " ".join(stream.getvalue().split())

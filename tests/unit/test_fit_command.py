@@ -92,6 +92,7 @@ def test_the_table_the_definitions_and_the_file(program: Program, monkeypatch: p
     (contender,) = written["contenders"]
     assert (contender["largest_batch"], contender["largest_batch_exact"]) == (6, True)
     assert f"{contender['smallest_memory_bytes'] / MEBIBYTE:,.1f}" in text
+    assert f"fake: batch 4 in {contender['largest_failed_memory_bytes'] / MEBIBYTE:,.1f} MiB: oom: try: " in text
 
 
 def test_json_is_the_file_alone(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

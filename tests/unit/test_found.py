@@ -53,6 +53,19 @@ def test_the_nearest_layer_before_is_shown_and_the_cause_stays(tensor: str | Non
     assert _explained(tensor, _matching("three"), _matching("one")) == ("arithmetic", ["three"])
 
 
+def test_a_layer_before_that_training_does_not_feel_is_not_shown() -> None:
+    layers = [
+        convolution("first", (3, 3, 3, 4), [""]),
+        batch_norm("one", 4, ["first"], epsilon=1e-5),
+        batch_norm("two", 4, ["one"], running_variance="unbiased"),
+        dense("last", (4, 10), ["two"]),
+    ]
+    other = [*layers[:2], batch_norm("two", 4, ["one"], running_variance="biased"), layers[3]]
+    assert _explained("step1/logits", match(torch(*layers), jax(*other))) == ("arithmetic", [])
+    other[1] = batch_norm("one", 4, ["first"], epsilon=1e-6)
+    assert _explained("step1/logits", match(torch(*layers), jax(*other))) == ("arithmetic", ["one"])
+
+
 @pytest.mark.parametrize(
     ("tensor", "allowed", "told"),
     [

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from compare import judgement, plan
+from compare import judgement, plan, runner
 from compare.machines.fleet import Fleet
-from compare.outcomes import Outcome
+from compare.outcomes import Outcome, Outcomes
 from compare.processes.launcher import Launcher
 from compare.tuning import contenders
 from tests.fakebackend import plans
@@ -35,6 +35,30 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
     first, then = ([f"start {name}", "work", "close"] for name in ("fake", "other"))
     assert list(dict.fromkeys(events[:4])) == first
     assert list(dict.fromkeys(events[4:])) == then
+
+
+@pytest.mark.parametrize(
+    ("machines", "cold", "phases"),
+    [
+        (1, False, ["compile"]),
+        (1, True, ["start contenders", "train fake", "train other"]),
+        (2, False, ["start contenders", "train fake", "train other"]),
+    ],
+)
+def test_gpus_of_one_machine_alone_compile_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: int, cold: bool, phases: list[str]
+) -> None:
+    plans.register(monkeypatch, tmp_path)
+    made = plans.make(tmp_path / "out", ("fake", "other"), cold_compile=cold)
+    there = replace(made, device="cuda", fleet=cast(Fleet, SimpleNamespace(count=machines, share=lambda: None)))
+    launcher, told = Launcher(there, tmp_path), list[str]()
+    child = SimpleNamespace(greet=lambda _: {"versions": {}}, close=lambda: None)
+    monkeypatch.setattr(launcher, "started", lambda *_, **__: child)
+    monkeypatch.setattr(runner.jobs, "carry_out", lambda launcher, queues, progress, **_: progress(0, 1))
+    monkeypatch.setattr(runner.jobs, "carry_out_alone", lambda *_: None)
+    outcomes = Outcomes([Outcome(contender) for contender in there.contenders])
+    assert len(runner._train(launcher, outcomes, lambda phase, *_: told.append(phase))) == 2
+    assert told == phases
 
 
 @pytest.mark.parametrize(("cold", "folders"), [(True, {"cache-fake", "cache-fake:stock"}), (False, {"cache-fake"})])
@@ -112,3 +136,45 @@ def test_beside_others_only_programs_are_loaded_that_they_cannot_change(
     made = plan.make([contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
     there = replace(made, device=device, fleet=cast(Fleet, SimpleNamespace(count=machines)))
     assert Launcher(there, tmp_path).may_load_beside_others(Outcome(there.contenders[0])) is may
+
+
+@pytest.mark.parametrize(
+    ("purpose", "kept"),
+    [("matching", True), ("certificate", True), ("training", False), ("usage", False), ("round", False)],
+)
+def test_only_programs_whose_compile_time_nobody_reads_are_kept_from_run_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, purpose: str, kept: bool
+) -> None:
+    found = list[Path]()
+
+    def child(name: str, package: str, environment: dict[str, str], *_: Any) -> Any:
+        found.append(Path(environment["TORCHINDUCTOR_CACHE_DIR"]))
+        return SimpleNamespace(pid=1)
+
+    plans.register(monkeypatch, tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setattr("compare.processes.launcher.Child", child)
+    made = plans.make(tmp_path / "out", ("fake", "other"))
+    (tmp_path / "scratch").mkdir()
+    Launcher(made, tmp_path / "scratch").started(Outcome(made.contenders[0]), purpose=purpose)
+    assert found[0].is_relative_to(tmp_path / ("user" if kept else "scratch"))
+
+
+@pytest.mark.parametrize(("tuning", "machines"), [("stock+ddp", 2), ("stock", 1)])
+def test_a_contender_is_told_of_the_machines_that_it_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: str, machines: int
+) -> None:
+    told = list[int]()
+
+    def environment(*_: Any, machines: int, **__: Any) -> dict[str, str]:
+        told.append(machines)
+        return {}
+
+    plans.register(monkeypatch, tmp_path)
+    monkeypatch.setattr("compare.tuning.variables.child_environment", environment)
+    monkeypatch.setattr("compare.processes.launcher.Child", lambda *_: SimpleNamespace(pid=1))
+    made = plans.make(tmp_path / "out", (f"fake:{tuning}", "other:stock+ddp"), devices=2, batch_size=8)
+    share = SimpleNamespace(start=lambda *_: None, environment={})
+    fleet = cast(Fleet, SimpleNamespace(count=2, share=lambda: share))
+    Launcher(replace(made, fleet=fleet), tmp_path).started(Outcome(made.contenders[0]), purpose="round")
+    assert told == [machines]

@@ -10,12 +10,13 @@ from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
+import matplotlib
 import numpy as np
 import pytest
 
 from compare.report import figures, matrix, palette, svg
 from compare.report.plots import losses, memory, ratios, steps, telemetry
-from compare.report.plots.canvas import Absent, Picture
+from compare.report.plots.canvas import FONT_POINTS, Absent, Picture
 from tests.fakebackend.plans import ROOT
 from tests.unit import stored
 from tests.unit.result_factory import make_comparison, make_contender, make_result, make_watched
@@ -61,6 +62,15 @@ def test_ticks_bracket_all_that_is_drawn(ratio: tuple[float, float, float]) -> N
     assert left <= min(axes.get_xticks()) <= min(ratio)
     assert max(ratio) <= max(axes.get_xticks()) <= right
     assert 2 <= len(axes.get_xticks()) <= 8
+
+
+def test_rows_lie_below_one_another_in_their_order() -> None:
+    (axes,) = _drawn(ratios.picture([_of_ratio(*ratio) for ratio in RATIOS[:3]])).axes
+    diamonds = [line for line in axes.get_lines() if line.get_marker() == "D"]
+    assert [line.get_xdata()[0] for line in diamonds] == [estimate for estimate, _, _ in RATIOS[:3]]
+    places = [float(line.get_ydata()[0]) for line in diamonds]
+    bottom, top = axes.get_ylim()
+    assert top > places[0] > places[1] > places[2] > bottom
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -158,6 +168,23 @@ def test_memory_is_drawn_by_definition_with_its_values() -> None:
     assert "static: the compiler's own plan" in picture.caption
 
 
+def test_what_is_said_at_the_longest_bar_is_within_the_picture() -> None:
+    with matplotlib.rc_context({"font.size": FONT_POINTS}):
+        figure = _drawn(memory.picture(make_result()))
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert max(text.get_window_extent().x1 for text in axes.texts) <= figure.bbox.x1
+
+
+def test_a_distance_goes_on_after_a_step_without_a_loss() -> None:
+    result = stored.result("agree")
+    result["agreement"]["trajectory"]["jax"]["loss"][1] = None
+    _, bottom = _drawn(losses.picture(result)).axes
+    distance = bottom.get_lines()[-1].get_ydata()
+    assert np.isfinite(distance[2:]).all()
+    assert (np.diff(distance[2:]) >= 0).all()
+
+
 def test_losses_come_with_their_envelope_after_agree() -> None:
     result = stored.result("agree")
     picture = losses.picture(result)
@@ -235,6 +262,12 @@ def test_on_a_cpu_telemetry_is_other_programs_load() -> None:
     bars = [patch for patch in axes.patches if patch.get_width() == pytest.approx(0.6)]
     assert [bar.get_height() for bar in bars] == result["telemetry"]["foreign_cores"]
     assert len(axes.patches) - len(bars) == 5
+
+
+def test_a_load_far_above_what_voids_a_round_is_within_the_picture() -> None:
+    telemetry_of = make_result()["telemetry"] | {"foreign_cores": [0.1, 7.5]}
+    (axes,) = _drawn(telemetry.picture(make_result(telemetry=telemetry_of))).axes
+    assert axes.get_ylim()[1] > 7.5
 
 
 def test_rounds_without_any_load_are_seen() -> None:

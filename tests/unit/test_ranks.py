@@ -15,6 +15,7 @@ import pytest
 
 from compare.data import Dataset, store, synthetic
 from compare.interface import ContenderFailed, RunSpec
+from compare.machines.crew import Place, interface_of
 from compare.machines.ranks import Ranks
 from compare.processes import family
 from compare.processes.child import Child
@@ -67,6 +68,31 @@ def contender(tmp_path: Path) -> Generator[Contender]:
     found = Contender(tmp_path)
     yield found
     found.close()
+
+
+def test_a_process_is_numbered_on_its_machine_too() -> None:
+    places = [Place(rank, 6, 3) for rank in range(6)]
+    assert [each.local for each in places] == [0, 1, 2, 0, 1, 2]
+    assert [each.machines for each in places] == [2] * 6
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [
+        ("10.0.0.2", "eth0"),
+        ("::ffff:10.0.0.2", "eth0"),
+        ("fe80::7%ib0", "ib0"),
+        ("fe80::7", "ib0"),
+        ("10.0.0.20", None),
+    ],
+)
+def test_an_interface_is_found_by_its_address_as_either_end_writes_it(
+    monkeypatch: pytest.MonkeyPatch, address: str, interface: str | None
+) -> None:
+    known = {"lo": "127.0.0.1", "eth0": "10.0.0.2", "ib0": "fe80::7%ib0"}
+    entries = {name: [SimpleNamespace(address=each)] for name, each in known.items()}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: entries)
+    assert interface_of(address) == interface
 
 
 @pytest.mark.parametrize("first", ["wait", "fail", "end"])

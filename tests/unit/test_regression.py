@@ -1,9 +1,11 @@
 """The regression gate: what counts as slower, at its edges."""
 
+import io
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from compare import verdicts
 from compare.commands.diff import fraction
@@ -273,3 +275,26 @@ def test_results_of_other_devices_are_not_of_the_same_work(key: str, value: Any,
 def test_a_change_that_rounds_to_none_has_no_sign() -> None:
     shown = report._ratio(Change("jax", "process_bytes", 1.0, 1.0, Ratio(0.9999, 0.9999, 0.9999, 0.95), UNCHANGED))
     assert shown == ("+0.0 %", "")
+
+
+def test_every_figure_is_told_in_its_unit_and_what_failed_or_is_undecided_last() -> None:
+    changes = [
+        Change("jax", "step time", 2.3456e-3, 2.5e-3, Ratio(1.0658, 1.05, 1.08, 0.95), REGRESSION),
+        Change("torch", "step time", 0.25, 1.25, Ratio(5, 0.9, 9, 0.95), INCONCLUSIVE, "noise"),
+        Change("torch", "live_peak_bytes", 3 * 2**20, 2**20, Ratio(1 / 3, 1 / 3, 1 / 3, 0.95), IMPROVEMENT),
+        Change("torch", "step time", 2e-3, "not timed", None, INCONCLUSIVE),
+    ]
+    stream = io.StringIO()
+    report.render(changes, 0.03, ["not the same work: seed"], Console(file=stream, width=200))
+    lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+    assert lines[2:6] == [
+        "jax step time (ms) 2.346 2.5 +6.6 % +5.0 to +8.0 % REGRESSION",
+        "torch step time (ms) 250 1,250 +400.0 % -10.0 to +800.0 % INCONCLUSIVE",
+        "torch live peak (MiB) 3.0 1.0 -66.7 % IMPROVEMENT",
+        "torch step time (ms) 2 not timed INCONCLUSIVE",
+    ]
+    assert lines[-3:] == [
+        "torch step time: noise",
+        "not the same work: seed",
+        "regression above 3 %: jax step time; undecided: torch step time, torch step time",
+    ]

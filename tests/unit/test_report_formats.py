@@ -13,7 +13,7 @@ import pytest
 
 from compare import verdicts
 from compare.interface import Refused
-from compare.report import csv, figures, html, latex, markdown, matrix
+from compare.report import csv, figures, html, latex, markdown, matrix, surroundings
 from compare.report.document import Report
 from compare.report.sentences import plain, sentence
 from tests.unit import markup, stored
@@ -294,7 +294,9 @@ def test_a_workload_s_rows_stand_together_in_the_matrix() -> None:
 
 def test_other_numbers_of_devices_have_a_row_each_in_the_matrix() -> None:
     specs: list[dict[str, Any]] = [{}, {"devices": 2}, {"devices": 4}, {"devices": 4, "batch_norm": "local"}]
-    (table,) = matrix.overview([make_result(spec=spec) for spec in specs]).tables
+    sides = [make_contender(name, settings={"devices": count}) for name, count in (("torch", 2), ("jax", 1))]
+    found = [make_result(spec=spec) for spec in specs] + [make_result(spec={"devices": 2}, contenders=sides)]
+    (table,) = matrix.overview(found).tables
     assert [row[0] for row in table.rows] == [
         "digits-cnn, batch 64",
         "digits-cnn, batch 64 over 2 devices, batch norm sync",
@@ -318,6 +320,29 @@ def test_nothing_of_an_invalid_comparison_reads_as_a_speed() -> None:
         assert "INVALID" in text
         assert "0.699" not in text
         assert "as fast" not in text
+
+
+def test_the_first_facts_of_an_environment_hold_its_variables_and_what_went_in() -> None:
+    environment = {
+        "variables": {"XLA_FLAGS": "--xla_dump_to=/a"},
+        "packages": {"rich": "14", "torch": "2.13"},
+        "nvidia": {"driver": None, "gpus": [{"name": "H200"}]},
+        "memory_bytes": 16 * 2**30,
+        "git": {"dirty": True},
+    }
+    first, everything = surroundings.tables(make_result(environment=environment))
+    assert first.rows == [
+        ("git.dirty", "yes"),
+        ("memory_bytes", "17,179,869,184"),
+        ("nvidia.gpus[0].name", "H200"),
+        ("packages.torch", "2.13"),
+        ("variables.XLA_FLAGS", "--xla_dump_to=/a"),
+        ("seed", "0"),
+        ("data", "digits"),
+        ("data, SHA-256", "0" * 64),
+        ("initial weights, SHA-256", "f" * 64),
+    ]
+    assert ("packages.rich", "14") in everything.rows
 
 
 def test_fairness_shows_the_variables_that_each_side_was_given() -> None:

@@ -138,6 +138,21 @@ def test_the_report_has_every_figure(weak: tuple[Result, Path]) -> None:
     assert any(line.startswith("efficiency: images/s on N devices over N times those on 1; 95 %") for line in lines)
 
 
+def test_exposed_communication_is_told_in_milliseconds(weak: tuple[Result, Path]) -> None:
+    ratio = {"estimate": 0.8, "low": 0.8, "high": 0.8}
+    entry = weak[0]["scaling"][1] | {"communication_seconds": 0.0012, "efficiency": ratio}
+    assert scaling_report.cells(entry) == ("12,800", f"0.800 (0.800{DASH}0.800)", "1.0", "1.200", "pass")
+
+
+def test_rounds_that_are_lacking_are_told_where_they_are(weak: tuple[Result, Path]) -> None:
+    result = deepcopy(weak[0])
+    assert not any("interrupted" in line for line in scaling_report.remarks(result))
+    for each in result["scaling"]:
+        if each["devices"] == 4:
+            each["step_seconds"]["samples"].pop()
+    assert "interrupted after 2 of 3 rounds on 4 devices" in scaling_report.remarks(result)
+
+
 def test_the_picture_shows_efficiency_and_speed_with_intervals(weak: tuple[Result, Path]) -> None:
     result, _ = weak
     picture = scaling.picture(result)

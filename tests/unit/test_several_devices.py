@@ -1,6 +1,7 @@
 """Options and knobs of several devices: what is refused, and what a child is told."""
 
 from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from compare import environment, plan
+from compare import environment, plan, runner
 from compare.interface import Refused
-from compare.outcomes import Outcome
+from compare.interruptions import Held
+from compare.measure.telemetry import Telemetry
+from compare.outcomes import Outcome, Outcomes
 from compare.processes.launcher import Launcher
 from compare.tuning import contenders, tunings, variables
 from tests.fakebackend import plans
@@ -147,6 +150,26 @@ def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: p
             launcher.started(outcome, purpose="training")
             assert "CUDA_VISIBLE_DEVICES" not in outcome.variables  # which GPU it is is no setting
     assert [each.get("CUDA_VISIBLE_DEVICES") for each in children] == ["0,1", "0", None, None]
+
+
+@pytest.mark.parametrize("texts", [("fake:stock+ddp", "other"), ("fake", "other:stock+ddp")])
+def test_as_many_gpus_are_watched_as_any_contender_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: tuple[str, str]
+) -> None:
+    watched = list[int]()
+
+    @contextmanager
+    def sampled(family: Any, now: Any, gpus: int) -> Generator[Telemetry]:
+        watched.append(gpus)
+        yield Telemetry()
+
+    plans.register(monkeypatch, tmp_path)
+    made = replace(plans.make(tmp_path / "out", texts, devices=2, batch_size=8), device="cuda")
+    monkeypatch.setattr(runner.telemetry, "sampled", sampled)
+    monkeypatch.setattr(runner, "time_rounds", lambda *_: None)
+    outcomes = Outcomes([Outcome(contender) for contender in made.contenders])
+    runner._time(Launcher(made, tmp_path), outcomes, lambda *_: None, Held())
+    assert watched == [2]
 
 
 def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:

@@ -62,6 +62,13 @@ def test_an_interrupted_search_leaves_the_certificate(stage: Stage, monkeypatch:
     assert (good["status"], bad["status"]) == ("ok", "oom")
 
 
+def test_of_one_that_failed_otherwise_no_batch_is_searched_for(stage: Stage) -> None:
+    script = {"other": {"fault": "raise", "at": "open", "process": 0}}
+    bad = stage.run(script=script, agreement=False)["contenders"][1]
+    assert (bad["status"], bad["reason"]) == ("crash", "training: open: RuntimeError: scripted failure")
+    assert not [phase for phase, *_ in stage.progress if "smaller" in phase]
+
+
 def test_nothing_is_advised_where_a_try_fails_for_anything_else(stage: Stage) -> None:
     script = {"other": {"fault": "oom", "at": "open", "process": 0, "most_images": 1, "when_full": "exit"}}
     bad = stage.run(script=script, agreement=False)["contenders"][1]

@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from compare.measure.memory import DEFINITIONS
+from compare.report import pair
 from compare.report.measured import time_unit
-from compare.report.sentences import agreement_lines, gate_value, heading, sentence, setting
+from compare.report.sentences import agreement_lines, gate_value, heading, ratio_figures, sentence, setting
 from compare.report.terminal import render
 from compare.results import validate
 from tests.unit.result_factory import make_comparison, make_contender, make_result
@@ -149,6 +150,10 @@ def test_a_small_difference_does_not_read_as_none() -> None:
     assert "ratio 0.9989, 99 % interval 0.9981 to 0.9999" in text
 
 
+def test_a_bound_that_is_0_or_1_asks_for_no_more_decimals() -> None:
+    assert ratio_figures({"estimate": 0.5, "low": 0.0, "high": 1.0}) == ("0.500", "0.000", "1.000")
+
+
 @pytest.mark.parametrize(("value", "shown"), [(10.41, "10.4"), (10.0004, "10.0004"), (10.0, "10"), (9.96, "9.96")])
 def test_a_value_beside_its_limit_is_told_from_it(value: float, shown: str) -> None:
     gate = {"name": "precision", "value": value, "limit": 10, "passed": value <= 10, "worst_tensor": None}
@@ -222,6 +227,14 @@ def test_a_failed_contender_keeps_its_column_and_says_why() -> None:
     assert "jax: oom, out of device memory" in text
 
 
+def test_a_contender_that_was_done_again_says_why_though_it_is_well() -> None:
+    again = make_contender("jax", reason="done again alone what had failed beside others (crash: x)")
+    text = _rendered(contenders=[make_contender(), again])
+    assert "jax: ok, done again alone what had failed beside others (crash: x)" in text
+    assert "status" not in text
+    assert "torch: ok" not in text
+
+
 def test_a_loss_that_became_nan_is_seen() -> None:
     training = {"loss": [2.3, None], "train_accuracy": 0.1, "test_accuracy": 0.1}
     assert "not finite" in _rendered(contenders=[make_contender(training=training)], comparisons=[])
@@ -278,10 +291,39 @@ def test_the_gpus_state_while_blocks_were_timed_is_told() -> None:
     telemetry["foreign_cores"] = [3.0]
     text = " ".join(_rendered(spec={"device": "cuda"}, telemetry=telemetry).split())
     assert "other programs kept 3.00 cores busy in the median round" in text
-    always = telemetry | {"samples": samples | {"clock_reasons": [4, 4, 4]}}
+    always = telemetry | {"samples": samples | {"clock_reasons": [4, 4, None]}}
     assert "power was capped in 100 % of them" in " ".join(_rendered(spec={"device": "cuda"}, telemetry=always).split())
     absent = telemetry | {"reason": "no NVML: not supported"}
     assert "no telemetry of the GPU: no NVML: not supported" in _rendered(spec={"device": "cuda"}, telemetry=absent)
+
+
+def test_what_was_found_of_a_users_own_pair_is_told() -> None:
+    side = {"source_sha256": "0123456789abcdef" * 4, "dropout": [], "notes": []}
+    sides = {
+        "torch": side | {"framework": "torch", "notes": ["head.weight is the same tensor as fc.weight"]},
+        "jax": side | {"framework": "flax.nnx", "dropout": ["drop1", "drop2"], "notes": ["m.py:net imported torch"]},
+    }
+    found = {
+        "map": {"fc.weight": "fc/kernel", "fc.bias": "fc/bias"},
+        "weights_from": "jax",
+        "allowed": [],
+        "different_alone": {"conv": None, "norm": 0.0123},
+        "sides": sides,
+    }
+    model = {"family": "pair", "torch": "t.py:net", "jax": "m.py:net"}
+    told = pair.lines(make_result(spec={"pair": found, "model": model}))
+    alone = "alone, on the same input and weights, does not compute the same on both sides"
+    assert told == [
+        "torch model: t.py:net (source SHA-256 0123456789ab)",
+        "flax.nnx model: m.py:net (source SHA-256 0123456789ab)",
+        "2 variables matched, parameters and buffers; training starts from the weights of flax's factory",
+        f"conv {alone}: the outputs have different shapes",
+        f"norm {alone} (relative error 1.2e-02)",
+        "head.weight is the same tensor as fc.weight",
+        "dropout at rate 0 in flax: drop1, drop2",
+        "m.py:net imported torch",
+    ]
+    assert pair.lines(make_result()) == []
 
 
 def test_agreement_names_each_gate_and_the_mismatch() -> None:

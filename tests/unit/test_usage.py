@@ -24,13 +24,14 @@ class Said:
     """A child that only says what it was asked."""
 
     def __init__(self, asked: list[str]) -> None:
-        self._asked = asked
+        self._asked, self.given = asked, dict[str, Any]()
 
     def greet(self, deadline: float) -> dict[str, Any]:
         return {"versions": {}}
 
     def call(self, command: str, deadline: float, **arguments: Any) -> Any:
         self._asked.append(command)
+        self.given[command] = {"deadline": deadline, **arguments}
         return {"warm_up": {"steps_per_block": 7}, "spin": 70, "communication": COMMUNICATION}.get(command)
 
     def close(self) -> None:
@@ -77,6 +78,36 @@ def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
     one = exposure.absent("one device has none to communicate with")
     assert good.communication == ((COMMUNICATION if devices > 1 else one) if communication else None)
     assert (bad.energy, bad.communication) == (None, None)
+
+
+def test_energy_is_that_of_blocks_as_they_are_timed_and_a_window_is_beyond_their_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans.register(monkeypatch, tmp_path)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), energy=True)
+    launcher, child = Launcher(replace(plan, device="cuda"), tmp_path), Said([])
+    monkeypatch.setattr("compare.usage.energy.measure", lambda train, count: {"steps": train()})
+    monkeypatch.setattr(launcher, "started", lambda *_, **__: child)
+    outcome = Outcome(plan.contenders[0], memory={}, steps_per_block=40)
+    usage.measure(launcher, Outcomes([outcome]), lambda *_: None)
+    assert outcome.energy == {"steps": 70}
+    assert child.given["warm_up"]["steps"] == 40
+    assert child.given["spin"] == {"deadline": 10 + plan.deadlines["block"], "seconds": 10, "steps": 7}
+
+
+@pytest.mark.parametrize(("process", "known"), [(5, True), (None, False)])
+def test_memory_of_a_process_that_is_not_told_is_absent_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: int | None, known: bool
+) -> None:
+    plans.register(monkeypatch, tmp_path)
+    plan = plans.make(tmp_path / "out", ("fake", "other"))
+    outcome = Outcome(plan.contenders[0])
+    *_, measured = usage.memory(Launcher(plan, tmp_path), outcome)
+    measured.keep({"framework": {"live_peak_bytes": 7, "absent": {"static_bytes": "no plan"}}, "process": process})
+    absent = {"static_bytes": "no plan"}
+    why = {"process_bytes": "NVML is not there or does not list this process"}
+    told = {"process_bytes": 5, "absent": absent} if known else {"absent": absent | why}
+    assert outcome.memory == {"live_peak_bytes": 7} | told
 
 
 @pytest.mark.parametrize(("tuning", "counted"), [("stock+ddp", False), ("stock", True)])
