@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from compare import plan, worker
-from compare.agreement.certificate import Certificate
 from compare.agreement.floors import ROUNDOFF, ULP64
 from compare.certificates import certification, evidence, recording
 from compare.certificates.evidence import Case, Evidence
@@ -21,7 +20,6 @@ from compare.plan import Plan
 from compare.processes import jobs
 from compare.processes.jobs import Command, Queue
 from compare.processes.launcher import Launcher
-from compare.tuning import contenders
 from tests.fakebackend import plans
 
 CASE = Case(2, None)
@@ -159,12 +157,3 @@ def test_an_odd_batch_of_large_images_is_small(
     made = plans.make(tmp_path / "out", ("fake", "other"))
     plan = replace(made, workload=replace(made.workload, model=made.workload.model.resized(size)))
     assert evidence.adversarial(plan)[1:] == (Case(2, size + 1), Case(batch, size + 2))
-
-
-@pytest.mark.parametrize(("status", "gates"), [("ok", ["settings"]), ("crash", [])])
-def test_settings_are_held_against_those_of_a_baseline_that_is_well(status: str, gates: list[str]) -> None:
-    baseline, other = (Outcome(each, settings={"threads": 1}) for each in contenders.parse(["torch", "jax"]))
-    baseline.status = status
-    outcomes = Outcomes([baseline, other], {"jax": Certificate((), None)})
-    certification.certify_settings(outcomes)
-    assert [gate.name for gate in outcomes.certificates["jax"].gates] == gates
