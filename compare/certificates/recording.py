@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from compare import descriptions, tensors, weights
-from compare.agreement.gates import changes, is_finite, relative_error, size
+from compare.agreement.gates import SEMANTIC_LIMIT, changes, is_finite, relative_error, size
 from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.data.seeding import generator
-from compare.interface import Array, Arrays, Backend, Batch, RunSpec, Session
+from compare.interface import Array, Arrays, Backend, Batch, Refused, RunSpec, Session
 from compare.pairing.allowances import RUNNING_VARIANCE
 
 Floor = dict[str, float]
@@ -78,6 +78,10 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
     |moved - unmoved| / |unmoved| over the runs (Euclidean norms; buffers and parameters as changes from the start, none
     taken for less than float64 resolves of them).
     The unmoved run is kept until this returns, in files beside the dataset where memory is short.
+
+    Raises:
+        Refused: the unmoved run, taken again after all others, is another: the model keeps a state that no `assign`
+            brings back, or draws chance, which would pass for rounding and forgive as much.
     """
     session, start, batches, test = _begin(backend, spec, steps)
     del batches[steps:]
@@ -113,7 +117,22 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
                     }
                     del arrays
             found.append(floor)
+        _check_repeated(ran(start, batches), still, sizes)
     return found
+
+
+def _check_repeated(again: Iterator[tuple[str, Arrays]], still: Arrays, sizes: Mapping[str, float]) -> None:
+    """Check that the first step of a run, taken again, has the outputs that it had: rounding alone moves them less."""
+    part, arrays = next(again)
+    for name, array in arrays.items():
+        if name.startswith((f"{part}/activation/", f"{part}/logits", f"{part}/loss")):
+            error = relative_error(array, still[name], sizes[name])
+            if not error <= SEMANTIC_LIMIT:
+                raise Refused(
+                    f"the same step from the same start gives another {name} (relative difference {error:.1e}): the "
+                    "model keeps a state that is no parameter or buffer, or draws chance; allowed: all of its state in "
+                    "parameters and buffers"
+                )
 
 
 def alone(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence[int]]) -> Arrays:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from compare import verdicts
+from compare import statistics, verdicts
 from compare.measure import voiding
 from compare.measure.telemetry import Telemetry
 from compare.measure.voiding import Round
@@ -47,20 +47,42 @@ def mismatches(result: Object) -> list[Mismatch]:
         raw = evidence.recertified({**result, "voided": _voided(result), "contenders": _contenders(result)})
         again = verdicts.completed(raw)
         pairs = zip(result["contenders"], again["contenders"], strict=True)
-        again["contenders"] = [_earlier_rate(result, *pair) for pair in pairs]
+        again["contenders"] = [_earlier_rate(result, stored, _earlier_spread(stored, each)) for stored, each in pairs]
         causes_first = {key: again[key] for key in ("voided", "agreement", *again)}
-        return list(_differing("", result, causes_first))
+        return [*_contradictions(result), *_differing("", result, causes_first)]
+
+
+def _contradictions(result: Object) -> Iterator[Mismatch]:
+    """Yield what the spec or a contender's name says otherwise than what was measured."""
+    rounds, size = result["spec"]["rounds"], result["spec"]["batch_size"]
+    cores = result.get("telemetry", {}).get("foreign_cores", [None] * rounds)
+    counted = [("telemetry.foreign_cores", len(cores))]
+    for index, contender in enumerate(result["contenders"]):
+        place, step = f"contenders[{index}]", contender["step_seconds"]
+        if step and contender["status"] == "ok":
+            counted.append((f"{place}.step_seconds.samples", len(step["samples"])))
+        backend, _, tuning = contender["name"].partition("#")[0].partition(":")
+        said = {"backend": backend, "tuning": tuning or contender["tuning"]}
+        for name, value in said.items():
+            if contender[name] != value:
+                yield Mismatch(f"{place}.name", contender[name], value)
+        settings: Object = contender["settings"] or {}
+        seen = settings.get("batch_size", size)
+        if seen != size:
+            yield Mismatch("spec.batch_size", size, seen)
+    yield from (Mismatch(f"number of {place}", count, rounds) for place, count in counted if count != rounds)
 
 
 def _voided(result: Object) -> list[dict[str, Any]]:
     """Return the rounds that telemetry and foreign load make void, as stored where that was not recorded."""
     seen, steps = result.get("telemetry"), [each["step_seconds"] for each in result["contenders"]]
     timed = [step for step in steps if step]
-    if not seen or not timed or not all("windows" in step for step in timed):
+    on_gpu = result["spec"]["device"] == "cuda"  # else only what other programs did decides
+    if not seen or not timed or (on_gpu and not all("windows" in step for step in timed)):
         return result["voided"]
     rounds = [Round([], cores) for cores in seen["foreign_cores"]]
     for step in timed:
-        for each, windows in zip(rounds, step["windows"], strict=False):
+        for each, windows in zip(rounds, step.get("windows", ()), strict=False):
             each.windows += [(start, end) for start, end in windows]
     found = voiding.voids(rounds, Telemetry.of_json(seen), result["spec"]["device"])
     return [{"round": index + 1, "reason": reason} for index, reason in sorted(found.items())]
@@ -75,6 +97,16 @@ def _contenders(result: Object) -> list[dict[str, Any]]:
         told = next((reason.removeprefix(phrase) for reason in reasons if reason.startswith(phrase)), None)
         found.append({"unproven": told, **contender})
     return found
+
+
+def _earlier_spread(stored: Object, again: dict[str, Any]) -> dict[str, Any]:
+    """Return a contender with spreads over all rounds, void ones too, where an older samestep stored them so."""
+    if not again["step_seconds"]:
+        return again
+    whole, there = statistics.summarise(again["step_seconds"]["samples"]), stored["step_seconds"]
+    if not all(_same(there[name], value, _NO_SPREAD) for name, value in whole.items()):
+        return again
+    return again | {"step_seconds": again["step_seconds"] | whole}
 
 
 def _earlier_rate(result: Object, stored: Object, again: dict[str, Any]) -> dict[str, Any]:

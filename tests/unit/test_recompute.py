@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compare import results, verdicts
+from compare import results, statistics, verdicts
 from compare.reproduction import recompute
 from tests.unit.mutations import H200, consistent, on_a_gpu
 from tests.unit.result_factory import make_comparison
@@ -82,6 +82,11 @@ def test_a_block_that_was_touched_is_found(contender: int, round_: int, block: i
         ("voided.0.round", 9, "voided[0].round"),
         ("voided.0.reason", "rain", "voided[0].reason"),
         ("telemetry.foreign_cores.3", 0.9, "number of voided"),
+        ("telemetry.foreign_cores", [0.01] * 9, "number of telemetry.foreign_cores"),
+        ("spec.rounds", 50, "number of contenders[1].step_seconds.samples"),
+        ("contenders.0.settings", {"batch_size": 16}, "spec.batch_size"),
+        ("contenders.0.backend", "jax", "contenders[0].name"),
+        ("contenders.1.name", "jax:stock", "contenders[1].name"),
         ("agreement.status", "skipped", "agreement.status"),
         ("agreement.reason", "because", "agreement.reason"),
         ("agreement.first_mismatch", "logits", "agreement.first_mismatch"),
@@ -197,6 +202,26 @@ def test_what_an_older_result_says_only_in_words_is_believed_where_it_claims_les
     assert recompute.mismatches(result) == []
     result["contenders"][1]["unproven"] = None
     assert {each.place for each in recompute.mismatches(result)} == {"comparisons[0].verdict", "comparisons[0].reason"}
+
+
+def test_rounds_on_a_cpu_are_void_whatever_is_left_of_their_windows() -> None:
+    result = consistent()
+    for side in result["contenders"]:
+        del side["step_seconds"]["windows"]
+    assert recompute.mismatches(result) == []
+    result["voided"] = []
+    assert "number of voided" in {each.place for each in recompute.mismatches(result)}
+
+
+def test_spreads_over_void_rounds_too_are_those_of_earlier_results() -> None:
+    result = consistent()
+    step = result["contenders"][0]["step_seconds"]
+    counting, earlier = step["mean"], statistics.summarise(step["samples"])
+    assert earlier["mean"] != counting
+    step |= earlier
+    assert recompute.mismatches(result) == []
+    step["mean"] *= 1.01
+    assert "contenders[0].step_seconds.mean" in {each.place for each in recompute.mismatches(result)}
 
 
 def test_images_per_second_of_the_first_results_were_by_the_median_and_of_later_ones_are_not() -> None:
