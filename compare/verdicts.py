@@ -71,13 +71,13 @@ def timed(result: Object, contender: Object) -> dict[str, Any]:
     step = contender["step_seconds"]
     if not step:
         return {**contender, "step_seconds": None, "images_per_second": None}
-    rounds, confidence = list(medians(result, contender).values()), result["spec"]["confidence"]
-    counting = [blocks for index, blocks in enumerate(step["samples"]) if index not in _void(result)]
+    counting, confidence = medians(result, contender), result["spec"]["confidence"]
+    rounds = list(counting.values())
     interval = statistics.geometric_interval(rounds, confidence) if len(rounds) >= LEAST_ROUNDS else None
     estimate = interval.estimate if interval else next(iter(rounds), None)
     figures: dict[str, Any] = {
         "estimate": estimate,
-        **statistics.summarise(counting or step["samples"]),
+        **statistics.summarise([step["samples"][index] for index in counting] or step["samples"]),
         "interval": interval and asdict(interval),
     }
     return {

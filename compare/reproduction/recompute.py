@@ -61,11 +61,10 @@ def _contradictions(result: Object) -> Iterator[Mismatch]:
         place, step = f"contenders[{index}]", contender["step_seconds"]
         if step and contender["status"] == "ok":
             counted.append((f"{place}.step_seconds.samples", len(step["samples"])))
-        backend, _, tuning = contender["name"].partition("#")[0].partition(":")
-        said = {"backend": backend, "tuning": tuning or contender["tuning"]}
-        for name, value in said.items():
-            if contender[name] != value:
-                yield Mismatch(f"{place}.name", contender[name], value)
+        written = contender["name"].partition("#")[0]
+        called = f"{contender['backend']}:{contender['tuning']}" if ":" in written else contender["backend"]
+        if written != called:
+            yield Mismatch(f"{place}.name", contender["name"], called)
         settings: Object = contender["settings"] or {}
         seen = settings.get("batch_size", size)
         if seen != size:

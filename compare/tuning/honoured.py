@@ -13,16 +13,6 @@ if TYPE_CHECKING:
     from compare.plan import Plan
 
 
-def _host_reads(switches: Mapping[str, Value], plan: "Plan") -> str | None:
-    """Return what torch's update reads on the host unless it is fused, as no CUDA graph can; None for nothing."""
-    if not switches["graph-capture"] or switches["fused-optimizer"]:
-        return None
-    if plan.precision == "float16":
-        return "whether gradients overflow"
-    rule = plan.workload.optimizer
-    return None if rule.name != "sgd" or rule.schedule.is_constant else "sgd's scheduled learning rate"
-
-
 def check(plan: "Plan") -> None:
     """Check what no knob can have by itself: it is the model's, the environment's, or some contender's program's.
 
@@ -58,3 +48,13 @@ def check(plan: "Plan") -> None:
             f"--search-anew: on {how} no contender's program keeps what a search for kernels found; allowed: with "
             "--device cuda a contender of jax, unless +kernel-search=off, or of torch with +max-autotune"
         )
+
+
+def _host_reads(switches: Mapping[str, Value], plan: "Plan") -> str | None:
+    """Return what torch's update reads on the host unless it is fused, as no CUDA graph can; None for nothing."""
+    if not switches["graph-capture"] or switches["fused-optimizer"]:
+        return None
+    if plan.precision == "float16":
+        return "whether gradients overflow"
+    rule = plan.workload.optimizer
+    return None if rule.name != "sgd" or rule.schedule.is_constant else "sgd's scheduled learning rate"
