@@ -316,9 +316,9 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_exchanges() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper; a GPU's memory holds four
-    # at once, with their searches
-    local way symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
+step_exchanges() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper, as many at once as a GPU's
+    # memory holds with their searches
+    local way step symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
     local torch="--backend torch --tuning tuned+ddp+overlap-reduction=off"
     sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "exchanges-torch-$(gpus)-devices"
 $torch
@@ -327,7 +327,8 @@ $torch --lever torch-exchanges-one-shot
 $torch+overlap-exchanges --lever torch-exchanges-one-shot-forward
 END
     for way in pmap sharded; do
-        printf -- "%s--backend jax --tuning tuned+$way --devices $(gpus) --turns 2\n" "" "$symmetric "
+        step="--backend jax --tuning tuned+$way --devices $(gpus) --turns 2"
+        printf "%s\n" "$step" "$symmetric $step" "$step --lever jax-joint-sums"
     done | in_turn "exchanges-jax-$(gpus)-devices"
 }
 
