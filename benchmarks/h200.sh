@@ -316,16 +316,18 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_exchanges() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper, as many at once as a GPU's
-    # memory holds with their searches
-    local way step symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
-    local torch="--backend torch --tuning tuned+ddp+overlap-reduction=off"
+step_exchanges-torch() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper, as many at once as a
+    # GPU's memory holds with their searches
+    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off"
     sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "exchanges-torch-$(gpus)-devices"
-$torch
-$torch+overlap-exchanges
-$torch --lever torch-exchanges-one-shot
-$torch+overlap-exchanges --lever torch-exchanges-one-shot-forward
+$step+overlap-exchanges
+$step --lever torch-exchanges-one-shot
+$step+overlap-exchanges --lever torch-exchanges-one-shot-forward
 END
+}
+
+step_exchanges-jax() { # the same
+    local way step symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
     for way in pmap sharded; do
         step="--backend jax --tuning tuned+$way --devices $(gpus) --turns 2"
         printf "%s\n" "$step" "$symmetric $step" "$step --lever jax-joint-sums"
