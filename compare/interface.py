@@ -78,6 +78,11 @@ def shortened(text: str, most: int) -> str:
     return (kept.rpartition(" ")[0] or kept[:-1]).rstrip() + _CUT
 
 
+def is_buffer(name: str) -> bool:
+    """Return whether a neutral name is a buffer's."""
+    return name.endswith((".mean", ".var"))
+
+
 KEPT_LOSSES = 4096
 """Losses that a session keeps since `feed`."""
 

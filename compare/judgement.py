@@ -28,6 +28,7 @@ def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, 
         "telemetry": {
             **outcomes.telemetry.to_json(),
             "foreign_cores": [each.foreign_cores for each in outcomes.rounds],
+            "idle_cores": [each.idle_cores for each in outcomes.rounds],
         },
     }
     return verdicts.completed(raw)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from compare.interruptions import ENDING, Held
 from compare.measure import load, memory, repeated
@@ -122,21 +122,25 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
     children = {name: child for name, child in waiting.items() if name in names}
     try:
         timed = _ready(launcher, alive, children)
-        blocks: dict[str, list[tuple[float, Window]]] = {outcome.contender.name: [] for outcome in timed}
+        blocks: dict[str, list[_Block]] = {outcome.contender.name: [] for outcome in timed}
         pids = [child.pid for child in {**waiting, **children}.values()]
+        # Void rounds of a GPU are told by what it does itself.
+        families = {name: load.family(child.pid) for name, child in children.items() if plan.device == "cpu"}
         before = load.read(pids)
         for index in palindromic(len(timed), _PALINDROMES):
             outcome = timed[index]
             if outcome.status == "ok":
-                _attempt(outcome, lambda o: blocks[o.contender.name].append(_block(launcher, children, o)))
+                _attempt(outcome, lambda o: blocks[o.contender.name].append(_block(launcher, children, o, families)))
         after = load.read(pids)
         if undone():
             return False
         if timed:
             seen.foreign_cores = max(seen.foreign_cores or 0.0, load.foreign_cores(before, after))
+            if families:
+                seen.idle_cores = max(seen.idle_cores or 0.0, *map(_idle_cores, blocks.values()))
         for outcome in timed:
             if outcome.status == "ok":
-                seconds, windows = zip(*blocks[outcome.contender.name], strict=True)
+                seconds, windows, _ = zip(*blocks[outcome.contender.name], strict=True)
                 seen.windows += windows
                 _attempt(outcome, lambda o: _prove(plan, children[o.contender.name], o))
                 outcome.samples.append(list(seconds))  # a round that ends before its proof is none
@@ -210,18 +214,36 @@ def _warm_up(launcher: Launcher, child: Child, outcome: Outcome, *, loaded: bool
         outcome.unproven = outcome.unproven or unlike
 
 
-def _block(launcher: Launcher, children: Mapping[str, Child], outcome: Outcome) -> tuple[float, Window]:
-    """Time one block; return its seconds per step, and when it ran.
+class _Block(NamedTuple):
+    """A timed block: its `seconds` a step, when it ran, and the CPU seconds that the others took meanwhile."""
+
+    seconds: float
+    window: Window
+    idle: float
+
+
+def _idle_cores(blocks: Sequence[_Block]) -> float:
+    """Return how many cores the others kept busy during one contender's blocks."""
+    lasted = sum(end - start for _, (start, end), _ in blocks)
+    return sum(block.idle for block in blocks) / lasted if lasted else 0.0
+
+
+def _block(
+    launcher: Launcher, children: Mapping[str, Child], outcome: Outcome, families: Mapping[str, Sequence[int]]
+) -> _Block:
+    """Time one block, while the processes of all other contenders are looked at.
 
     An equal block, which does not count, leads in: it outlasts what the contender that worked before has left behind
     (threads that still spin, caches, clocks).
     """
     child, steps, deadline = children[outcome.contender.name], outcome.steps_per_block, launcher.plan.deadlines["block"]
+    others = [pid for name, pids in families.items() if name != outcome.contender.name for pid in pids]
     assert steps is not None  # set by _warm_up
     child.call("block", deadline, steps=steps)
-    start = launcher.now()
+    before, start = load.taken(others), launcher.now()
     seconds = child.call("block", deadline, steps=steps) / steps
-    return seconds, (start, launcher.now())
+    end = launcher.now()
+    return _Block(seconds, (start, end), max(0.0, load.taken(others) - before))
 
 
 def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
@@ -238,6 +260,10 @@ def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
             f"after wait() returned, {1e3 * least['unwaited_seconds']:.3g} ms of a block's work were still to be done "
             f"({1e3 * least['block_seconds']:.3g} ms had been timed)"
         )
+    else:
+        begun = child.call("again", plan.deadlines["open"])
+        changed = repeated.change(begun["before"], begun["after"], plan.precision)
+        outcome.unproven = outcome.unproven or changed
 
 
 def _missing(proof: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,7 @@ from compare import descriptions, tensors, weights
 from compare.certificates import heap, recording, records, training
 from compare.certificates.recording import Perturbation
 from compare.data import store
-from compare.interface import OWN_WEIGHTS, Arrays, Backend, DiskFull, Refused, RunSpec, Session, first_line
+from compare.interface import OWN_WEIGHTS, Arrays, Backend, DiskFull, Refused, RunSpec, Session, first_line, is_buffer
 from compare.machines import rank
 from compare.machines.crew import Crew, last_words
 from compare.measure import exposure, limit, memory, warmup
@@ -66,16 +66,12 @@ class Worker:
         if told.device == "cpu" and told.memory_limit_bytes is not None:
             limit.hold(told.memory_limit_bytes)
         self._train, self._test = store.load(told.data)
-        if session is None:
-            session = self._backend.open(told)
-        initial = training.initial(session, self._spec)
-        session.assign(initial)
-        session.feed(training.epoch(self._spec, self._train, 0))
-        self._session, self._dispatched = session, 0
+        self._session = session or self._backend.open(told)
+        initial = self._begin()
         return {
             "weights_sha256": weights.digest(initial),
-            "parameter_count": sum(array.size for name, array in initial.items() if not _is_buffer(name)),
-            "steps_per_dispatch": session.steps_per_dispatch,
+            "parameter_count": sum(array.size for name, array in initial.items() if not is_buffer(name)),
+            "steps_per_dispatch": self._session.steps_per_dispatch,
         }
 
     def warm_up(self, block_seconds: float, steps: int | None) -> dict[str, Any]:
@@ -87,7 +83,7 @@ class Worker:
         unit = session.steps_per_dispatch
         first = self._timed(unit)
         self._timed(_whole_dispatches(session, _FIRST_LOSSES))
-        losses = session.losses()
+        self._first = self._begun()
         start = self._clock()
         if steps is None:
             steps, blocks, steady = warmup.chosen(self._timed, unit, block_seconds)
@@ -99,8 +95,36 @@ class Worker:
             "warmup_seconds": self._clock() - start,
             "steady": steady,
             "steps_per_block": steps,
-            "first_losses": [training.finite(loss) for loss in losses[:_FIRST_LOSSES]],
+            "first_losses": self._first["losses"],
         }
+
+    def again(self) -> dict[str, Any]:
+        """Take the steps anew that came before `warm_up` settled, from the initial weights and batches.
+
+        Returns how training began then (`before`) and now (`after`): its first `losses`, and how far so many `steps`
+        have `moved` each parameter (`compare.certificates.training.moved`).
+        """
+        before = self._first
+        self._begin()
+        self._timed(before["steps"])
+        return {"before": before, "after": self._begun()}
+
+    def _begin(self) -> Arrays:
+        """Set the initial weights, which are returned, and feed the first epoch's batches."""
+        session = self._open_session
+        initial = training.initial(session, self._spec)
+        session.assign(initial)
+        session.feed(training.epoch(self._spec, self._train, 0))
+        self._dispatched = 0
+        return initial
+
+    def _begun(self) -> dict[str, Any]:
+        """Return how training began: what `again` has of it."""
+        session = self._open_session
+        losses = [training.finite(loss) for loss in session.losses()[:_FIRST_LOSSES]]
+        with heap.kept():
+            moved = training.moved(session, self._spec)
+        return {"steps": self._dispatched, "losses": losses, "moved": moved}
 
     def block(self, steps: int) -> float:
         """Time one block and return its seconds."""
@@ -272,6 +296,7 @@ COMMANDS = (
     "block",
     "spin",
     "proof",
+    "again",
     "plant",
     "ballast",
     "train",
@@ -328,7 +353,3 @@ def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> prot
 def _whole_dispatches(session: Session, steps: int) -> int:
     """Return the least number of steps, `steps` or more, that are dispatched as those that are timed."""
     return session.steps_per_dispatch * -(-steps // session.steps_per_dispatch)
-
-
-def _is_buffer(name: str) -> bool:
-    return name.rsplit(".", 1)[-1] in ("mean", "var")

@@ -9,6 +9,9 @@ from compare.agreement.floors import Noise
 from compare.agreement.gates import Gate
 from compare.interface import Arrays
 
+STEPS = 3
+"""Training steps that a certificate looks into."""
+
 
 @dataclass(frozen=True)
 class Figures:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import environment
-from compare.agreement import settings
+from compare.agreement import certificate, settings
 from compare.agreement.threads import MOST_THREADS
 from compare.certificates import training
 from compare.certificates.evidence import Case, Evidence
@@ -21,8 +21,7 @@ from compare.processes.jobs import Command, Job, Queue
 from compare.processes.launcher import Launcher, Progress
 from compare.tuning import tunings
 
-_STEPS = 3
-_ARRAYS = 2 + 2 * _STEPS  # of every parameter: before, gradient and update of each step, after
+_ARRAYS = 2 + 2 * certificate.STEPS  # of every parameter: before, gradient and update of each step, after
 # Children of a contender at a time: a GPU's memory holds four, whatever they are thought to take of it (`_memory`).
 MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 4}
 _NUMBERS = itertools.count()
@@ -171,7 +170,7 @@ def _noise(
     plan = launcher.plan
     if spec["devices"] > 1 and not knobs["compile"] and plan.batch_norm == "sync" and plan.fleet.count == 1:
         spec["knobs"], spec["devices"] = tunings.on_one_device(knobs), 1
-    arguments = {"spec": spec, "steps": _STEPS, "perturbations": perturbations}
+    arguments = {"spec": spec, "steps": certificate.STEPS, "perturbations": perturbations}
     return Command("noise", arguments, "record", partial(_keep_floors, evidence, case, perturbations))
 
 
@@ -188,7 +187,8 @@ def _record(
     spec = _spec(launcher, outcome, precision, case, dataset)
     if precision != launcher.plan.precision:  # what is timed is not this program: it need not have the fastest kernels
         spec["knobs"] = tunings.unsearched(spec["knobs"])
-    arguments = {"spec": spec, "steps": _STEPS, "path": str(folder), "evenly": _evenly(launcher, spec["knobs"])}
+    evenly = _evenly(launcher, spec["knobs"])
+    arguments = {"spec": spec, "steps": certificate.STEPS, "path": str(folder), "evenly": evenly}
     return Command("record", arguments, "record", lambda names: keep(Record(folder, names)))
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from compare import weights
-from compare.agreement.gates import Updates, apart, is_stored
+from compare.agreement.gates import Updates, apart, is_stored, norm
 from compare.data.batches import epoch_batches, reordered
 from compare.data.seeding import generator
 from compare.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
+
+_FEW = 8
 
 
 def initial(session: Session, spec: RunSpec) -> Arrays:
@@ -58,6 +60,19 @@ def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, gener
     """
     session.assign(_moved(initial(session, spec), spec, roundoff, generation))
     return [finite(loss) for found in _epochs(session, spec, train, generation) for loss in found]
+
+
+def moved(session: Session, spec: RunSpec) -> dict[str, float | None]:
+    """Return how far each parameter is from where it began, relative to that, both as norms; None where not finite.
+
+    One that begins as zeros is left out, and one of few elements: where its gradient is but rounding, they may cancel.
+    """
+    start, found = initial(session, spec), dict[str, float | None]()
+    for name, array in session.export().parameters.items():
+        whole = norm(start[name])
+        if whole and array.size >= _FEW:
+            found[name] = finite(norm(array - start[name]) / whole)
+    return found
 
 
 def epoch(spec: RunSpec, train: Batch, number: int) -> list[Batch]:

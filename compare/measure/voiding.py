@@ -16,18 +16,20 @@ Window = tuple[float, float]
 class Round:
     """One round: `windows`, start and end in seconds since the run's start of every block timed in it.
 
-    `foreign_cores` is how many cores others kept busy meanwhile; None where it could not be told.
+    `foreign_cores` is how many cores others kept busy meanwhile, `idle_cores` how many the contenders whose turn it was
+    not did during one's blocks, of all contenders the most; None where it could not be told.
     """
 
     windows: list[Window] = field(default_factory=list[Window])
     foreign_cores: float | None = None
+    idle_cores: float | None = None
 
 
 def voids(rounds: Sequence[Round], telemetry: Telemetry, device: str) -> Mapping[int, str]:
     """Return the reason by round, counted from 0, for every round that is void for all its contenders.
 
     On a GPU: a slowdown for heat or by the hardware, another process, an uncorrected memory error, an Xid. On a CPU:
-    others that kept more than a quarter of a core busy.
+    others, or contenders while another was timed, that kept more than a quarter of a core busy.
     """
     found: dict[int, str] = {}
     for index, each in enumerate(rounds):
@@ -38,9 +40,11 @@ def voids(rounds: Sequence[Round], telemetry: Telemetry, device: str) -> Mapping
 
 
 def _on_cpu(each: Round) -> list[str]:
-    if each.foreign_cores is None or each.foreign_cores <= FOREIGN_CORES:
-        return []
-    return [f"other programs kept {each.foreign_cores:.2f} cores busy"]
+    busy = {
+        "other programs": each.foreign_cores,
+        "contenders that were not timed": each.idle_cores,
+    }
+    return [f"{who} kept {n:.2f} cores busy" for who, n in busy.items() if n is not None and n > FOREIGN_CORES]
 
 
 def _on_gpus(each: Round, telemetry: Telemetry) -> list[str]:

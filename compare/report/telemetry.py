@@ -65,9 +65,10 @@ def _state(result: Mapping[str, Any], gpu: Mapping[str, Any], name: str) -> Iter
 
 
 def _others(telemetry: Mapping[str, Any]) -> Iterator[str]:
-    cores = [value for value in telemetry["foreign_cores"] if value is not None]
-    if cores and max(cores) > _NOTICEABLE_CORES:
-        yield f"other programs kept {median(cores):.2f} cores busy in the median round, {max(cores):.2f} at most"
+    for who, name in (("other programs", "foreign_cores"), ("contenders that were not timed", "idle_cores")):
+        cores = [value for value in telemetry.get(name, ()) if value is not None]
+        if cores and max(cores) > _NOTICEABLE_CORES:
+            yield f"{who} kept {median(cores):.2f} cores busy in the median round, {max(cores):.2f} at most"
 
 
 def _timed(result: Mapping[str, Any], seconds: Sequence[float]) -> list[int]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from compare.agreement.certificate import Certificate
 from compare.agreement.gates import Gate
 from compare.agreement.referee import Referee
 from compare.agreement.trajectory import Curves
+from compare.interface import is_buffer
 
 Object = Mapping[str, Any]
 
@@ -30,6 +31,39 @@ def recertified(result: Object) -> dict[str, Any]:
     """
     agreement = result["agreement"]
     return {**result, "agreement": {**agreement, "pairs": [_pair(result, pair) for pair in agreement["pairs"]]}}
+
+
+def missing(pair: Object, precision: str) -> Iterator[str]:
+    """Yield the gates and tensors that a pair lacks which passed in that precision.
+
+    What one step has, all have; so has each parameter its gradient and its update, and each buffer its value, and both
+    the change of all steps together. In a precision other than float64, all but that change have a noise floor.
+    """
+    if pair["status"] != "pass":
+        return
+    floored = precision != "float64"
+    asked = ["semantic", "scaling", *(["precision"] if floored else [])]
+    gated = {gate["name"] for gate in pair["gates"]}
+    yield from (f"gate {name}" for name in asked if name not in gated)
+    tensors = {each["name"]: each for each in pair.get("tensors", ())}
+    for case, names in (_by_case(tensors) or {"": {}}).items():
+        parts = [name.partition("/") for name in names]
+        inner = {"logits", "loss", *(rest for stage, _, rest in parts if stage.startswith("step"))}
+        stored = {rest for stage, _, rest in parts if stage == "delta"}
+        stored |= {rest.partition("/")[2] for rest in inner if rest.startswith(("gradient/", "update/", "buffer/"))}
+        inner |= {f"{kind}/{name}" for name in stored for kind in _kinds(name)}
+        whole = {f"step{step + 1}/{name}" for step in range(certificate.STEPS) for name in inner}
+        whole |= {"evaluation/logits", *(f"delta/{name}" for name in stored)}
+        end = case and f" [{case}]"
+        yield from (f"tensor {name}{end}" for name in gates.in_execution_order(sorted(whole - names.keys())))
+        if floored:
+            bare = [name for name, each in names.items() if each["noise"] is None and not name.startswith("delta/")]
+            yield from (f"noise of tensor {name}{end}" for name in bare)
+
+
+def _kinds(name: str) -> Sequence[str]:
+    """Return what a step has of a parameter, or of a buffer."""
+    return ("buffer",) if is_buffer(name) else ("gradient", "update")
 
 
 def _pair(result: Object, pair: Object) -> dict[str, Any]:
@@ -67,16 +101,22 @@ def _figure(value: float | None) -> float:
 
 
 def _of_tensors(tensors: Mapping[str, Object]) -> dict[str, Gate]:
-    """Judge the tensors case by case, as the certificate did; a name ends with its case where there are several."""
+    """Judge the tensors case by case, as the certificate did."""
+    cases = _by_case(tensors)
+    if not cases:
+        return {}
+    combined = certificate.combine({case: Certificate(_judged(each), None) for case, each in cases.items()})
+    return {gate.name: gate for gate in combined.gates}
+
+
+def _by_case(tensors: Mapping[str, Object]) -> dict[str, dict[str, Object]]:
+    """Return the tensors of each case by name, which ends with the case where there are several."""
     cases: dict[str, dict[str, Object]] = {}
     for full, each in tensors.items():
         match = _CASE.fullmatch(full)
         name, case = (match["name"], match["case"]) if match else (full, "")
         cases.setdefault(case, {})[name] = each
-    if not cases:
-        return {}
-    combined = certificate.combine({case: Certificate(_judged(each), None) for case, each in cases.items()})
-    return {gate.name: gate for gate in combined.gates}
+    return cases
 
 
 def _judged(tensors: Mapping[str, Object]) -> tuple[Gate, ...]:

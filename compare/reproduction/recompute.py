@@ -18,6 +18,7 @@ Object = Mapping[str, Any]
 TOLERANCE = 1e-9
 """Two figures are the same to within this, relatively: another CPU or numpy may round a logarithm's last digit."""
 
+_ROUNDED = 1e-9  # of a sample, that it took within its window
 _SPREADS = ("iqr", "detectable")  # where blocks hardly differ, these are nothing but such digits
 _NO_SPREAD = 1e-12
 
@@ -54,9 +55,9 @@ def mismatches(result: Object) -> list[Mismatch]:
 
 def _contradictions(result: Object) -> Iterator[Mismatch]:
     """Yield what the spec or a contender's name says otherwise than what was measured."""
-    rounds, size = result["spec"]["rounds"], result["spec"]["batch_size"]
-    cores = result.get("telemetry", {}).get("foreign_cores", [None] * rounds)
-    counted = [("telemetry.foreign_cores", len(cores))]
+    rounds, size, precision = (result["spec"][name] for name in ("rounds", "batch_size", "precision"))
+    seen = result.get("telemetry", {})
+    counted = [(f"telemetry.{name}", len(seen[name])) for name in ("foreign_cores", "idle_cores") if name in seen]
     for index, contender in enumerate(result["contenders"]):
         place, step = f"contenders[{index}]", contender["step_seconds"]
         if step and contender["status"] == "ok":
@@ -66,20 +67,42 @@ def _contradictions(result: Object) -> Iterator[Mismatch]:
         if written != called:
             yield Mismatch(f"{place}.name", contender["name"], called)
         settings: Object = contender["settings"] or {}
-        seen = settings.get("batch_size", size)
-        if seen != size:
-            yield Mismatch("spec.batch_size", size, seen)
+        trained = settings.get("batch_size", size)
+        if trained != size:
+            yield Mismatch("spec.batch_size", size, trained)
+        yield from _untimely(place, step)
+        computed = {"tf32": "float32"}.get(precision, precision)
+        dtype = settings.get("compute_dtype", computed)
+        if dtype != computed:
+            yield Mismatch("spec.precision", precision, dtype)
+    for index, pair in enumerate(result["agreement"]["pairs"]):
+        lacking = evidence.missing(pair, precision)
+        yield from (Mismatch(f"agreement.pairs[{index}]: {what}", None, "of a pair that passes") for what in lacking)
     yield from (Mismatch(f"number of {place}", count, rounds) for place, count in counted if count != rounds)
+
+
+def _untimely(place: str, step: Object | None) -> Iterator[Mismatch]:
+    """Yield the blocks that took longer by their samples than the windows in which they ran, or had no window."""
+    if not step or "windows" not in step:
+        return
+    for number, (samples, windows) in enumerate(zip(step["samples"], step["windows"], strict=False)):
+        if len(samples) != len(windows):
+            yield Mismatch(f"{place}.step_seconds.windows[{number}]", len(windows), len(samples))
+        for block, (seconds, (start, end)) in enumerate(zip(samples, windows, strict=False)):
+            whole = seconds * step["steps_per_block"]
+            if end - start < whole * (1 - _ROUNDED):
+                yield Mismatch(f"{place}.step_seconds.windows[{number}][{block}]", end - start, whole)
 
 
 def _voided(result: Object) -> list[dict[str, Any]]:
     """Return the rounds that telemetry and foreign load make void, as stored where that was not recorded."""
     seen, steps = result.get("telemetry"), [each["step_seconds"] for each in result["contenders"]]
     timed = [step for step in steps if step]
-    on_gpu = result["spec"]["device"] == "cuda"  # else only what other programs did decides
+    on_gpu = result["spec"]["device"] == "cuda"  # else only what kept cores busy decides
     if not seen or not timed or (on_gpu and not all("windows" in step for step in timed)):
         return result["voided"]
-    rounds = [Round([], cores) for cores in seen["foreign_cores"]]
+    foreign = seen["foreign_cores"]
+    rounds = [Round([], *cores) for cores in zip(foreign, seen.get("idle_cores", [None] * len(foreign)), strict=False)]
     for step in timed:
         for each, windows in zip(rounds, step.get("windows", ()), strict=False):
             each.windows += [(start, end) for start, end in windows]

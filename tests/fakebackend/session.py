@@ -3,8 +3,9 @@
 Faults of the arithmetic: `wrong-gradient` (the kernel's by 1 + 1e-6), `nan-gradient`, `zero-gradient`, `wrong-shape`
 (of the recorded logits), `wrong-dtype` (of the recorded loss), `unsteady` (sums in another order each time), `skip`
 (every tenth step), `nan-loss` (after five steps), `never-wait` (queued work is never done), `late` (it is
-done only when its result is read), `unlike` (every process starts from weights of its own), `settings` (reports another
-compute dtype), `nan-setting` (a value that JSON cannot carry), `protocol` (says hello in another version).
+done only when its result is read), `frozen` (a process trains the bias alone after 60 steps), `aged` (its logits are
+half as large then), `unlike` (every process starts from weights of its own), `settings` (reports another compute
+dtype), `nan-setting` (a value that JSON cannot carry), `protocol` (says hello in another version).
 """
 
 import math
@@ -25,6 +26,7 @@ RATE = 0.1
 _DISPATCH = 0.01  # part of a step's time that passes while it is dispatched
 _NAN_AFTER = 5
 _MANY = 64
+_OLD = 60
 
 _Prepared = tuple[Array, tuple[Array, Array], Array]
 """A batch as every step takes it: images as rows, the place of each right class, and these classes as ones."""
@@ -35,7 +37,7 @@ class FakeSession:
         self._spec, self._script, self._inputs = spec, script, inputs
         self._slowdown = script.behaviour.slowdown.get(str(spec.devices), 1.0)
         self._dtype = np.dtype(spec.precision)
-        self._queued = self._step = self._fed = 0
+        self._queued = self._step = self._fed = self._age = 0
         self._batches: list[_Prepared] = []
         self._losses: list[float] = []
 
@@ -152,6 +154,8 @@ class FakeSession:
         images, right, targets = batch
         count = len(images)
         logits = self._forward(images)
+        if self._script.has("aged") and self._age > _OLD:
+            logits = logits / 2
         shifted = logits - logits.max(1, keepdims=True)
         logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
         loss = -logarithms[right].mean()
@@ -163,9 +167,12 @@ class FakeSession:
             gradients["dense.kernel"][0, 0] = np.nan
         if self._script.has("zero-gradient") or (self._script.has("zero-gradient-of-many") and count > _MANY):
             gradients["dense.kernel"] *= 0
+        if self._script.has("frozen") and self._age > _OLD:
+            gradients["dense.kernel"] *= 0
         for name, gradient in gradients.items():
             self._parameters[name] = self._parameters[name] - self._dtype.type(RATE) * gradient
         self._step += 1
+        self._age += 1
         return np.asarray(loss), logits, gradients
 
     def _forward(self, images: Array) -> Array:

@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 from compare import results, verdicts
 from tests.unit.result_factory import make_contender, make_result
 
+_STEP = ("logits", "loss", "gradient/dense.kernel", "buffer/norm.mean", "update/dense.kernel")
+_WHOLE = ("evaluation/logits", "delta/dense.kernel", "delta/norm.mean")
+TENSORS = [*(f"step{step}/{name}" for step in (1, 2, 3) for name in _STEP), *_WHOLE]
+"""Those of a small model's certificate."""
+
 H200 = sorted((Path(__file__).resolve().parents[2] / "benchmarks" / "h200").glob("*/result.json"))
 H200 = [path for path in H200 if not path.parent.name.startswith("scale-")]  # a scaling is no comparison
 
@@ -22,7 +27,7 @@ def consistent() -> dict[str, Any]:
         step = side["step_seconds"]
         base = step["median"]
         step["samples"] = [[base * (1 + 0.004 * math.sin(phase + 7 * r + b)) for b in range(6)] for r in range(10)]
-        step["windows"] = [[[float(9 * r + b), 9 * r + b + 0.1] for b in range(6)] for r in range(10)]
+        step["windows"] = [[[float(9 * r + b), 9 * r + b + 0.11] for b in range(6)] for r in range(10)]
     telemetry = make_result()["telemetry"] | {"foreign_cores": [0.01] * 9 + [0.4]}
     voided = [{"round": 10, "reason": "other programs kept 0.40 cores busy"}]
     agreement: dict[str, Any] = make_result()["agreement"]
@@ -39,7 +44,7 @@ def consistent() -> dict[str, Any]:
         "baseline_error": 1e-7,
         "contender_error": 2e-7,
     }
-    tensors = [{"name": name, **figures} for name in ("step1/logits", "step1/gradient/dense.kernel")]
+    tensors = [{"name": name, **figures} for name in TENSORS]
     gates = [
         {"name": name, "value": value, "limit": limit, "passed": True, "worst_tensor": worst}
         for name, value, limit, worst in (

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compare import results, statistics, verdicts
-from compare.reproduction import recompute
-from tests.unit.mutations import H200, consistent, on_a_gpu
+from compare.reproduction import evidence, recompute
+from tests.unit.mutations import H200, TENSORS, consistent, on_a_gpu
 from tests.unit.result_factory import make_comparison
 
 FLOAT32 = next(path for path in H200 if path.parent.name == "cifar-cnn-float32")
+ON_A_CPU = Path(__file__).resolve().parents[1] / "data" / "faster" / "result.json"
 
 
 @pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)
@@ -84,7 +85,12 @@ def test_a_block_that_was_touched_is_found(contender: int, round_: int, block: i
         ("telemetry.foreign_cores.3", 0.9, "number of voided"),
         ("telemetry.foreign_cores", [0.01] * 9, "number of telemetry.foreign_cores"),
         ("spec.rounds", 50, "number of contenders[1].step_seconds.samples"),
+        ("telemetry.idle_cores", [0.01] * 9 + [0.3], "voided[0].reason"),
+        ("telemetry.idle_cores", [0.01] * 9, "number of telemetry.idle_cores"),
         ("contenders.0.settings", {"batch_size": 16}, "spec.batch_size"),
+        ("contenders.0.settings", {"compute_dtype": "bfloat16"}, "spec.precision"),
+        ("contenders.0.step_seconds.windows.3.2", [5.0, 5.09], "contenders[0].step_seconds.windows[3][2]"),
+        ("contenders.0.step_seconds.windows.3", [[5.0, 6.0]] * 5, "contenders[0].step_seconds.windows[3]"),
         ("contenders.0.backend", "jax", "contenders[0].name"),
         ("contenders.1.name", "jax:stock", "contenders[1].name"),
         ("agreement.status", "skipped", "agreement.status"),
@@ -180,7 +186,9 @@ def test_several_cases_are_judged_one_by_one() -> None:
 
     result = consistent()
     result["agreement"]["pairs"][0]["tensors"] = [
-        tensor(f"step1/logits [{case}]", e64) for case, e64 in (("batch 64", 1e-14), ("batch 2, 9 pixels", 3e-14))
+        tensor(f"{name} [{case}]", e64 if name == "step1/logits" else 1e-15)
+        for case, e64 in (("batch 64", 1e-14), ("batch 2, 9 pixels", 3e-14))
+        for name in TENSORS
     ]
     result["agreement"]["pairs"][0]["gates"] = [
         {"name": name, "value": value, "limit": limit, "passed": True, "worst_tensor": worst}
@@ -230,3 +238,41 @@ def test_images_per_second_of_the_first_results_were_by_the_median_and_of_later_
     assert side["images_per_second"] == 512 / side["step_seconds"]["median"]
     side["step_seconds"]["estimate"] = verdicts.step_seconds(side)  # which came with what the rate is by since
     assert "contenders[0].images_per_second" in {each.place for each in recompute.mismatches(result)}
+
+
+@pytest.mark.parametrize("path", [ON_A_CPU, FLOAT32])
+def test_a_pair_passes_with_all_its_evidence_alone(path: Path) -> None:
+    pair = results.load(path)["agreement"]["pairs"][0]
+    assert not list(evidence.missing(pair, "float32"))
+    for index, tensor in enumerate(pair["tensors"]):
+        left = pair | {"tensors": [*pair["tensors"][:index], *pair["tensors"][index + 1 :]]}
+        assert list(evidence.missing(left, "float32")) == [f"tensor {tensor['name']}"]
+
+
+def test_every_kind_of_evidence_is_asked_of_a_pair_that_passes() -> None:
+    result = consistent()
+    (pair,) = result["agreement"]["pairs"]
+    for name in TENSORS:
+        less = pair | {"tensors": [each for each in pair["tensors"] if each["name"] != name]}
+        assert list(evidence.missing(less, "float32")) == [f"tensor {name}"]
+        bare = pair | {
+            "tensors": [each | {"noise": None} if each["name"] == name else each for each in pair["tensors"]]
+        }
+        told = [] if name.startswith("delta/") else [f"noise of tensor {name}"]
+        assert (list(evidence.missing(bare, "float32")), list(evidence.missing(bare, "float64"))) == (told, [])
+    for name in ("semantic", "scaling", "precision"):
+        less = pair | {"gates": [gate for gate in pair["gates"] if gate["name"] != name]}
+        assert list(evidence.missing(less, "float32")) == [f"gate {name}"]
+    assert not list(evidence.missing(less | {"status": "skipped", "tensors": []}, "float32"))
+    assert "gate precision" not in list(evidence.missing(less, "float64"))
+    pair["tensors"] = [each for each in pair["tensors"] if each["name"] != "step2/loss"]
+    (found,) = recompute.mismatches(result)
+    assert (found.place, found.stored) == ("agreement.pairs[0]: tensor step2/loss", None)
+
+
+def test_evidence_is_asked_of_every_case() -> None:
+    (pair,) = consistent()["agreement"]["pairs"]
+    cases = [each | {"name": f"{each['name']} [{case}]"} for case in ("batch 2", "batch 7") for each in pair["tensors"]]
+    assert not list(evidence.missing(pair | {"tensors": cases}, "float32"))
+    less = [each for each in cases if each["name"] != "step3/update/dense.kernel [batch 7]"]
+    assert list(evidence.missing(pair | {"tensors": less}, "float32")) == ["tensor step3/update/dense.kernel [batch 7]"]

@@ -67,8 +67,9 @@ def test_three_contenders_get_their_scripted_ratios_in_palindromic_order(stage: 
     assert [pair["status"] for pair in result["agreement"]["pairs"]] == ["pass", "pass"]
     for contender, seconds in zip(result["contenders"], (0.001, 0.002, 0.0005), strict=True):
         _check_figures(contender, seconds)
-    # A round ends with its blocks, a lead-in before each, and then three blocks of each contender's proof.
-    order = [name for name, *_ in stage.calls("run")[-45:-9:2]]
+    # A round ends with its blocks, a lead-in before each, and then three blocks of each contender's proof
+    # and its first steps anew.
+    order = [name for name, *_ in stage.calls("run")[-48:-12:2]]
     assert order == ["fake", "other", "third", "third", "other", "fake"] * 3
     processes = {pid for _, number, pid, _ in stage.calls("open") if int(number) >= 3}
     assert len(processes) == 9  # three rounds of three fresh processes
@@ -99,7 +100,7 @@ def _check_figures(contender: Result, seconds: float) -> None:
         ("fake", 2, "memory", "oom", "oom", "usage: memory: MemoryError: scripted: 8 GiB wanted"),
         ("other", 3, "start", "exit", "crash", "timed rounds: starting: ended with exit code 7"),
         ("fake", 4, "wait", "fork-die", "crash", r"timed rounds: warm_up: killed by signal 9 \(SIGKILL\)"),
-        ("other", 4, "export", "hang", "timeout", "timed rounds: proof took longer than its deadline of 2 s"),
+        ("other", 4, "export", "hang", "timeout", "timed rounds: warm_up took longer than its deadline of 2 s"),
     ],
 )
 def test_one_contenders_failure_leaves_the_others_figures(
@@ -169,6 +170,8 @@ def test_a_wrong_gradient_is_named_and_forbids_any_claim(stage: Stage, fault: st
         ("never-wait", "steps were dispatched but 0 trained"),
         ("nan-loss", "the loss was not finite at step 6 of a timed round"),
         ("late", "after wait() returned, "),
+        ("frozen", "other did not do the work that was timed: the contender changed while it was timed: from the same"),
+        ("aged", "weights and batches, the loss at step 1 is "),
         ("settings", "unequal effective settings: compute_dtype is float32 against float16"),
     ],
 )
@@ -192,7 +195,8 @@ def test_no_later_proof_hides_what_an_earlier_one_found() -> None:
 
 
 def test_an_export_that_is_slow_by_itself_is_no_work_left_undone(stage: Stage) -> None:
-    stalls = {"fault": "stall", "at": "export", "visit": 2}  # after the two that say how long one takes
+    # After that of the warm-up, and the two that say how long one takes.
+    stalls = {"fault": "stall", "at": "export", "visit": 3}
     result = stage.run(script={"other": {**stalls, "step_seconds": 0.02}, "fake": {"step_seconds": 0.02}}, rounds=2)
     (comparison,) = result["comparisons"]
     assert (comparison["verdict"], comparison["reason"]) == ("EQUIVALENT", None)

@@ -300,6 +300,16 @@ def test_on_a_cpu_other_programs_void_a_round_and_the_gpu_does_not_matter():
     assert dict(found) == {2: "other programs kept 0.26 cores busy"}
 
 
+def test_on_a_cpu_contenders_that_were_not_timed_void_a_round():
+    rounds = [Round([(0.0, 1.0)], 0.3, cores) for cores in (0.25, 0.26, None)]
+    found = voiding.voids(rounds, Telemetry([]), "cpu")
+    assert found == {
+        0: "other programs kept 0.30 cores busy",
+        1: "other programs kept 0.30 cores busy; contenders that were not timed kept 0.26 cores busy",
+        2: "other programs kept 0.30 cores busy",
+    }
+
+
 def counted(monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: float) -> dict[str, Any]:
     """What is measured on a GPU that draws so many watts in each window at rest, then so many joules for 250 steps."""
     seconds, joules = [0.0], [1000.0]

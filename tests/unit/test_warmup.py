@@ -152,6 +152,24 @@ def test_what_ticks_cannot_tell_is_none():
     assert load.foreign_cores(load.Reading(0, 1.0, 0.5), load.Reading(0.5, 1.9, 0.9)) == pytest.approx(1.0)
 
 
+@pytest.mark.alone
+def test_what_a_child_and_those_that_it_has_started_take_is_told_for_moments():
+    code = f"import subprocess; subprocess.run({[sys.executable, '-c', 'while True: pass']!r})"
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as child:
+        try:
+            time.sleep(0.5)
+            child_alone, family = [child.pid], load.family(child.pid)
+            before, idle = load.taken(family), load.taken(child_alone)
+            time.sleep(0.1)
+            took, alone = load.taken(family) - before, load.taken(child_alone) - idle
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+    assert 0.02 < took < 0.15
+    assert alone < 0.005
+    assert len(family) == 2
+    assert load.taken(child_alone) == 0
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all CPUs are read")
 @pytest.mark.parametrize(
     ("allowed", "seen"),
