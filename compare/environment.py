@@ -36,7 +36,11 @@ DISTRIBUTIONS = (
     "pytest",
     "pytest-benchmark",
 )
-PREFIXES = ("XLA_", "JAX_", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_", "PJRT_", "NPROC")
+PREFIXES = (
+    *("XLA_", "JAX_", "PJRT_", "NPROC", "TORCH", "PYTORCH_", "ATEN_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NCCL_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "LD_PRELOAD"),
+)
+"""How the names of variables begin that frameworks and what they compute with read."""
 
 _SOURCE = Path(__file__).resolve().parent.parent
 

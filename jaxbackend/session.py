@@ -35,6 +35,8 @@ from jaxbackend import (
 from jaxbackend.functional import Functional, Twin, shapes
 from jaxbackend.step import TrainingStep
 
+_DEBUGGING = ("jax_debug_nans", "jax_debug_infs", "jax_enable_checks", "jax_disable_most_optimizations")
+
 
 class JaxSession:
     """`compare.interface.Session` in JAX."""
@@ -217,6 +219,7 @@ class JaxSession:
             "input_dtype": str(self._input.dtype),
             "excess_precision": bool(knobs["compile"]) and mixed and flags.excess_precision(),
             "deterministic": self._spec.deterministic and flags.deterministic(self._device),
+            "debugging": [name for name in _DEBUGGING if jax.config.values[name]],
         }
 
     def _lowered(self) -> jax.stages.Lowered:

@@ -92,7 +92,8 @@ class Layer:
         """Return the layer's output, neutral, for neutral inputs; neither buffers nor mode are changed."""
         module, kept = self.module, {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         modes = {each: each.training for each in module.modules()}
-        module.train(training)
+        if not training:
+            module.eval()  # in training, the layers that the model then keeps in evaluation stay there
         try:
             with torch.no_grad():
                 return self.neutral(self._called(inputs))

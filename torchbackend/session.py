@@ -238,6 +238,7 @@ class TorchSession:
             "threads": torch.get_num_threads(),
             "excess_precision": compiled and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "debugging": ["anomaly detection"] if torch.is_anomaly_enabled() else [],
         }
 
 

@@ -11,12 +11,14 @@ import numpy as np
 
 from compare import chunks
 from compare.agreement.threads import by_name
-from compare.interface import Array, Arrays
+from compare.interface import Array, Arrays, is_buffer
 
 SEMANTIC_LIMIT = 1e-10
 SCALING_LIMIT = 1e6
 PRECISION_LIMIT = 10.0
 UPDATE_LIMIT, UPDATE_NOISE = 2.0, 1.25
+BUFFERS = 100.0
+"""How much more closely updates of buffers are held than those of parameters: they are statistics, no gradients."""
 LIMITS = {"semantic": SEMANTIC_LIMIT, "scaling": SCALING_LIMIT, "precision": PRECISION_LIMIT}
 
 _STORED = 4
@@ -36,9 +38,9 @@ class Gate:
 
 @dataclass(frozen=True)
 class Updates:
-    """What a few steps change of a side's parameters, and the `noise` in it.
+    """What a few steps change of a side's parameters and buffers, and the `noise` in it.
 
-    That is by parameter how far `apart` it is, at most, from the same of runs whose initial weights one ulp has moved.
+    That is by name how far `apart` it is, at most, from the same of runs whose initial weights one ulp has moved.
     """
 
     changes: Arrays
@@ -229,17 +231,17 @@ def determinism(once: Arrays, again: Arrays) -> Gate:
 def update(baseline: Updates, contender: Updates) -> Gate:
     """At the batch that is timed, both sides' updates are one: of one size and direction, within a factor of two.
 
-    A gate that can ask nothing fails.
+    Those of buffers are within a hundredth of it. A gate that can ask no parameter fails.
     """
     figures, names = apart(baseline.changes, contender.changes), asked(baseline, contender)
-    if not names:
+    if all(map(is_buffer, names)):
         return Gate("update", None, UPDATE_LIMIT, False, None)
     worst = max(names, key=lambda name: figures[name])
     return Gate("update", _json(figures[worst]), UPDATE_LIMIT, figures[worst] <= UPDATE_LIMIT, worst)
 
 
 def asked(baseline: Updates, contender: Updates) -> list[str]:
-    """Return every parameter of which moving the initial weights by one ulp makes no other update on one side at least.
+    """Return every name of which moving the initial weights by one ulp makes no other update on one side at least.
 
     What is more is rounding, of what is computed or of what is stored.
     """
@@ -249,12 +251,14 @@ def asked(baseline: Updates, contender: Updates) -> list[str]:
 
 
 def apart(one: Arrays, other: Arrays) -> dict[str, float]:
-    """Return by parameter how far two updates a and b of it are apart: max(|a|^2, |b|^2) / <a, b>.
+    """Return by name how far two updates a and b of it are apart: max(|a|^2, |b|^2) / <a, b>.
 
     That is 1 where they are equal, the more the more they differ in size or direction, and infinite where they have
-    nothing in common, neither moves it, or one side has none of that name and shape.
+    nothing in common, neither moves it, or one side has none of that name and shape. Of a buffer, what it is more than
+    1 counts `BUFFERS` times.
     """
-    return {name: _apart(one.get(name), other.get(name)) for name in {**one, **other}}
+    found = {name: _apart(one.get(name), other.get(name)) for name in {**one, **other}}
+    return {name: 1 + BUFFERS * (value - 1) if is_buffer(name) else value for name, value in found.items()}
 
 
 def _apart(a: Array | None, b: Array | None) -> float:

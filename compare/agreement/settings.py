@@ -54,7 +54,10 @@ def unequal(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> str | 
 
 
 def remarks(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where one side rounds and the other does not: between fused operations, or what devices add up."""
+    """Yield what slows a side down, and where one rounds and the other does not.
+
+    They may round between fused operations, or what devices add up.
+    """
     sides = {"baseline": baseline, "contender": contender}
     allowed = [side for side, each in sides.items() if each.get("excess_precision")]
     if len(allowed) == 1:
@@ -64,6 +67,9 @@ def remarks(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Iterat
     if None not in reduced.values() and len(set(reduced.values())) > 1:
         told = ", ".join(f"{dtype} ({side})" for side, dtype in reduced.items())
         yield f"gradients are added up over devices in {told}"
+    for side, each in sides.items():
+        if each.get("debugging"):
+            yield f"the {side} trains with {', '.join(each['debugging'])} on, which slows it down"
 
 
 def _differences(name: str, a: Any, b: Any) -> Iterator[str]:

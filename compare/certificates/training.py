@@ -37,10 +37,10 @@ def train(
 
 
 def updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, runs: int) -> Updates:
-    """Return what so many steps change of each parameter, dispatched as they are timed.
+    """Return what so many steps change of each parameter and buffer, dispatched as they are timed.
 
     Its noise is of so many `runs` from weights that are moved as those of a twin (`losses`); infinite where all that
-    was added to a parameter is but a few units of the last place that it is stored to.
+    was added is but a few units of the last place that is stored.
     """
     batches, start = epoch(spec, train, 0), initial(session, spec)
     before, changes = _update(session, start, batches, steps)
@@ -91,12 +91,17 @@ def or_infinite(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def _update(session: Session, start: Arrays, batches: Sequence[Batch], steps: int) -> tuple[Arrays, Arrays]:
-    """Return each parameter as it was, and what was added to it."""
+    """Return each parameter and buffer as it was, and what was added to it."""
     session.assign(start)
-    before = session.export().parameters
+    before = _stored(session)
     session.feed(batches)
     session.run(steps)
-    return before, {name: array - before[name] for name, array in session.export().parameters.items()}
+    return before, {name: array - before[name] for name, array in _stored(session).items()}
+
+
+def _stored(session: Session) -> Arrays:
+    state = session.export()
+    return {**state.parameters, **state.buffers}
 
 
 def _moved(start: Arrays, spec: RunSpec, roundoff: float, generation: int) -> Arrays:

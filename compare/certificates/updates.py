@@ -14,7 +14,10 @@ from compare import descriptions, tensors
 from compare.agreement import floors, gates
 from compare.agreement.gates import Gate, Updates
 from compare.certificates import training
+from compare.interface import is_buffer
 from compare.outcomes import Outcome, Outcomes
+from compare.pairing.allowances import RUNNING_VARIANCE
+from compare.pairing.found import Pairing
 from compare.processes.jobs import Command, opening
 from compare.processes.launcher import Launcher
 
@@ -58,21 +61,32 @@ def judge(outcomes: Outcomes) -> None:
         made = outcomes.certificates.get(outcome.contender.name)
         if made is None or baseline.update is None or outcome.update is None:
             continue
-        sides = baseline.update, outcome.update
-        gate, asked, count = gates.update(*sides), gates.asked(*sides), len(baseline.update.changes)
+        sides = [_compared(side, outcomes.pairing) for side in (baseline.update, outcome.update)]
+        gate, asked, count = gates.update(*sides), gates.asked(*sides), len(sides[0].changes)
         outcomes.certificates[outcome.contender.name] = made.extended(
             [gate],
             mismatch=None if gate.passed else f"the update at the batch that is timed {_wrong(gate, sides)}",
-            notes=[f"update: asked of {len(asked)} of {count} parameters"] if 0 < len(asked) < count else [],
+            notes=[f"update: asked of {len(asked)} of {count} tensors"]
+            if 0 < len(asked) < count
+            else [],
         )
+
+
+def _compared(side: Updates, pairing: Pairing | None) -> Updates:
+    """Return what is compared of a side: all but running variances, where they may be unbiased on one side alone."""
+    if pairing is None or RUNNING_VARIANCE not in pairing.allowed:
+        return side
+    names = [name for name in side.changes if not (is_buffer(name) and name.endswith("var"))]
+    return Updates({name: side.changes[name] for name in names}, {name: side.noise[name] for name in names})
 
 
 def _wrong(gate: Gate, sides: Sequence[Updates]) -> str:
     if gate.worst_tensor is not None:
         return f"is another: {gate.worst_tensor}"
     for side, found in zip(("baseline", "contender"), sides, strict=True):
-        if not any(change.any() for change in found.changes.values()):
+        changes = [change for name, change in found.changes.items() if not is_buffer(name)]
+        if not any(change.any() for change in changes):
             return f"is none: the {side}'s steps change no parameter"
-        if not any(np.isfinite(change).all() for change in found.changes.values()):
+        if not any(np.isfinite(change).all() for change in changes):
             return f"is not finite in any of the {side}'s parameters"
     return "is nothing but rounding in every parameter"

@@ -23,11 +23,13 @@ def momenta(layers: Iterable[tuple[Layer, Layer]]) -> dict[str, dict[str, float]
     """Return by side (`torch`, `jax`) the layers that keep the unbiased variance where the other keeps the biased one.
 
     `layers` are matched layers (torch's, flax's); their names are torch's paths, with the momentum of the side named
-    (the weight of the new batch). A cumulative average has none and is left out: it is not accepted.
+    (the weight of the new batch). A cumulative average has none and is left out: it is not accepted. So is a frozen
+    layer, which normalises by its running statistics and moves none.
     """
     found: dict[str, dict[str, float]] = {"torch": {}, "jax": {}}
     for pair in layers:
-        kinds = [each.settings.get("running_variance") for each in pair]
+        frozen = all(each.settings.get("statistics") == "running" for each in pair)
+        kinds = [None if frozen else each.settings.get("running_variance") for each in pair]
         for side, layer, kind, other in zip(found, pair, kinds, kinds[::-1], strict=True):
             momentum = layer.settings.get("momentum")
             if (kind, other) == ("unbiased", "biased") and momentum is not None:

@@ -56,6 +56,7 @@ def mismatches(result: Object) -> list[Mismatch]:
 def _contradictions(result: Object) -> Iterator[Mismatch]:
     """Yield what the spec or a contender's name says otherwise than what was measured."""
     rounds, size, precision = (result["spec"][name] for name in ("rounds", "batch_size", "precision"))
+    computed, dtypes = {"tf32": "float32"}.get(precision, precision), list[str]()
     seen = result.get("telemetry", {})
     counted = [(f"telemetry.{name}", len(seen[name])) for name in ("foreign_cores", "idle_cores") if name in seen]
     for index, contender in enumerate(result["contenders"]):
@@ -67,14 +68,13 @@ def _contradictions(result: Object) -> Iterator[Mismatch]:
         if written != called:
             yield Mismatch(f"{place}.name", contender["name"], called)
         settings: Object = contender["settings"] or {}
+        dtypes.append(settings.get("compute_dtype", computed))
         trained = settings.get("batch_size", size)
         if trained != size:
             yield Mismatch("spec.batch_size", size, trained)
         yield from _untimely(place, step)
-        computed = {"tf32": "float32"}.get(precision, precision)
-        dtype = settings.get("compute_dtype", computed)
-        if dtype != computed:
-            yield Mismatch("spec.precision", precision, dtype)
+    if computed not in dtypes:
+        yield Mismatch("spec.precision", precision, dtypes[0])
     for index, pair in enumerate(result["agreement"]["pairs"]):
         lacking = evidence.missing(pair, precision)
         yield from (Mismatch(f"agreement.pairs[{index}]: {what}", None, "of a pair that passes") for what in lacking)

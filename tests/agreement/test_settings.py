@@ -105,3 +105,12 @@ def test_gradients_added_up_in_unlike_dtypes_are_remarked_and_fail_nothing():
 @pytest.mark.parametrize("of_one_device", [{}, {"reduction_dtype": None}], ids=str)
 def test_a_side_that_reduces_nothing_is_not_remarked(of_one_device: dict[str, None]):
     assert not list(settings.remarks({**EQUAL, "reduction_dtype": "float32"}, {**EQUAL, **of_one_device}))
+
+
+def test_a_side_that_is_debugged_is_remarked_and_fails_nothing():
+    plain, debugged = ({**EQUAL, "debugging": modes} for modes in ([], ["jax_debug_nans", "jax_enable_checks"]))
+    said = "the contender trains with jax_debug_nans, jax_enable_checks on, which slows it down"
+    assert list(settings.remarks(plain, debugged)) == [said]
+    assert list(settings.remarks(debugged, EQUAL)) == [said.replace("contender", "baseline")]
+    assert settings.gate(plain, debugged).passed
+    assert not list(settings.remarks(plain, EQUAL))

@@ -75,3 +75,28 @@ def test_what_is_added_in_the_last_places_is_not_stored(dtype: str, unit: float)
     for units, stored in ((3.9, False), (4.1, True)):
         assert gates.is_stored(np.full(9, units * unit, dtype), np.ones(9, dtype)) is stored
     assert gates.is_stored(np.full(9, 1e-30, dtype), np.zeros(9, dtype))
+
+
+def with_buffer(mean: Array, noise: float = 1.0, kernel_noise: float = 1.0) -> Updates:
+    """Return a side with the change of a buffer, and that noise in it."""
+    return Updates({"dense.kernel": KERNEL, "norm.mean": mean}, {"dense.kernel": kernel_noise, "norm.mean": noise})
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1.009, True), (1.011, False), (1 / 1.009, True), (1 / 1.011, False)])
+def test_buffers_are_held_a_hundred_times_as_closely(factor: float, passes: bool) -> None:
+    gate = gates.update(with_buffer(ACROSS), with_buffer(factor * ACROSS))
+    assert (gate.passed, gate.worst_tensor) == (passes, "norm.mean")
+    assert gate.value == pytest.approx(1 + 100 * (max(factor, 1 / factor) - 1))
+
+
+def test_a_buffer_of_one_side_alone_fails_and_one_that_an_ulp_decides_is_not_asked() -> None:
+    unmoved = with_buffer(0 * ACROSS, noise=math.inf)
+    gate = gates.update(with_buffer(ACROSS), unmoved)
+    assert (gate.passed, gate.value, gate.worst_tensor) == (False, None, "norm.mean")
+    assert gates.update(with_buffer(ACROSS, noise=1.3), unmoved).passed
+
+
+def test_buffers_alone_are_no_update() -> None:
+    one = with_buffer(ACROSS, kernel_noise=math.inf)
+    gate = gates.update(one, one)
+    assert (gate.passed, gate.value, gate.worst_tensor) == (False, None, None)

@@ -14,6 +14,7 @@ from compare import plan
 from compare.certificates import certification
 from compare.measure import voiding
 from compare.plan import Plan
+from compare.reproduction import recompute
 from compare.tuning import contenders, knobs
 from tests.fakebackend import BACKENDS
 
@@ -40,8 +41,9 @@ def register(
     for name, value in BACKENDS.items():
         monkeypatch.setitem(contenders.BACKENDS, name, value)
         monkeypatch.setitem(knobs.PARALLEL, name, ("ddp",))
-    # Scripted time does not mind other programs.
+    # Scripted time does not mind other programs, and passes in no window.
     monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
+    monkeypatch.setattr(recompute, "_ROUNDED", math.inf)
     # On every machine the same, because scripts number a backend's processes.
     monkeypatch.setattr("compare.environment.cores", lambda: 2 * children)
     monkeypatch.setitem(certification.MOST_CHILDREN, "cpu", children)

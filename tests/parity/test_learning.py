@@ -150,3 +150,24 @@ def test_an_update_that_is_lost_in_storage_is_not_known():
     noise = training.updates(twins.BACKENDS["torch"].open(spec), spec, batches, 3, 2.0**-23, 1).noise
     assert noise["dense.kernel"] == math.inf
     assert noise["dense.bias"] < 1.1  # which begins with zeros
+
+
+@pytest.mark.parametrize("backend", list(twins.BACKENDS))
+def test_an_update_has_what_running_statistics_have_moved_by(backend: str, monkeypatch: pytest.MonkeyPatch):
+    twins.narrow(monkeypatch)
+    workload = workloads.get("cifar-cnn")
+    batches = data.load(workload, folder=None, seed=0, batch_size=8).train
+    spec = replace(twins.spec(backend, "cifar-cnn", batch_size=8, seed=0), image_size=None)
+    found = training.updates(twins.BACKENDS[backend].open(spec), spec, batches, 3, 2.0**-52, 1)
+    session = twins.BACKENDS[backend].open(spec)
+    start = training.initial(session, spec)
+    session.assign(start)
+    session.feed(training.epoch(spec, batches, 0))
+    session.run(3)
+    buffers = session.export().buffers
+    assert found.changes.keys() == start.keys()
+    assert buffers
+    for name, array in buffers.items():
+        np.testing.assert_allclose(found.changes[name], array - start[name], rtol=1e-9, atol=1e-12)
+        assert found.changes[name].any()
+        assert found.noise[name] == pytest.approx(1, abs=1e-6)

@@ -58,6 +58,20 @@ def test_bfloat16_computes_layers_in_bfloat16_and_keeps_the_rest_in_float32(
     assert (settings["parameter_dtype"], settings["compute_dtype"]) == ("float32", "bfloat16")
 
 
+@pytest.mark.parametrize("on", [False, True])
+def test_debugging_that_slows_a_step_down_is_read_back(on: bool):
+    with torch.autograd.set_detect_anomaly(on, check_nan=False), jax.debug_nans(on):
+        settings = {backend: debugged(twins.session(backend)) for backend in twins.BACKENDS}
+    if jax.config.values["jax_disable_most_optimizations"]:  # which most tests are, for time
+        settings["jax"].remove("jax_disable_most_optimizations")
+    assert settings == ({"torch": ["anomaly detection"], "jax": ["jax_debug_nans"]} if on else {"torch": [], "jax": []})
+
+
+def debugged(session: Session) -> list[str]:
+    session.feed(twins.batches("digits-cnn", 1))
+    return session.settings()["debugging"]
+
+
 PIXELS = (16, 32, 32, 3)  # 16,384 pixels: their sum in bfloat16 would stop growing at a few hundred
 SUMMED = {
     "Conv": ((3, 3, 1), "bias"),

@@ -1,5 +1,7 @@
 """Running variances, biased against unbiased: accepted exactly where the factor n/(n-1) is all that differs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -103,6 +105,15 @@ def test_only_layers_whose_sides_differ_are_named_and_by_the_unbiased_side() -> 
         (Layer("f", "dense", (), {}, (2, 5), (2, 5), ("",)), Layer("F", "dense", (), {}, (2, 5), (2, 5), ("",))),
     ]
     assert momenta(pairs) == {"torch": {"a": 0.1}, "jax": {"d": 0.3}}
+
+
+@pytest.mark.parametrize(("torch", "flax", "named"), [("running", "running", {}), ("batch", "running", {"a": 0.1})])
+def test_a_frozen_layer_moves_no_variance(torch: str, flax: str, named: dict[str, float]) -> None:
+    sides = (_norm("a", "unbiased"), torch), (_norm("A", "biased"), flax)
+    first, second = (
+        replace(layer, settings={**layer.settings, "statistics": statistics}) for layer, statistics in sides
+    )
+    assert momenta([(first, second)])["torch"] == named
 
 
 def test_every_name_is_documented_in_one_line() -> None:

@@ -229,6 +229,7 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
     parents: Parents, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, design: str
 ) -> None:
     monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
+    monkeypatch.setattr(recompute, "_ROUNDED", math.inf)  # scripted time passes in no window
     arguments = ["-m", "tests.fakebackend.program", *COMPARE[:-1], "4", "--design", design]
     parent = parents.start(arguments, ["other"], fault="grandchild-hang", at="run", process=5)
     plans.until(lambda: (parents.folder / "grandchildren.log").exists())

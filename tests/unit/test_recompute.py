@@ -88,7 +88,6 @@ def test_a_block_that_was_touched_is_found(contender: int, round_: int, block: i
         ("telemetry.idle_cores", [0.01] * 9 + [0.3], "voided[0].reason"),
         ("telemetry.idle_cores", [0.01] * 9, "number of telemetry.idle_cores"),
         ("contenders.0.settings", {"batch_size": 16}, "spec.batch_size"),
-        ("contenders.0.settings", {"compute_dtype": "bfloat16"}, "spec.precision"),
         ("contenders.0.step_seconds.windows.3.2", [5.0, 5.09], "contenders[0].step_seconds.windows[3][2]"),
         ("contenders.0.step_seconds.windows.3", [[5.0, 6.0]] * 5, "contenders[0].step_seconds.windows[3]"),
         ("contenders.0.backend", "jax", "contenders[0].name"),
@@ -276,3 +275,15 @@ def test_evidence_is_asked_of_every_case() -> None:
     assert not list(evidence.missing(pair | {"tensors": cases}, "float32"))
     less = [each for each in cases if each["name"] != "step3/update/dense.kernel [batch 7]"]
     assert list(evidence.missing(pair | {"tensors": less}, "float32")) == ["tensor step3/update/dense.kernel [batch 7]"]
+
+
+@pytest.mark.parametrize(("precision", "computed"), [("tf32", "bfloat16"), ("bfloat16", "float32")])
+def test_a_precision_that_no_contender_has_is_found(precision: str, computed: str) -> None:
+    result = consistent()
+    result["spec"]["precision"] = precision
+    for side in result["contenders"]:
+        side["settings"]["compute_dtype"] = computed
+    assert "spec.precision" in {each.place for each in recompute.mismatches(result)}
+    # Where one has it, the gate of settings tells.
+    result["contenders"][0]["settings"]["compute_dtype"] = {"tf32": "float32"}.get(precision, precision)
+    assert "spec.precision" not in {each.place for each in recompute.mismatches(result)}

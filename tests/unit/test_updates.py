@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from compare.agreement.gates import Updates
 from compare.certificates import updates
 from compare.data import store
 from compare.outcomes import Outcome, Outcomes
+from compare.pairing.allowances import RUNNING_VARIANCE
 from compare.processes.launcher import Launcher
 from compare.tuning import contenders
 from compare.workloads import Schedule, Workload
@@ -118,4 +120,15 @@ def test_the_gate_joins_the_certificate(baseline: Updates, contender: Updates, m
 def test_a_note_says_of_how_many_parameters_is_asked_where_it_is_not_all() -> None:
     assert judged(moved(1.0), moved(1.0)).notes == ()
     one = moved(1.0, bias=9.0, scale=math.inf)
-    assert judged(one, one).notes == ("update: asked of 1 of 3 parameters",)
+    assert judged(one, one).notes == ("update: asked of 1 of 3 tensors",)
+
+
+@pytest.mark.parametrize("allowed", [(), (RUNNING_VARIANCE,)], ids=str)
+def test_running_variances_are_not_compared_where_one_side_s_may_be_biased(allowed: tuple[str, ...]) -> None:
+    names = ("kernel", "norm.mean", "norm.var", "net.var.scale")
+    side = Updates({name: np.ones(3) for name in names}, dict.fromkeys(names, 1.0))
+    pairing: Any = SimpleNamespace(allowed=allowed)
+    left = [name for name in names if not (allowed and name == "norm.var")]
+    found = updates._compared(side, pairing)
+    assert (list(found.changes), list(found.noise)) == (left, left)
+    assert updates._compared(side, None) is side
