@@ -246,7 +246,7 @@ in_turn() { # NAME, and arguments of a contender a line, behind its variables: a
     echo "$1: after $SECONDS s"
 }
 
-one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says of that comes first
+one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says first and last
     if is_over; then return; fi
     local arguments own=() complaints status printed
     read -ra arguments <<<"$2"
@@ -258,7 +258,7 @@ one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what
     printed=$(env "${own[@]}" timeout --foreground 500 "$python" -m benchmarks.step_time --turn "$1" \
         "${arguments[@]}" 2>"$complaints")
     status=$?
-    if ((status)); then printed+="exit code $status"$'\n'$(head -c 6000 "$complaints"); fi
+    if ((status)); then printed+="exit code $status"$'\n'$(head -c 3000 "$complaints")$'\n...\n'$(tail -c 3000 "$complaints"); fi
     rm "$complaints"
     echo "\$ ${own[*]} python -m benchmarks.step_time --turn FILE ${arguments[*]}"$'\n'"$printed"
 }
@@ -326,12 +326,12 @@ $step+overlap-exchanges --lever torch-exchanges-one-shot-forward
 END
 }
 
-step_exchanges-jax() { # the same
-    local way step symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
-    for way in pmap sharded; do
-        step="--backend jax --tuning tuned+$way --devices $(gpus) --turns 2"
-        printf "%s\n" "$step" "$symmetric $step" "$step --lever jax-joint-sums"
-    done | in_turn "exchanges-jax-$(gpus)-devices"
+step_joint-sums() { # resnet50 in JAX on one GPU and on all of the lane: both sums of batch norm in one reduction, and as they are
+    local count step
+    for count in 1 "$(gpus)"; do
+        step="--backend jax --tuning tuned+pmap --devices $count --turns 2"
+        printf "%s\n" "$step" "$step --lever jax-joint-sums"
+    done | in_turn "joint-sums-$(gpus)-devices"
 }
 
 step_channels() { # resnet50 on all GPUs of the lane, batch norm local: how many of a GPU's processors NCCL may take from what runs
@@ -352,7 +352,6 @@ step_ddp() { # which parts torch's program over all GPUs of the lane should have
 }
 
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
-    local symmetric=XLA_FLAGS=--xla_gpu_experimental_enable_nccl_symmetric_buffers=true
     sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised-torch
 --backend torch --tuning tuned+ddp --batch-norm local
 --backend torch --tuning tuned+ddp
@@ -362,9 +361,7 @@ END
     sed "s/\$/ --workload cifar-cnn --devices 2/" <<END | in_turn synchronised-jax
 --backend jax --tuning tuned+pmap --batch-norm local
 --backend jax --tuning tuned+pmap
-$symmetric --backend jax --tuning tuned+pmap
 --backend jax --tuning tuned+sharded
-$symmetric --backend jax --tuning tuned+sharded
 END
 }
 
