@@ -66,9 +66,7 @@ def judge(outcomes: Outcomes) -> None:
         outcomes.certificates[outcome.contender.name] = made.extended(
             [gate],
             mismatch=None if gate.passed else f"the update at the batch that is timed {_wrong(gate, sides)}",
-            notes=[f"update: asked of {len(asked)} of {count} tensors"]
-            if 0 < len(asked) < count
-            else [],
+            notes=[f"update: asked of {len(asked)} of {count} tensors"] if 0 < len(asked) < count else [],
         )
 
 

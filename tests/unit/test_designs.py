@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,31 @@ def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch
 def test_an_unknown_design_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="unknown design 'random'; allowed: alternating, turns, sequential"):
         plans.make(tmp_path, ("torch", "jax"), design="random")
+
+
+def test_contenders_that_compute_while_another_is_timed_void_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": NOISE, "third": NOISE})
+    plan = plans.make(tmp_path / "out", ("fake", "other", "third"), rounds=3)
+    looked = list[int]()
+
+    def taken(pids: list[int]) -> float:
+        looked.append(len(pids))
+        return 0.2 * len(pids) * time.monotonic()
+
+    scripted_load(monkeypatch, [0.0, 0.0, 0.0])
+    monkeypatch.setattr(load, "taken", taken)
+    result = judgement.result(plan, runner.run(plan, lambda *step: None, Held()), ["samestep"])
+    assert set(looked) == {2}  # the processes of the two others
+    assert result["telemetry"]["idle_cores"] == pytest.approx([0.4] * 3, rel=0.1)
+    reasons = [each["reason"] for each in result["voided"]]
+    assert len(reasons) == 3
+    assert all(reason.startswith("contenders that were not timed kept 0.4") for reason in reasons)
+
+
+def test_one_contender_s_blocks_tell_of_the_others_whatever_lasts_longer() -> None:
+    short, long = rounds._Block(0.1, (1.0, 1.5), 0.4), rounds._Block(0.1, (2.0, 12.0), 0.1)
+    assert rounds._idle_cores([short, short]) == pytest.approx(0.8)
+    assert rounds._idle_cores([long, long]) == pytest.approx(0.01)
+    assert rounds._idle_cores([]) == 0

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from compare import data, workloads
+from compare.certificates import training
 from compare.data import store
-from compare.interface import RunSpec
+from compare.interface import RunSpec, State
 from compare.worker import Worker
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend, FakeSession
@@ -78,3 +79,35 @@ def test_what_is_not_finite_is_recorded_once_where_no_loss_is_scaled(
     monkeypatch.setattr(FakeBackend, "open", begun)
     worker.record(spec, 3, str(tmp_path / "record"))
     assert scales == [RunSpec(**spec).loss_scale]
+
+
+def test_a_contender_that_begins_anew_takes_as_many_steps_from_the_same_weights(spec: dict[str, Any]) -> None:
+    worker = opened(spec)
+    worker.warm_up(0.02, None)
+    before, after = worker.again().values()
+    assert before == after
+    assert (before["steps"], len(before["losses"])) == (14, 3)  # a dispatch of 7, and as many as have three losses
+    assert before["moved"].keys() == {"dense.kernel"}  # the bias begins as zeros
+    assert 0 < before["moved"]["dense.kernel"] < 1
+    assert worker.proof(14)["dispatched"] == 14 + 28  # counted from where it began
+
+
+@pytest.mark.parametrize(("fault", "same"), [("frozen", "losses"), ("aged", None)])
+def test_what_has_changed_meanwhile_is_there_to_be_seen(spec: dict[str, Any], fault: str, same: str | None) -> None:
+    worker = opened(spec, fault=fault)
+    worker.warm_up(0.2, None)
+    before, after = worker.again().values()
+    assert before["moved"]["dense.kernel"] > 0
+    assert (after["moved"]["dense.kernel"] == 0) is (fault == "frozen")
+    assert (before["losses"][0] == after["losses"][0]) is (same == "losses")
+
+
+def test_parameters_of_few_elements_and_what_begins_as_zeros_are_not_asked(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = opened(spec)
+    start = {"kernel": np.full(8, 2.0), "few": np.full(7, 2.0), "zeros": np.zeros(8), "bad": np.full(9, 1.0)}
+    end = {name: array * 1.5 + 1 for name, array in start.items()} | {"bad": np.full(9, np.nan)}
+    monkeypatch.setattr(training, "initial", lambda *_: start)
+    monkeypatch.setattr(FakeSession, "export", lambda _: State(end, {}, {}, 0))
+    assert training.moved(worker._open_session, worker._spec) == {"kernel": 1.0, "bad": None}
