@@ -270,6 +270,13 @@ def test_a_load_far_above_what_voids_a_round_is_within_the_picture() -> None:
     assert axes.get_ylim()[1] > 7.5
 
 
+def test_load_is_that_of_contenders_that_were_not_timed_where_that_is_more() -> None:
+    seen = {"foreign_cores": [0.1, 0.3, 0.0, None], "idle_cores": [0.2, 0.1, None, None]}
+    (axes,) = _drawn(telemetry.picture(make_result(telemetry=make_result()["telemetry"] | seen))).axes
+    bars = [patch for patch in axes.patches if patch.get_width() == pytest.approx(0.6)]
+    assert [bar.get_height() for bar in bars][:3] == [0.2, 0.3, 0.0]
+
+
 def test_rounds_without_any_load_are_seen() -> None:
     telemetry_of = make_result()["telemetry"] | {"foreign_cores": [0.0, 0.001, 0.11, None]}
     (axes,) = _drawn(telemetry.picture(make_result(telemetry=telemetry_of))).axes

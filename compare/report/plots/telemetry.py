@@ -1,7 +1,7 @@
 """What went on beside the contenders while rounds were timed, void ones shaded: the GPU's state, or other programs."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import nan
 from typing import Any
 
@@ -83,15 +83,16 @@ def _broken(
 
 
 def _load(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | Absent:
-    cores = [drawable(value) for value in telemetry["foreign_cores"]]
+    both = [telemetry.get(name, ()) for name in ("foreign_cores", "idle_cores")]
+    cores = [max(map(drawable, each)) for each in zip_longest(*both)]  # NaN where the first is
     if not any(value == value for value in cores):
         return Absent("the load of other programs was not recorded")
     if len(cores) > MOST_ROUNDS:
         return Absent(f"{len(cores):,} rounds are too many to draw")
     void = {each["round"] for each in result["voided"]}
     caption = (
-        f"Cores that other programs kept busy while blocks were timed, by round, a mark at 0 for none; more "
-        f"than {FOREIGN_CORES:g} (dashed) voids a round, shaded."
+        f"Cores that other programs, or contenders that were not timed, kept busy while blocks were timed, whichever "
+        f"kept more, by round, a mark at 0 for none; more than {FOREIGN_CORES:g} (dashed) voids a round, shaded."
     )
     return Picture("telemetry", "Load by round", caption, sentences.basis([result]), lambda: _draw_load(cores, void))
 
