@@ -296,6 +296,11 @@ step_devices-profiles() { # where a step of resnet50 goes on one GPU and on all 
     done | in_turn "profiles-$(gpus)-devices"
 }
 
+step_agree-devices() { # the certificate over all GPUs of the lane, in every way; minutes, where `scale` takes many
+    samestep "agree-digits-cnn-$(gpus)-devices" agree torch:stock+ddp jax:stock+sharded jax:stock+pmap \
+        --devices "$(gpus)" --workload digits-cnn --precision float32
+}
+
 all_plain_ways() { # resnet50 on all GPUs of the lane, in each framework's public way
     local count
     count=$(gpus)
