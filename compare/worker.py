@@ -46,6 +46,7 @@ class Worker:
         self._clock = clock
         self._session: Session | None = None
         self._dispatched = self._idle_bytes = 0
+        self._start: Arrays | None = None  # the initial weights, until it is told how training began
 
     @property
     def _open_session(self) -> Session:
@@ -67,7 +68,8 @@ class Worker:
             limit.hold(told.memory_limit_bytes)
         self._train, self._test = store.load(told.data)
         self._session = session or self._backend.open(told)
-        initial = self._begin()
+        self._begin()
+        initial = self._initial()
         return {
             "weights_sha256": weights.digest(initial),
             "parameter_count": sum(array.size for name, array in initial.items() if not is_buffer(name)),
@@ -109,21 +111,24 @@ class Worker:
         self._timed(before["steps"])
         return {"before": before, "after": self._begun()}
 
-    def _begin(self) -> Arrays:
-        """Set the initial weights, which are returned, and feed the first epoch's batches."""
+    def _begin(self) -> None:
+        """Set the initial weights, and feed the first epoch's batches."""
         session = self._open_session
-        initial = training.initial(session, self._spec)
-        session.assign(initial)
+        self._start = training.initial(session, self._spec)
+        session.assign(self._start)
         session.feed(training.epoch(self._spec, self._train, 0))
         self._dispatched = 0
-        return initial
+
+    def _initial(self) -> Arrays:
+        return self._start or training.initial(self._open_session, self._spec)
 
     def _begun(self) -> dict[str, Any]:
         """Return how training began: what `again` has of it."""
         session = self._open_session
         losses = [training.finite(loss) for loss in session.losses()[:_FIRST_LOSSES]]
         with heap.kept():
-            moved = training.moved(session, self._spec)
+            moved = training.moved(session, self._initial())
+        self._start = None
         return {"steps": self._dispatched, "losses": losses, "moved": moved}
 
     def block(self, steps: int) -> float:
@@ -249,7 +254,7 @@ class Worker:
 
     def memory(self, steps: int) -> dict[str, Any]:
         """Train a few steps; return the framework's memory figures, and the process's less those of `idle_memory`."""
-        session = self._open_session
+        session, self._start = self._open_session, None
         session.run(_whole_dispatches(session, steps))
         session.wait()
         held = memory.process_bytes(self._spec.device)

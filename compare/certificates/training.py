@@ -62,12 +62,12 @@ def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, gener
     return [finite(loss) for found in _epochs(session, spec, train, generation) for loss in found]
 
 
-def moved(session: Session, spec: RunSpec) -> dict[str, float | None]:
+def moved(session: Session, start: Arrays) -> dict[str, float | None]:
     """Return how far each parameter is from where it began, relative to that, both as norms; None where not finite.
 
     One that begins as zeros is left out, and one of few elements: where its gradient is but rounding, they may cancel.
     """
-    start, found = initial(session, spec), dict[str, float | None]()
+    found = dict[str, float | None]()
     for name, array in session.export().parameters.items():
         whole = norm(start[name])
         if whole and array.size >= _FEW:

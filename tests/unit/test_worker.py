@@ -108,6 +108,27 @@ def test_parameters_of_few_elements_and_what_begins_as_zeros_are_not_asked(
     worker = opened(spec)
     start = {"kernel": np.full(8, 2.0), "few": np.full(7, 2.0), "zeros": np.zeros(8), "bad": np.full(9, 1.0)}
     end = {name: array * 1.5 + 1 for name, array in start.items()} | {"bad": np.full(9, np.nan)}
-    monkeypatch.setattr(training, "initial", lambda *_: start)
     monkeypatch.setattr(FakeSession, "export", lambda _: State(end, {}, {}, 0))
-    assert training.moved(worker._open_session, worker._spec) == {"kernel": 1.0, "bad": None}
+    assert training.moved(worker._open_session, start) == {"kernel": 1.0, "bad": None}
+
+
+def test_initial_weights_are_made_once_for_what_tells_how_training_began_and_then_let_go(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, initial = list[int](), training.initial
+
+    def counted(*arguments: Any) -> Any:
+        made.append(1)
+        return initial(*arguments)
+
+    monkeypatch.setattr(training, "initial", counted)
+    worker = opened(spec)
+    worker.warm_up(0.02, None)
+    assert (len(made), worker._start) == (1, None)
+    worker.again()
+    assert (len(made), worker._start) == (2, None)
+    worker.open(spec)
+    worker.memory(7)
+    assert worker._start is None
+    worker.warm_up(0.02, None)
+    assert len(made) == 4  # made again, where a memory pass has let them go
