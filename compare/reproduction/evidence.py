@@ -44,7 +44,7 @@ def missing(pair: Object, precision: str) -> Iterator[str]:
     floored = precision != "float64"
     asked = ["semantic", "scaling", *(["precision"] if floored else [])]
     gated = {gate["name"] for gate in pair["gates"]}
-    yield from (f"gate {name}" for name in asked if name not in gated)
+    yield from (f"gates[{name}]" for name in asked if name not in gated)
     tensors = {each["name"]: each for each in pair.get("tensors", ())}
     for case, names in (_by_case(tensors) or {"": {}}).items():
         parts = [name.partition("/") for name in names]
@@ -55,10 +55,10 @@ def missing(pair: Object, precision: str) -> Iterator[str]:
         whole = {f"step{step + 1}/{name}" for step in range(certificate.STEPS) for name in inner}
         whole |= {"evaluation/logits", *(f"delta/{name}" for name in stored)}
         end = case and f" [{case}]"
-        yield from (f"tensor {name}{end}" for name in gates.in_execution_order(sorted(whole - names.keys())))
+        yield from (f"tensors[{name}{end}]" for name in gates.in_execution_order(sorted(whole - names.keys())))
         if floored:
             bare = [name for name, each in names.items() if each["noise"] is None and not name.startswith("delta/")]
-            yield from (f"noise of tensor {name}{end}" for name in bare)
+            yield from (f"tensors[{name}{end}].noise" for name in bare)
 
 
 def _kinds(name: str) -> Sequence[str]:

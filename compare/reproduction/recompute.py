@@ -25,11 +25,15 @@ _NO_SPREAD = 1e-12
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A place in a result, for example `comparisons[0].verdict`, what stands there, and what the raw samples give."""
+    """A place in a result, for example `comparisons[0].verdict`, what stands there, and what the raw samples give.
+
+    Or what is `missing` there.
+    """
 
     place: str
     stored: Any
     recomputed: Any
+    missing: bool = False
 
     @property
     def worded(self) -> bool:
@@ -76,8 +80,8 @@ def _contradictions(result: Object) -> Iterator[Mismatch]:
     if computed not in dtypes:
         yield Mismatch("spec.precision", precision, dtypes[0])
     for index, pair in enumerate(result["agreement"]["pairs"]):
-        lacking = evidence.missing(pair, precision)
-        yield from (Mismatch(f"agreement.pairs[{index}]: {what}", None, "of a pair that passes") for what in lacking)
+        place = f"agreement.pairs[{index}]"
+        yield from (Mismatch(f"{place}.{what}", None, None, True) for what in evidence.missing(pair, precision))
     yield from (Mismatch(f"number of {place}", count, rounds) for place, count in counted if count != rounds)
 
 
@@ -87,11 +91,11 @@ def _untimely(place: str, step: Object | None) -> Iterator[Mismatch]:
         return
     for number, (samples, windows) in enumerate(zip(step["samples"], step["windows"], strict=False)):
         if len(samples) != len(windows):
-            yield Mismatch(f"{place}.step_seconds.windows[{number}]", len(windows), len(samples))
+            yield Mismatch(f"number of {place}.step_seconds.windows[{number}]", len(windows), len(samples))
         for block, (seconds, (start, end)) in enumerate(zip(samples, windows, strict=False)):
             whole = seconds * step["steps_per_block"]
             if end - start < whole * (1 - _ROUNDED):
-                yield Mismatch(f"{place}.step_seconds.windows[{number}][{block}]", end - start, whole)
+                yield Mismatch(f"length of {place}.step_seconds.windows[{number}][{block}]", end - start, whole)
 
 
 def _voided(result: Object) -> list[dict[str, Any]]:

@@ -70,6 +70,8 @@ def _wrong_hashes(members: Mapping[str, bytes], digests: Mapping[str, str]) -> I
 
 
 def _differs(each: Mismatch) -> str:
+    if each.missing:
+        return f"{each.place} is missing, of a pair that passes"
     return f"{each.place} is {SHORT.repr(each.stored)}, the raw samples give {SHORT.repr(each.recomputed)}"
 
 

@@ -146,6 +146,15 @@ def test_a_forged_verdict_is_found_though_everything_was_made_anew() -> None:
     assert found == {FIGURES: ("comparisons[0].verdict is 'EQUIVALENT', the raw samples give 'FASTER'",)}
 
 
+def test_what_a_certificate_lacks_is_named() -> None:
+    result = consistent()
+    pair = result["agreement"]["pairs"][0]
+    pair["tensors"] = [each for each in pair["tensors"] if each["name"] != "step2/loss"]
+    assert failed(bundle.make(text(result))) == {
+        FIGURES: ("agreement.pairs[0].tensors[step2/loss] is missing, of a pair that passes",)
+    }
+
+
 @pytest.mark.parametrize("name", sorted(bundle.RENDERED))
 def test_a_forged_table_is_found_though_its_hash_holds(name: str) -> None:
     forged = MEMBERS[name].replace(b"torch", b"torcH").replace(b"Python", b"python")

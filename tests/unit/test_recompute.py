@@ -88,8 +88,8 @@ def test_a_block_that_was_touched_is_found(contender: int, round_: int, block: i
         ("telemetry.idle_cores", [0.01] * 9 + [0.3], "voided[0].reason"),
         ("telemetry.idle_cores", [0.01] * 9, "number of telemetry.idle_cores"),
         ("contenders.0.settings", {"batch_size": 16}, "spec.batch_size"),
-        ("contenders.0.step_seconds.windows.3.2", [5.0, 5.09], "contenders[0].step_seconds.windows[3][2]"),
-        ("contenders.0.step_seconds.windows.3", [[5.0, 6.0]] * 5, "contenders[0].step_seconds.windows[3]"),
+        ("contenders.0.step_seconds.windows.3.2", [5.0, 5.09], "length of contenders[0].step_seconds.windows[3][2]"),
+        ("contenders.0.step_seconds.windows.3", [[5.0, 6.0]] * 5, "number of contenders[0].step_seconds.windows[3]"),
         ("contenders.0.backend", "jax", "contenders[0].name"),
         ("contenders.1.name", "jax:stock", "contenders[1].name"),
         ("agreement.status", "skipped", "agreement.status"),
@@ -245,7 +245,7 @@ def test_a_pair_passes_with_all_its_evidence_alone(path: Path) -> None:
     assert not list(evidence.missing(pair, "float32"))
     for index, tensor in enumerate(pair["tensors"]):
         left = pair | {"tensors": [*pair["tensors"][:index], *pair["tensors"][index + 1 :]]}
-        assert list(evidence.missing(left, "float32")) == [f"tensor {tensor['name']}"]
+        assert list(evidence.missing(left, "float32")) == [f"tensors[{tensor['name']}]"]
 
 
 def test_every_kind_of_evidence_is_asked_of_a_pair_that_passes() -> None:
@@ -253,20 +253,20 @@ def test_every_kind_of_evidence_is_asked_of_a_pair_that_passes() -> None:
     (pair,) = result["agreement"]["pairs"]
     for name in TENSORS:
         less = pair | {"tensors": [each for each in pair["tensors"] if each["name"] != name]}
-        assert list(evidence.missing(less, "float32")) == [f"tensor {name}"]
+        assert list(evidence.missing(less, "float32")) == [f"tensors[{name}]"]
         bare = pair | {
             "tensors": [each | {"noise": None} if each["name"] == name else each for each in pair["tensors"]]
         }
-        told = [] if name.startswith("delta/") else [f"noise of tensor {name}"]
+        told = [] if name.startswith("delta/") else [f"tensors[{name}].noise"]
         assert (list(evidence.missing(bare, "float32")), list(evidence.missing(bare, "float64"))) == (told, [])
     for name in ("semantic", "scaling", "precision"):
         less = pair | {"gates": [gate for gate in pair["gates"] if gate["name"] != name]}
-        assert list(evidence.missing(less, "float32")) == [f"gate {name}"]
+        assert list(evidence.missing(less, "float32")) == [f"gates[{name}]"]
     assert not list(evidence.missing(less | {"status": "skipped", "tensors": []}, "float32"))
-    assert "gate precision" not in list(evidence.missing(less, "float64"))
+    assert "gates[precision]" not in list(evidence.missing(less, "float64"))
     pair["tensors"] = [each for each in pair["tensors"] if each["name"] != "step2/loss"]
     (found,) = recompute.mismatches(result)
-    assert (found.place, found.stored) == ("agreement.pairs[0]: tensor step2/loss", None)
+    assert (found.place, found.missing) == ("agreement.pairs[0].tensors[step2/loss]", True)
 
 
 def test_evidence_is_asked_of_every_case() -> None:
@@ -274,7 +274,9 @@ def test_evidence_is_asked_of_every_case() -> None:
     cases = [each | {"name": f"{each['name']} [{case}]"} for case in ("batch 2", "batch 7") for each in pair["tensors"]]
     assert not list(evidence.missing(pair | {"tensors": cases}, "float32"))
     less = [each for each in cases if each["name"] != "step3/update/dense.kernel [batch 7]"]
-    assert list(evidence.missing(pair | {"tensors": less}, "float32")) == ["tensor step3/update/dense.kernel [batch 7]"]
+    assert list(evidence.missing(pair | {"tensors": less}, "float32")) == [
+        "tensors[step3/update/dense.kernel [batch 7]]"
+    ]
 
 
 @pytest.mark.parametrize(("precision", "computed"), [("tf32", "bfloat16"), ("bfloat16", "float32")])
