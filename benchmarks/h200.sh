@@ -258,7 +258,9 @@ one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what
     printed=$(env "${own[@]}" timeout --foreground 500 "$python" -m benchmarks.step_time --turn "$1" \
         "${arguments[@]}" 2>"$complaints")
     status=$?
-    if ((status)); then printed+="exit code $status"$'\n'$(head -c 3000 "$complaints")$'\n...\n'$(tail -c 3000 "$complaints"); fi
+    if ((status)); then
+        printed+="exit code $status"$'\n'$(head -c 3000 "$complaints")$'\n...\n'$(tail -c +3001 "$complaints" | tail -c 3000)
+    fi
     rm "$complaints"
     echo "\$ ${own[*]} python -m benchmarks.step_time --turn FILE ${arguments[*]}"$'\n'"$printed"
 }

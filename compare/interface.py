@@ -80,7 +80,7 @@ def shortened(text: str, most: int) -> str:
 
 def is_buffer(name: str) -> bool:
     """Return whether a neutral name is a buffer's."""
-    return name.endswith((".mean", ".var"))
+    return name.rpartition(".")[2] in ("mean", "var")
 
 
 KEPT_LOSSES = 4096

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from compare.interruptions import ENDING, Held
 from compare.measure import load, memory, repeated
 from compare.measure.order import in_turn, palindromic
-from compare.measure.voiding import Round, Window
+from compare.measure.voiding import FOREIGN_CORES, Round, Window
 from compare.outcomes import Outcome, Outcomes, attempt
 from compare.plan import Plan
 from compare.processes.child import Child
@@ -16,6 +16,7 @@ from compare.processes.launcher import BESIDE_OTHERS, Launcher, Progress
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
 _PALINDROMES = 3
+_SPINNING_SECONDS = 1.0
 _NONE: Mapping[str, Child] = MappingProxyType({})
 _TOO_MUCH = "the contenders do not fit in memory together"
 
@@ -138,13 +139,16 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
             seen.foreign_cores = max(seen.foreign_cores or 0.0, load.foreign_cores(before, after))
             if families:
                 seen.idle_cores = max(seen.idle_cores or 0.0, *map(_idle_cores, blocks.values()))
-        for outcome in timed:
-            if outcome.status == "ok":
-                seconds, windows, _ = zip(*blocks[outcome.contender.name], strict=True)
-                seen.windows += windows
-                _attempt(outcome, lambda o: _prove(plan, children[o.contender.name], o))
-                outcome.samples.append(list(seconds))  # a round that ends before its proof is none
-                outcome.windows.append(list(windows))
+        able = [outcome for outcome in timed if outcome.status == "ok"]
+        for outcome in able:
+            _attempt(outcome, lambda o: _prove(plan, children[o.contender.name], o))
+        if undone():
+            return False
+        for outcome in able:  # a round that ends before its proofs is none
+            seconds, windows, _ = zip(*blocks[outcome.contender.name], strict=True)
+            seen.windows += windows
+            outcome.samples.append(list(seconds))
+            outcome.windows.append(list(windows))
         return True
     except ENDING:
         undone()
@@ -234,12 +238,18 @@ def _block(
     """Time one block, while the processes of all other contenders are looked at.
 
     An equal block, which does not count, leads in: it outlasts what the contender that worked before has left behind
-    (threads that still spin, caches, clocks).
+    (caches, clocks, threads that still spin: those of LLVM's and Intel's OpenMP do so for 0.2 s). More of them lead in
+    until the others are quiet, for a second at most.
     """
     child, steps, deadline = children[outcome.contender.name], outcome.steps_per_block, launcher.plan.deadlines["block"]
     others = [pid for name, pids in families.items() if name != outcome.contender.name for pid in pids]
     assert steps is not None  # set by _warm_up
-    child.call("block", deadline, steps=steps)
+    begun, busy = launcher.now(), True
+    while busy:
+        before, start = load.taken(others), launcher.now()
+        child.call("block", deadline, steps=steps)
+        end = launcher.now()
+        busy = load.taken(others) - before > FOREIGN_CORES * (end - start) and end - begun < _SPINNING_SECONDS
     before, start = load.taken(others), launcher.now()
     seconds = child.call("block", deadline, steps=steps) / steps
     end = launcher.now()
@@ -261,8 +271,12 @@ def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
             f"({1e3 * least['block_seconds']:.3g} ms had been timed)"
         )
     else:
-        begun = child.call("again", plan.deadlines["open"])
-        changed = repeated.change(begun["before"], begun["after"], plan.precision)
+        changed = None
+        for _ in range(_PROOFS):
+            begun = child.call("again", plan.deadlines["open"])
+            changed = repeated.change(begun["before"], begun["after"], plan.precision)
+            if changed is None:
+                break
         outcome.unproven = outcome.unproven or changed
 
 
@@ -287,4 +301,5 @@ def _left(proof: Mapping[str, Any]) -> float:
 # More of a block than this may not be unfinished when `wait` returns: the exports that tell of it jitter, too.
 _UNWAITED = 0.25
 # What `wait` leaves undone, it leaves every time; an export of much takes longer now and then (of resnet50 by 57 ms).
+# And what has changed is changed every time; what rounding moves may be moved by chance.
 _PROOFS = 3

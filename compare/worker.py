@@ -46,7 +46,8 @@ class Worker:
         self._clock = clock
         self._session: Session | None = None
         self._dispatched = self._idle_bytes = 0
-        self._start: Arrays | None = None  # the initial weights, until it is told how training began
+        # The initial weights, until it is told how training began; on a CPU their memory would be counted.
+        self._start: Arrays | None = None
 
     @property
     def _open_session(self) -> Session:
@@ -114,10 +115,10 @@ class Worker:
     def _begin(self) -> None:
         """Set the initial weights, and feed the first epoch's batches."""
         session = self._open_session
-        self._start = training.initial(session, self._spec)
-        session.assign(self._start)
+        start = training.initial(session, self._spec)
+        session.assign(start)
         session.feed(training.epoch(self._spec, self._train, 0))
-        self._dispatched = 0
+        self._start, self._dispatched = start if self._spec.device == "cuda" else None, 0
 
     def _initial(self) -> Arrays:
         return self._start or training.initial(self._open_session, self._spec)
@@ -192,7 +193,10 @@ class Worker:
         return training.train(self._open_session, self._spec, self._train, self._test, roundoff, generation)
 
     def update(self, steps: int, path: str, roundoff: float, runs: int) -> dict[str, float | None]:
-        """Write what steps change of each parameter, and return its noise (`training.updates`), None where infinite."""
+        """Write what steps change of each parameter and buffer, and return its noise, None where infinite.
+
+        See `compare.certificates.training.updates`.
+        """
         with heap.kept():
             found = training.updates(self._open_session, self._spec, self._train, steps, roundoff, runs)
         tensors.save(found.changes, Path(path))
@@ -254,7 +258,7 @@ class Worker:
 
     def memory(self, steps: int) -> dict[str, Any]:
         """Train a few steps; return the framework's memory figures, and the process's less those of `idle_memory`."""
-        session, self._start = self._open_session, None
+        session = self._open_session
         session.run(_whole_dispatches(session, steps))
         session.wait()
         held = memory.process_bytes(self._spec.device)

@@ -20,7 +20,7 @@ class Resident:
     ) -> None:
         self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
         self._several: tuning.Several | None = None
-        self._stacked: tuple[torch.Tensor, torch.Tensor]
+        self._stacked: tuple[torch.Tensor, torch.Tensor] | None = None
         self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._position = 0
 
@@ -46,16 +46,19 @@ class Resident:
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """Place batches; the next step trains on the first."""
+        self._position = 0
+        if self._several is not None and self._several.labels.shape == (len(batches), *batches[0].labels.shape):
+            # One at a time, into what the graph reads: all would need the device's memory once more.
+            for (images, labels), batch in zip(self._pool, batches, strict=True):
+                for kept, new in zip((images, labels), self.placed(batch), strict=True):
+                    kept.copy_(new)
+            return
+        self._several, self._stacked, self._pool = None, None, []  # whose memory serves what comes
         self._pool = [self.placed(batch) for batch in batches]
         if self._knobs["graph-capture"]:
             images, labels = (layout.stacked(tensors) for tensors in zip(*self._pool, strict=True))
-            if self._several is not None and self._several.labels.shape == labels.shape:
-                self._several.refill(images, labels)
-                images, labels = self._several.images, self._several.labels
-            else:
-                self._several, self._stacked = None, (images, labels)
+            self._stacked = images, labels
             self._pool = list(zip(images.unbind(), labels.unbind(), strict=True))
-        self._position = 0
 
     def dispatch(self, steps: int) -> tuple[int, torch.Tensor]:
         """Train with one dispatch, of at most `steps`; return how many it took and their losses."""
@@ -68,7 +71,7 @@ class Resident:
     def _captured(self, steps: int) -> tuning.Several | None:
         """Return the graph if it may take the next steps, of which so many are asked for."""
         count = self._knobs["steps-per-dispatch"]
-        if not self._knobs["graph-capture"] or steps < count:
+        if self._stacked is None or steps < count:
             return None
         if self._several is None:
             self._several = tuning.Several(self._step, self._step.snapshot, *self._stacked, count)

@@ -33,16 +33,16 @@ def recertified(result: Object) -> dict[str, Any]:
     return {**result, "agreement": {**agreement, "pairs": [_pair(result, pair) for pair in agreement["pairs"]]}}
 
 
-def missing(pair: Object, precision: str) -> Iterator[str]:
-    """Yield the gates and tensors that a pair lacks which passed in that precision.
+def missing(pair: Object, precision: str, judged: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the gates and tensors that a pair lacks which passed in that precision, `judged` by those gates as well.
 
     What one step has, all have; so has each parameter its gradient and its update, and each buffer its value, and both
-    the change of all steps together. In a precision other than float64, all but that change have a noise floor.
+    the change of all steps together. In a precision other than float64, what has errors has a noise floor.
     """
     if pair["status"] != "pass":
         return
     floored = precision != "float64"
-    asked = ["semantic", "scaling", *(["precision"] if floored else [])]
+    asked = ["semantic", "scaling", *(["precision"] if floored else []), *judged]
     gated = {gate["name"] for gate in pair["gates"]}
     yield from (f"gates[{name}]" for name in asked if name not in gated)
     tensors = {each["name"]: each for each in pair.get("tensors", ())}
@@ -57,7 +57,12 @@ def missing(pair: Object, precision: str) -> Iterator[str]:
         end = case and f" [{case}]"
         yield from (f"tensors[{name}{end}]" for name in gates.in_execution_order(sorted(whole - names.keys())))
         if floored:
-            bare = [name for name, each in names.items() if each["noise"] is None and not name.startswith("delta/")]
+            errors = ("baseline_error", "contender_error")
+            bare = [
+                name
+                for name, each in names.items()
+                if each["noise"] is None and any(each[error] is not None for error in errors)
+            ]
             yield from (f"tensors[{name}{end}].noise" for name in bare)
 
 

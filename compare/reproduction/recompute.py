@@ -72,17 +72,31 @@ def _contradictions(result: Object) -> Iterator[Mismatch]:
         if written != called:
             yield Mismatch(f"{place}.name", contender["name"], called)
         settings: Object = contender["settings"] or {}
-        dtypes.append(settings.get("compute_dtype", computed))
+        dtypes += {settings.get("compute_dtype", computed), *settings.get("layer_dtypes", {}).values()}
         trained = settings.get("batch_size", size)
         if trained != size:
             yield Mismatch("spec.batch_size", size, trained)
         yield from _untimely(place, step)
     if computed not in dtypes:
-        yield Mismatch("spec.precision", precision, dtypes[0])
+        yield Mismatch("spec.precision", precision, ", ".join(sorted(set(dtypes))))
     for index, pair in enumerate(result["agreement"]["pairs"]):
         place = f"agreement.pairs[{index}]"
-        yield from (Mismatch(f"{place}.{what}", None, None, True) for what in evidence.missing(pair, precision))
+        lacking = evidence.missing(pair, precision, _judged(result))
+        yield from (Mismatch(f"{place}.{what}", None, None, True) for what in lacking)
     yield from (Mismatch(f"number of {place}", count, rounds) for place, count in counted if count != rounds)
+
+
+def _judged(result: Object) -> list[str]:
+    """Return the gates that every pair of a result is judged by, but for those of its tensors.
+
+    Earlier samesteps had not all of them, and did not record what idle contenders did.
+    """
+    agreement = result["agreement"]
+    if "idle_cores" not in result.get("telemetry", {}):
+        return []
+    whole = ["trajectory", "accuracy"] if agreement.get("accuracies") else []
+    timed = ["update"] if result["comparisons"] else []
+    return ["settings", *whole, *timed, *(["determinism"] if result["spec"].get("deterministic") else [])]
 
 
 def _untimely(place: str, step: Object | None) -> Iterator[Mismatch]:

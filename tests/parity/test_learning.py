@@ -171,3 +171,25 @@ def test_an_update_has_what_running_statistics_have_moved_by(backend: str, monke
         np.testing.assert_allclose(found.changes[name], array - start[name], rtol=1e-9, atol=1e-12)
         assert found.changes[name].any()
         assert found.noise[name] == pytest.approx(1, abs=1e-6)
+
+
+def test_batches_that_a_graph_reads_are_replaced_where_they_are():
+    fed: Any = twins.session("torch")
+    place = fed._input
+    place._knobs = {**place._knobs, "graph-capture": True}
+    first = twins.batches("digits-cnn", 3)
+    second = [replace(each, images=-each.images) for each in first]
+    fed.feed(first)
+    graph = place._several = SimpleNamespace(images=place._stacked[0], labels=place._stacked[1])
+    addresses = [tensor.data_ptr() for pair in place._pool for tensor in pair]
+    place._position = 2
+    fed.feed(second)
+    assert place._several is graph
+    assert [tensor.data_ptr() for pair in place._pool for tensor in pair] == addresses
+    assert place._position == 0
+    for images, labels, batch in zip(graph.images, graph.labels, second, strict=True):
+        np.testing.assert_array_equal(images.permute(0, 2, 3, 1), batch.values())
+        np.testing.assert_array_equal(labels, batch.labels)
+    fed.feed(second[:2])  # of another number: the graph is another
+    assert place._several is None
+    assert len(place._stacked[1]) == len(place._pool) == 2

@@ -4,6 +4,7 @@ import math
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from compare.measure.voiding import Round
 from compare.outcomes import Outcome, Outcomes
 from compare.processes.launcher import Launcher, Progress
 from compare.reproduction import recompute
+from compare.tuning import contenders
 from tests.fakebackend import plans
 from tests.unit.stage import Stage
 
@@ -227,6 +229,7 @@ def test_contenders_that_compute_while_another_is_timed_void_the_round(
 
     scripted_load(monkeypatch, [0.0, 0.0, 0.0])
     monkeypatch.setattr(load, "taken", taken)
+    monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 0.0)
     result = judgement.result(plan, runner.run(plan, lambda *step: None, Held()), ["samestep"])
     assert set(looked) == {2}  # the processes of the two others
     assert result["telemetry"]["idle_cores"] == pytest.approx([0.4] * 3, rel=0.1)
@@ -240,3 +243,48 @@ def test_one_contender_s_blocks_tell_of_the_others_whatever_lasts_longer() -> No
     assert rounds._idle_cores([short, short]) == pytest.approx(0.8)
     assert rounds._idle_cores([long, long]) == pytest.approx(0.01)
     assert rounds._idle_cores([]) == 0
+
+
+def test_blocks_lead_in_until_the_others_are_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 5.0)
+    spun = iter([0.0, 0.9, 1.0, 1.5, 1.5, 1.51, 1.51, 1.51])  # before and after each block, of one second
+    monkeypatch.setattr(load, "taken", lambda pids: next(spun))
+    found, calls = blocks_of(monkeypatch)
+    assert calls == 4  # three lead in
+    assert found == rounds._Block(0.25, (3.0, 4.0), 0.0)
+
+
+def test_blocks_do_not_lead_in_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 5.0)
+    busy = iter(range(100))
+    monkeypatch.setattr(load, "taken", lambda pids: next(busy))
+    found, calls = blocks_of(monkeypatch)
+    assert calls == 6
+    assert found.idle == 1.0
+
+
+def blocks_of(monkeypatch: pytest.MonkeyPatch) -> tuple[rounds._Block, int]:
+    """Time a block of four steps in one second, and return it and how many were trained."""
+    trained = list[int]()
+
+    def block(*_: Any, steps: int) -> float:
+        trained.append(steps)
+        return 1.0
+
+    child: Any = SimpleNamespace(call=block)
+    launcher: Any = SimpleNamespace(now=lambda: float(len(trained)), plan=SimpleNamespace(deadlines={"block": 1.0}))
+    outcome = Outcome(contenders.parse(["torch"], 1)[0])
+    outcome.steps_per_block = 4
+    return rounds._block(launcher, {"torch": child}, outcome, {"torch": [1], "jax": [2]}), len(trained)
+
+
+def test_contenders_whose_memory_does_not_hold_the_end_of_a_round_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Process 3 is the first round's; it is fed when it is opened, and when it begins anew.
+    script = {"fake": NOISE, "other": {**NOISE, "fault": "oom", "at": "feed", "visit": 1, "process": 3}}
+    result = run(tmp_path, monkeypatch, script=script)
+    assert [each["status"] for each in result["contenders"]] == ["ok", "ok"]
+    assert result["spec"]["design"] == "turns"
+    assert result["spec"]["design_reason"].startswith("from round 1 on: the contenders do not fit in memory together")
+    assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]

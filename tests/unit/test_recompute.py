@@ -254,11 +254,13 @@ def test_every_kind_of_evidence_is_asked_of_a_pair_that_passes() -> None:
     for name in TENSORS:
         less = pair | {"tensors": [each for each in pair["tensors"] if each["name"] != name]}
         assert list(evidence.missing(less, "float32")) == [f"tensors[{name}]"]
-        bare = pair | {
-            "tensors": [each | {"noise": None} if each["name"] == name else each for each in pair["tensors"]]
-        }
-        told = [] if name.startswith("delta/") else [f"tensors[{name}].noise"]
-        assert (list(evidence.missing(bare, "float32")), list(evidence.missing(bare, "float64"))) == (told, [])
+        bare = [each | {"noise": None} if each["name"] == name else each for each in pair["tensors"]]
+        assert list(evidence.missing(pair | {"tensors": bare}, "float32")) == [f"tensors[{name}].noise"]
+        assert not list(evidence.missing(pair | {"tensors": bare}, "float64"))
+        # What is zero, and no longer where inputs are rounded, has no floor and no errors.
+        none = dict.fromkeys(("noise", "baseline_error", "contender_error"))
+        bare = [each | none if each["name"] == name else each for each in pair["tensors"]]
+        assert not list(evidence.missing(pair | {"tensors": bare}, "float32"))
     for name in ("semantic", "scaling", "precision"):
         less = pair | {"gates": [gate for gate in pair["gates"] if gate["name"] != name]}
         assert list(evidence.missing(less, "float32")) == [f"gates[{name}]"]
@@ -286,6 +288,30 @@ def test_a_precision_that_no_contender_has_is_found(precision: str, computed: st
     for side in result["contenders"]:
         side["settings"]["compute_dtype"] = computed
     assert "spec.precision" in {each.place for each in recompute.mismatches(result)}
+    layers = {"stem": computed, "conv": {"tf32": "float32"}.get(precision, precision)}
+    result["contenders"][1]["settings"]["layer_dtypes"] = layers  # whose first layer alone has another
+    assert "spec.precision" not in {each.place for each in recompute.mismatches(result)}
+    del result["contenders"][1]["settings"]["layer_dtypes"]
     # Where one has it, the gate of settings tells.
     result["contenders"][0]["settings"]["compute_dtype"] = {"tf32": "float32"}.get(precision, precision)
     assert "spec.precision" not in {each.place for each in recompute.mismatches(result)}
+
+
+def test_of_a_recent_result_every_gate_is_asked() -> None:
+    result = consistent()
+    result["telemetry"]["idle_cores"] = [0.0] * 10
+    del result["agreement"]["accuracies"], result["agreement"]["trajectory"]
+    (pair,) = result["agreement"]["pairs"]
+    pair["gates"].append({"name": "update", "value": 1.0, "limit": 2.0, "passed": True, "worst_tensor": "dense.kernel"})
+    result["agreement"]["gates"] = pair["gates"]
+    assert recompute.mismatches(result) == []
+    for name in ("settings", "update"):
+        less = deepcopy(result)
+        gates = [gate for gate in pair["gates"] if gate["name"] != name]
+        less["agreement"]["gates"] = less["agreement"]["pairs"][0]["gates"] = gates
+        assert [each.place for each in recompute.mismatches(less)] == [f"agreement.pairs[0].gates[{name}]"]
+    result["spec"]["deterministic"] = True
+    assert [each.place for each in recompute.mismatches(result)] == ["agreement.pairs[0].gates[determinism]"]
+    result["agreement"]["accuracies"] = {"torch": [0.9] * 3}
+    lacking = {each.place for each in recompute.mismatches(result)}
+    assert {f"agreement.pairs[0].gates[{name}]" for name in ("trajectory", "accuracy", "determinism")} <= lacking

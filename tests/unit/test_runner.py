@@ -194,6 +194,26 @@ def test_no_later_proof_hides_what_an_earlier_one_found() -> None:
     assert outcome.unproven == "the loss was not finite at step 7 of a timed round"
 
 
+@pytest.mark.parametrize(("changed", "asked"), [(0, 1), (2, 3), (3, 3)])
+def test_what_changes_every_time_is_a_change(changed: int, asked: int) -> None:
+    done = {"dispatched": 9, "exported": 9, "not_finite": None, "block_seconds": 1.0, "unwaited_seconds": 0.0}
+    before = {"steps": 4, "losses": [2.0], "moved": {"kernel": 0.1}}
+    calls = list[str]()
+
+    def call(name: str, *_: object, **__: object) -> dict[str, Any]:
+        if name == "proof":
+            return done
+        calls.append(name)
+        return {"before": before, "after": before | ({"moved": {"kernel": 0.0}} if len(calls) <= changed else {})}
+
+    child: Any = SimpleNamespace(call=call)
+    plan: Any = SimpleNamespace(deadlines={"block": 1.0, "open": 1.0}, precision="float32")
+    outcome = Outcome(contenders.parse(["torch"], 1)[0])
+    rounds._prove(plan, child, outcome)
+    assert calls == ["again"] * asked
+    assert (outcome.unproven is None) is (changed < 3)
+
+
 def test_an_export_that_is_slow_by_itself_is_no_work_left_undone(stage: Stage) -> None:
     # After that of the warm-up, and the two that say how long one takes.
     stalls = {"fault": "stall", "at": "export", "visit": 3}

@@ -112,23 +112,23 @@ def test_parameters_of_few_elements_and_what_begins_as_zeros_are_not_asked(
     assert training.moved(worker._open_session, start) == {"kernel": 1.0, "bad": None}
 
 
-def test_initial_weights_are_made_once_for_what_tells_how_training_began_and_then_let_go(
-    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("device", "made"), [("cuda", (1, 2)), ("cpu", (2, 4))])
+def test_initial_weights_are_held_until_it_is_told_how_training_began_where_they_are_not_counted(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, device: str, made: tuple[int, int]
 ) -> None:
-    made, initial = list[int](), training.initial
+    calls, initial = list[int](), training.initial
 
     def counted(*arguments: Any) -> Any:
-        made.append(1)
+        calls.append(1)
         return initial(*arguments)
 
-    monkeypatch.setattr(training, "initial", counted)
     worker = opened(spec)
+    monkeypatch.setattr(training, "initial", counted)
+    worker.open(spec | {"device": device})
+    calls.clear()
+    assert (worker._start is None) is (device == "cpu")
+    worker._begin()
     worker.warm_up(0.02, None)
-    assert (len(made), worker._start) == (1, None)
+    assert (len(calls), worker._start) == (made[0], None)
     worker.again()
-    assert (len(made), worker._start) == (2, None)
-    worker.open(spec)
-    worker.memory(7)
-    assert worker._start is None
-    worker.warm_up(0.02, None)
-    assert len(made) == 4  # made again, where a memory pass has let them go
+    assert (len(calls), worker._start) == (made[1], None)
