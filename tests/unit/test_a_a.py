@@ -122,6 +122,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial
     monkeypatch.setattr(FakeSession, "_train", _count)
     monkeypatch.setattr(store, "load", functools.cache(store.load))
     monkeypatch.setattr(load, "read", lambda children: load.Reading(0, 0, 0))
+    monkeypatch.setattr(load, "taken", lambda pids: 0.0)  # all contenders are this process
     monkeypatch.setattr(judgement.environment, "describe", dict)
     # To give memory back 4,000 times takes minutes in a process that has run other tests.
     monkeypatch.setattr(heap, "kept", contextlib.nullcontext)
