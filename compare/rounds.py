@@ -244,16 +244,17 @@ def _block(
     child, steps, deadline = children[outcome.contender.name], outcome.steps_per_block, launcher.plan.deadlines["block"]
     others = [pid for name, pids in families.items() if name != outcome.contender.name for pid in pids]
     assert steps is not None  # set by _warm_up
-    begun, busy = launcher.now(), True
-    while busy:
+
+    def trained() -> _Block:
         before, start = load.taken(others), launcher.now()
-        child.call("block", deadline, steps=steps)
+        seconds = child.call("block", deadline, steps=steps) / steps
         end = launcher.now()
-        busy = load.taken(others) - before > FOREIGN_CORES * (end - start) and end - begun < _SPINNING_SECONDS
-    before, start = load.taken(others), launcher.now()
-    seconds = child.call("block", deadline, steps=steps) / steps
-    end = launcher.now()
-    return _Block(seconds, (start, end), max(0.0, load.taken(others) - before))
+        return _Block(seconds, (start, end), max(0.0, load.taken(others) - before))
+
+    begun = launcher.now()
+    while _idle_cores([trained()]) > FOREIGN_CORES and launcher.now() - begun < _SPINNING_SECONDS:
+        pass
+    return trained()
 
 
 def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
@@ -271,13 +272,18 @@ def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
             f"({1e3 * least['block_seconds']:.3g} ms had been timed)"
         )
     else:
-        changed = None
-        for _ in range(_PROOFS):
-            begun = child.call("again", plan.deadlines["open"])
-            changed = repeated.change(begun["before"], begun["after"], plan.precision)
-            if changed is None:
-                break
-        outcome.unproven = outcome.unproven or changed
+        outcome.unproven = outcome.unproven or _changed(plan, child)
+
+
+def _changed(plan: Plan, child: Child) -> str | None:
+    """Return what of a contender is another after its blocks, every time that it is asked."""
+    changed = None
+    for _ in range(_PROOFS):
+        begun = child.call("again", plan.deadlines["open"])
+        changed = repeated.change(begun["before"], begun["after"], plan.precision)
+        if changed is None:
+            break
+    return changed
 
 
 def _missing(proof: Mapping[str, Any]) -> str | None:

@@ -69,8 +69,7 @@ class Worker:
             limit.hold(told.memory_limit_bytes)
         self._train, self._test = store.load(told.data)
         self._session = session or self._backend.open(told)
-        self._begin()
-        initial = self._initial()
+        initial = self._begin()
         return {
             "weights_sha256": weights.digest(initial),
             "parameter_count": sum(array.size for name, array in initial.items() if not is_buffer(name)),
@@ -112,23 +111,21 @@ class Worker:
         self._timed(before["steps"])
         return {"before": before, "after": self._begun()}
 
-    def _begin(self) -> None:
-        """Set the initial weights, and feed the first epoch's batches."""
+    def _begin(self) -> Arrays:
+        """Set the initial weights, which are returned, and feed the first epoch's batches."""
         session = self._open_session
         start = training.initial(session, self._spec)
         session.assign(start)
         session.feed(training.epoch(self._spec, self._train, 0))
         self._start, self._dispatched = start if self._spec.device == "cuda" else None, 0
-
-    def _initial(self) -> Arrays:
-        return self._start or training.initial(self._open_session, self._spec)
+        return start
 
     def _begun(self) -> dict[str, Any]:
         """Return how training began: what `again` has of it."""
         session = self._open_session
         losses = [training.finite(loss) for loss in session.losses()[:_FIRST_LOSSES]]
         with heap.kept():
-            moved = training.moved(session, self._initial())
+            moved = training.moved(session, self._start or training.initial(session, self._spec))
         self._start = None
         return {"steps": self._dispatched, "losses": losses, "moved": moved}
 

@@ -49,9 +49,9 @@ class Resident:
         self._position = 0
         if self._several is not None and self._several.labels.shape == (len(batches), *batches[0].labels.shape):
             # One at a time, into what the graph reads: all would need the device's memory once more.
-            for (images, labels), batch in zip(self._pool, batches, strict=True):
-                for kept, new in zip((images, labels), self.placed(batch), strict=True):
-                    kept.copy_(new)
+            for kept, batch in zip(self._pool, batches, strict=True):
+                for tensor, new in zip(kept, self.placed(batch), strict=True):
+                    tensor.copy_(new)
             return
         self._several, self._stacked, self._pool = None, None, []  # whose memory serves what comes
         self._pool = [self.placed(batch) for batch in batches]

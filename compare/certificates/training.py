@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from compare import weights
-from compare.agreement.gates import Updates, apart, is_stored, norm
+from compare.agreement.gates import Updates, apart, is_stored, relative_error
 from compare.data.batches import epoch_batches, reordered
 from compare.data.seeding import generator
 from compare.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
@@ -69,9 +69,8 @@ def moved(session: Session, start: Arrays) -> dict[str, float | None]:
     """
     found = dict[str, float | None]()
     for name, array in session.export().parameters.items():
-        whole = norm(start[name])
-        if whole and array.size >= _FEW:
-            found[name] = finite(norm(array - start[name]) / whole)
+        if array.size >= _FEW and start[name].any():
+            found[name] = finite(relative_error(array, start[name]))
     return found
 
 

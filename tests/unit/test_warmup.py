@@ -4,7 +4,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -133,17 +134,24 @@ def test_what_a_child_took_is_not_another_programs_when_it_has_ended():
         assert load.read([child.pid]).own > before.own - 0.005  # sums of hundredths, rounded
 
 
-@pytest.mark.alone
-def test_what_a_child_has_started_is_not_another_program():
+@contextmanager
+def parent() -> Generator[subprocess.Popen[bytes]]:
+    """Run a child that has started another, which is busy."""
     code = f"import subprocess; subprocess.run({[sys.executable, '-c', 'while True: pass']!r})"
     with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as child:
         try:
             time.sleep(0.5)
-            before = load.read([child.pid])
-            time.sleep(1.0)
-            after = load.read([child.pid])
+            yield child
         finally:
             os.killpg(child.pid, signal.SIGKILL)
+
+
+@pytest.mark.alone
+def test_what_a_child_has_started_is_not_another_program():
+    with parent() as child:
+        before = load.read([child.pid])
+        time.sleep(1.0)
+        after = load.read([child.pid])
     assert after.own - before.own > 0.1
 
 
@@ -154,16 +162,11 @@ def test_what_ticks_cannot_tell_is_none():
 
 @pytest.mark.alone
 def test_what_a_child_and_those_that_it_has_started_take_is_told_for_moments():
-    code = f"import subprocess; subprocess.run({[sys.executable, '-c', 'while True: pass']!r})"
-    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as child:
-        try:
-            time.sleep(0.5)
-            child_alone, family = [child.pid], load.family(child.pid)
-            before, idle = load.taken(family), load.taken(child_alone)
-            time.sleep(0.1)
-            took, alone = load.taken(family) - before, load.taken(child_alone) - idle
-        finally:
-            os.killpg(child.pid, signal.SIGKILL)
+    with parent() as child:
+        child_alone, family = [child.pid], load.family(child.pid)
+        before, idle = load.taken(family), load.taken(child_alone)
+        time.sleep(0.1)
+        took, alone = load.taken(family) - before, load.taken(child_alone) - idle
     assert 0.02 < took < 0.15
     assert sys.platform != "linux" or abs(100 * took - round(100 * took)) > 1e-6, "counted in ticks"
     assert alone < 0.005
