@@ -60,7 +60,7 @@ def mismatches(result: Object) -> list[Mismatch]:
 def _contradictions(result: Object) -> Iterator[Mismatch]:
     """Yield what the spec or a contender's name says otherwise than what was measured."""
     rounds, size, precision = (result["spec"][name] for name in ("rounds", "batch_size", "precision"))
-    computed, dtypes = {"tf32": "float32"}.get(precision, precision), list[str]()
+    computed, dtypes = {"tf32": "float32"}.get(precision, precision), list[Any]()
     seen = result.get("telemetry", {})
     counted = [(f"telemetry.{name}", len(seen[name])) for name in ("foreign_cores", "idle_cores") if name in seen]
     for index, contender in enumerate(result["contenders"]):
@@ -72,27 +72,28 @@ def _contradictions(result: Object) -> Iterator[Mismatch]:
         if written != called:
             yield Mismatch(f"{place}.name", contender["name"], called)
         settings: Object = contender["settings"] or {}
-        dtypes += {settings.get("compute_dtype", computed), *settings.get("layer_dtypes", {}).values()}
+        layers = settings.get("layer_dtypes")
+        dtypes += [settings.get("compute_dtype", computed), *(layers.values() if isinstance(layers, dict) else ())]
         trained = settings.get("batch_size", size)
         if trained != size:
             yield Mismatch("spec.batch_size", size, trained)
         yield from _untimely(place, step)
     if computed not in dtypes:
-        yield Mismatch("spec.precision", precision, ", ".join(sorted(set(dtypes))))
+        yield Mismatch("spec.precision", precision, ", ".join(sorted(set(map(str, dtypes)))))
     for index, pair in enumerate(result["agreement"]["pairs"]):
         place = f"agreement.pairs[{index}]"
-        lacking = evidence.missing(pair, precision, _judged(result))
+        lacking = evidence.missing(pair, precision, _judged(result, pair))
         yield from (Mismatch(f"{place}.{what}", None, None, True) for what in lacking)
     yield from (Mismatch(f"number of {place}", count, rounds) for place, count in counted if count != rounds)
 
 
-def _judged(result: Object) -> list[str]:
-    """Return the gates that every pair of a result is judged by, but for those of its tensors.
+def _judged(result: Object, pair: Object) -> list[str]:
+    """Return the gates that a pair is judged by, but for those of its tensors, if both sides came to the end.
 
     Earlier samesteps had not all of them, and did not record what idle contenders did.
     """
-    agreement = result["agreement"]
-    if "idle_cores" not in result.get("telemetry", {}):
+    agreement, ended = result["agreement"], {each["name"] for each in result["contenders"] if each["status"] == "ok"}
+    if "idle_cores" not in result.get("telemetry", {}) or not {pair["baseline"], pair["contender"]} <= ended:
         return []
     whole = ["trajectory", "accuracy"] if agreement.get("accuracies") else []
     timed = ["update"] if result["comparisons"] else []

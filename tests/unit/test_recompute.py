@@ -312,6 +312,17 @@ def test_of_a_recent_result_every_gate_is_asked() -> None:
         assert [each.place for each in recompute.mismatches(less)] == [f"agreement.pairs[0].gates[{name}]"]
     result["spec"]["deterministic"] = True
     assert [each.place for each in recompute.mismatches(result)] == ["agreement.pairs[0].gates[determinism]"]
+    failed = deepcopy(result)
+    failed["contenders"][1] |= {"status": "crash", "reason": "ended after its certificate"}
+    assert not any(each.missing for each in recompute.mismatches(failed))
     result["agreement"]["accuracies"] = {"torch": [0.9] * 3}
     lacking = {each.place for each in recompute.mismatches(result)}
     assert {f"agreement.pairs[0].gates[{name}]" for name in ("trajectory", "accuracy", "determinism")} <= lacking
+
+
+@pytest.mark.parametrize("layers", [None, [], "float32", {"conv": {}}, {"conv": [1]}], ids=str)
+def test_settings_of_any_form_are_read(layers: Any) -> None:
+    result = consistent()
+    for side in result["contenders"]:
+        side["settings"] |= {"compute_dtype": ["bfloat16"], "layer_dtypes": layers}
+    assert "spec.precision" in {each.place for each in recompute.mismatches(result)}
