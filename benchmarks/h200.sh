@@ -6,7 +6,7 @@
 # GPU to itself; certificates may share one, but keep the host's memory and disk so busy that nothing should be timed beside
 # many. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below,
 # WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning,
-# WORKLOAD/PRECISION/screen and /pointwise, step times alone, in a few minutes, and WORKLOAD/torch/beside and
+# WORKLOAD/PRECISION/screen, /pointwise and /joint-sums, step times alone, in a few minutes, and WORKLOAD/torch/beside and
 # WORKLOAD/jax/beside, its plain loops in turn with samestep's. GPU may be several, for a step that scales. A lane that has
 # carried out its steps takes the next of QUEUE, which all lanes share, until that is empty. After LIMIT seconds no step
 # begins, and those under way are interrupted: samestep keeps what it has.
@@ -411,6 +411,13 @@ pointwise() { # WORKLOAD PRECISION: 1x1 convolutions as matrix products and as t
     } | sed "s|$| --workload $1 --precision $2|" | in_turn "pointwise-$1-$2"
 }
 
+joint-sums() { # WORKLOAD PRECISION: both sums of batch norm in JAX in one reduction, and as they are
+    local lever
+    for lever in none jax-joint-sums; do
+        echo "--backend jax --tuning tuned --turns 2 --workload $1 --precision $2 --lever $lever"
+    done | in_turn "joint-sums-$1-$2"
+}
+
 all_searches() { # what fewer algorithms to choose from cost a step in float32, where torch's search takes minutes of a process
     local workload lever
     for workload in vgg16 resnet50 unet; do
@@ -427,7 +434,7 @@ step_rematerialisation() { # memory and step time with and without, in one run
         jax:compiled jax:compiled+rematerialisation --workload resnet50 --precision bfloat16 --quick
 }
 
-carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings, /screen or /pointwise, WORKLOAD/BACKEND/beside
+carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings, /screen, /pointwise or /joint-sums, WORKLOAD/BACKEND/beside
     local precision workload=${1%%/*} rest=${1#*/}
     if [[ $1 == */*/* ]]; then
         "${rest#*/}" "$workload" "${rest%/*}"

@@ -115,7 +115,7 @@ def joint_sums() -> None:
     scaled.defvjp(lambda x, factor, offset: (scaled(x, factor, offset), (x, factor)), scaled_backward)
 
     def moments(wide: jax.Array) -> tuple[jax.Array, jax.Array]:
-        shift = jax.lax.stop_gradient(wide[(0,) * (wide.ndim - 1)])
+        shift = jax.lax.stop_gradient(wide[tuple(side // 2 for side in wide.shape[:-1])])
         mean, square = (total * (wide.shape[-1] / wide.size) for total in of_squares(wide - shift))
         return shift + mean, square - jnp.square(mean)
 
