@@ -341,15 +341,27 @@ step_joint-sums() { # resnet50 in JAX on one GPU and on all of the lane: both su
     done | in_turn "joint-sums-$(gpus)-devices"
 }
 
-step_channels() { # resnet50 on all GPUs of the lane, batch norm local: how many of a GPU's processors NCCL may take from what runs
-    # beside its reductions
-    channels torch "--backend torch --tuning tuned+ddp"
-    channels jax "--backend jax --tuning tuned+pmap"
+step_channels-jax() { # resnet50 on all GPUs of the lane, batch norm sync: how many of a GPU's processors NCCL may take from
+    # what runs beside its reductions
+    local ctas
+    {
+        for ctas in "" "NCCL_MAX_CTAS=16 " "NCCL_MAX_CTAS=8 " "NCCL_MAX_CTAS=4 "; do
+            echo "$ctas--backend jax --tuning tuned+pmap"
+        done
+        echo "--backend jax --tuning tuned+pmap+concurrent-kernels"
+    } | sed "s/\$/ --lever jax-joint-sums --devices $(gpus) --turns 2/" | in_turn "channels-jax-$(gpus)-devices"
 }
 
-channels() { # NAME ARGUMENTS
-    printf "%s$2 --devices $(gpus) --batch-norm local --turns 2\n" "" "NCCL_MAX_CTAS=16 " "NCCL_MAX_CTAS=8 " "NCCL_MAX_CTAS=4 " |
-        in_turn "channels-$1-$(gpus)-devices"
+step_channels-torch() { # the same, beside one GPU, and what JAX's kernels take on one and on all
+    local one="--backend jax --tuning tuned+pmap+steps-per-dispatch=1+graph-capture=off --kernels 60"
+    sed "s/\$/ --turns 2/" <<END | in_turn "channels-torch-$(gpus)-devices"
+--backend torch --tuning tuned+ddp --devices 1
+--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges --devices $(gpus)
+--backend torch --tuning tuned+ddp --devices $(gpus)
+NCCL_MAX_CTAS=8 --backend torch --tuning tuned+ddp --devices $(gpus)
+$one --devices 1
+$one --lever jax-joint-sums --devices $(gpus)
+END
 }
 
 step_ddp() { # which parts torch's program over all GPUs of the lane should have
