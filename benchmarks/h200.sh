@@ -6,7 +6,7 @@
 # GPU to itself; certificates may share one, but keep the host's memory and disk so busy that nothing should be timed beside
 # many. PYTHON names the interpreter, ARCHIVE a file to pack all of it into. Steps are the functions step_NAME below,
 # WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning,
-# WORKLOAD/PRECISION/screen, /pointwise and /joint-sums, step times alone, in a few minutes, and WORKLOAD/torch/beside and
+# WORKLOAD/PRECISION/screen and /pointwise, step times alone, in a few minutes, and WORKLOAD/torch/beside and
 # WORKLOAD/jax/beside, its plain loops in turn with samestep's. GPU may be several, for a step that scales. A lane that has
 # carried out its steps takes the next of QUEUE, which all lanes share, until that is empty. After LIMIT seconds no step
 # begins, and those under way are interrupted: samestep keeps what it has.
@@ -234,6 +234,10 @@ step_scale-resnet50-sync() { # one compiled program in torch, whose parts each o
         jax:tuned+pmap
 }
 
+step_scale-resnet50-jax() { # what of it fits ten minutes
+    scale resnet50-jax sync resnet50 256 jax:tuned+sharded jax:tuned+pmap
+}
+
 in_turn() { # NAME, and arguments of a contender a line, behind its variables: all compile side by side, then each is
     # timed alone
     local turn line
@@ -246,7 +250,11 @@ in_turn() { # NAME, and arguments of a contender a line, behind its variables: a
     echo "$1: after $SECONDS s"
 }
 
-one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says first and last
+one_step_scale-resnet50-jax() { # what of it fits ten minutes
+    scale resnet50-jax sync resnet50 256 jax:tuned+sharded jax:tuned+pmap
+}
+
+in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says first and last
     if is_over; then return; fi
     local arguments own=() complaints status printed
     read -ra arguments <<<"$2"
@@ -333,41 +341,26 @@ $step+overlap-exchanges --lever torch-exchanges-one-shot-forward
 END
 }
 
-step_joint-sums() { # resnet50 in JAX on one GPU and on all of the lane: both sums of batch norm in one reduction, and as they are
-    local count step
-    for count in 1 "$(gpus)"; do
-        step="--backend jax --tuning tuned+pmap --devices $count --turns 2"
-        printf "%s\n" "$step" "$step --lever jax-joint-sums"
-    done | in_turn "joint-sums-$(gpus)-devices"
-}
-
-step_channels-jax() { # resnet50 on all GPUs of the lane, batch norm sync: how many of a GPU's processors NCCL may take from
-    # what runs beside its reductions
-    local ctas
-    {
-        for ctas in "" "NCCL_MAX_CTAS=16 " "NCCL_MAX_CTAS=8 " "NCCL_MAX_CTAS=4 "; do
-            echo "$ctas--backend jax --tuning tuned+pmap"
-        done
-        echo "--backend jax --tuning tuned+pmap+concurrent-kernels"
-    } | sed "s/\$/ --lever jax-joint-sums --devices $(gpus) --turns 2/" | in_turn "channels-jax-$(gpus)-devices"
-}
-
-step_channels-torch() { # the same, beside one GPU, and what JAX's kernels take on one and on all
-    local one="--backend jax --tuning tuned+pmap+steps-per-dispatch=1+graph-capture=off --kernels 60"
-    sed "s/\$/ --turns 2/" <<END | in_turn "channels-torch-$(gpus)-devices"
---backend torch --tuning tuned+ddp --devices 1
---backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges --devices $(gpus)
---backend torch --tuning tuned+ddp --devices $(gpus)
-NCCL_MAX_CTAS=8 --backend torch --tuning tuned+ddp --devices $(gpus)
-$one --devices 1
-$one --lever jax-joint-sums --devices $(gpus)
-END
-}
-
 step_ddp() { # which parts torch's program over all GPUs of the lane should have
     samestep "ddp-resnet50" compare torch:tuned+ddp torch:tuned+ddp+overlap-reduction=off \
         torch:tuned+ddp+overlap-reduction=off+overlap-exchanges --workload resnet50 --batch-size $((256 * $(gpus))) \
         --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 --skip-energy --skip-cold-compile
+}
+
+step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: what of step_scale-resnet50-sync fits ten minutes
+    module=benchmarks.timeline samestep "sides-resnet50-$(gpus)-devices" compare \
+        torch:tuned+ddp+overlap-reduction=off+overlap-exchanges jax:tuned+pmap --workload resnet50 \
+        --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 \
+        --skip-energy --skip-cold-compile
+}
+
+step_buckets-torch() { # resnet50 over all GPUs of the lane in as many parts as there are buckets, and in half as many
+    local step="--backend torch --tuning tuned+ddp" one=+overlap-reduction=off over=+overlap-exchanges
+    sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "buckets-torch-$(gpus)-devices"
+$step$one$over
+$step$over
+$step$over --lever torch-two-buckets
+END
 }
 
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper
@@ -423,13 +416,6 @@ pointwise() { # WORKLOAD PRECISION: 1x1 convolutions as matrix products and as t
     } | sed "s|$| --workload $1 --precision $2|" | in_turn "pointwise-$1-$2"
 }
 
-joint-sums() { # WORKLOAD PRECISION: both sums of batch norm in JAX in one reduction, and as they are
-    local lever
-    for lever in none jax-joint-sums; do
-        echo "--backend jax --tuning tuned --turns 2 --workload $1 --precision $2 --lever $lever"
-    done | in_turn "joint-sums-$1-$2"
-}
-
 all_searches() { # what fewer algorithms to choose from cost a step in float32, where torch's search takes minutes of a process
     local workload lever
     for workload in vgg16 resnet50 unet; do
@@ -446,7 +432,7 @@ step_rematerialisation() { # memory and step time with and without, in one run
         jax:compiled jax:compiled+rematerialisation --workload resnet50 --precision bfloat16 --quick
 }
 
-carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings, /screen, /pointwise or /joint-sums, WORKLOAD/BACKEND/beside
+carried_out() { # STEP, a WORKLOAD, WORKLOAD/PRECISION or that and /tunings, /screen or /pointwise, WORKLOAD/BACKEND/beside
     local precision workload=${1%%/*} rest=${1#*/}
     if [[ $1 == */*/* ]]; then
         "${rest#*/}" "$workload" "${rest%/*}"

@@ -4,6 +4,7 @@
 Environment variables are levers too: XLA_FLAGS=--xla_gpu_autotune_level=5 python -m benchmarks.step_time ...
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -87,48 +88,6 @@ def transposed_as_matmul_jax() -> None:
     setattr(layers.ConvTranspose, "__call__", call)  # noqa: B010 -- pyright wants the same argument names
 
 
-def joint_sums() -> None:
-    """Have XLA take the two sums of batch norm, forward and backward, in one reduction with one last pass each."""
-    import jax
-    import jax.numpy as jnp
-
-    from jaxbackend import layers
-
-    def sums(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-        zero = jnp.zeros((), x.dtype)
-        axes = tuple(range(x.ndim - 1))
-        return jax.lax.reduce((x, y), (zero, zero), lambda a, b: (a[0] + b[0], a[1] + b[1]), axes)
-
-    @jax.custom_vjp
-    def of_squares(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return sums(x, x * x)
-
-    @jax.custom_vjp
-    def scaled(x: jax.Array, factor: jax.Array, offset: jax.Array) -> jax.Array:
-        return x * factor + offset
-
-    def scaled_backward(kept: Any, gradient: jax.Array) -> tuple[jax.Array, ...]:
-        x, factor = kept
-        return gradient * factor, *sums(gradient * x, gradient)
-
-    of_squares.defvjp(lambda x: (of_squares(x), x), lambda x, of: (of[0] + 2 * x * of[1],))
-    scaled.defvjp(lambda x, factor, offset: (scaled(x, factor, offset), (x, factor)), scaled_backward)
-
-    def moments(wide: jax.Array) -> tuple[jax.Array, jax.Array]:
-        shift = jax.lax.stop_gradient(wide[tuple(side // 2 for side in wide.shape[:-1])])
-        mean, square = (total * (wide.shape[-1] / wide.size) for total in of_squares(wide - shift))
-        return shift + mean, square - jnp.square(mean)
-
-    def call(self: Any, x: jax.Array) -> jax.Array:
-        wide = x.astype(self.scale[...].dtype)
-        mean, var = (self.mean[...], self.var[...]) if self.use_running_average else self._batch_statistics(wide)
-        factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
-        return scaled(wide, factor, self.bias[...] - mean * factor).astype(x.dtype)
-
-    layers._moments = moments
-    setattr(layers.BatchNorm, "__call__", call)  # noqa: B010 -- pyright wants the same argument names
-
-
 def coordinate_descent() -> None:
     from torch._inductor import config
 
@@ -198,6 +157,14 @@ def torch_sums_by_image() -> None:
         return (wide * factor + shift).to(input.dtype)
 
     layers.BatchNorm.forward = forward
+
+
+def torch_two_buckets() -> None:
+    """Half as many buckets as DistributedDataParallel has by default for resnet50: fewer parts of a compiled model."""
+    from torchbackend import parallel
+
+    whole: Any = parallel.DistributedDataParallel
+    setattr(parallel, "DistributedDataParallel", functools.partial(whole, bucket_cap_mb=60))  # noqa: B010 -- a class
 
 
 def torch_exchanges(how: str) -> None:
@@ -417,7 +384,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-stored-pooled": stored_pooled,
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
-    "jax-joint-sums": joint_sums,
     "jax-recomputed-gelu": recomputed_gelu,
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,
@@ -431,6 +397,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-four-algorithms": lambda: torch_algorithms(4),
     "torch-two-algorithms": lambda: torch_algorithms(2),
     "torch-unstored-relu": torch_unstored_relu,
+    "torch-two-buckets": torch_two_buckets,
     "torch-exchanges-one-shot": lambda: torch_exchanges("one_shot"),
     "torch-exchanges-one-shot-forward": lambda: torch_exchanges("one_shot_forward"),
     "torch-coordinate-descent": coordinate_descent,

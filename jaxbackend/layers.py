@@ -1,5 +1,6 @@
 """Layers, in torch's conventions, for channels-last activations [N, H, W, C]."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -137,11 +138,16 @@ class BatchNorm(nnx.Module):
         wide = x.astype(self.scale[...].dtype)
         mean, var = (self.mean[...], self.var[...]) if self.use_running_average else self._batch_statistics(wide)
         factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
-        return (wide * factor + (self.bias[...] - mean * factor)).astype(x.dtype)
+        offset = self.bias[...] - mean * factor
+        return gradients.affine(wide, factor, offset, jointly=self._exchanges()).astype(x.dtype)
+
+    def _exchanges(self) -> bool:
+        # Then its sums are taken jointly: resnet50 is 1 % faster so on two H200, and on one 1 % slower.
+        return not self.use_running_average and exchange.over_several(self.over)
 
     def _batch_statistics(self, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
         count = wide.size // wide.shape[-1] * (1 if self.over is None else jax.lax.axis_size(self.over))
-        mean, var = exchange.moments(wide, _moments, self.over)
+        mean, var = exchange.moments(wide, partial(_moments, jointly=self._exchanges()), self.over)
         old, new = 1 - self.momentum, self.momentum
         self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))
         self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * _unbiased(count))))
@@ -262,18 +268,16 @@ def _sides(padding: int) -> Any:
     return [(padding, padding)] * 2
 
 
-def _moments(wide: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _moments(wide: jax.Array, *, jointly: bool = False) -> tuple[jax.Array, jax.Array]:
     """Return mean and biased variance from sums that the compiler takes in one pass.
 
     E[x^2] - E[x]^2 cancels where the mean is many standard deviations from 0; shifted by a value of the channel it does
     where that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample
     Variance). It is the middle pixel's: frames and marks are in corners, and of several pixels XLA makes a kernel more.
     """
-    axes = tuple(range(wide.ndim - 1))
     shift = jax.lax.stop_gradient(wide[tuple(side // 2 for side in wide.shape[:-1])])
-    shifted = wide - shift
-    mean = shifted.mean(axes)
-    return shift + mean, jnp.square(shifted).mean(axes) - jnp.square(mean)
+    mean, square = (total / (wide.size // wide.shape[-1]) for total in gradients.sums(wide - shift, jointly=jointly))
+    return shift + mean, square - jnp.square(mean)
 
 
 def _unbiased(count: int) -> float:

@@ -1,6 +1,7 @@
 """JAX's gradients are reduced over devices in buckets, as DistributedDataParallel's are."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from jaxbackend import exchange, parallel
+from jaxbackend import exchange, layers, parallel, precision
 
 TREE = {
     "kernel": jnp.arange(216, dtype=jnp.float32).reshape(3, 3, 4, 6),
@@ -77,3 +79,16 @@ def test_one_device_s_moments_are_the_whole_s(devices: int, exchanged: int):
     mesh = AbstractMesh((devices,), (parallel.AXIS,))
     split = jax.shard_map(moments, mesh=mesh, in_specs=WHOLE, out_specs=WHOLE, check_vma=False)
     assert _count(split, "all_gather", jnp.ones((4, 6))) == exchanged
+
+
+@pytest.mark.parametrize(("devices", "joint"), [(1, 0), (2, 2)])
+def test_a_batch_norm_over_devices_takes_its_two_sums_in_one_reduction(devices: int, joint: int):
+    over = replace(precision.policy("float32", "cpu"), over=parallel.AXIS)
+    graph, state = nnx.split(layers.BatchNorm(6, policy=over))
+
+    def loss(images: Any) -> Any:
+        return nnx.merge(graph, state, copy=True)(images).sum()
+
+    mesh = AbstractMesh((devices,), (parallel.AXIS,))
+    split = jax.shard_map(jax.grad(loss), mesh=mesh, in_specs=WHOLE, out_specs=WHOLE, check_vma=False)
+    assert _count(split, "reduce", jnp.ones((4, 3, 3, 6))) == joint  # one forward, one backward

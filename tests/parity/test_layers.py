@@ -1,5 +1,7 @@
 """The layers and losses of residual networks and ConvNeXt: both backends against NumPy, in float64."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -309,6 +311,23 @@ def test_what_relu_s_gradient_keeps_is_an_activation_that_is_there_already():
     value, pull = jax.vjp(jaxbackend.gradients.relu, jnp.asarray(drawn(0, 7), jnp.float32))
     (kept,) = jax.tree.leaves(pull)
     np.testing.assert_array_equal(kept, value)
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (5, 3)])
+def test_sums_and_gradients_taken_jointly_are_those_taken_one_by_one(shape: tuple[int, ...]):
+    x, weights, factor, offset = drawn(0, *shape), drawn(1, *shape), drawn(2, shape[-1]), drawn(3, shape[-1])
+
+    def total(*arrays: jax.Array, jointly: bool) -> jax.Array:
+        first, second = jaxbackend.gradients.sums(arrays[0], jointly=jointly)
+        y = jaxbackend.gradients.affine(*arrays, jointly=jointly)
+        return (y * weights).sum() + (first * factor + second * offset).sum()
+
+    with jaxbackend.precision.policy("float64", "cpu").scope():
+        joint, apart = (
+            jax.value_and_grad(partial(total, jointly=jointly), argnums=(0, 1, 2))(x, factor, offset)
+            for jointly in (True, False)
+        )
+    jax.tree.map(same, joint, apart)
 
 
 def test_layer_scale_multiplies_each_channel_by_its_factor():
