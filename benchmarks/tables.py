@@ -233,10 +233,12 @@ def time_lines(path: Path, result: dict[str, Any]) -> list[str]:
 def certificate_line(path: Path, result: dict[str, Any]) -> str:
     spec, agreement = result["spec"], result["agreement"]
     gates = {gate["name"]: gate["value"] for gate in agreement["gates"]}
+    devices = spec.get("devices", 1)
+    over = f" on {devices} devices" if devices > 1 else ""
     cells = [
         f"{spec['workload']}, {spec['batch_size']}",
         spec["precision"],
-        f"{result['command'][1]}, {' '.join(f'`{name}`' for name in spec['contenders'])}",
+        f"{result['command'][1]}, {' '.join(f'`{name}`' for name in spec['contenders'])}{over}",
         *(_figure(gates.get(name)) for name in CERTIFICATE_GATES),
         ", ".join(_figure(_median_error(agreement, side)) for side in ("baseline_error", "contender_error")),
         agreement["status"],
