@@ -130,7 +130,7 @@ def page(folder: Path) -> str:
     """Return the page for what a folder holds."""
     scalings = sorted(folder.glob("scale-*/result.json"))
     found = {path: results.load(path) for path in sorted(folder.glob("*/result.json")) if path not in scalings}
-    times = [line for path, result in found.items() if result["comparisons"] for line in time_lines(path, result)]
+    times = [line for path, result in found.items() if _is_timed(result) for line in time_lines(path, result)]
     beside = [line for path in sorted(folder.glob("beside-plain-*.txt")) for line in beside_lines(path)]
     fits = [line for path in sorted(folder.glob("*/fit.json")) for line in fit_lines(path)]
     scaling = [line for path in scalings for line in scaling_lines(path)]
@@ -151,6 +151,11 @@ def page(folder: Path) -> str:
     return head + "".join(
         head + _row(columns) + _row(["---"] * len(columns)) + "".join(lines) for head, columns, lines in tables if lines
     )
+
+
+def _is_timed(result: dict[str, Any]) -> bool:
+    """Whether it is of a comparison that came as far as its rounds."""
+    return bool(result["comparisons"]) and any(each["step_seconds"] for each in result["contenders"])
 
 
 def beside_lines(path: Path) -> list[str]:
