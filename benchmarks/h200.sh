@@ -234,7 +234,7 @@ step_scale-resnet50-sync() { # one compiled program in torch, whose parts each o
         jax:tuned+pmap
 }
 
-step_scale-resnet50-jax() { # what of it fits ten minutes
+step_scale-resnet50-jax() { # JAX's part of it: some eleven minutes on one GPU and two
     scale resnet50-jax sync resnet50 256 jax:tuned+sharded jax:tuned+pmap
 }
 
@@ -250,7 +250,7 @@ in_turn() { # NAME, and arguments of a contender a line, behind its variables: a
     echo "$1: after $SECONDS s"
 }
 
-one_step_scale-resnet50-jax() { # what of it fits ten minutes
+one_step_scale-resnet50-jax() { # JAX's part of it: some eleven minutes on one GPU and two
     scale resnet50-jax sync resnet50 256 jax:tuned+sharded jax:tuned+pmap
 }
 
@@ -347,7 +347,7 @@ step_ddp() { # which parts torch's program over all GPUs of the lane should have
         --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 --skip-energy --skip-cold-compile
 }
 
-step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: what of step_scale-resnet50-sync fits ten minutes
+step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: its certificate takes nine minutes
     module=benchmarks.timeline samestep "sides-resnet50-$(gpus)-devices" compare \
         torch:tuned+ddp+overlap-reduction=off+overlap-exchanges jax:tuned+pmap --workload resnet50 \
         --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 \

@@ -1,7 +1,7 @@
 """What a comparison will do, checked as a whole before any process starts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
@@ -202,7 +202,6 @@ def make(
     arguments.check(data_folder != "", "--data", data_folder, "a folder's path")
     folder = None if data_folder is None else str(data_folder)
     arguments.typed("request", request, (Request, NoneType), "a compare.Request")
-    load = data.load if machines.here else data.foreseen
     plan = Plan(
         contenders=tuple(contenders.parse(texts, least_contenders)),
         workload=chosen,
@@ -214,7 +213,7 @@ def make(
         epochs=passes,
         margin=margin,
         out=out,
-        dataset=dataset or load(chosen, folder=folder, seed=seed, batch_size=size, epochs=passes, images=images),
+        dataset=dataset or data.unread("not yet"),
         data_folder=folder,
         images=images,
         request=request or Request(),
@@ -234,6 +233,10 @@ def make(
     whole("--devices", plan.devices, 1)
     splitting.check(plan)
     honoured.check(plan)
+    if dataset is None:  # which may take a quarter of a minute
+        load = data.load if machines.here else data.foreseen
+        made = load(chosen, folder=folder, seed=seed, batch_size=size, epochs=passes, images=images)
+        plan = replace(plan, dataset=made)
     if machines.here:
         output.check_scratch()
         output.writable(out)

@@ -78,11 +78,6 @@ def reduction_dtype(program: Any) -> str | None:
     return next((name for dtype, name in _FLOATS.items() if dtype in found), None)
 
 
-def over_several(over: str | None) -> bool:
-    """Whether moments are exchanged: `over` is the axis of the devices of a step, None for a device's own."""
-    return over is not None and jax.lax.axis_size(over) > 1
-
-
 def moments(
     wide: jax.Array, own: Callable[[jax.Array], tuple[jax.Array, jax.Array]], over: str | None
 ) -> tuple[jax.Array, jax.Array]:
@@ -91,7 +86,7 @@ def moments(
     `over` is the axis of the devices, each of which has its part, `wide` [N, ..., C]; None: there is no other. One
     exchange for both (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample Variance).
     """
-    if not over_several(over):  # of one device, XLA would still put both together
+    if over is None or jax.lax.axis_size(over) == 1:  # XLA would still put both together
         return own(wide)
     means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack(own(wide)), over), 1, 0)
     whole = means.mean(0)

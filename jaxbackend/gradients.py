@@ -77,62 +77,6 @@ def _convolved(y: jax.Array, kernel: jax.Array, stride: int, padding: int) -> ja
     )
 
 
-def sums(x: jax.Array, *, jointly: bool) -> tuple[jax.Array, jax.Array]:
-    """Return the sums [C] of x [N, ..., C] and of its squares.
-
-    They are to XLA two reductions in one pass over memory, with a last pass each; `jointly`, one reduction.
-    """
-    return _joint_sums(x) if jointly else (_sum(x), _sum(jnp.square(x)))
-
-
-@jax.custom_vjp
-def _joint_sums(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _summed(x, jnp.square(x))
-
-
-def _joint_sums_forward(x: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    return _joint_sums(x), x
-
-
-def _joint_sums_backward(x: jax.Array, gradient: tuple[jax.Array, jax.Array]) -> tuple[jax.Array]:
-    return (gradient[0] + 2 * x * gradient[1],)
-
-
-_joint_sums.defvjp(_joint_sums_forward, _joint_sums_backward)
-
-
-def affine(x: jax.Array, factor: jax.Array, offset: jax.Array, *, jointly: bool) -> jax.Array:
-    """Return x [N, ..., C] times factor [C] plus offset [C], whose gradients are two such sums."""
-    return _joint_affine(x, factor, offset) if jointly else x * factor + offset
-
-
-@jax.custom_vjp
-def _joint_affine(x: jax.Array, factor: jax.Array, offset: jax.Array) -> jax.Array:
-    return x * factor + offset
-
-
-def _joint_affine_forward(x: jax.Array, factor: jax.Array, offset: jax.Array) -> tuple[jax.Array, Any]:
-    return _joint_affine(x, factor, offset), (x, factor)
-
-
-def _joint_affine_backward(kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    x, factor = kept
-    return gradient * factor, *_summed(gradient * x, gradient)
-
-
-_joint_affine.defvjp(_joint_affine_forward, _joint_affine_backward)
-
-
-def _sum(x: jax.Array) -> jax.Array:
-    return x.sum(range(x.ndim - 1))
-
-
-def _summed(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the sums of x and y, both [N, ..., C], over all axes but the last, by one reduction."""
-    zero = jnp.zeros((), x.dtype)
-    return jax.lax.reduce((x, y), (zero, zero), lambda a, b: (a[0] + b[0], a[1] + b[1]), tuple(range(x.ndim - 1)))
-
-
 def max_pool(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
     """Pool by comparing strided slices; XLA's own gradient of a max-pool scatters, and takes three times as long."""
     return _pooled(x, size, stride, padding)

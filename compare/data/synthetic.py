@@ -1,6 +1,7 @@
 """Synthetic images that a CNN can learn to classify, for where no dataset of the wanted size is at hand."""
 
 import math
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -41,12 +42,16 @@ def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, te
         Refused: the images would need more than 8 GiB of host memory.
     """
     check(image, train + test)
-    templates = _templates(image, classes, seed)
-    return _draw(templates, "train", seed, train), _draw(templates, "test", seed, test)
+    parts = [(generator("synthetic", seed, part), count) for part, count in (("train", train), ("test", test))]
+    labels = [random.integers(classes, size=count, dtype=np.int32) for random, count in parts]
+    templates = _templates(image, classes, seed, np.unique(np.concatenate(labels)))
+    drawn = zip(parts, labels, strict=True)
+    trained, tested = (Batch(_images(image, random, each, templates), each) for (random, _), each in drawn)
+    return trained, tested
 
 
-def _templates(image: tuple[int, int, int], classes: int, seed: int) -> Array:
-    """Return one float32 template [classes, H, W, C] for each class."""
+def _templates(image: tuple[int, int, int], classes: int, seed: int, wanted: Array) -> dict[int, Array]:
+    """Return the float32 templates [H, W, C] of the `wanted` classes: of a thousand, small sets have few."""
     height, width, channels = image
     random = generator("synthetic", seed, "templates")
     frequency = random.uniform(-_CYCLES, _CYCLES, (2, classes, _WAVES, 1, 1, 1))
@@ -61,14 +66,15 @@ def _templates(image: tuple[int, int, int], classes: int, seed: int) -> Array:
         return (found * (_SIGNAL / np.sqrt(np.mean(found**2)))).astype(np.float32)
 
     with ThreadPoolExecutor() as threads:  # NumPy lets others work while it computes cosines
-        return np.stack(list(threads.map(template, range(classes))))
+        return dict(zip(wanted.tolist(), threads.map(template, wanted), strict=True))
 
 
-def _draw(templates: Array, part: str, seed: int, count: int) -> Batch:
-    random = generator("synthetic", seed, part)
-    labels = random.integers(len(templates), size=count, dtype=np.int32)
-    images = random.standard_normal((count, *templates.shape[1:]), np.float32)
+def _images(
+    image: tuple[int, int, int], random: np.random.Generator, labels: Array, templates: Mapping[int, Array]
+) -> Array:
+    """Return an image [N, H, W, C] for each label [N]."""
+    images = random.standard_normal((len(labels), *image), np.float32)
     # Class by class, so that no second array of the images' size is made.
-    for label, template in enumerate(templates):
+    for label, template in templates.items():
         images[labels == label] += template
-    return Batch(images, labels)
+    return images

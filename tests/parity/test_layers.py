@@ -15,6 +15,7 @@ import jaxbackend.layout
 import jaxbackend.losses
 import jaxbackend.precision
 import jaxbackend.stems
+import jaxbackend.sums
 import torchbackend.layers
 import torchbackend.losses
 import torchbackend.stems
@@ -318,8 +319,8 @@ def test_sums_and_gradients_taken_jointly_are_those_taken_one_by_one(shape: tupl
     x, weights, factor, offset = drawn(0, *shape), drawn(1, *shape), drawn(2, shape[-1]), drawn(3, shape[-1])
 
     def total(*arrays: jax.Array, jointly: bool) -> jax.Array:
-        first, second = jaxbackend.gradients.sums(arrays[0], jointly=jointly)
-        y = jaxbackend.gradients.affine(*arrays, jointly=jointly)
+        first, second = jaxbackend.sums.of_squares(arrays[0], jointly=jointly)
+        y = jaxbackend.sums.affine(*arrays, jointly=jointly)
         return (y * weights).sum() + (first * factor + second * offset).sum()
 
     with jaxbackend.precision.policy("float64", "cpu").scope():

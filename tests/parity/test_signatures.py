@@ -22,6 +22,7 @@ ONLY_JAX_FILES = {
     "flags.py": "torch's switches are read back from torch itself",
     "threads.py": "torch.get_num_threads",
     "parts.py": "a process of torch's has its part and no other",
+    "sums.py": "TorchInductor takes both sums of a batch norm in one reduction by itself",
     "pieces.py": "torch's operations are compiled already; jax's traced step can be cut",
     "own/adopted.py": "a user's model as such functions",
     "own/model.py": TWO_KINDS,

@@ -116,7 +116,7 @@ def uneven_smoothing(labels: Any, alpha: float) -> Any:
     return labels * (1 - alpha) + (1 - labels) * alpha / (labels.shape[-1] - 1)
 
 
-def fast_moments(wide: Any) -> Any:
+def fast_moments(wide: Any, **_: Any) -> Any:
     axes = tuple(range(wide.ndim - 1))
     mean = wide.mean(axes)
     return mean, jnp.square(wide).mean(axes) - jnp.square(mean)

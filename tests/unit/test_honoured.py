@@ -1,12 +1,19 @@
 """What a plan refuses because a contender cannot have it there: here, what torch's update reads on the host."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compare import environment
+from compare import data, environment
 from compare.interface import Refused
 from tests.fakebackend import plans
+
+MADE = data.unread("none")
+
+
+def _not_yet(*_: Any, **__: Any) -> Any:
+    pytest.fail("images are made for a plan that is refused without them")
 
 
 @pytest.mark.parametrize(
@@ -24,9 +31,19 @@ def test_a_captured_step_in_which_the_host_would_read_is_refused_before_it_start
 ) -> None:
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
     texts, changes = (f"torch:{tuning}", "jax:stock"), {"workload": workload, "precision": precision, "device": "cuda"}
+    monkeypatch.setattr(data, "load", lambda *_, **__: MADE)  # thousands of photographs
     if reading is None:
-        assert plans.make(tmp_path / "out", texts, **changes).contenders
+        assert plans.make(tmp_path / "out", texts, **changes).dataset is MADE
         return
+    monkeypatch.setattr(data, "load", _not_yet)
     said = f"torch:{tuning}, {precision}: graph-capture needs fused-optimizer in torch, for without it the host reads "
     with pytest.raises(Refused, match=said.replace("+", r"\+") + reading + ".*allowed: with .fused-optimizer"):
         plans.make(tmp_path / "out", texts, **changes)
+
+
+def test_devices_that_cannot_share_a_batch_are_refused_before_images_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "load", _not_yet)
+    with pytest.raises(Refused, match="--devices 3 is not allowed; allowed: equal parts"):
+        plans.make(tmp_path / "out", ("torch:stock+ddp", "jax:stock+sharded"), workload="resnet50", devices=3)

@@ -27,6 +27,8 @@ from compare.scaling import efficiency, stored, sweep
 from tests.fakebackend import plans
 from tests.unit import markup, programs
 
+pytestmark = pytest.mark.xdist_group("scale")  # whose weak scaling is run once
+
 Result = dict[str, Any]
 CONTENDERS = ("fake:stock+ddp", "other:stock+ddp")
 
