@@ -250,11 +250,7 @@ in_turn() { # NAME, and arguments of a contender a line, behind its variables: a
     echo "$1: after $SECONDS s"
 }
 
-one_step_scale-resnet50-jax() { # JAX's part of it: some eleven minutes on one GPU and two
-    scale resnet50-jax sync resnet50 256 jax:tuned+sharded jax:tuned+pmap
-}
-
-in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says first and last
+one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says first and last
     if is_over; then return; fi
     local arguments own=() complaints status printed
     read -ra arguments <<<"$2"

@@ -139,14 +139,15 @@ class BatchNorm(nnx.Module):
         mean, var = (self.mean[...], self.var[...]) if self.use_running_average else self._batch_statistics(wide)
         factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
         offset = self.bias[...] - mean * factor
-        return sums.affine(wide, factor, offset, jointly=self._exchanges()).astype(x.dtype)
+        return sums.affine(wide, factor, offset, jointly=self._devices() > 1).astype(x.dtype)
 
-    def _exchanges(self) -> bool:
-        return not self.use_running_average and self.over is not None and jax.lax.axis_size(self.over) > 1
+    def _devices(self) -> int:
+        """Return over how many devices the statistics of a batch are taken."""
+        return 1 if self.use_running_average or self.over is None else jax.lax.axis_size(self.over)
 
     def _batch_statistics(self, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
-        count = wide.size // wide.shape[-1] * (1 if self.over is None else jax.lax.axis_size(self.over))
-        mean, var = exchange.moments(wide, partial(_moments, jointly=self._exchanges()), self.over)
+        count = wide.size // wide.shape[-1] * self._devices()
+        mean, var = exchange.moments(wide, partial(_moments, jointly=self._devices() > 1), self.over)
         old, new = 1 - self.momentum, self.momentum
         self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))
         self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * _unbiased(count))))

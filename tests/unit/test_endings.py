@@ -97,7 +97,7 @@ def test_a_signal_ends_the_program_and_everything_that_it_started(
     assert len(family) >= 3
     assert started <= {*family}
     parent.send_signal(number)
-    out, error = parent.communicate(timeout=2 * plans.GONE_WITHIN)
+    out, error = parent.communicate(timeout=plans.GONE_WITHIN)
     assert parent.returncode == 128 + number
     assert out == ""
     assert "Traceback" not in error
