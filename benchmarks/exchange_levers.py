@@ -5,11 +5,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._dynamo import compiled_autograd
+from torch._dynamo import config as dynamo
 from torch._inductor import config
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed import _symmetric_memory as symmetric_memory
+from torch.fx import Graph
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
-from torchbackend import exchange, parallel
+from torchbackend import exchange, parallel, tuning
+from torchbackend.step import TrainingStep
+
+_ATEN = torch.ops.aten
 
 
 def one_shot() -> None:
@@ -22,6 +29,65 @@ def one_shot_forward() -> None:
     """The same forward alone, beside the knob `overlap-exchanges`, which hides those backward."""
     _through_symmetric_memory()
     exchange._gathered = lambda x, *_: _SumsForward.apply(x)
+
+
+def python_reducer() -> None:
+    """Have DistributedDataParallel's reductions within the compiled backward pass, by torch's compiled autograd."""
+    plain, step = tuning.prepare, TrainingStep.__call__
+
+    def prepare(*arguments: Any, **options: Any) -> None:
+        plain(*arguments, **options)
+        dynamo.optimize_ddp = "python_reducer"
+        config._fuse_ddp_communication_passes = [_as_computed, "fuse_ddp_with_coalesced_op", "schedule_comm_wait"]
+
+    def call(self: TrainingStep, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with compiled_autograd._enable(torch.compile(dynamic=False), dynamic=False):
+            return step(self, images, labels)
+
+    tuning.prepare = prepare
+    TrainingStep.__call__ = call
+
+
+def _as_computed(graph: Graph) -> None:
+    """Reduce gradients as they lie in memory: torch 2.11 has them copied to where no parameter of NHWC lies."""
+    output = next(iter(graph.find_nodes(op="output")))
+    for copied in graph.find_nodes(op="call_function", target=_ATEN.copy.default):
+        into, gradient = copied.args
+        targets = [user.target for user in copied.users]
+        if into.target is not _ATEN.new_empty_strided.default or targets != [_ATEN.div.Tensor]:
+            continue
+        mode = gradient.meta["val"].fake_mode
+        (node,) = copied.users
+        copied.replace_all_uses_with(gradient)
+        while node is not output:
+            with mode:
+                node.meta["val"] = torch.empty_like(gradient.meta["val"])
+            node.meta["tensor_meta"] = _extract_tensor_metadata(node.meta["val"])
+            (following,) = node.users
+            if following is output:
+                for place, each in enumerate(output.args[0]):
+                    if each is node:
+                        output.meta["original_output_strides"][place] = node.meta["val"].stride()
+            node = following
+    graph.eliminate_dead_code()
+
+
+def apart() -> None:
+    """Give gradients a communicator of their own, so that an exchange of batch norm's need not wait for them."""
+    whole: Any = parallel.DistributedDataParallel
+    parallel.DistributedDataParallel = lambda *given, **named: whole(*given, process_group=dist.new_group(), **named)
+
+
+def python_reducer_apart() -> None:
+    """Both."""
+    python_reducer()
+    apart()
+
+
+def python_reducer_one_shot_forward() -> None:
+    """Both, and batch norm's exchanges forward by torch's kernel for small sums."""
+    python_reducer_apart()
+    one_shot_forward()
 
 
 def _through_symmetric_memory() -> None:

@@ -327,13 +327,36 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_exchanges-torch() { # resnet50 on all GPUs of the lane: what may make batch norm's exchanges cheaper, as many at once as a
-    # GPU's memory holds with their searches
-    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off"
+step_reducers() { # resnet50 on all GPUs of the lane: gradients reduced within torch's compiled backward pass
+    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
+    sed "s/\$/ --turns 2/" <<END | in_turn "reducers-$(gpus)-devices"
+--backend torch --tuning tuned+ddp --devices 1
+$step --devices $(gpus)
+$step --devices $(gpus) --lever torch-python-reducer
+$step --devices $(gpus) --lever torch-python-reducer-apart
+END
+}
+
+step_exchanges-torch() { # resnet50 on all GPUs of the lane: batch norm's exchanges by a kernel for small sums, and gradients by a
+    # communicator of their own, as many at once as a GPU's memory holds with their searches
+    local step="--backend torch --tuning tuned+ddp" one=+overlap-reduction=off+overlap-exchanges
     sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "exchanges-torch-$(gpus)-devices"
-$step+overlap-exchanges
-$step --lever torch-exchanges-one-shot
-$step+overlap-exchanges --lever torch-exchanges-one-shot-forward
+$step$one
+$step$one --lever torch-exchanges-one-shot-forward
+$step$one --lever torch-python-reducer-one-shot
+$step --lever torch-gradients-apart
+END
+}
+
+step_buckets-jax() { # resnet50 on all GPUs of the lane in JAX: all gradients in one bucket, and more of NCCL's channels
+    local step="--backend jax --tuning tuned+pmap" over
+    over="$step --devices $(gpus)"
+    sed "s/\$/ --turns 2/" <<END | in_turn "buckets-jax-$(gpus)-devices"
+$step --devices 1
+$over
+$over --lever jax-one-bucket
+NCCL_MIN_CTAS=32 $over
+NCCL_MIN_CTAS=32 $over --lever jax-one-bucket
 END
 }
 

@@ -366,6 +366,13 @@ def two_pass_variance() -> None:
     layers._moments = moments
 
 
+def one_bucket() -> None:
+    """All gradients reduced as one array, when the backward pass is over."""
+    from jaxbackend import exchange
+
+    exchange._BUCKET_BYTES = 2**30
+
+
 LEVERS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None,
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
@@ -384,6 +391,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-stored-pooled": stored_pooled,
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
+    "jax-one-bucket": one_bucket,
     "jax-recomputed-gelu": recomputed_gelu,
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,
@@ -400,6 +408,10 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-two-buckets": torch_two_buckets,
     "torch-exchanges-one-shot": lambda: torch_exchanges("one_shot"),
     "torch-exchanges-one-shot-forward": lambda: torch_exchanges("one_shot_forward"),
+    "torch-python-reducer": lambda: torch_exchanges("python_reducer"),
+    "torch-python-reducer-apart": lambda: torch_exchanges("python_reducer_apart"),
+    "torch-python-reducer-one-shot": lambda: torch_exchanges("python_reducer_one_shot_forward"),
+    "torch-gradients-apart": lambda: torch_exchanges("apart"),
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,
