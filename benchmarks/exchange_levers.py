@@ -1,5 +1,6 @@
 """Changes to what torch's devices exchange for a synchronised batch norm, for `benchmarks.step_time --lever` to try."""
 
+import atexit
 import os
 from typing import Any
 
@@ -73,7 +74,11 @@ def _as_computed(graph: Graph) -> None:
 
 
 def apart() -> None:
-    """Give gradients a communicator of their own, so that an exchange of batch norm's need not wait for them."""
+    """Give gradients a communicator of their own, so that an exchange of batch norm's need not wait for them.
+
+    Torch 2.11 does not come to the end of a process that has captured both, which is why it is left at once.
+    """
+    atexit.register(os._exit, 0)
     whole: Any = parallel.DistributedDataParallel
     parallel.DistributedDataParallel = lambda *given, **named: whole(*given, process_group=dist.new_group(), **named)
 

@@ -350,13 +350,14 @@ END
 
 step_buckets-jax() { # resnet50 on all GPUs of the lane in JAX: all gradients in one bucket, and more of NCCL's channels
     local step="--backend jax --tuning tuned+pmap" over
-    over="$step --devices $(gpus)"
+    over="--devices $(gpus)"
     sed "s/\$/ --turns 2/" <<END | in_turn "buckets-jax-$(gpus)-devices"
 $step --devices 1
-$over
-$over --lever jax-one-bucket
-NCCL_MIN_CTAS=32 $over
-NCCL_MIN_CTAS=32 $over --lever jax-one-bucket
+$step $over
+$step $over --lever jax-one-bucket
+NCCL_MIN_CTAS=32 $step $over --lever jax-one-bucket
+${step/pmap/sharded} $over
+${step/pmap/sharded} $over --lever jax-one-bucket
 END
 }
 
@@ -373,12 +374,14 @@ step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sy
         --skip-energy --skip-cold-compile
 }
 
-step_buckets-torch() { # resnet50 over all GPUs of the lane in as many parts as there are buckets, and in half as many
+step_buckets-torch() { # resnet50 over all GPUs of the lane, gradients in one bucket or by a communicator of their own, and where a
+    # step goes
     local step="--backend torch --tuning tuned+ddp" one=+overlap-reduction=off over=+overlap-exchanges
     sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "buckets-torch-$(gpus)-devices"
 $step$one$over
-$step$over
-$step$over --lever torch-two-buckets
+$step$one$over --lever torch-one-bucket
+$step$over --lever torch-gradients-apart
+$step$one$over+steps-per-dispatch=1 --kernels 60
 END
 }
 

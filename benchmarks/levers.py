@@ -159,12 +159,12 @@ def torch_sums_by_image() -> None:
     layers.BatchNorm.forward = forward
 
 
-def torch_two_buckets() -> None:
-    """Half as many buckets as DistributedDataParallel has by default for resnet50: fewer parts of a compiled model."""
+def torch_buckets(megabytes: int) -> None:
+    """Larger buckets than DistributedDataParallel's, and so fewer: fewer parts of a compiled model, too."""
     from torchbackend import parallel
 
     whole: Any = parallel.DistributedDataParallel
-    setattr(parallel, "DistributedDataParallel", functools.partial(whole, bucket_cap_mb=60))  # noqa: B010 -- a class
+    setattr(parallel, "DistributedDataParallel", functools.partial(whole, bucket_cap_mb=megabytes))  # noqa: B010 -- a class
 
 
 def torch_exchanges(how: str) -> None:
@@ -405,7 +405,8 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-four-algorithms": lambda: torch_algorithms(4),
     "torch-two-algorithms": lambda: torch_algorithms(2),
     "torch-unstored-relu": torch_unstored_relu,
-    "torch-two-buckets": torch_two_buckets,
+    "torch-two-buckets": lambda: torch_buckets(60),  # of resnet50
+    "torch-one-bucket": lambda: torch_buckets(1024),
     "torch-exchanges-one-shot": lambda: torch_exchanges("one_shot"),
     "torch-exchanges-one-shot-forward": lambda: torch_exchanges("one_shot_forward"),
     "torch-python-reducer": lambda: torch_exchanges("python_reducer"),
