@@ -327,13 +327,13 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_reducers() { # resnet50 on all GPUs of the lane: gradients reduced within torch's compiled backward pass
+step_reducers() { # resnet50 on all GPUs of the lane: gradients reduced within torch's compiled backward pass, in joint arrays
     local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
     sed "s/\$/ --turns 2/" <<END | in_turn "reducers-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --devices 1
 $step --devices $(gpus)
-$step --devices $(gpus) --lever torch-python-reducer
-$step --devices $(gpus) --lever torch-python-reducer-apart
+$step --devices $(gpus) --lever torch-joint-reducer
+$step --devices $(gpus) --lever torch-joint-reducer-apart
 END
 }
 

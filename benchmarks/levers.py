@@ -412,6 +412,8 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-python-reducer": lambda: torch_exchanges("python_reducer"),
     "torch-python-reducer-apart": lambda: torch_exchanges("python_reducer_apart"),
     "torch-python-reducer-one-shot": lambda: torch_exchanges("python_reducer_one_shot_forward"),
+    "torch-joint-reducer": lambda: torch_exchanges("joint_reducer"),
+    "torch-joint-reducer-apart": lambda: torch_exchanges("joint_reducer_apart"),
     "torch-gradients-apart": lambda: torch_exchanges("apart"),
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
