@@ -327,13 +327,18 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_reducers() { # resnet50 on all GPUs of the lane: gradients reduced within torch's compiled backward pass, in joint arrays
-    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
+step_reducers() { # resnet50 on all GPUs of the lane: gradients reduced within torch's compiled backward pass, in joint arrays, and where
+    # a step goes without and with them
+    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges" one=+steps-per-dispatch=1
     sed "s/\$/ --turns 2/" <<END | in_turn "reducers-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --devices 1
 $step --devices $(gpus)
 $step --devices $(gpus) --lever torch-joint-reducer
 $step --devices $(gpus) --lever torch-joint-reducer-apart
+END
+    sed "s/\$/ --devices $(gpus) --kernels 60/" <<END | in_turn "reducers-profiles-$(gpus)-devices"
+$step$one
+$step$one --lever torch-joint-reducer
 END
 }
 
@@ -348,16 +353,15 @@ $step --lever torch-gradients-apart
 END
 }
 
-step_buckets-jax() { # resnet50 on all GPUs of the lane in JAX: all gradients in one bucket, and more of NCCL's channels
-    local step="--backend jax --tuning tuned+pmap" over
-    over="--devices $(gpus)"
-    sed "s/\$/ --turns 2/" <<END | in_turn "buckets-jax-$(gpus)-devices"
+step_loops-jax() { # resnet50 on all GPUs of the lane in JAX: more of NCCL's channels, and loops captured with their exchanges
+    local step="--backend jax --tuning tuned+pmap" flag=XLA_FLAGS=--xla_gpu_enable_command_buffer=+WHILE over
+    over="$step --devices $(gpus)"
+    sed "s/\$/ --turns 2/" <<END | in_turn "loops-jax-$(gpus)-devices"
 $step --devices 1
-$step $over
-$step $over --lever jax-one-bucket
-NCCL_MIN_CTAS=32 $step $over --lever jax-one-bucket
-${step/pmap/sharded} $over
-${step/pmap/sharded} $over --lever jax-one-bucket
+$over
+NCCL_MIN_CTAS=32 $over
+NCCL_GRAPH_MIXING_SUPPORT=0 $flag $over
+$flag~--xla_gpu_command_buffer_unroll_loops=true $over
 END
 }
 

@@ -366,13 +366,6 @@ def two_pass_variance() -> None:
     layers._moments = moments
 
 
-def one_bucket() -> None:
-    """All gradients reduced as one array, when the backward pass is over."""
-    from jaxbackend import exchange
-
-    exchange._BUCKET_BYTES = 2**30
-
-
 LEVERS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None,
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
@@ -391,7 +384,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-stored-pooled": stored_pooled,
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
-    "jax-one-bucket": one_bucket,
     "jax-recomputed-gelu": recomputed_gelu,
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,
