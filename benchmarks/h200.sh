@@ -333,12 +333,12 @@ step_reducers() { # resnet50 on all GPUs of the lane: gradients reduced within t
     sed "s/\$/ --turns 2/" <<END | in_turn "reducers-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --devices 1
 $step --devices $(gpus)
-$step --devices $(gpus) --lever torch-joint-reducer
-$step --devices $(gpus) --lever torch-joint-reducer-apart
+$step --devices $(gpus) --lever torch-joint-reductions
+$step --devices $(gpus) --lever torch-joint-reductions-apart
 END
     sed "s/\$/ --devices $(gpus) --kernels 60/" <<END | in_turn "reducers-profiles-$(gpus)-devices"
 $step$one
-$step$one --lever torch-joint-reducer
+$step$one --lever torch-joint-reductions
 END
 }
 
@@ -348,7 +348,6 @@ step_exchanges-torch() { # resnet50 on all GPUs of the lane: batch norm's exchan
     sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "exchanges-torch-$(gpus)-devices"
 $step$one
 $step$one --lever torch-exchanges-one-shot-forward
-$step$one --lever torch-python-reducer-one-shot
 $step --lever torch-gradients-apart
 END
 }

@@ -174,6 +174,13 @@ def torch_exchanges(how: str) -> None:
     getattr(exchange_levers, how)()
 
 
+def torch_reductions(how: str) -> None:
+    """Gradients reduced over torch's devices, otherwise (benchmarks/reduction_levers.py)."""
+    from benchmarks import reduction_levers
+
+    getattr(reduction_levers, how)()
+
+
 def max_autotune_pointwise() -> None:
     from torch._inductor import config
 
@@ -401,12 +408,9 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-one-bucket": lambda: torch_buckets(1024),
     "torch-exchanges-one-shot": lambda: torch_exchanges("one_shot"),
     "torch-exchanges-one-shot-forward": lambda: torch_exchanges("one_shot_forward"),
-    "torch-python-reducer": lambda: torch_exchanges("python_reducer"),
-    "torch-python-reducer-apart": lambda: torch_exchanges("python_reducer_apart"),
-    "torch-python-reducer-one-shot": lambda: torch_exchanges("python_reducer_one_shot_forward"),
-    "torch-joint-reducer": lambda: torch_exchanges("joint_reducer"),
-    "torch-joint-reducer-apart": lambda: torch_exchanges("joint_reducer_apart"),
-    "torch-gradients-apart": lambda: torch_exchanges("apart"),
+    "torch-joint-reductions": lambda: torch_reductions("joint"),
+    "torch-joint-reductions-apart": lambda: torch_reductions("joint_apart"),
+    "torch-gradients-apart": lambda: torch_reductions("apart"),
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

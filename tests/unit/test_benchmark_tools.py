@@ -1,6 +1,9 @@
 """Tools that run on a GPU alone, where a fault of theirs costs an hour: what of them runs here."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -37,3 +40,11 @@ def test_a_lever_reaches_all_processes_of_a_contender(monkeypatch: pytest.Monkey
     step_time._pass_on("none")
     levered = crew.start_command("torchbackend", Place(1, 2, 2), 29500)
     assert levered == ["benchmarks.levered_rank" if each == "torchbackend" else each for each in plain]
+
+
+def test_a_lever_changes_what_another_process_does_to_join() -> None:
+    told = "import compare.worker as worker; worker.serve = lambda _, crew: print(crew.join.__module__);"
+    told += "import benchmarks.levered_rank"
+    environment = {**os.environ, step_time.LEVER_VARIABLE: "torch-exchanges-one-shot-forward"}
+    found = subprocess.run([sys.executable, "-c", told], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["benchmarks.exchange_levers"]

@@ -1,0 +1,143 @@
+"""Other ways for torch's devices to reduce gradients, for `benchmarks.step_time --lever` to try."""
+
+import atexit
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._dynamo import compiled_autograd
+from torch._dynamo import config as dynamo
+from torch._inductor import config
+from torch._inductor.fx_passes.ddp_fusion import call_function
+from torch.fx import Graph
+
+from torchbackend import parallel, tuning
+from torchbackend.step import TrainingStep
+
+_ATEN, _C10D = torch.ops.aten, torch.ops._c10d_functional
+_FIRST_BYTES = 2**20  # of the first bucket, as DistributedDataParallel has it
+
+
+def joint() -> None:
+    """Reduce within one compiled backward pass: DistributedDataParallel's `python_reducer`, by compiled autograd.
+
+    A bucket is one array, in which the kernels that compute gradients write them as they lie in memory. Torch's own
+    passes join no gradient of a convolution in NHWC, or join it in the order of its axes.
+    """
+    plain, step = tuning.prepare, TrainingStep.__call__
+
+    def prepare(*arguments: Any, **options: Any) -> None:
+        plain(*arguments, **options)
+        dynamo.optimize_ddp = "python_reducer"
+        config._fuse_ddp_communication_passes = [_joint]
+
+    def call(self: TrainingStep, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with compiled_autograd._enable(torch.compile(dynamic=False), dynamic=False):
+            return step(self, images, labels)
+
+    tuning.prepare = prepare
+    TrainingStep.__call__ = call
+
+
+def apart() -> None:
+    """Give gradients a communicator of their own, so that an exchange of batch norm's need not wait for them.
+
+    Torch 2.11 does not come to the end of a process that has captured both, which is why it is left at once.
+    """
+    atexit.register(os._exit, 0)
+    whole: Any = parallel.DistributedDataParallel
+
+    def wrapped(*given: Any, **named: Any) -> Any:
+        return whole(*given, process_group=dist.new_group(), **named)
+
+    setattr(parallel, "DistributedDataParallel", wrapped)  # noqa: B010 -- a class
+
+
+def joint_apart() -> None:
+    """Both."""
+    joint()
+    apart()
+
+
+def _joint(graph: Graph, bucket_size_mb: int) -> None:
+    """Reduce in buckets what is reduced one by one, each bucket as soon as it is full."""
+    bucket, size, most = list[_Reduced](), 0, _FIRST_BYTES
+    for reduced in [*_reduced(graph)]:
+        bucket.append(reduced)
+        size += reduced.value.nbytes
+        if size >= most:
+            _join(graph, bucket)
+            bucket, size, most = [], 0, bucket_size_mb * 2**20
+    if bucket:
+        _join(graph, bucket)
+
+
+@dataclass
+class _Reduced:
+    """One gradient's reduction in a graph: the quotient that is added up, the sum, and the node that is returned."""
+
+    quotient: Any
+    sum: Any
+    end: Any
+
+    @property
+    def value(self) -> torch.Tensor:
+        return self.quotient.meta["val"]
+
+    @property
+    def order(self) -> list[int]:
+        """The axes as they lie in memory."""
+        return sorted(range(self.value.ndim), key=lambda axis: (-self.value.stride(axis), axis))
+
+
+def _reduced(graph: Graph) -> Iterator[_Reduced]:
+    (output,) = graph.find_nodes(op="output")
+    total: Any
+    for total in graph.find_nodes(op="call_function", target=_C10D.all_reduce.default):
+        quotient, (end,) = total.args[0], total.users
+        (user,) = end.users
+        if user.target is _ATEN.copy.default:  # into what the gradient was computed in
+            end, (user,) = user, user.users
+        if quotient.target is _ATEN.div.Tensor and user is output:
+            gradient = quotient.args[0]
+            if gradient.target is _ATEN.copy.default:  # torch 2.11: into the order of the axes
+                gradient = gradient.args[1]
+                if gradient.meta["val"].dtype != quotient.meta["val"].dtype:
+                    raise TypeError(f"{gradient} would be reduced in {gradient.meta['val'].dtype}")
+                quotient.args = (gradient, *quotient.args[1:])
+            with gradient.meta["val"].fake_mode:
+                quotient.meta["val"] = torch.empty_like(gradient.meta["val"])
+            yield _Reduced(quotient, total, end)
+
+
+def _join(graph: Graph, bucket: Sequence[_Reduced]) -> None:
+    output: Any
+    (output,) = graph.find_nodes(op="output")
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    last = max((each.quotient for each in bucket), key=place.__getitem__)
+    with graph.inserting_before(last.next):
+        flat = [call_function(graph, _ATEN.permute.default, (each.quotient, each.order)) for each in bucket]
+        flat = [call_function(graph, _ATEN.reshape.default, (node, [-1])) for node in flat]
+        whole: Any = call_function(graph, _ATEN.cat.default, (flat,))
+        whole = call_function(graph, _C10D.all_reduce.default, (whole, *bucket[0].sum.args[1:]))
+    with graph.inserting_before(output):
+        whole = call_function(graph, _C10D.wait_tensor.default, (whole,))
+        parts, start = {}, 0
+        for each in bucket:
+            end, shape = start + each.value.numel(), [each.value.shape[axis] for axis in each.order]
+            part = call_function(graph, _ATEN.slice.Tensor, (whole, 0, start, end))
+            part = call_function(graph, _ATEN.reshape.default, (part, shape))
+            back = [each.order.index(axis) for axis in range(len(shape))]
+            parts[each.end] = call_function(graph, _ATEN.permute.default, (part, back))
+            start = end
+    for number, node in enumerate(output.args[0]):
+        if node in parts:
+            output.meta["original_output_strides"][number] = parts[node].meta["val"].stride()
+    output.args = (tuple(parts.get(node, node) for node in output.args[0]),)
+    for each in bucket:  # torch leaves exchanges where they are, needed or not
+        gone = [each.end, *([] if each.end.target is _C10D.wait_tensor.default else [each.end.args[1]]), each.sum]
+        for node in gone:
+            graph.erase_node(node)

@@ -1,0 +1,80 @@
+"""The lever that reduces gradients within torch's backward pass joins them in buckets and changes no value."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from benchmarks import reduction_levers
+
+DEVICES = 2
+SHAPES = [(64, 32, 3, 3), (64,), (128, 64, 3, 3), (10, 128)]
+MODE = FakeTensorMode()
+ATEN, C10D = torch.ops.aten, torch.ops._c10d_functional
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """Processes that add up nothing: what is returned is a gradient's quotient."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=DEVICES)
+    yield
+    dist.destroy_process_group()
+
+
+def gradients() -> list[torch.Tensor]:
+    drawn = torch.Generator().manual_seed(0)
+    found = [torch.randn(shape, generator=drawn) for shape in SHAPES]
+    return [each.contiguous(memory_format=torch.channels_last) if each.ndim == 4 else each for each in found]
+
+
+def traced(*, copied: bool) -> GraphModule:
+    """Return what DistributedDataParallel's `python_reducer` traces, as torch 2.13 or, copied, 2.11 has it."""
+    everyone: Any = dist.group.WORLD
+    graph, ends, call = Graph(), list[Any](), reduction_levers.call_function
+    with V.set_fake_mode(MODE):
+        for number, value in enumerate(gradients()):
+            node = given = graph.placeholder(f"gradient_{number}")
+            with MODE:
+                node.meta["val"] = torch.empty_strided(value.shape, value.stride())
+            if copied:
+                lined = call(
+                    graph, ATEN.new_empty_strided.default, (node, [*value.shape], [*value.contiguous().stride()])
+                )
+                node = call(graph, ATEN.copy.default, (lined, node))
+            node = call(graph, ATEN.div.Tensor, (node, DEVICES))
+            node = call(graph, C10D.all_reduce.default, (node, "sum", everyone.group_name))
+            node = call(graph, C10D.wait_tensor.default, (node,))
+            ends.append(node if copied else call(graph, ATEN.copy.default, (given, node)))
+        output = graph.output(tuple(ends))
+        output.meta["original_output_strides"] = [end.meta["val"].stride() for end in ends]
+        return GraphModule({}, graph)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize(("megabytes", "buckets"), [(25, 1), (0, 3)])
+def test_gradients_are_reduced_in_buckets_as_they_lie_in_memory(
+    monkeypatch: pytest.MonkeyPatch, group: None, copied: bool, megabytes: int, buckets: int
+) -> None:
+    del group
+    monkeypatch.setattr(reduction_levers, "_FIRST_BYTES", 2**20 if megabytes else 64 * 32 * 9 * 4 + 1)
+    module = traced(copied=copied)
+    with V.set_fake_mode(MODE):
+        reduction_levers._joint(module.graph, megabytes)
+    module.graph.eliminate_dead_code()
+    module.graph.lint()
+    module.recompile()
+    assert len(module.graph.find_nodes(op="call_function", target=C10D.all_reduce.default)) == buckets
+    assert not module.graph.find_nodes(op="call_function", target=ATEN.copy.default)
+    expected = [each / DEVICES for each in gradients()]
+    (output,) = module.graph.find_nodes(op="output")
+    for found, wanted, stride in zip(
+        module(*gradients()), expected, output.meta["original_output_strides"], strict=True
+    ):
+        assert torch.equal(found, wanted)
+        assert found.stride() == wanted.stride() == stride
