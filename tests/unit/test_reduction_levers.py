@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from benchmarks import reduction_levers
 
 DEVICES = 2
-SHAPES = [(64, 32, 3, 3), (64,), (128, 64, 3, 3), (10, 128)]
+SHAPES = [(64, 32, 3, 3), (64,), (128, 64, 3, 3), (10, 128), (10,)]
 MODE = FakeTensorMode()
 ATEN, C10D = torch.ops.aten, torch.ops._c10d_functional
 
@@ -57,7 +57,7 @@ def traced(*, copied: bool) -> GraphModule:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-@pytest.mark.parametrize(("megabytes", "buckets"), [(25, 1), (0, 3)])
+@pytest.mark.parametrize(("megabytes", "buckets"), [(25, 1), (0, 4)])
 def test_gradients_are_reduced_in_buckets_as_they_lie_in_memory(
     monkeypatch: pytest.MonkeyPatch, group: None, copied: bool, megabytes: int, buckets: int
 ) -> None:
