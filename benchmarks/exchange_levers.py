@@ -12,16 +12,13 @@ from torch.distributed import _symmetric_memory as symmetric_memory
 from torchbackend import exchange, parallel
 
 
-def one_shot() -> None:
-    """Exchange by torch's kernel for small sums through NVLink, where each device writes in a place of its own."""
+def one_shot_forward() -> None:
+    """Exchange forward by torch's kernel for small sums through NVLink, where each device writes in a place of its own.
+
+    It goes with the knob `overlap-exchanges`, which hides the exchanges backward.
+    """
     _through_symmetric_memory()
     exchange._gathered = lambda x, *_: _Sums.apply(x)
-
-
-def one_shot_forward() -> None:
-    """The same forward alone, beside the knob `overlap-exchanges`, which hides those backward."""
-    _through_symmetric_memory()
-    exchange._gathered = lambda x, *_: _SumsForward.apply(x)
 
 
 def _through_symmetric_memory() -> None:
@@ -36,7 +33,7 @@ def _through_symmetric_memory() -> None:
     parallel.join = join
 
 
-class _SumsForward(torch.autograd.Function):
+class _Sums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 -- torch's signature
         """Return x [1, 2, C] of every device, [N, 2, C]."""
@@ -47,13 +44,6 @@ class _SumsForward(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
         """Return the sum of all devices' gradients of this one's."""
         return collectives.reduce_scatter_tensor(gradient.contiguous(), "sum", 0, _everyone())
-
-
-class _Sums(_SumsForward):
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
-        """Return the sum of all devices' gradients of this one's, of which all are summed."""
-        return collectives.all_reduce(gradient.contiguous(), "sum", _everyone())[dist.get_rank()][None]
 
 
 def _everyone() -> dist.ProcessGroup:

@@ -263,7 +263,7 @@ one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what
         "${arguments[@]}" 2>"$complaints")
     status=$?
     if ((status)); then
-        printed+="exit code $status"$'\n'$(head -c 3000 "$complaints")$'\n...\n'$(tail -c +3001 "$complaints" | tail -c 3000)
+        printed+=${printed:+$'\n'}"exit code $status"$'\n'$(head -c 3000 "$complaints")$'\n...\n'$(tail -c +3001 "$complaints" | tail -c 3000)
     fi
     rm "$complaints"
     echo "\$ ${own[*]} python -m benchmarks.step_time --turn FILE ${arguments[*]}"$'\n'"$printed"
@@ -342,25 +342,11 @@ $step$one --lever torch-joint-reductions
 END
 }
 
-step_exchanges-torch() { # resnet50 on all GPUs of the lane: batch norm's exchanges by a kernel for small sums, and gradients by a
-    # communicator of their own, as many at once as a GPU's memory holds with their searches
-    local step="--backend torch --tuning tuned+ddp" one=+overlap-reduction=off+overlap-exchanges
+step_exchanges-torch() { # resnet50 on all GPUs of the lane: batch norm's exchanges by a kernel for small sums
+    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
     sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "exchanges-torch-$(gpus)-devices"
-$step$one
-$step$one --lever torch-exchanges-one-shot-forward
-$step --lever torch-gradients-apart
-END
-}
-
-step_loops-jax() { # resnet50 on all GPUs of the lane in JAX: more of NCCL's channels, and loops captured with their exchanges
-    local step="--backend jax --tuning tuned+pmap" flag=XLA_FLAGS=--xla_gpu_enable_command_buffer=+WHILE over
-    over="$step --devices $(gpus)"
-    sed "s/\$/ --turns 2/" <<END | in_turn "loops-jax-$(gpus)-devices"
-$step --devices 1
-$over
-NCCL_MIN_CTAS=32 $over
-NCCL_GRAPH_MIXING_SUPPORT=0 $flag $over
-$flag~--xla_gpu_command_buffer_unroll_loops=true $over
+$step
+$step --lever torch-exchanges-one-shot-forward
 END
 }
 
@@ -377,14 +363,12 @@ step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sy
         --skip-energy --skip-cold-compile
 }
 
-step_buckets-torch() { # resnet50 over all GPUs of the lane, gradients in one bucket or by a communicator of their own, and where a
-    # step goes
+step_buckets-torch() { # resnet50 over all GPUs of the lane, gradients in one bucket or by a communicator of their own
     local step="--backend torch --tuning tuned+ddp" one=+overlap-reduction=off over=+overlap-exchanges
     sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "buckets-torch-$(gpus)-devices"
 $step$one$over
 $step$one$over --lever torch-one-bucket
 $step$over --lever torch-gradients-apart
-$step$one$over+steps-per-dispatch=1 --kernels 60
 END
 }
 
@@ -405,6 +389,7 @@ END
 captured() { # WORKLOAD WAY: exchanges within captured parts of a step, between them, and in a captured loop
     local step="--backend jax --workload $1 --devices 2 --tuning tuned+$2" flag=XLA_FLAGS=--xla_gpu_enable_command_buffer
     echo "$step"
+    echo "NCCL_MIN_CTAS=32 $step" # more of NCCL's channels
     echo "$flag=-COLLECTIVES,+WHILE $step"
     echo "NCCL_GRAPH_MIXING_SUPPORT=0 $flag=+WHILE $step"
     echo "$flag=+WHILE~--xla_gpu_command_buffer_unroll_loops=true $step" # a loop without a conditional node, which NCCL bars

@@ -4,7 +4,7 @@
 Environment variables are levers too: XLA_FLAGS=--xla_gpu_autotune_level=5 python -m benchmarks.step_time ...
 """
 
-import functools
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -159,26 +159,9 @@ def torch_sums_by_image() -> None:
     layers.BatchNorm.forward = forward
 
 
-def torch_buckets(megabytes: int) -> None:
-    """Larger buckets than DistributedDataParallel's, and so fewer: fewer parts of a compiled model, too."""
-    from torchbackend import parallel
-
-    whole: Any = parallel.DistributedDataParallel
-    setattr(parallel, "DistributedDataParallel", functools.partial(whole, bucket_cap_mb=megabytes))  # noqa: B010 -- a class
-
-
-def torch_exchanges(how: str) -> None:
-    """What batch norm exchanges over torch's devices, otherwise (benchmarks/exchange_levers.py)."""
-    from benchmarks import exchange_levers
-
-    getattr(exchange_levers, how)()
-
-
-def torch_reductions(how: str) -> None:
-    """Gradients reduced over torch's devices, otherwise (benchmarks/reduction_levers.py)."""
-    from benchmarks import reduction_levers
-
-    getattr(reduction_levers, how)()
+def over_devices(file: str, how: str) -> None:
+    """What torch's devices exchange or reduce, otherwise (exchange_levers.py, reduction_levers.py)."""
+    getattr(importlib.import_module(f"benchmarks.{file}"), how)()
 
 
 def max_autotune_pointwise() -> None:
@@ -404,13 +387,11 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-four-algorithms": lambda: torch_algorithms(4),
     "torch-two-algorithms": lambda: torch_algorithms(2),
     "torch-unstored-relu": torch_unstored_relu,
-    "torch-two-buckets": lambda: torch_buckets(60),  # of resnet50
-    "torch-one-bucket": lambda: torch_buckets(1024),
-    "torch-exchanges-one-shot": lambda: torch_exchanges("one_shot"),
-    "torch-exchanges-one-shot-forward": lambda: torch_exchanges("one_shot_forward"),
-    "torch-joint-reductions": lambda: torch_reductions("joint"),
-    "torch-joint-reductions-apart": lambda: torch_reductions("joint_apart"),
-    "torch-gradients-apart": lambda: torch_reductions("apart"),
+    "torch-one-bucket": lambda: over_devices("reduction_levers", "one_bucket"),
+    "torch-exchanges-one-shot-forward": lambda: over_devices("exchange_levers", "one_shot_forward"),
+    "torch-joint-reductions": lambda: over_devices("reduction_levers", "joint"),
+    "torch-joint-reductions-apart": lambda: over_devices("reduction_levers", "joint_apart"),
+    "torch-gradients-apart": lambda: over_devices("reduction_levers", "apart"),
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

@@ -2,7 +2,7 @@
 
 import atexit
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,10 +48,19 @@ def apart() -> None:
     Torch 2.11 does not come to the end of a process that has captured both, which is why it is left at once.
     """
     atexit.register(os._exit, 0)
+    _wrap_with(lambda: {"process_group": dist.new_group()})
+
+
+def one_bucket() -> None:
+    """Reduce all gradients at once, as DistributedDataParallel does with a bucket that holds them all."""
+    _wrap_with(lambda: {"bucket_cap_mb": 1024})
+
+
+def _wrap_with(options: Callable[[], Mapping[str, Any]]) -> None:
     whole: Any = parallel.DistributedDataParallel
 
     def wrapped(*given: Any, **named: Any) -> Any:
-        return whole(*given, process_group=dist.new_group(), **named)
+        return whole(*given, **named, **options())
 
     setattr(parallel, "DistributedDataParallel", wrapped)  # noqa: B010 -- a class
 
@@ -77,10 +86,11 @@ def _joint(graph: Graph, bucket_size_mb: int) -> None:
 
 @dataclass
 class _Reduced:
-    """One gradient's reduction in a graph: the quotient that is added up, the sum, and the node that is returned."""
+    """One gradient's reduction in a graph: the quotient that is added up, the sum, its wait, and what is returned."""
 
     quotient: Any
     sum: Any
+    wait: Any
     end: Any
 
     @property
@@ -97,8 +107,8 @@ def _reduced(graph: Graph) -> Iterator[_Reduced]:
     (output,) = graph.find_nodes(op="output")
     total: Any
     for total in graph.find_nodes(op="call_function", target=_C10D.all_reduce.default):
-        quotient, (end,) = total.args[0], total.users
-        (user,) = end.users
+        quotient, (wait,) = total.args[0], total.users
+        end, (user,) = wait, wait.users
         if user.target is _ATEN.copy.default:  # into what the gradient was computed in
             end, (user,) = user, user.users
         if quotient.target is _ATEN.div.Tensor and user is output:
@@ -110,7 +120,7 @@ def _reduced(graph: Graph) -> Iterator[_Reduced]:
                 quotient.args = (gradient, *quotient.args[1:])
             with gradient.meta["val"].fake_mode:
                 quotient.meta["val"] = torch.empty_like(gradient.meta["val"])
-            yield _Reduced(quotient, total, end)
+            yield _Reduced(quotient, total, wait, end)
 
 
 def _join(graph: Graph, bucket: Sequence[_Reduced]) -> None:
@@ -138,6 +148,5 @@ def _join(graph: Graph, bucket: Sequence[_Reduced]) -> None:
             output.meta["original_output_strides"][number] = parts[node].meta["val"].stride()
     output.args = (tuple(parts.get(node, node) for node in output.args[0]),)
     for each in bucket:  # torch leaves exchanges where they are, needed or not
-        gone = [each.end, *([] if each.end.target is _C10D.wait_tensor.default else [each.end.args[1]]), each.sum]
-        for node in gone:
+        for node in dict.fromkeys((each.end, each.wait, each.sum)):
             graph.erase_node(node)
