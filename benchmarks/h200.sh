@@ -397,12 +397,12 @@ captured() { # WORKLOAD WAY: exchanges within captured parts of a step, between 
     echo "XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false $step+overlap-reduction"
 }
 
-step_captured() { # in JAX on two GPUs, batch norm sync; for an H200: seven of resnet50 at once were more than 80 GB hold
-    local way
-    for way in sharded pmap; do
-        captured cifar-cnn "$way" | in_turn "captured-cifar-cnn-$way"
-        captured resnet50 "$way" | in_turn "captured-resnet50-$way"
-    done
+step_captured-cifar-cnn() { # in JAX on two GPUs, batch norm sync
+    for way in pmap sharded; do captured cifar-cnn "$way" | in_turn "captured-cifar-cnn-$way"; done
+}
+
+step_captured-resnet50() { # for an H200: seven of resnet50 at once were more than 80 GB hold
+    for way in pmap sharded; do captured resnet50 "$way" | in_turn "captured-resnet50-$way"; done
 }
 
 screen() { # WORKLOAD PRECISION: what `tuned` might be, before it is compared
