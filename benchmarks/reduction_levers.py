@@ -24,7 +24,7 @@ _FIRST_BYTES = 2**20  # of the first bucket, as DistributedDataParallel has it
 def joint() -> None:
     """Reduce within one compiled backward pass: DistributedDataParallel's `python_reducer`, by compiled autograd.
 
-    A bucket is one array, in which the kernels that compute gradients write them as they lie in memory. Torch's own
+    A bucket is one array, in which the kernels that compute gradients write them as parameters lie in memory. Torch's own
     passes join no gradient of a convolution in NHWC, or join it in the order of its axes.
     """
     plain, step = tuning.prepare, TrainingStep.__call__
@@ -99,8 +99,9 @@ class _Reduced:
 
     @property
     def order(self) -> list[int]:
-        """The axes as they lie in memory."""
-        return sorted(range(self.value.ndim), key=lambda axis: (-self.value.stride(axis), axis))
+        """The axes as they lie in memory in what is returned, which is as the parameter's do."""
+        returned = self.end.meta["val"]
+        return sorted(range(returned.ndim), key=lambda axis: (-returned.stride(axis), axis))
 
 
 def _reduced(graph: Graph) -> Iterator[_Reduced]:
@@ -143,9 +144,6 @@ def _join(graph: Graph, bucket: Sequence[_Reduced]) -> None:
             back = [each.order.index(axis) for axis in range(len(shape))]
             parts[each.end] = call_function(graph, _ATEN.permute.default, (part, back))
             start = end
-    for number, node in enumerate(output.args[0]):
-        if node in parts:
-            output.meta["original_output_strides"][number] = parts[node].meta["val"].stride()
     output.args = (tuple(parts.get(node, node) for node in output.args[0]),)
     for each in bucket:  # torch leaves exchanges where they are, needed or not
         for node in dict.fromkeys((each.end, each.wait, each.sum)):

@@ -1,6 +1,6 @@
 """The lever that reduces gradients within torch's backward pass joins them in buckets and changes no value."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -27,43 +27,46 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def gradients() -> list[torch.Tensor]:
+def parameters() -> list[torch.Tensor]:
+    """Their values stand for gradients."""
     drawn = torch.Generator().manual_seed(0)
     found = [torch.randn(shape, generator=drawn) for shape in SHAPES]
     return [each.contiguous(memory_format=torch.channels_last) if each.ndim == 4 else each for each in found]
 
 
-def traced(*, copied: bool) -> GraphModule:
-    """Return what DistributedDataParallel's `python_reducer` traces, as torch 2.13 or, copied, 2.11 has it."""
+def traced(gradients: Sequence[torch.Tensor], copies: Sequence[str]) -> GraphModule:
+    """Return what DistributedDataParallel's `python_reducer` traces, with a copy `before` a reduction or `after` it.
+
+    Torch copies to the order of the parameter's axes in memory.
+    """
     everyone: Any = dist.group.WORLD
     graph, ends, call = Graph(), list[Any](), reduction_levers.call_function
     with V.set_fake_mode(MODE):
-        for number, value in enumerate(gradients()):
+        for number, (value, parameter) in enumerate(zip(gradients, parameters(), strict=True)):
             node = given = graph.placeholder(f"gradient_{number}")
             with MODE:
                 node.meta["val"] = torch.empty_strided(value.shape, value.stride())
-            if copied:
-                lined = call(
-                    graph, ATEN.new_empty_strided.default, (node, [*value.shape], [*value.contiguous().stride()])
-                )
-                node = call(graph, ATEN.copy.default, (lined, node))
+            if "before" in copies:
+                lined = call(graph, ATEN.new_empty_strided.default, (node, [*value.shape], [*parameter.stride()]))
+                node = given = call(graph, ATEN.copy.default, (lined, node))
             node = call(graph, ATEN.div.Tensor, (node, DEVICES))
             node = call(graph, C10D.all_reduce.default, (node, "sum", everyone.group_name))
             node = call(graph, C10D.wait_tensor.default, (node,))
-            ends.append(node if copied else call(graph, ATEN.copy.default, (given, node)))
+            ends.append(call(graph, ATEN.copy.default, (given, node)) if "after" in copies else node)
         output = graph.output(tuple(ends))
         output.meta["original_output_strides"] = [end.meta["val"].stride() for end in ends]
         return GraphModule({}, graph)
 
 
-@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("copies", [["after"], ["before"], ["before", "after"]])
 @pytest.mark.parametrize(("megabytes", "buckets"), [(25, 1), (0, 4)])
-def test_gradients_are_reduced_in_buckets_as_they_lie_in_memory(
-    monkeypatch: pytest.MonkeyPatch, group: None, copied: bool, megabytes: int, buckets: int
+def test_gradients_are_reduced_in_buckets_as_parameters_lie_in_memory(
+    monkeypatch: pytest.MonkeyPatch, group: None, copies: list[str], megabytes: int, buckets: int
 ) -> None:
     del group
     monkeypatch.setattr(reduction_levers, "_FIRST_BYTES", 2**20 if megabytes else 64 * 32 * 9 * 4 + 1)
-    module = traced(copied=copied)
+    gradients = [each.contiguous() for each in parameters()] if "before" in copies else parameters()
+    module = traced(gradients, copies)
     with V.set_fake_mode(MODE):
         reduction_levers._joint(module.graph, megabytes)
     module.graph.eliminate_dead_code()
@@ -71,10 +74,9 @@ def test_gradients_are_reduced_in_buckets_as_they_lie_in_memory(
     module.recompile()
     assert len(module.graph.find_nodes(op="call_function", target=C10D.all_reduce.default)) == buckets
     assert not module.graph.find_nodes(op="call_function", target=ATEN.copy.default)
-    expected = [each / DEVICES for each in gradients()]
     (output,) = module.graph.find_nodes(op="output")
-    for found, wanted, stride in zip(
-        module(*gradients()), expected, output.meta["original_output_strides"], strict=True
+    for found, parameter, stride in zip(
+        module(*gradients), parameters(), output.meta["original_output_strides"], strict=True
     ):
-        assert torch.equal(found, wanted)
-        assert found.stride() == wanted.stride() == stride
+        assert torch.equal(found, parameter / DEVICES)
+        assert found.stride() == parameter.stride() == stride
