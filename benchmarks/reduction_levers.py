@@ -24,8 +24,8 @@ _FIRST_BYTES = 2**20  # of the first bucket, as DistributedDataParallel has it
 def joint() -> None:
     """Reduce within one compiled backward pass: DistributedDataParallel's `python_reducer`, by compiled autograd.
 
-    A bucket is one array, in which the kernels that compute gradients write them as parameters lie in memory. Torch's own
-    passes join no gradient of a convolution in NHWC, or join it in the order of its axes.
+    A bucket is one array, in which the kernels that compute gradients write them as parameters lie in memory. Torch's
+    own passes join no gradient of a convolution in NHWC, or join it in the order of its axes.
     """
     plain, step = tuning.prepare, TrainingStep.__call__
 

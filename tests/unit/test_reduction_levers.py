@@ -27,22 +27,23 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def parameters() -> list[torch.Tensor]:
-    """Their values stand for gradients."""
+def values(lie: torch.memory_format) -> list[torch.Tensor]:
+    """Return arrays whose four axes lie so in memory."""
     drawn = torch.Generator().manual_seed(0)
     found = [torch.randn(shape, generator=drawn) for shape in SHAPES]
-    return [each.contiguous(memory_format=torch.channels_last) if each.ndim == 4 else each for each in found]
+    return [each.contiguous(memory_format=lie) if each.ndim == 4 else each for each in found]
 
 
-def traced(gradients: Sequence[torch.Tensor], copies: Sequence[str]) -> GraphModule:
-    """Return what DistributedDataParallel's `python_reducer` traces, with a copy `before` a reduction or `after` it.
+def traced(gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], copies: Sequence[str]) -> GraphModule:
+    """Return what DistributedDataParallel's `python_reducer` traces.
 
-    Torch copies to the order of the parameter's axes in memory.
+    Torch copies a gradient that does not lie as its parameter does `before` it is reduced, and a sum, which is contiguous,
+    `after`, if its parameter is not.
     """
     everyone: Any = dist.group.WORLD
     graph, ends, call = Graph(), list[Any](), reduction_levers.call_function
     with V.set_fake_mode(MODE):
-        for number, (value, parameter) in enumerate(zip(gradients, parameters(), strict=True)):
+        for number, (value, parameter) in enumerate(zip(gradients, parameters, strict=True)):
             node = given = graph.placeholder(f"gradient_{number}")
             with MODE:
                 node.meta["val"] = torch.empty_strided(value.shape, value.stride())
@@ -58,15 +59,28 @@ def traced(gradients: Sequence[torch.Tensor], copies: Sequence[str]) -> GraphMod
         return GraphModule({}, graph)
 
 
-@pytest.mark.parametrize("copies", [["after"], ["before"], ["before", "after"]])
+@pytest.mark.parametrize(
+    ("gradients_lie", "parameters_lie", "copies"),
+    [
+        (torch.channels_last, torch.channels_last, ["after"]),
+        (torch.contiguous_format, torch.channels_last, ["before", "after"]),
+        (torch.channels_last, torch.contiguous_format, ["before"]),
+    ],
+)
 @pytest.mark.parametrize(("megabytes", "buckets"), [(25, 1), (0, 4)])
 def test_gradients_are_reduced_in_buckets_as_parameters_lie_in_memory(
-    monkeypatch: pytest.MonkeyPatch, group: None, copies: list[str], megabytes: int, buckets: int
+    monkeypatch: pytest.MonkeyPatch,
+    group: None,
+    gradients_lie: torch.memory_format,
+    parameters_lie: torch.memory_format,
+    copies: list[str],
+    megabytes: int,
+    buckets: int,
 ) -> None:
     del group
     monkeypatch.setattr(reduction_levers, "_FIRST_BYTES", 2**20 if megabytes else 64 * 32 * 9 * 4 + 1)
-    gradients = [each.contiguous() for each in parameters()] if "before" in copies else parameters()
-    module = traced(gradients, copies)
+    gradients, parameters = values(gradients_lie), values(parameters_lie)
+    module = traced(gradients, parameters, copies)
     with V.set_fake_mode(MODE):
         reduction_levers._joint(module.graph, megabytes)
     module.graph.eliminate_dead_code()
@@ -75,8 +89,7 @@ def test_gradients_are_reduced_in_buckets_as_parameters_lie_in_memory(
     assert len(module.graph.find_nodes(op="call_function", target=C10D.all_reduce.default)) == buckets
     assert not module.graph.find_nodes(op="call_function", target=ATEN.copy.default)
     (output,) = module.graph.find_nodes(op="output")
-    for found, parameter, stride in zip(
-        module(*gradients), parameters(), output.meta["original_output_strides"], strict=True
-    ):
+    strides = output.meta["original_output_strides"]
+    for found, parameter, stride in zip(module(*gradients), parameters, strides, strict=True):
         assert torch.equal(found, parameter / DEVICES)
         assert found.stride() == parameter.stride() == stride
