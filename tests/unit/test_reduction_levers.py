@@ -37,8 +37,8 @@ def values(lie: torch.memory_format) -> list[torch.Tensor]:
 def traced(gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], copies: Sequence[str]) -> GraphModule:
     """Return what DistributedDataParallel's `python_reducer` traces.
 
-    Torch copies a gradient that does not lie as its parameter does `before` it is reduced, and a sum, which is contiguous,
-    `after`, if its parameter is not.
+    Torch copies a gradient that does not lie as its parameter does `before` it is reduced, and a sum, which is
+    contiguous, `after`, if its parameter is not.
     """
     everyone: Any = dist.group.WORLD
     graph, ends, call = Graph(), list[Any](), reduction_levers.call_function
