@@ -327,18 +327,14 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_reducers() { # resnet50 on all GPUs of the lane: gradients reduced within torch's compiled backward pass, in joint arrays, and where
-    # a step goes without and with them
-    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges" one=+steps-per-dispatch=1
-    sed "s/\$/ --turns 2/" <<END | in_turn "reducers-$(gpus)-devices"
+step_reducers() { # resnet50 on all GPUs of the lane: exchanges and reductions of torch's beside what does not need them
+    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
+    sed "s/\$/ --turns 2 --kernels 60/" <<END | in_turn "reducers-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --devices 1
+$step --devices $(gpus) --lever torch-exchanges-in-order
 $step --devices $(gpus)
 $step --devices $(gpus) --lever torch-joint-reductions
-$step --devices $(gpus) --lever torch-joint-reductions-apart
-END
-    sed "s/\$/ --devices $(gpus) --kernels 60/" <<END | in_turn "reducers-profiles-$(gpus)-devices"
-$step$one
-$step$one --lever torch-joint-reductions
+$step --devices $(gpus) --lever torch-joint-reductions-small
 END
 }
 

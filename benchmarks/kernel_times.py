@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from compare.interface import Kernel
 
@@ -23,23 +23,46 @@ def kind(kernel: str) -> str:
     return next((name for name, pattern in KINDS.items() if re.search(pattern, kernel.lower())), "other")
 
 
-def table(kernels: Iterable[Kernel], steps: int, step_seconds: float, count: int = 25) -> str:
-    """Return the time of one device's kernels, with the longest; two that run at once count both."""
+def table(kernels: Sequence[Kernel], steps: int, step_seconds: float, count: int = 25) -> str:
+    """Return the time of one device's kernels, with the longest, and for how much of it no other kernel runs."""
     by_kind: defaultdict[str, float] = defaultdict(float)
     by_name: defaultdict[str, float] = defaultdict(float)
+    alone: defaultdict[str, float] = defaultdict(float)
     launched: defaultdict[str, int] = defaultdict(int)
+    busy = 0.0
     for kernel in kernels:
         seconds = (kernel.end - kernel.begin) / steps
         by_kind[kind(kernel.name)] += seconds
         by_name[kernel.name] += seconds
         launched[kernel.name] += 1
-    by_kind["no kernel runs"] = max(0.0, step_seconds - sum(by_kind.values()))
-    lines = [f"  {1e3 * seconds:9.4f} ms  {name}" for name, seconds in longest(by_kind, len(by_kind))]
+    for running, seconds in _spans(kernels):
+        busy += seconds / steps
+        if len(running) == 1:
+            (name,) = running
+            alone[name] += seconds / steps
+            alone[kind(name)] += seconds / steps
+    by_kind["no kernel runs"] = alone["no kernel runs"] = max(0.0, step_seconds - busy)
+
+    def line(name: str, seconds: float) -> str:
+        return f"{1e3 * seconds:9.4f} ms {1e3 * alone[name]:9.4f} alone"
+
+    lines = [f"  {line(name, seconds)}  {name}" for name, seconds in longest(by_kind, len(by_kind))]
     lines += [
-        f"    {1e3 * seconds:9.4f} ms {launched[name] / steps:4.0f}  {kind(name)[:20]:20}  {name[:140]}"
+        f"    {line(name, seconds)} {launched[name] / steps:4.0f}  {kind(name)[:20]:20}  {name[:140]}"
         for name, seconds in longest(by_name, count)
     ]
     return "\n".join(lines)
+
+
+def _spans(kernels: Sequence[Kernel]) -> Iterator[tuple[Sequence[str], float]]:
+    """Yield the names of the kernels that run together, and for how many seconds they do."""
+    running, before = list[str](), 0.0
+    begins = [(kernel.begin, 1, kernel.name) for kernel in kernels]
+    for moment, begun, name in sorted([*begins, *((kernel.end, 0, kernel.name) for kernel in kernels)]):
+        if running and moment > before:
+            yield running, moment - before
+        running.append(name) if begun else running.remove(name)
+        before = moment
 
 
 def longest(seconds: Mapping[str, float], count: int) -> list[tuple[str, float]]:

@@ -67,18 +67,21 @@ def traced(gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
         (torch.channels_last, torch.contiguous_format, ["before"]),
     ],
 )
-@pytest.mark.parametrize(("megabytes", "buckets"), [(25, 1), (0, 4)])
+@pytest.mark.parametrize(
+    ("small", "megabytes", "buckets"), [(2**20, 25, 1), (64 * 32 * 9 * 4 + 1, 0, 4), (6000, 25, 3)]
+)
 def test_gradients_are_reduced_in_buckets_as_parameters_lie_in_memory(
     monkeypatch: pytest.MonkeyPatch,
     group: None,
     gradients_lie: torch.memory_format,
     parameters_lie: torch.memory_format,
     copies: list[str],
+    small: int,
     megabytes: int,
     buckets: int,
 ) -> None:
     del group
-    monkeypatch.setattr(reduction_levers, "_FIRST_BYTES", 2**20 if megabytes else 64 * 32 * 9 * 4 + 1)
+    monkeypatch.setattr(reduction_levers, "_SMALL", small)
     gradients, parameters = values(gradients_lie), values(parameters_lie)
     module = traced(gradients, parameters, copies)
     with V.set_fake_mode(MODE):
