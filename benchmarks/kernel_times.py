@@ -24,7 +24,7 @@ def kind(kernel: str) -> str:
 
 
 def table(kernels: Sequence[Kernel], steps: int, step_seconds: float, count: int = 25) -> str:
-    """Return the time of one device's kernels, with the longest, and for how much of it no other kernel runs."""
+    """Return the time of one device's kernels, with the longest, and for how much of it no other runs."""
     by_kind: defaultdict[str, float] = defaultdict(float)
     by_name: defaultdict[str, float] = defaultdict(float)
     alone: defaultdict[str, float] = defaultdict(float)
@@ -37,10 +37,9 @@ def table(kernels: Sequence[Kernel], steps: int, step_seconds: float, count: int
         launched[kernel.name] += 1
     for running, seconds in _spans(kernels):
         busy += seconds / steps
-        if len(running) == 1:
-            (name,) = running
-            alone[name] += seconds / steps
-            alone[kind(name)] += seconds / steps
+        for names in ({*running}, {kind(name) for name in running}):
+            if len(names) == 1:
+                alone[names.pop()] += seconds / steps
     by_kind["no kernel runs"] = alone["no kernel runs"] = max(0.0, step_seconds - busy)
 
     def line(name: str, seconds: float) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import step_time, timeline
+from benchmarks import kernel_times, step_time, timeline
+from compare.interface import Kernel
 from compare.machines import crew
 from compare.machines.crew import Place
 from tests.unit import programs
@@ -48,3 +49,16 @@ def test_a_lever_changes_what_another_process_does_to_join() -> None:
     environment = {**os.environ, step_time.LEVER_VARIABLE: "torch-exchanges-one-shot-forward"}
     found = subprocess.run([sys.executable, "-c", told], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["benchmarks.exchange_levers"]
+
+
+def test_a_profile_tells_for_how_long_a_kernel_runs_alone() -> None:
+    kernels = [
+        Kernel("cuda:0", name, begin, end)
+        for name, begin, end in (("ncclSum", 0, 3), ("add", 2, 4), ("add", 3.5, 6), ("ncclSum", 8, 9))
+    ]
+    found = kernel_times.table(kernels, 2, 5.0)
+    assert [[*line.split()[:4], line.split()[-1]] for line in found.splitlines()[:3]] == [
+        ["2250.0000", "ms", "1500.0000", "alone", "elementwise"],
+        ["2000.0000", "ms", "1500.0000", "alone", "communication"],
+        ["1500.0000", "ms", "1500.0000", "alone", "runs"],
+    ]
