@@ -327,14 +327,15 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_reducers() { # resnet50 on all GPUs of the lane: exchanges and reductions of torch's beside what does not need them
-    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
+step_reducers() { # resnet50 on all GPUs of the lane: exchanges and reductions of torch's, nearer to what needs them or beside
+    # what does not
+    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges" forward=in-stream-forward
     sed "s/\$/ --turns 2 --kernels 60/" <<END | in_turn "reducers-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --devices 1
-$step --devices $(gpus) --lever torch-exchanges-in-order
 $step --devices $(gpus)
-$step --devices $(gpus) --lever torch-joint-reductions
-$step --devices $(gpus) --lever torch-joint-reductions-small
+$step --devices $(gpus) --lever torch-exchanges-$forward
+$step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions
+$step --devices $(gpus) --lever torch-exchanges-$forward torch-exchanges-early torch-joint-reductions
 END
 }
 
@@ -357,15 +358,6 @@ step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sy
         torch:tuned+ddp+overlap-reduction=off+overlap-exchanges jax:tuned+pmap --workload resnet50 \
         --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 \
         --skip-energy --skip-cold-compile
-}
-
-step_buckets-torch() { # resnet50 over all GPUs of the lane, gradients in one bucket or by a communicator of their own
-    local step="--backend torch --tuning tuned+ddp" one=+overlap-reduction=off over=+overlap-exchanges
-    sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "buckets-torch-$(gpus)-devices"
-$step$one$over
-$step$one$over --lever torch-one-bucket
-$step$over --lever torch-gradients-apart
-END
 }
 
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper

@@ -6,6 +6,7 @@ import os
 from benchmarks.levers import LEVER_VARIABLE, LEVERS
 from compare.worker import serve
 
-LEVERS[os.environ[LEVER_VARIABLE]]()
+for lever in os.environ[LEVER_VARIABLE].split():
+    LEVERS[lever]()
 backend = importlib.import_module("torchbackend.backend")  # after the change: it takes hold of what others define
 serve(backend.BACKEND, crew=backend.CREW)

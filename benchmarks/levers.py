@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 LEVER_VARIABLE = "SAMESTEP_BENCHMARKS_LEVER"
-"""Names the lever to a contender's further processes (benchmarks/levered_rank.py)."""
+"""Names the levers to a contender's further processes (benchmarks/levered_rank.py)."""
 
 
 def pointwise_as_matmul_jax() -> None:
@@ -387,13 +387,10 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-four-algorithms": lambda: torch_algorithms(4),
     "torch-two-algorithms": lambda: torch_algorithms(2),
     "torch-unstored-relu": torch_unstored_relu,
-    "torch-one-bucket": lambda: over_devices("reduction_levers", "one_bucket"),
-    "torch-exchanges-in-order": lambda: over_devices("exchange_levers", "in_order"),
     "torch-exchanges-one-shot-forward": lambda: over_devices("exchange_levers", "one_shot_forward"),
+    "torch-exchanges-in-stream-forward": lambda: over_devices("exchange_levers", "in_stream_forward"),
+    "torch-exchanges-early": lambda: over_devices("exchange_levers", "early"),
     "torch-joint-reductions": lambda: over_devices("reduction_levers", "joint"),
-    "torch-joint-reductions-small": lambda: over_devices("reduction_levers", "joint_small"),
-    "torch-joint-reductions-apart": lambda: over_devices("reduction_levers", "joint_apart"),
-    "torch-gradients-apart": lambda: over_devices("reduction_levers", "apart"),
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

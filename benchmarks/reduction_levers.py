@@ -1,20 +1,17 @@
 """Other ways for torch's devices to reduce gradients, for `benchmarks.step_time --lever` to try."""
 
-import atexit
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch._dynamo import compiled_autograd
 from torch._dynamo import config as dynamo
 from torch._inductor import config
 from torch._inductor.fx_passes.ddp_fusion import call_function
 from torch.fx import Graph
 
-from torchbackend import parallel, tuning
+from torchbackend import tuning
 from torchbackend.step import TrainingStep
 
 _ATEN, _C10D = torch.ops.aten, torch.ops._c10d_functional
@@ -40,41 +37,6 @@ def joint() -> None:
 
     tuning.prepare = prepare
     TrainingStep.__call__ = call
-
-
-def joint_small() -> None:
-    """The same in buckets of 5 MB in place of 25: an exchange of batch norm's waits for no longer reduction."""
-    joint()
-    config._fuse_ddp_bucket_size = 5
-
-
-def apart() -> None:
-    """Give gradients a communicator of their own, so that an exchange of batch norm's need not wait for them.
-
-    Torch 2.11 does not come to the end of a process that has captured both, which is why it is left at once.
-    """
-    atexit.register(os._exit, 0)
-    _wrap_with(lambda: {"process_group": dist.new_group()})
-
-
-def one_bucket() -> None:
-    """Reduce all gradients at once, as DistributedDataParallel does with a bucket that holds them all."""
-    _wrap_with(lambda: {"bucket_cap_mb": 1024})
-
-
-def _wrap_with(options: Callable[[], Mapping[str, Any]]) -> None:
-    whole: Any = parallel.DistributedDataParallel
-
-    def wrapped(*given: Any, **named: Any) -> Any:
-        return whole(*given, **named, **options())
-
-    setattr(parallel, "DistributedDataParallel", wrapped)  # noqa: B010 -- a class
-
-
-def joint_apart() -> None:
-    """Both."""
-    joint()
-    apart()
 
 
 def _joint(graph: Graph, bucket_size_mb: int) -> None:

@@ -46,14 +46,15 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--batch-size", type=int, help="images per step and device")
     parser.add_argument("--batch-norm", default="sync")
-    parser.add_argument("--lever", choices=tuple(LEVERS), default="none")
+    parser.add_argument("--lever", choices=tuple(LEVERS), nargs="+", default=["none"], help="one or several")
     parser.add_argument(
         "--kernels", type=int, nargs="?", const=25, help="profile some steps, print their longest kernels"
     )
     parser.add_argument("--turn", type=Path)
     parser.add_argument("--turns", type=int, default=1, help="how often it is timed, for the median of them all")
     asked = parser.parse_args()
-    LEVERS[asked.lever]()
+    for lever in asked.lever:
+        LEVERS[lever]()
     if asked.backend == "torch":
         _pass_on(asked.lever)
     with asked.turn.open("a") if asked.turn else contextlib.nullcontext() as turn:
@@ -72,7 +73,7 @@ def main() -> None:
             "loop": f"{asked.backend}:{asked.tuning}",
             "workload": asked.workload,
             "precision": asked.precision,
-            "lever": asked.lever,
+            "lever": " ".join(asked.lever),
             "devices": asked.devices,
             "batch_norm": asked.batch_norm,
             "batch_size": size,
@@ -82,9 +83,9 @@ def main() -> None:
             print(_kernels(worker, found["milliseconds"] / 1e3, asked.kernels), flush=True)
 
 
-def _pass_on(lever: str) -> None:
+def _pass_on(levers: Sequence[str]) -> None:
     """Have the other processes of a contender change, too: torch has one for each device."""
-    os.environ[LEVER_VARIABLE] = lever
+    os.environ[LEVER_VARIABLE] = " ".join(levers)
     plain = crew.start_command
 
     def levered(package: str, *told: Any) -> list[str]:

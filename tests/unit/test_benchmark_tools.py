@@ -38,7 +38,7 @@ def test_a_lever_reaches_all_processes_of_a_contender(monkeypatch: pytest.Monkey
     plain = crew.start_command("torchbackend", Place(1, 2, 2), 29500)
     monkeypatch.setattr(crew, "start_command", crew.start_command)
     monkeypatch.setenv(step_time.LEVER_VARIABLE, "")
-    step_time._pass_on("none")
+    step_time._pass_on(["none"])
     levered = crew.start_command("torchbackend", Place(1, 2, 2), 29500)
     assert levered == ["benchmarks.levered_rank" if each == "torchbackend" else each for each in plain]
 
@@ -46,7 +46,7 @@ def test_a_lever_reaches_all_processes_of_a_contender(monkeypatch: pytest.Monkey
 def test_a_lever_changes_what_another_process_does_to_join() -> None:
     told = "import compare.worker as worker; worker.serve = lambda _, crew: print(crew.join.__module__);"
     told += "import benchmarks.levered_rank"
-    environment = {**os.environ, step_time.LEVER_VARIABLE: "torch-exchanges-one-shot-forward"}
+    environment = {**os.environ, step_time.LEVER_VARIABLE: "none torch-exchanges-one-shot-forward"}
     found = subprocess.run([sys.executable, "-c", told], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["benchmarks.exchange_levers"]
 
