@@ -119,6 +119,7 @@ def _count(session: FakeSession, _: Any) -> tuple[Array, Array, Arrays]:
 @pytest.fixture
 def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial[list[dict[str, float]]]:
     plans.register(monkeypatch, tmp_path)
+    monkeypatch.setattr(FakeSession, "_prepared", lambda session, batch: batch)
     monkeypatch.setattr(FakeSession, "_train", _count)
     monkeypatch.setattr(store, "load", functools.cache(store.load))
     monkeypatch.setattr(load, "read", lambda children: load.Reading(0, 0, 0))
