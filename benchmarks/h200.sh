@@ -329,13 +329,13 @@ END
 
 step_reducers() { # resnet50 on all GPUs of the lane: exchanges and reductions of torch's, nearer to what needs them or beside
     # what does not
-    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges" forward=in-stream-forward
+    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
     sed "s/\$/ --turns 2 --kernels 60/" <<END | in_turn "reducers-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --devices 1
 $step --devices $(gpus)
-$step --devices $(gpus) --lever torch-exchanges-$forward
+$step --devices $(gpus) --lever torch-exchanges-in-stream-forward
 $step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions
-$step --devices $(gpus) --lever torch-exchanges-$forward torch-exchanges-early torch-joint-reductions
+$step --devices $(gpus) --lever torch-exchanges-in-stream-forward torch-exchanges-early torch-joint-reductions
 END
 }
 

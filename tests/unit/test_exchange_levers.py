@@ -1,4 +1,4 @@
-"""Levers that change what torch's devices exchange: the order of a graph, and what a step computes."""
+"""The lever that begins exchanges and casts earlier keeps what needs a wait behind it."""
 
 import pytest
 import torch
