@@ -36,6 +36,11 @@ def in_stream_forward() -> None:
     exchange._gathered = lambda x, *_: _Gathered.apply(x)
 
 
+def in_stream() -> None:
+    """Exchange backward so, too: no branch, and nothing runs beside an exchange."""
+    exchange._gathered = lambda x, *_: _InStream.apply(x)
+
+
 def early() -> None:
     """Begin every exchange, and what it needs, before the first wait that it does not need, and cast weights before it.
 
@@ -89,6 +94,13 @@ class _Gathered(_Exchanged):
         return _gathered(x)
 
 
+class _InStream(_Gathered):
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 -- torch's signature
+        """Return the sum of all devices' gradients of this one's."""
+        return _scattered(gradient)
+
+
 @torch.library.custom_op("samestep::gathered", mutates_args=())
 def _gathered(x: torch.Tensor) -> torch.Tensor:
     whole = _like_all(x)
@@ -99,6 +111,18 @@ def _gathered(x: torch.Tensor) -> torch.Tensor:
 @_gathered.register_fake
 def _like_all(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(dist.get_world_size() * len(x), *x.shape[1:])
+
+
+@torch.library.custom_op("samestep::scattered", mutates_args=())
+def _scattered(gradient: torch.Tensor) -> torch.Tensor:
+    own = _like_own(gradient)
+    dist.reduce_scatter_tensor(own, gradient.contiguous())
+    return own
+
+
+@_scattered.register_fake
+def _like_own(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.new_empty(len(gradient) // dist.get_world_size(), *gradient.shape[1:])
 
 
 def _everyone() -> dist.ProcessGroup:

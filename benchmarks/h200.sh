@@ -334,7 +334,7 @@ step_reducers() { # resnet50 on all GPUs of the lane: exchanges and reductions o
 --backend torch --tuning tuned+ddp --devices 1
 $step --devices $(gpus)
 $step --devices $(gpus) --lever torch-exchanges-in-stream-forward
-$step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions
+$step --devices $(gpus) --lever torch-exchanges-in-stream
 $step --devices $(gpus) --lever torch-exchanges-in-stream-forward torch-exchanges-early torch-joint-reductions
 END
 }

@@ -389,6 +389,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-unstored-relu": torch_unstored_relu,
     "torch-exchanges-one-shot-forward": lambda: over_devices("exchange_levers", "one_shot_forward"),
     "torch-exchanges-in-stream-forward": lambda: over_devices("exchange_levers", "in_stream_forward"),
+    "torch-exchanges-in-stream": lambda: over_devices("exchange_levers", "in_stream"),
     "torch-exchanges-early": lambda: over_devices("exchange_levers", "early"),
     "torch-joint-reductions": lambda: over_devices("reduction_levers", "joint"),
     "torch-coordinate-descent": coordinate_descent,
