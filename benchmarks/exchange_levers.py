@@ -16,7 +16,7 @@ from torchbackend import exchange, overlap, parallel
 
 _C10D = torch.ops._c10d_functional
 _CAST = torch.ops.prims.convert_element_type.default
-_GATHER, _SCATTER = _C10D.all_gather_into_tensor.default, _C10D.reduce_scatter_tensor.default
+_GATHER, _SUM = _C10D.all_gather_into_tensor.default, _C10D.all_reduce.default
 
 
 def one_shot_forward() -> None:
@@ -25,20 +25,7 @@ def one_shot_forward() -> None:
     It goes with the knob `overlap-exchanges`, which hides the exchanges backward.
     """
     _through_symmetric_memory()
-    exchange._gathered = lambda x, *_: _Sums.apply(x)
-
-
-def in_stream_forward() -> None:
-    """Exchange forward on the stream that computes, so that in a captured graph it is on no branch of its own.
-
-    A collective that is not asynchronous runs so since torch 2.8; torch's functional ones are asynchronous.
-    """
-    exchange._gathered = lambda x, *_: _Gathered.apply(x)
-
-
-def in_stream() -> None:
-    """Exchange backward so, too: no branch, and nothing runs beside an exchange."""
-    exchange._gathered = lambda x, *_: _InStream.apply(x)
+    exchange._gathered = _by_sums
 
 
 def early() -> None:
@@ -72,57 +59,10 @@ def _through_symmetric_memory() -> None:
     parallel.join = join
 
 
-class _Exchanged(torch.autograd.Function):
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
-        """Return the sum of all devices' gradients of this one's."""
-        return collectives.reduce_scatter_tensor(gradient.contiguous(), "sum", 0, _everyone())
-
-
-class _Sums(_Exchanged):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 -- torch's signature
-        """Return x [1, 2, C] of every device, [N, 2, C]."""
-        own = torch.arange(dist.get_world_size(), device=x.device) == dist.get_rank()
-        return collectives.all_reduce(torch.where(own[:, None, None], x, 0), "sum", _everyone())
-
-
-class _Gathered(_Exchanged):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 -- torch's signature
-        """Return x [1, 2, C] of every device, [N, 2, C]."""
-        return _gathered(x)
-
-
-class _InStream(_Gathered):
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 -- torch's signature
-        """Return the sum of all devices' gradients of this one's."""
-        return _scattered(gradient)
-
-
-@torch.library.custom_op("samestep::gathered", mutates_args=())
-def _gathered(x: torch.Tensor) -> torch.Tensor:
-    whole = _like_all(x)
-    dist.all_gather_into_tensor(whole, x.contiguous())
-    return whole
-
-
-@_gathered.register_fake
-def _like_all(x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(dist.get_world_size() * len(x), *x.shape[1:])
-
-
-@torch.library.custom_op("samestep::scattered", mutates_args=())
-def _scattered(gradient: torch.Tensor) -> torch.Tensor:
-    own = _like_own(gradient)
-    dist.reduce_scatter_tensor(own, gradient.contiguous())
-    return own
-
-
-@_scattered.register_fake
-def _like_own(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.new_empty(len(gradient) // dist.get_world_size(), *gradient.shape[1:])
+def _by_sums(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Return x [1, 2, C] of every device, [N, 2, C]."""
+    own = torch.arange(dist.get_world_size(), device=x.device) == dist.get_rank()
+    return collectives.all_reduce(torch.where(own[:, None, None], x, 0), "sum", _everyone())
 
 
 def _everyone() -> dist.ProcessGroup:
@@ -133,12 +73,12 @@ def _everyone() -> dist.ProcessGroup:
 
 def _waits(graph: Graph, *kinds: OpOverload) -> list[Node]:
     ends = graph.find_nodes(op="call_function", target=_C10D.wait_tensor.default)
-    return [end for end in ends if end.all_input_nodes[0].target in kinds]
+    return [end for end in ends if end.all_input_nodes[0].target in kinds and overlap._is_exchanged(end)]
 
 
 def _exchanges_early(graph: Graph) -> None:
     """Begin every exchange, and what it needs, before the first wait that it does not need."""
-    waits = _waits(graph, _GATHER, _SCATTER)
+    waits = _waits(graph, _GATHER, _SUM)
     for start in [end.all_input_nodes[0] for end in waits]:
         nodes = list(graph.nodes)
         place = {node: index for index, node in enumerate(nodes)}

@@ -250,6 +250,10 @@ in_turn() { # NAME, and arguments of a contender a line, behind its variables: a
     echo "$1: after $SECONDS s"
 }
 
+before() { # what has a line's contender run from the checkout BEFORE
+    echo "PYTHONSAFEPATH=1 PYTHONPATH=${BEFORE:?names a checkout of an earlier commit}:${PYTHONPATH:-} "
+}
+
 one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says first and last
     if is_over; then return; fi
     local arguments own=() complaints status printed
@@ -327,15 +331,33 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_reducers() { # resnet50 on all GPUs of the lane: exchanges and reductions of torch's, nearer to what needs them or beside
-    # what does not
+step_reducers() { # resnet50 on all GPUs of the lane: reductions of torch's beside what does not need them, and fewer kernels
     local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
     sed "s/\$/ --turns 2 --kernels 60/" <<END | in_turn "reducers-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --devices 1
+$(before)$step --devices $(gpus)
 $step --devices $(gpus)
-$step --devices $(gpus) --lever torch-exchanges-in-stream-forward
-$step --devices $(gpus) --lever torch-exchanges-in-stream
-$step --devices $(gpus) --lever torch-exchanges-in-stream-forward torch-exchanges-early torch-joint-reductions
+$step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions
+$step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions torch-small-fusions
+END
+}
+
+step_moments-jax() { # the same of JAX, before and after
+    sed "s/\$/ --turns 2/" <<END | in_turn "moments-jax-$(gpus)-devices"
+--backend jax --tuning tuned+pmap --devices 1
+$(before)--backend jax --tuning tuned+pmap --devices $(gpus)
+--backend jax --tuning tuned+pmap --devices $(gpus)
+$(before)--backend jax --tuning tuned+sharded --devices $(gpus)
+--backend jax --tuning tuned+sharded --devices $(gpus)
+END
+}
+
+step_small-kernels() { # resnet50 in torch: fewer kernels of small arrays
+    sed "s/\$/ --turns 2/" <<END | in_turn small-kernels
+--backend torch --tuning tuned
+--backend torch --tuning tuned --lever torch-small-fusions
+--backend torch --tuning tuned+concurrent-kernels --lever torch-small-combos
+--backend torch --tuning tuned+concurrent-kernels --lever torch-small-combos torch-small-fusions
 END
 }
 

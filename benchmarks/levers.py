@@ -138,6 +138,23 @@ def torch_small_combos() -> None:
     combos.set_custom_combo_kernel_horizontal_partition(parts)
 
 
+def torch_small_fusions() -> None:
+    """Fuse what reads small arrays alone, though neither is then free for the other's results.
+
+    TorchInductor takes that for more memory at the peak: it holds the last passes of batch norm's two sums apart.
+    """
+    from torch._inductor.scheduler import Scheduler
+
+    plain = Scheduler.can_fusion_increase_peak_memory
+
+    def grows(self: Any, *nodes: Any) -> bool:
+        read = [self.name_to_buf.get(each.name) for node in nodes for each in node.read_writes.reads]
+        arrays = [each.node for each in read if each and len(each.users) == 1 and each.node.has_tensor_output()]
+        return any(each.get_numel() > 2**21 for each in arrays) and plain(self, *nodes)
+
+    Scheduler.can_fusion_increase_peak_memory = grows
+
+
 def torch_sums_by_image() -> None:
     """Batch norm's gradient as sums over each image, then over images.
 
@@ -380,6 +397,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-library-layers": torch_library_layers,
     "torch-library-gradients": torch_library_gradients,
     "torch-small-combos": torch_small_combos,
+    "torch-small-fusions": torch_small_fusions,
     "torch-sums-by-image": torch_sums_by_image,
     "torch-plain-stem": plain_stem_torch,
     "torch-stem-without-patches": stem_without_patches_torch,
@@ -388,8 +406,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-two-algorithms": lambda: torch_algorithms(2),
     "torch-unstored-relu": torch_unstored_relu,
     "torch-exchanges-one-shot-forward": lambda: over_devices("exchange_levers", "one_shot_forward"),
-    "torch-exchanges-in-stream-forward": lambda: over_devices("exchange_levers", "in_stream_forward"),
-    "torch-exchanges-in-stream": lambda: over_devices("exchange_levers", "in_stream"),
     "torch-exchanges-early": lambda: over_devices("exchange_levers", "early"),
     "torch-joint-reductions": lambda: over_devices("reduction_levers", "joint"),
     "torch-coordinate-descent": coordinate_descent,

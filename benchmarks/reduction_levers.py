@@ -11,7 +11,7 @@ from torch._inductor import config
 from torch._inductor.fx_passes.ddp_fusion import call_function
 from torch.fx import Graph
 
-from torchbackend import tuning
+from torchbackend import overlap, tuning
 from torchbackend.step import TrainingStep
 
 _ATEN, _C10D = torch.ops.aten, torch.ops._c10d_functional
@@ -30,6 +30,8 @@ def joint() -> None:
         plain(*arguments, **options)
         dynamo.optimize_ddp = "python_reducer"
         config._fuse_ddp_communication_passes = [_joint]
+        # Gradients' reductions are in the same graph as batch norm's exchanges, which are of two vectors.
+        overlap._is_exchanged = lambda end: end.all_input_nodes[0].all_input_nodes[0].meta["val"].ndim > 1
 
     def call(self: TrainingStep, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with compiled_autograd._enable(torch.compile(dynamic=False), dynamic=False):
@@ -81,10 +83,12 @@ def _reduced(graph: Graph) -> Iterator[_Reduced]:
     total: Any
     for total in graph.find_nodes(op="call_function", target=_C10D.all_reduce.default):
         quotient, (wait,) = total.args[0], total.users
+        if quotient.target is not _ATEN.div.Tensor:  # batch norm's exchange
+            continue
         end, (user,) = wait, wait.users
         if user.target is _ATEN.copy.default:  # into what the gradient was computed in
             end, (user,) = user, user.users
-        if quotient.target is _ATEN.div.Tensor and user is output:
+        if user is output:
             gradient = quotient.args[0]
             if gradient.target is _ATEN.copy.default:  # torch 2.11: into the order of the axes
                 gradient = gradient.args[1]

@@ -2,6 +2,7 @@
 gradients), and in which dtype."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,17 +32,43 @@ def moments(
     """
     if not synchronised:
         return own(wide)
+    whole: Any = _Moments.apply(wide, own)
+    return whole
+
+
+class _Moments(torch.autograd.Function):
+    """One exchange of two vectors forward, and one backward: all that a device needs are the gradients' sums."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, wide: torch.Tensor, own: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean [C] and biased variance [C] of all devices' values [N, C, H, W]."""
+        means, variances = _gathered(torch.stack(own(wide))[None], 0, _everyone()).unbind(1)
+        mean = means.mean(0)
+        ctx.save_for_backward(wide, mean)
+        return mean, (variances + (means - mean).square()).mean(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
+        """Return the gradient of this device's values, from those of mean and variance on every device."""
+        wide, mean = ctx.saved_tensors
+        everyone = _everyone()
+        count = wide.numel() // wide.shape[1] * everyone.size()
+        of_mean, of_variance = gradients
+        sums = torch.stack((of_mean / count, 2 * of_variance / count))
+        offset, slope = collectives.all_reduce(sums, "sum", everyone)[..., None, None]
+        return offset + slope * (wide - mean[:, None, None]), None
+
+
+def _everyone() -> dist.ProcessGroup:
     everyone = dist.group.WORLD
     assert everyone is not None  # all have joined
-    each = _gathered(torch.stack(own(wide))[None], 0, everyone)
-    means, variances = each.unbind(1)
-    whole = means.mean(0)
-    return whole, (variances + (means - whole).square()).mean(0)
+    return everyone
 
 
-# Around dist.all_reduce, which is in place, torch 2.11 compiles a wrong gradient; torch 2.13 does not. It calls this
-# function otherwise, too, and warns of the old name.
-_NAMES = "all_gather_single_autograd", "all_gather_tensor_autograd"
+# torch 2.13 calls this function otherwise, and warns of the old name.
+_NAMES = "all_gather_single", "all_gather_tensor"
 _gathered: Callable[..., torch.Tensor] = getattr(
     collectives, next(name for name in _NAMES if hasattr(collectives, name))
 )

@@ -33,7 +33,7 @@ class _WeightGradientsLate(CustomGraphPass):
                 _taken_apart(graph, node)
         nodes = list(graph.nodes)
         place = {node: index for index, node in enumerate(nodes)}
-        ends = [node for node in nodes if node.target is _C10D.wait_tensor.default and _is_scattered(node)]
+        ends = [node for node in nodes if node.target is _C10D.wait_tensor.default and _is_exchanged(node)]
         for node in nodes:
             if node.target is not _ATEN.convolution_backward.default or node.args[-1][0]:
                 continue
@@ -46,8 +46,8 @@ class _WeightGradientsLate(CustomGraphPass):
         return get_hash_for_files((__file__,))
 
 
-def _is_scattered(end: Node) -> bool:
-    return end.all_input_nodes[0].target is _C10D.reduce_scatter_tensor.default
+def _is_exchanged(end: Node) -> bool:
+    return end.all_input_nodes[0].target is _C10D.all_reduce.default
 
 
 def _taken_apart(graph: Graph, both: Node) -> None:
