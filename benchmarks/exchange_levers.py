@@ -73,7 +73,8 @@ def _everyone() -> dist.ProcessGroup:
 
 def _waits(graph: Graph, *kinds: OpOverload) -> list[Node]:
     ends = graph.find_nodes(op="call_function", target=_C10D.wait_tensor.default)
-    return [end for end in ends if end.all_input_nodes[0].target in kinds and overlap._is_exchanged(end)]
+    gathered = [end for end in ends if _GATHER in kinds and end.all_input_nodes[0].target is _GATHER]
+    return gathered + [end for end in ends if _SUM in kinds and overlap._is_exchanged(end)]
 
 
 def _exchanges_early(graph: Graph) -> None:

@@ -223,7 +223,7 @@ with warnings.catch_warnings(action="error"):  # of a name that torch has given 
     objective(torch.ones(4, 8, 6, 6)).backward()
 compiled = torch.compile(objective, dynamic=False)
 _, programs = run_fw_bw_and_get_code(lambda: compiled(torch.ones(4, 8, 6, 6)))
-names = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce")
+names = ("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor")
 called = [len(re.findall(fr"_c10d_functional\\.{name}(?:_|_out)?\\.default\\(", "".join(programs))) for name in names]
 print(called, len(re.findall(r"torch\\.bool", programs[0])))
 """

@@ -29,7 +29,7 @@ def _graph(*, needed: bool = False) -> Graph:
     images, weights = (graph.call_function(operator.getitem, (both, index)) for index in (0, 1))
     cast = graph.call_function(ATEN.neg.default, (weights,))
     sums = graph.call_function(ATEN.sum.default, (cast if needed else images,))
-    started = graph.call_function(C10D.reduce_scatter_tensor.default, (sums, "sum", 2, "0"))
+    started = graph.call_function(C10D.all_reduce.default, (sums, "sum", "0"))
     other = graph.call_function(ATEN.exp.default, (image,))
     waited = graph.call_function(C10D.wait_tensor.default, (started,))
     graph.output((images, cast, waited, other))
@@ -53,7 +53,7 @@ def as_before() -> Iterator[None]:
 def test_weight_gradients_are_put_between_an_exchange_and_the_wait_for_it():
     graph = _graph()
     assert _ordered(graph)[3:] == [
-        *("convolution_backward", "", "sum", "reduce_scatter_tensor", "exp"),
+        *("convolution_backward", "", "sum", "all_reduce", "exp"),
         *("convolution_backward", "", "neg", "wait_tensor", ""),
     ]
     first, second = (node for node in graph.nodes if node.target is ATEN.convolution_backward.default)
@@ -63,7 +63,7 @@ def test_weight_gradients_are_put_between_an_exchange_and_the_wait_for_it():
 
 def test_a_weight_gradient_that_an_exchange_needs_stays_before_it():
     found = _ordered(_graph(needed=True))
-    assert found[-5:] == ["sum", "reduce_scatter_tensor", "exp", "wait_tensor", ""]
+    assert found[-5:] == ["sum", "all_reduce", "exp", "wait_tensor", ""]
 
 
 @pytest.mark.parametrize("wanted", [True, False])

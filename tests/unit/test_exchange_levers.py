@@ -19,12 +19,11 @@ def _ordered(graph: Graph) -> list[str]:
 
 def _exchanged(graph: Graph, value: Node, kind: OpOverload) -> Node:
     """Return the wait for an exchange."""
-    more = ("sum",) if kind is C10D.reduce_scatter_tensor.default else ()
-    started = graph.call_function(kind, (value, *more, 2, "0"))
+    started = graph.call_function(kind, (value, "sum" if kind is C10D.all_reduce.default else 2, "0"))
     return graph.call_function(C10D.wait_tensor.default, (started,))
 
 
-@pytest.mark.parametrize("kind", [C10D.all_gather_into_tensor.default, C10D.reduce_scatter_tensor.default])
+@pytest.mark.parametrize("kind", [C10D.all_gather_into_tensor.default, C10D.all_reduce.default])
 @pytest.mark.parametrize("needed", [True, False])
 def test_an_exchange_begins_before_the_first_wait_that_it_does_not_need(kind: OpOverload, needed: bool):
     graph = Graph()
@@ -45,7 +44,7 @@ def test_an_exchange_begins_before_the_first_wait_that_it_does_not_need(kind: Op
     [
         (C10D.all_gather_into_tensor.default, True, True),
         (C10D.all_gather_into_tensor.default, False, False),
-        (C10D.reduce_scatter_tensor.default, True, False),  # backward, where casts are part of larger kernels
+        (C10D.all_reduce.default, True, False),  # backward, where casts are part of larger kernels
     ],
 )
 def test_parameters_are_cast_before_a_wait(kind: OpOverload, of_a_parameter: bool, early: bool):
