@@ -234,6 +234,10 @@ step_scale-resnet50-sync() { # one compiled program in torch, whose parts each o
         jax:tuned+pmap
 }
 
+step_scale-resnet50-torch() { # torch's part of it, as it is fastest
+    scale resnet50-torch sync resnet50 256 torch:tuned+ddp+overlap-reduction=off+overlap-exchanges
+}
+
 step_scale-resnet50-jax() { # JAX's part of it: some eleven minutes on one GPU and two
     scale resnet50-jax sync resnet50 256 jax:tuned+sharded jax:tuned+pmap
 }
@@ -342,13 +346,13 @@ $step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions tor
 END
 }
 
-step_moments-jax() { # the same of JAX, before and after
-    sed "s/\$/ --turns 2/" <<END | in_turn "moments-jax-$(gpus)-devices"
+step_latency-jax() { # the same of JAX, whose scheduler hides exchanges by what it holds them to take, and by what it has seen
+    local step="--backend jax --tuning tuned+pmap+graph-capture=off+overlap-reduction --devices $(gpus)"
+    sed "s/\$/ --turns 2/" <<END | in_turn "latency-jax-$(gpus)-devices"
 --backend jax --tuning tuned+pmap --devices 1
-$(before)--backend jax --tuning tuned+pmap --devices $(gpus)
 --backend jax --tuning tuned+pmap --devices $(gpus)
-$(before)--backend jax --tuning tuned+sharded --devices $(gpus)
---backend jax --tuning tuned+sharded --devices $(gpus)
+XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false $step
+JAX_ENABLE_PGLE=true JAX_PGLE_PROFILING_RUNS=3 $step
 END
 }
 

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -89,29 +88,6 @@ def moments(
     """
     if over is None or jax.lax.axis_size(over) == 1:  # XLA would still put both together
         return own(wide)
-    return _moments(wide, own, over)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _moments(
-    wide: jax.Array, own: Callable[[jax.Array], tuple[jax.Array, jax.Array]], over: str
-) -> tuple[jax.Array, jax.Array]:
     means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack(own(wide)), over), 1, 0)
-    mean = means.mean(0)
-    return mean, (variances + jnp.square(means - mean)).mean(0)
-
-
-def _moments_forward(wide: jax.Array, own: Any, over: str) -> Any:
-    mean, variance = _moments(wide, own, over)
-    return (mean, variance), (wide, mean)
-
-
-def _moments_backward(_: Any, over: str, kept: Any, gradients: tuple[jax.Array, jax.Array]) -> tuple[jax.Array]:
-    wide, mean = kept
-    count = wide.size // wide.shape[-1] * jax.lax.axis_size(over)
-    of_mean, of_variance = gradients
-    offset, slope = jax.lax.psum(jnp.stack((of_mean / count, 2 * of_variance / count)), over)
-    return (offset + slope * (wide - mean),)
-
-
-_moments.defvjp(_moments_forward, _moments_backward)
+    whole = means.mean(0)
+    return whole, (variances + jnp.square(means - whole)).mean(0)
