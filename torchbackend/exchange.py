@@ -39,8 +39,8 @@ def moments(
 class _Moments(torch.autograd.Function):
     """One exchange of two vectors forward and one backward, whose gradient is written out.
 
-    All that a device needs of the others are the sums of the moments' gradients. Automatic differentiation has each send
-    the others what each needs, for which a compiled program has two kernels more a layer.
+    All that a device needs of the others are the sums of the moments' gradients. Automatic differentiation has each
+    send the others what each needs, for which a compiled program has two kernels more a layer.
     """
 
     @staticmethod
