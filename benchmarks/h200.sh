@@ -8,7 +8,8 @@
 # WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning,
 # WORKLOAD/PRECISION/screen and /pointwise, step times alone, in a few minutes, and WORKLOAD/torch/beside and
 # WORKLOAD/jax/beside, its plain loops in turn with samestep's. GPU may be several, for a step that scales. A lane that has
-# carried out its steps takes the next of QUEUE, which all lanes share, until that is empty. After LIMIT seconds no step
+# carried out its steps takes the next of QUEUE, which all lanes share, until that is empty. BEFORE is a checkout of an
+# earlier commit, for steps that compare with it. After LIMIT seconds no step
 # begins, and those under way are interrupted: samestep keeps what it has.
 #   bash benchmarks/h200.sh 0:selftest,equal-torch,cifar-cnn/tf32/tunings@8 1:resnet50/tf32,unet/bfloat16@12 1:vgg16@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
@@ -234,8 +235,9 @@ step_scale-resnet50-sync() { # one compiled program in torch, whose parts each o
         jax:tuned+pmap
 }
 
-step_scale-resnet50-torch() { # torch's part of it, as it is fastest
-    scale resnet50-torch sync resnet50 256 torch:tuned+ddp+overlap-reduction=off+overlap-exchanges
+step_scale-resnet50-torch() { # torch's part of it, with and without what overlaps
+    scale resnet50-torch sync resnet50 256 torch:tuned+ddp+overlap-reduction=off+overlap-exchanges \
+        torch:tuned+ddp+overlap-reduction=off
 }
 
 step_scale-resnet50-jax() { # JAX's part of it: some eleven minutes on one GPU and two
@@ -254,20 +256,19 @@ in_turn() { # NAME, and arguments of a contender a line, behind its variables: a
     echo "$1: after $SECONDS s"
 }
 
-before() { # what has a line's contender run from the checkout BEFORE
-    echo "PYTHONSAFEPATH=1 PYTHONPATH=${BEFORE:?names a checkout of an earlier commit}:${PYTHONPATH:-} "
-}
-
 one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says first and last
     if is_over; then return; fi
-    local arguments own=() complaints status printed
+    local arguments own=() from=() complaints status printed
     read -ra arguments <<<"$2"
     while [[ ${arguments[0]} == [A-Z]*=* ]]; do
         own+=("${arguments[0]//\~/ }") # a ~ in a variable is a space
         arguments=("${arguments[@]:1}")
     done
+    if [[ ${own[0]:-} == CHECKOUT=before ]]; then
+        from=(PYTHONSAFEPATH=1 PYTHONPATH="${BEFORE:?names a checkout of an earlier commit}:${PYTHONPATH:-}")
+    fi
     complaints=$(mktemp)
-    printed=$(env "${own[@]}" timeout --foreground 500 "$python" -m benchmarks.step_time --turn "$1" \
+    printed=$(env "${own[@]}" "${from[@]}" timeout --foreground 500 "$python" -m benchmarks.step_time --turn "$1" \
         "${arguments[@]}" 2>"$complaints")
     status=$?
     if ((status)); then
@@ -339,29 +340,21 @@ step_reducers() { # resnet50 on all GPUs of the lane: reductions of torch's besi
     local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
     sed "s/\$/ --turns 2 --kernels 60/" <<END | in_turn "reducers-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --devices 1
-$(before)$step --devices $(gpus)
+CHECKOUT=before $step --devices $(gpus)
 $step --devices $(gpus)
 $step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions
 $step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions torch-small-fusions
 END
 }
 
-step_latency-jax() { # the same of JAX, whose scheduler hides exchanges by what it holds them to take, and by what it has seen
-    local step="--backend jax --tuning tuned+pmap+graph-capture=off+overlap-reduction --devices $(gpus)"
-    sed "s/\$/ --turns 2/" <<END | in_turn "latency-jax-$(gpus)-devices"
---backend jax --tuning tuned+pmap --devices 1
---backend jax --tuning tuned+pmap --devices $(gpus)
-XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false $step
-JAX_ENABLE_PGLE=true JAX_PGLE_PROFILING_RUNS=3 $step
-END
-}
-
-step_small-kernels() { # resnet50 in torch: fewer kernels of small arrays
-    sed "s/\$/ --turns 2/" <<END | in_turn small-kernels
---backend torch --tuning tuned
---backend torch --tuning tuned --lever torch-small-fusions
---backend torch --tuning tuned+concurrent-kernels --lever torch-small-combos
---backend torch --tuning tuned+concurrent-kernels --lever torch-small-combos torch-small-fusions
+step_moments-jax() { # the gradient of batch norm's moments in JAX, written out, captured and beside what does not need it
+    local step="--backend jax --tuning tuned+pmap" apart="+graph-capture=off+overlap-reduction"
+    sed "s/\$/ --turns 2/" <<END | in_turn "moments-jax-$(gpus)-devices"
+$step --devices 1
+$step --devices $(gpus)
+$step --devices $(gpus) --lever jax-scattered-copies
+$step$apart --devices $(gpus)
+$step$apart --devices $(gpus) --lever jax-scattered-copies
 END
 }
 
@@ -400,25 +393,21 @@ END
 END
 }
 
-captured() { # WORKLOAD WAY: exchanges within captured parts of a step, between them, and in a captured loop
-    local step="--backend jax --workload $1 --devices 2 --tuning tuned+$2" flag=XLA_FLAGS=--xla_gpu_enable_command_buffer
+captured() { # WAY: exchanges within captured parts of a step, between them, and in a captured loop
+    local step="--backend jax --workload cifar-cnn --devices 2 --tuning tuned+$1"
+    local flag=XLA_FLAGS=--xla_gpu_enable_command_buffer
     echo "${step/devices 2/devices 1}"
     echo "$step"
     echo "NCCL_MIN_CTAS=32 $step" # more of NCCL's channels
     echo "$flag=-COLLECTIVES,+WHILE $step"
     echo "XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false $step+graph-capture=off+overlap-reduction"
-    if [[ $1 == resnet50 ]]; then return; fi # six of which leave no room on a GPU
     echo "NCCL_GRAPH_MIXING_SUPPORT=0 $flag=+WHILE $step"
     echo "$flag=+WHILE~--xla_gpu_command_buffer_unroll_loops=true $step" # a loop without a conditional node, which NCCL bars
     echo "$step+concurrent-kernels"
 }
 
 step_captured-cifar-cnn() { # in JAX on two GPUs, batch norm sync
-    for way in pmap sharded; do captured cifar-cnn "$way" | in_turn "captured-cifar-cnn-$way"; done
-}
-
-step_captured-resnet50() {
-    for way in pmap sharded; do captured resnet50 "$way" | in_turn "captured-resnet50-$way"; done
+    for way in pmap sharded; do captured "$way" | in_turn "captured-cifar-cnn-$way"; done
 }
 
 screen() { # WORKLOAD PRECISION: what `tuned` might be, before it is compared
