@@ -147,10 +147,10 @@ def torch_small_fusions() -> None:
 
     plain = Scheduler.can_fusion_increase_peak_memory
 
-    def grows(self: Any, *nodes: Any) -> bool:
-        read = [self.name_to_buf.get(each.name) for node in nodes for each in node.read_writes.reads]
+    def grows(self: Any, node1: Any, node2: Any) -> bool:
+        read = [self.name_to_buf.get(each.name) for node in (node1, node2) for each in node.read_writes.reads]
         arrays = [each.node for each in read if each and len(each.users) == 1 and each.node.has_tensor_output()]
-        return any(each.get_numel() > 2**21 for each in arrays) and plain(self, *nodes)
+        return any(each.get_numel() > 2**21 for each in arrays) and plain(self, node1, node2)
 
     Scheduler.can_fusion_increase_peak_memory = grows
 
@@ -398,8 +398,8 @@ def scattered_copies() -> None:
         (wide, mean), (of_mean, of_variance), devices = kept, gradients, jax.lax.axis_size(over)
         count = wide.size // wide.shape[-1] * devices
         copies = jnp.stack([jnp.stack((of_mean / count, 2 * of_variance / count))] * devices)
-        offset, slope = jax.lax.psum_scatter(copies, over)
-        return (offset + slope * (wide - mean),)
+        sums = jax.lax.psum_scatter(copies, over)
+        return (sums[0] + sums[1] * (wide - mean),)
 
     synchronised.defvjp(forward, backward)
 
