@@ -391,8 +391,8 @@ def scattered_copies() -> None:
         return plain(wide, own, over)
 
     def forward(wide: Any, own: Any, over: str) -> Any:
-        mean, variance = synchronised(wide, own, over)
-        return (mean, variance), (wide, mean)
+        found: Any = synchronised(wide, own, over)
+        return found, (wide, found[0])
 
     def backward(_: Any, over: str, kept: Any, gradients: Any) -> Any:
         (wide, mean), (of_mean, of_variance), devices = kept, gradients, jax.lax.axis_size(over)
