@@ -1,13 +1,13 @@
 """Changes to what torch's devices exchange for a synchronised batch norm, for `benchmarks.step_time --lever` to try."""
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import get_hash_for_files
-from torch._ops import OpOverload
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed import _symmetric_memory as symmetric_memory
 from torch.fx import Graph, Node
@@ -16,7 +16,6 @@ from torchbackend import exchange, overlap, parallel
 
 _C10D = torch.ops._c10d_functional
 _CAST = torch.ops.prims.convert_element_type.default
-_GATHER, _SUM = _C10D.all_gather_into_tensor.default, _C10D.all_reduce.default
 
 
 def one_shot_forward() -> None:
@@ -54,7 +53,7 @@ def _through_symmetric_memory() -> None:
 
     def join(*arguments: Any) -> None:
         plain(*arguments)
-        symmetric_memory.enable_symm_mem_for_group(_everyone().group_name)
+        symmetric_memory.enable_symm_mem_for_group(exchange._everyone().group_name)
 
     parallel.join = join
 
@@ -62,24 +61,20 @@ def _through_symmetric_memory() -> None:
 def _by_sums(x: torch.Tensor, *_: Any) -> torch.Tensor:
     """Return x [1, 2, C] of every device, [N, 2, C]."""
     own = torch.arange(dist.get_world_size(), device=x.device) == dist.get_rank()
-    return collectives.all_reduce(torch.where(own[:, None, None], x, 0), "sum", _everyone())
+    return collectives.all_reduce(torch.where(own[:, None, None], x, 0), "sum", exchange._everyone())
 
 
-def _everyone() -> dist.ProcessGroup:
-    everyone = dist.group.WORLD
-    assert everyone is not None  # all have joined
-    return everyone
+def _waits(graph: Graph) -> Iterable[Node]:
+    return graph.find_nodes(op="call_function", target=_C10D.wait_tensor.default)
 
 
-def _waits(graph: Graph, *kinds: OpOverload) -> list[Node]:
-    ends = graph.find_nodes(op="call_function", target=_C10D.wait_tensor.default)
-    gathered = [end for end in ends if _GATHER in kinds and end.all_input_nodes[0].target is _GATHER]
-    return gathered + [end for end in ends if _SUM in kinds and overlap._is_exchanged(end)]
+def _is_gathered(end: Node) -> bool:
+    return end.all_input_nodes[0].target is _C10D.all_gather_into_tensor.default
 
 
 def _exchanges_early(graph: Graph) -> None:
     """Begin every exchange, and what it needs, before the first wait that it does not need."""
-    waits = _waits(graph, _GATHER, _SUM)
+    waits = [end for end in _waits(graph) if _is_gathered(end) or overlap._is_exchanged(end)]
     for start in [end.all_input_nodes[0] for end in waits]:
         nodes = list(graph.nodes)
         place = {node: index for index, node in enumerate(nodes)}
@@ -96,7 +91,7 @@ def _exchanges_early(graph: Graph) -> None:
 
 def _casts_early(graph: Graph) -> None:
     """Cast parameters in the forward pass before a wait and not after it."""
-    wait, ends = None, {*_waits(graph, _GATHER)}
+    wait, ends = None, {end for end in _waits(graph) if _is_gathered(end)}
     for node in list(graph.nodes):
         if node in ends:
             wait = node

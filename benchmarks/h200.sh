@@ -9,8 +9,8 @@
 # WORKLOAD/PRECISION/screen and /pointwise, step times alone, in a few minutes, and WORKLOAD/torch/beside and
 # WORKLOAD/jax/beside, its plain loops in turn with samestep's. GPU may be several, for a step that scales. A lane that has
 # carried out its steps takes the next of QUEUE, which all lanes share, until that is empty. BEFORE is a checkout of an
-# earlier commit, for steps that compare with it. After LIMIT seconds no step
-# begins, and those under way are interrupted: samestep keeps what it has.
+# earlier commit, for steps that compare with it. After LIMIT seconds no step begins, and those under way are interrupted:
+# samestep keeps what it has.
 #   bash benchmarks/h200.sh 0:selftest,equal-torch,cifar-cnn/tf32/tunings@8 1:resnet50/tf32,unet/bfloat16@12 1:vgg16@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
 #   LIMIT=1600 QUEUE="resnet50/tf32/tunings unet/torch/beside small" bash benchmarks/h200.sh 0:headline 1:

@@ -24,20 +24,21 @@ def joint() -> None:
     A bucket is one array, in which the kernels that compute gradients write them as parameters lie in memory. Torch's
     own passes join no gradient of a convolution in NHWC, or join it in the order of its axes.
     """
-    plain, step = tuning.prepare, TrainingStep.__call__
+    plain, step, is_exchanged = tuning.prepare, TrainingStep.__call__, overlap._is_exchanged
 
     def prepare(*arguments: Any, **options: Any) -> None:
         plain(*arguments, **options)
         dynamo.optimize_ddp = "python_reducer"
         config._fuse_ddp_communication_passes = [_joint]
-        # Gradients' reductions are in the same graph as batch norm's exchanges, which are of two vectors.
-        overlap._is_exchanged = lambda end: end.all_input_nodes[0].all_input_nodes[0].meta["val"].ndim > 1
 
     def call(self: TrainingStep, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with compiled_autograd._enable(torch.compile(dynamic=False), dynamic=False):
             return step(self, images, labels)
 
-    tuning.prepare = prepare
+    def of_batch_norm(end: Any) -> bool:  # gradients are added up in the same graph, in one vector a bucket
+        return is_exchanged(end) and end.all_input_nodes[0].all_input_nodes[0].meta["val"].ndim > 1
+
+    tuning.prepare, overlap._is_exchanged = prepare, of_batch_norm
     TrainingStep.__call__ = call
 
 
