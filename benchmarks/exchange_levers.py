@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._inductor import config
-from torch._inductor.custom_graph_pass import get_hash_for_files
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed import _symmetric_memory as symmetric_memory
 from torch.fx import Graph, Node
@@ -32,18 +31,14 @@ def early() -> None:
 
     It is so where a block's input goes two ways. It goes with the knob `overlap-exchanges`.
     """
-    plain = overlap._WeightGradientsLate
+    plain = overlap.weight_gradients_late
 
-    class Early(plain):
-        def __call__(self, graph: Graph) -> None:
-            _exchanges_early(graph)
-            _casts_early(graph)
-            super().__call__(graph)
+    def early_and_late(graph: Graph) -> None:
+        _exchanges_early(graph)
+        _casts_early(graph)
+        plain(graph)
 
-        def uuid(self) -> bytes:
-            return super().uuid() + get_hash_for_files((__file__,))
-
-    setattr(overlap, plain.__name__, Early)
+    overlap.weight_gradients_late = early_and_late
 
 
 def _through_symmetric_memory() -> None:
@@ -74,7 +69,7 @@ def _is_gathered(end: Node) -> bool:
 
 def _exchanges_early(graph: Graph) -> None:
     """Begin every exchange, and what it needs, before the first wait that it does not need."""
-    waits = [end for end in _waits(graph) if _is_gathered(end) or overlap._is_exchanged(end)]
+    waits = [end for end in _waits(graph) if _is_gathered(end) or overlap._is_of_batch_norm(end)]
     for start in [end.all_input_nodes[0] for end in waits]:
         nodes = list(graph.nodes)
         place = {node: index for index, node in enumerate(nodes)}

@@ -336,14 +336,16 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_reducers() { # resnet50 on all GPUs of the lane: reductions of torch's beside what does not need them, and fewer kernels
-    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
-    sed "s/\$/ --turns 2 --kernels 60/" <<END | in_turn "reducers-$(gpus)-devices"
+step_reducers() { # resnet50 on all GPUs of the lane: reductions of torch's beside what does not need them
+    local off="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
+    local joint="--backend torch --tuning tuned+ddp+compiled-autograd+overlap-exchanges"
+    sed "s/\$/ --turns 2/" <<END | in_turn "reducers-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --devices 1
-CHECKOUT=before $step --devices $(gpus)
-$step --devices $(gpus)
-$step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions
-$step --devices $(gpus) --lever torch-exchanges-early torch-joint-reductions torch-small-fusions
+$off --devices $(gpus)
+$joint --devices $(gpus)
+$joint --devices $(gpus) --lever torch-exchanges-early
+--backend torch --tuning tuned+ddp --devices $(gpus) --batch-norm local
+--backend torch --tuning tuned+ddp+compiled-autograd --devices $(gpus) --batch-norm local
 END
 }
 
@@ -355,6 +357,19 @@ $step --devices $(gpus)
 $step --devices $(gpus) --lever jax-scattered-copies
 $step$apart --devices $(gpus)
 $step$apart --devices $(gpus) --lever jax-scattered-copies
+END
+}
+
+step_weights-jax() { # JAX's gradients of weights beside batch norm's exchanges, which a captured step, one chain, has not
+    local step="--backend jax --tuning tuned+pmap" between="--lever jax-weight-gradients-between"
+    sed "s/\$/ --turns 2/" <<END | in_turn "weights-jax-$(gpus)-devices"
+$step --devices 1
+$step --devices $(gpus)
+$step+graph-capture=off --devices $(gpus) $between
+XLA_FLAGS=--xla_gpu_enable_command_buffer=-COLLECTIVES,+WHILE $step --devices $(gpus) $between
+$step+graph-capture=off+overlap-reduction --devices $(gpus) $between
+XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false $step+graph-capture=off+overlap-reduction --devices $(gpus) $between
+$step+graph-capture=off+overlap-reduction --devices $(gpus) --lever jax-scattered-copies jax-weight-gradients-between
 END
 }
 

@@ -177,7 +177,7 @@ def torch_sums_by_image() -> None:
 
 
 def over_devices(file: str, how: str) -> None:
-    """What torch's devices exchange or reduce, otherwise (exchange_levers.py, reduction_levers.py)."""
+    """What devices exchange or reduce, otherwise (exchange_levers.py, overlap_levers.py)."""
     getattr(importlib.import_module(f"benchmarks.{file}"), how)()
 
 
@@ -430,6 +430,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
     "jax-scattered-copies": scattered_copies,
+    "jax-weight-gradients-between": lambda: over_devices("overlap_levers", "weight_gradients_between"),
     "jax-recomputed-gelu": recomputed_gelu,
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,
@@ -446,7 +447,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-unstored-relu": torch_unstored_relu,
     "torch-exchanges-one-shot-forward": lambda: over_devices("exchange_levers", "one_shot_forward"),
     "torch-exchanges-early": lambda: over_devices("exchange_levers", "early"),
-    "torch-joint-reductions": lambda: over_devices("reduction_levers", "joint"),
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

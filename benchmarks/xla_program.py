@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--steps-per-dispatch", type=int, default=1)
     parser.add_argument(
-        "--lever", choices=[name for name in levers.LEVERS if not name.startswith("torch")], default="none"
+        "--lever", nargs="+", choices=[name for name in levers.LEVERS if not name.startswith("torch")], default=["none"]
     )
     parser.add_argument("--knobs", default="", help="others, as in +rematerialisation")
     parser.add_argument("--devices", type=int, default=1, help="the program of one of so many")
@@ -180,7 +180,8 @@ def main() -> None:
     parser.add_argument("--batch-norm", choices=("sync", "local"), default="sync", help="over the devices")
     parser.add_argument("--kernels", type=int, default=0, help="print so many of those that move most")
     asked = parser.parse_args()
-    levers.LEVERS[asked.lever]()
+    for lever in asked.lever:
+        levers.LEVERS[lever]()
     program, temporaries = compiled(asked)
     print("\n".join([*table(list(kernels(program)), asked.kernels), *overlapped(program)]))
     print(f"{temporaries / 2**30:.2f} GiB of temporaries planned")

@@ -8,46 +8,31 @@ and puts that of the weights as late as the wait for the next exchange.
 import operator
 
 import torch
-from torch._inductor import config as inductor
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
 _ATEN, _C10D = torch.ops.aten, torch.ops._c10d_functional
 
 
-def exchanges(*, wanted: bool) -> None:
-    """Have TorchInductor order what it compiles from now on so, or as it does."""
-    inductor.post_grad_custom_post_pass = _WeightGradientsLate() if wanted else None
-    inductor.reorder_for_peak_memory = not wanted  # it would, for a few bytes, put them back where they were
+def weight_gradients_late(graph: Graph) -> None:
+    """Have each computed between the start of an exchange of batch norm's and the wait for it, if that needs it not."""
+    for node in list(graph.nodes):
+        if node.target is _ATEN.convolution_backward.default and all(node.args[-1][:2]):
+            _taken_apart(graph, node)
+    nodes = list(graph.nodes)
+    place = {node: index for index, node in enumerate(nodes)}
+    ends = [node for node in nodes if node.target is _C10D.wait_tensor.default and _is_of_batch_norm(node)]
+    for node in nodes:
+        if node.target is not _ATEN.convolution_backward.default or node.args[-1][0]:
+            continue
+        end = next((each for each in ends if place[each.all_input_nodes[0]] > place[node]), None)
+        if end is not None:
+            _move(nodes[place[node] : place[end]], end)
 
 
-def is_on() -> bool:
-    """Whether it does."""
-    return isinstance(inductor.post_grad_custom_post_pass, _WeightGradientsLate)
-
-
-class _WeightGradientsLate(CustomGraphPass):
-    def __call__(self, graph: Graph) -> None:
-        for node in list(graph.nodes):
-            if node.target is _ATEN.convolution_backward.default and all(node.args[-1][:2]):
-                _taken_apart(graph, node)
-        nodes = list(graph.nodes)
-        place = {node: index for index, node in enumerate(nodes)}
-        ends = [node for node in nodes if node.target is _C10D.wait_tensor.default and _is_exchanged(node)]
-        for node in nodes:
-            if node.target is not _ATEN.convolution_backward.default or node.args[-1][0]:
-                continue
-            end = next((each for each in ends if place[each.all_input_nodes[0]] > place[node]), None)
-            if end is not None:
-                _move(nodes[place[node] : place[end]], end)
-        graph.lint()
-
-    def uuid(self) -> bytes:
-        return get_hash_for_files((__file__,))
-
-
-def _is_exchanged(end: Node) -> bool:
-    return end.all_input_nodes[0].target is _C10D.all_reduce.default
+def _is_of_batch_norm(end: Node) -> bool:
+    """Whether what is waited for is two sums [2, C]: a bucket of gradients in the same graph has one axis."""
+    start = end.all_input_nodes[0]
+    return start.target is _C10D.all_reduce.default and start.all_input_nodes[0].meta["val"].ndim > 1
 
 
 def _taken_apart(graph: Graph, both: Node) -> None:

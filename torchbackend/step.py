@@ -48,6 +48,7 @@ class TrainingStep:
         self._clock = torch.zeros((), dtype=torch.float64, device=where)
         self._first = [(buffer, _at_first(name, buffer)) for name, buffer in others.items()]
         self.scaling = precision.loss_scale(policy, device.type)
+        self._autograd = tuning.autograd(compiled=place is not None and bool(knobs["compiled-autograd"]))
         self._forward = self._cast(tuning.compiled(self._objective, knobs))
         self._inspected_forward = self._cast(tuning.compiled(self._inspected_objective, knobs))
         self._evaluate = self._cast(self.model)  # nobody times it, and its operations are compiled already
@@ -62,8 +63,9 @@ class TrainingStep:
         self.update.zero_grad()
         shares: list[torch.Tensor] = []
         for part in self._parts(images, labels):
-            share, _ = self._forward(*part)
-            self.scaling.scale(share).backward()
+            with self._autograd():
+                share, _ = self._forward(*part)
+                self.scaling.scale(share).backward()
             shares.append(share.detach())
         self._descend()
         return reduce(torch.add, shares)
@@ -74,9 +76,10 @@ class TrainingStep:
         shares, logits, activation = list[torch.Tensor](), list[torch.Tensor](), list[dict[str, torch.Tensor]]()
         for part in self._parts(images, labels):
             recorded = activations.recorded(self.model, self._layers, inputs=self._inputs, copies=self._copies)
-            with recorded as outputs:
-                share, found = self._inspected_forward(*part)
-            self.scaling.scale(share).backward()
+            with self._autograd():
+                with recorded as outputs:
+                    share, found = self._inspected_forward(*part)
+                self.scaling.scale(share).backward()
             shares.append(share.detach())
             logits.append(found.detach())
             activation.append(outputs)

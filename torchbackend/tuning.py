@@ -1,28 +1,47 @@
 """How a training step is turned into a program: the knobs' mechanisms."""
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch._dynamo import compiled_autograd
 from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 from torch._inductor import cpu_vec_isa
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.fx import Graph
 
-from torchbackend import layout, memory, overlap
+from torchbackend import buckets, layout, memory, overlap
 
 # DistributedDataParallel orders its buckets in its first steps (pytorch.org, CUDA semantics).
 _WARM_UP_STEPS, _WARM_UP_STEPS_OF_DDP = 3, 11
 
 OneStep = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Pass = Callable[[Graph], None]
+"""Changes a graph of TorchInductor's in place."""
 
 
 def compiled(function: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the function compiled by TorchInductor if the knobs say so."""
     return torch.compile(function, dynamic=False) if knobs["compile"] else function
+
+
+def autograd(*, compiled: bool) -> Callable[[], AbstractContextManager[None]]:
+    """Return what makes a context for a forward and a backward pass, in which the latter is compiled if wanted.
+
+    DistributedDataParallel's hooks, and so its reductions, are then part of the program (pytorch.org, tutorial on
+    compiled autograd). torch's own switch for it is of functions that are compiled with their backward pass in them.
+    """
+    if not compiled:
+        return nullcontext
+    compiler = torch.compile(dynamic=False)
+    return lambda: compiled_autograd._enable(compiler, dynamic=False)
 
 
 def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
@@ -33,20 +52,44 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     whether devices exchange anything between the layers of a model (`exchange.in_step`).
     """
     # Whether what is compiled is cut at DistributedDataParallel's buckets. Torch keeps no traced program of the parts.
-    dynamo.optimize_ddp = bool(knobs["overlap-reduction"])
+    joint, late = bool(knobs["compiled-autograd"]), bool(knobs["overlap-exchanges"])
+    dynamo.optimize_ddp = "python_reducer" if joint else bool(knobs["overlap-reduction"])
+    inductor._fuse_ddp_communication_passes = []  # torch's own join no gradient of a convolution in NHWC
+    passes: list[Pass] = [buckets.join] * joint + [overlap.weight_gradients_late] * late
+    inductor.post_grad_custom_post_pass = _Passes(*passes) if passes else None
+    inductor.reorder_for_peak_memory = not late  # it would, for a few bytes, put them back where they were
     inductor.conv_1x1_as_mm = bool(knobs["pointwise-matmul"])
     inductor.combo_kernels = bool(knobs["concurrent-kernels"])
     inductor.max_autotune = inductor.coordinate_descent_tuning = bool(knobs["max-autotune"])
     # An exchange lies between the moments of batch norm's input and its normalisation. Torch holds what comes after for
     # too far away to be computed again in the backward pass, and would write and read a mask for every ReLU.
     functorch.ban_recompute_used_far_apart = not exchanges
-    overlap.exchanges(wanted=bool(knobs["overlap-exchanges"]))
     # What hooks record in a recomputed block they record in the forward pass alone, as without the compiler.
     dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = bool(knobs["rematerialisation"])
     if knobs["compile"] and device == "cpu":
         with mock.patch.dict(os.environ):
             os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
             cpu_vec_isa.valid_vec_isa_list()  # torch remembers the answer
+
+
+def changes(wanted: Pass) -> bool:
+    """Whether what is compiled from now on is changed so."""
+    return isinstance(inductor.post_grad_custom_post_pass, _Passes) and wanted in inductor.post_grad_custom_post_pass.all
+
+
+class _Passes(CustomGraphPass):
+    """Several, one after the other, for torch takes one."""
+
+    def __init__(self, *passes: Pass) -> None:
+        self.all = passes
+
+    def __call__(self, graph: Graph) -> None:
+        for each in self.all:
+            each(graph)
+        graph.lint()
+
+    def uuid(self) -> tuple[Any, ...]:
+        return *(each.__name__ for each in self.all), get_hash_for_files(tuple(map(inspect.getfile, self.all)))
 
 
 class Several:

@@ -156,6 +156,13 @@ _ALL = (
         {},
     ),
     Knob(
+        "compiled-autograd",
+        "compile the backward pass with the reduction of gradients in it",
+        False,
+        {"torch": "torch._dynamo.compiled_autograd and DistributedDataParallel's python_reducer, joined in buckets"},
+        {"jax": "jax.grad is in the compiled step"},
+    ),
+    Knob(
         "overlap-exchanges",
         "compute gradients of weights while the devices exchange those of batch norm's moments",
         False,

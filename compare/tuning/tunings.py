@@ -17,6 +17,7 @@ _TO_COMPILE = (
     "steps-per-dispatch",
     "concurrent-kernels",
     "pointwise-matmul",
+    "compiled-autograd",
     "overlap-exchanges",
     *_TO_SEARCH,
 )
@@ -186,8 +187,11 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
         raise Refused(f"{where}: overlap-reduction=off needs compile in torch; op by op, ddp overlaps")
     if backend == "jax" and values["overlap-reduction"] and (way == NOT_PARALLEL or device == "cpu"):
         raise Refused(f"{where}: overlap-reduction needs --device cuda and pmap or sharded in jax")
-    if values.get("overlap-exchanges") and (way == NOT_PARALLEL or not values["compile"]):
-        raise Refused(f"{where}: overlap-exchanges needs compile and ddp")
+    for name in ("compiled-autograd", "overlap-exchanges"):
+        if values.get(name) and (way == NOT_PARALLEL or not values["compile"]):
+            raise Refused(f"{where}: {name} needs compile and ddp")
+    if values.get("compiled-autograd") and not values["overlap-reduction"]:
+        raise Refused(f"{where}: compiled-autograd excludes overlap-reduction=off: it reduces in the backward pass")
     if device == "cpu" and values.get("graph-capture"):
         raise Refused(f"{where}: graph-capture needs --device cuda")
     if device == "cpu" and values.get("kernel-search"):
@@ -238,7 +242,7 @@ def unsearched(values: Mapping[str, Value]) -> dict[str, Value]:
 
 def on_one_device(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return knobs with which a contender uses one device."""
-    return _without(("parallel", "overlap-reduction", "overlap-exchanges"), values)
+    return _without(("parallel", "overlap-reduction", "compiled-autograd", "overlap-exchanges"), values)
 
 
 def searches_anew(backend: str, values: Mapping[str, Value]) -> bool:

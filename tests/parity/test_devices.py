@@ -42,7 +42,10 @@ WAYS = {"jax": ("sharded", "pmap"), "torch": ("ddp",)}
         ("torch", "stock+ddp+rematerialisation", 2),
         pytest.param("torch", "compiled+ddp", 2, marks=pytest.mark.thorough),
         pytest.param("torch", "compiled+ddp+overlap-reduction=off", 2, marks=pytest.mark.thorough),
-        ("torch", "compiled+ddp+overlap-reduction=off+overlap-exchanges", 2),
+        pytest.param("torch", "compiled+ddp+overlap-reduction=off+overlap-exchanges", 2, marks=pytest.mark.thorough),
+        ("torch", "compiled+ddp+compiled-autograd+overlap-exchanges", 2),
+        pytest.param("torch", "compiled+ddp+compiled-autograd+channels-last", 2, marks=pytest.mark.thorough),
+        pytest.param("torch", "compiled+ddp+compiled-autograd+rematerialisation", 2, marks=pytest.mark.thorough),
         pytest.param("torch", "compiled+ddp+overlap-exchanges", 2, marks=pytest.mark.thorough),
         pytest.param("torch", "compiled+ddp+rematerialisation", 2, marks=pytest.mark.thorough),
     ],
@@ -131,10 +134,12 @@ def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
 @pytest.mark.thorough
 @pytest.mark.parametrize("devices", [1, 2])
 def test_settings_tell_whether_exchanges_overlap(recorder: Recorder, devices: int):
+    tuning = "compiled+ddp+compiled-autograd+overlap-exchanges"
     with closing(recorder.started("torch")) as child:
-        child.call("open", 120, spec=recorder.spec("torch", "compiled+ddp+overlap-exchanges", devices, "sync"))
+        child.call("open", 120, spec=recorder.spec("torch", tuning, devices, "sync"))
         child.call("block", 120, steps=2)
-        assert child.call("settings", 120)["overlap-exchanges"] is (devices == 2)
+        found = child.call("settings", 120)
+        assert [found[name] for name in ("overlap-exchanges", "compiled-autograd")] == [devices == 2] * 2
 
 
 @pytest.mark.parametrize(("tuning", "cut"), [("compiled+ddp", True), ("compiled+ddp+overlap-reduction=off", False)])

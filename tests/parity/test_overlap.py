@@ -1,15 +1,14 @@
 """The knob `overlap-exchanges`: which gradients are computed while devices exchange others."""
 
 import operator
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch._inductor import config as inductor
-from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
-from torchbackend import overlap
+from compare.tuning import tunings
+from torchbackend import overlap, tuning
 
 ATEN, C10D = torch.ops.aten, torch.ops._c10d_functional
 
@@ -29,6 +28,7 @@ def _graph(*, needed: bool = False) -> Graph:
     images, weights = (graph.call_function(operator.getitem, (both, index)) for index in (0, 1))
     cast = graph.call_function(ATEN.neg.default, (weights,))
     sums = graph.call_function(ATEN.sum.default, (cast if needed else images,))
+    sums.meta["val"] = torch.ones(2, 3)
     started = graph.call_function(C10D.all_reduce.default, (sums, "sum", "0"))
     other = graph.call_function(ATEN.exp.default, (image,))
     waited = graph.call_function(C10D.wait_tensor.default, (started,))
@@ -37,17 +37,9 @@ def _graph(*, needed: bool = False) -> Graph:
 
 
 def _ordered(graph: Graph) -> list[str]:
-    overlap.exchanges(wanted=True)
-    order = inductor.post_grad_custom_post_pass
-    assert isinstance(order, CustomGraphPass)
-    order(graph)
+    overlap.weight_gradients_late(graph)
+    graph.lint()
     return [str(node.target).rpartition(".default")[0].rpartition(".")[2] for node in graph.nodes]
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    yield
-    overlap.exchanges(wanted=False)
 
 
 def test_weight_gradients_are_put_between_an_exchange_and_the_wait_for_it():
@@ -66,9 +58,19 @@ def test_a_weight_gradient_that_an_exchange_needs_stays_before_it():
     assert found[-5:] == ["sum", "all_reduce", "exp", "wait_tensor", ""]
 
 
+def test_a_weight_gradient_is_not_put_beside_the_reduction_of_others():
+    graph = _graph()
+    (started,) = graph.find_nodes(op="call_function", target=C10D.all_reduce.default)
+    started.args[0].meta["val"] = torch.ones(6)  # a bucket
+    before = [node.name for node in graph.nodes]
+    overlap.weight_gradients_late(graph)
+    assert [node.name for node in graph.nodes if node.name in before] == before
+
+
 @pytest.mark.parametrize("wanted", [True, False])
-def test_nothing_puts_back_for_memory_what_is_ordered_so(monkeypatch: pytest.MonkeyPatch, wanted: bool):
-    monkeypatch.setattr(inductor, "post_grad_custom_post_pass", None)
-    monkeypatch.setattr(inductor, "reorder_for_peak_memory", wanted)
-    overlap.exchanges(wanted=wanted)
-    assert (overlap.is_on(), inductor.reorder_for_peak_memory) == (wanted, not wanted)
+def test_nothing_puts_back_for_memory_what_is_ordered_so(wanted: bool):
+    names = ("_fuse_ddp_communication_passes", "post_grad_custom_post_pass", "reorder_for_peak_memory")
+    with inductor.patch({name: getattr(inductor, name) for name in names}):
+        knobs = tunings.resolve("torch", f"compiled+ddp{'+overlap-exchanges' * wanted}", "cpu", "cifar-cnn")
+        tuning.prepare(knobs, "cpu", exchanges=True)
+        assert (tuning.changes(overlap.weight_gradients_late), inductor.reorder_for_peak_memory) == (wanted, not wanted)

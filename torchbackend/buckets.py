@@ -1,48 +1,24 @@
-"""Other ways for torch's devices to reduce gradients, for `benchmarks.step_time --lever` to try."""
+"""The gradients that devices add up within a compiled backward pass, in buckets: the knob `compiled-autograd`.
+
+DistributedDataParallel's `python_reducer` reduces every gradient by itself, and torch's own passes, which join
+reductions, join no gradient of a convolution in NHWC, or join it in the order of its axes. Here a bucket is one array,
+in which the kernels that compute gradients write them as parameters lie in memory.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._dynamo import compiled_autograd
-from torch._dynamo import config as dynamo
-from torch._inductor import config
+from torch._inductor import config as inductor
 from torch._inductor.fx_passes.ddp_fusion import call_function
 from torch.fx import Graph
-
-from torchbackend import overlap, tuning
-from torchbackend.step import TrainingStep
 
 _ATEN, _C10D = torch.ops.aten, torch.ops._c10d_functional
 _SMALL = 2**20  # bytes of the first bucket, as DistributedDataParallel has it, and at most of the last
 
 
-def joint() -> None:
-    """Reduce within one compiled backward pass: DistributedDataParallel's `python_reducer`, by compiled autograd.
-
-    A bucket is one array, in which the kernels that compute gradients write them as parameters lie in memory. Torch's
-    own passes join no gradient of a convolution in NHWC, or join it in the order of its axes.
-    """
-    plain, step, is_exchanged = tuning.prepare, TrainingStep.__call__, overlap._is_exchanged
-
-    def prepare(*arguments: Any, **options: Any) -> None:
-        plain(*arguments, **options)
-        dynamo.optimize_ddp = "python_reducer"
-        config._fuse_ddp_communication_passes = [_joint]
-
-    def call(self: TrainingStep, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        with compiled_autograd._enable(torch.compile(dynamic=False), dynamic=False):
-            return step(self, images, labels)
-
-    def of_batch_norm(end: Any) -> bool:  # gradients are added up in the same graph, in one vector a bucket
-        return is_exchanged(end) and end.all_input_nodes[0].all_input_nodes[0].meta["val"].ndim > 1
-
-    tuning.prepare, overlap._is_exchanged = prepare, of_batch_norm
-    TrainingStep.__call__ = call
-
-
-def _joint(graph: Graph, bucket_size_mb: int) -> None:
+def join(graph: Graph) -> None:
     """Reduce in buckets what is reduced one by one, each bucket as soon as it is full, and at the end a small one.
 
     What comes last is reduced beside nothing.
@@ -56,7 +32,7 @@ def _joint(graph: Graph, bucket_size_mb: int) -> None:
         is_last_but_one = bytes_to_come <= _SMALL < bytes_to_come + each.value.nbytes
         if size >= most or is_last_but_one or not bytes_to_come:
             _join(graph, bucket)
-            bucket, size, most = [], 0, bucket_size_mb * 2**20
+            bucket, size, most = [], 0, inductor._fuse_ddp_bucket_size * 2**20  # as DistributedDataParallel has it
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The lever that reduces gradients within torch's backward pass joins them in buckets and changes no value."""
+"""The knob `compiled-autograd`: gradients reduced within torch's backward pass are joined in buckets, and as they were."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._inductor import config as inductor
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks import reduction_levers
+from torchbackend import buckets
 
 DEVICES = 2
 SHAPES = [(64, 32, 3, 3), (64,), (128, 64, 3, 3), (10, 128), (10,)]
@@ -41,7 +42,7 @@ def traced(gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
     contiguous, `after`, if its parameter is not.
     """
     everyone: Any = dist.group.WORLD
-    graph, ends, call = Graph(), list[Any](), reduction_levers.call_function
+    graph, ends, call = Graph(), list[Any](), buckets.call_function
     with V.set_fake_mode(MODE):
         for number, (value, parameter) in enumerate(zip(gradients, parameters, strict=True)):
             node = given = graph.placeholder(f"gradient_{number}")
@@ -68,7 +69,7 @@ def traced(gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
     ],
 )
 @pytest.mark.parametrize(
-    ("small", "megabytes", "buckets"), [(2**20, 25, 1), (64 * 32 * 9 * 4 + 1, 0, 4), (6000, 25, 3)]
+    ("small", "megabytes", "count"), [(2**20, 25, 1), (64 * 32 * 9 * 4 + 1, 0, 4), (6000, 25, 3)]
 )
 def test_gradients_are_reduced_in_buckets_as_parameters_lie_in_memory(
     monkeypatch: pytest.MonkeyPatch,
@@ -78,18 +79,18 @@ def test_gradients_are_reduced_in_buckets_as_parameters_lie_in_memory(
     copies: list[str],
     small: int,
     megabytes: int,
-    buckets: int,
+    count: int,
 ) -> None:
     del group
-    monkeypatch.setattr(reduction_levers, "_SMALL", small)
+    monkeypatch.setattr(buckets, "_SMALL", small)
     gradients, parameters = values(gradients_lie), values(parameters_lie)
     module = traced(gradients, parameters, copies)
-    with V.set_fake_mode(MODE):
-        reduction_levers._joint(module.graph, megabytes)
+    with V.set_fake_mode(MODE), inductor.patch(_fuse_ddp_bucket_size=megabytes):
+        buckets.join(module.graph)
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
-    assert len(module.graph.find_nodes(op="call_function", target=C10D.all_reduce.default)) == buckets
+    assert len(module.graph.find_nodes(op="call_function", target=C10D.all_reduce.default)) == count
     assert not module.graph.find_nodes(op="call_function", target=ATEN.copy.default)
     (output,) = module.graph.find_nodes(op="output")
     strides = output.meta["original_output_strides"]
