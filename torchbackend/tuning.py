@@ -74,7 +74,8 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
 
 def changes(wanted: Pass) -> bool:
     """Whether what is compiled from now on is changed so."""
-    return isinstance(inductor.post_grad_custom_post_pass, _Passes) and wanted in inductor.post_grad_custom_post_pass.all
+    passes = inductor.post_grad_custom_post_pass
+    return isinstance(passes, _Passes) and wanted in passes.all
 
 
 class _Passes(CustomGraphPass):

@@ -160,6 +160,7 @@ _ALL = (
         "compile the backward pass with the reduction of gradients in it",
         False,
         {"torch": "torch._dynamo.compiled_autograd and DistributedDataParallel's python_reducer, joined in buckets"},
+        {},
         {"jax": "jax.grad is in the compiled step"},
     ),
     Knob(

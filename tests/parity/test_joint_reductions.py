@@ -1,4 +1,4 @@
-"""The knob `compiled-autograd`: gradients reduced within torch's backward pass are joined in buckets, and as they were."""
+"""The knob `compiled-autograd`: gradients reduced within torch's backward pass are joined in buckets."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -68,9 +68,7 @@ def traced(gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
         (torch.channels_last, torch.contiguous_format, ["before"]),
     ],
 )
-@pytest.mark.parametrize(
-    ("small", "megabytes", "count"), [(2**20, 25, 1), (64 * 32 * 9 * 4 + 1, 0, 4), (6000, 25, 3)]
-)
+@pytest.mark.parametrize(("small", "megabytes", "count"), [(2**20, 25, 1), (64 * 32 * 9 * 4 + 1, 0, 4), (6000, 25, 3)])
 def test_gradients_are_reduced_in_buckets_as_parameters_lie_in_memory(
     monkeypatch: pytest.MonkeyPatch,
     group: None,

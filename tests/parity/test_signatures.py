@@ -29,7 +29,10 @@ ONLY_JAX_FILES = {
     "own/linenmodel.py": TWO_KINDS,
     "own/nnxmodel.py": TWO_KINDS,
 }
-ONLY_TORCH_FILES = {"overlap.py": "XLA orders a program by what needs what, TorchInductor's graph has an order"}
+ONLY_TORCH_FILES = {
+    "overlap.py": "XLA orders a program by what needs what, TorchInductor's graph has an order",
+    "buckets.py": "jax's gradients are arrays of a step, which exchange.py joins; torch's are in a graph of torch's",
+}
 # Names that one backend has alone, by file, and why; a class stands for its methods too.
 INHERITED = "torch's own forward is inherited"
 ONLY_JAX = {
@@ -154,6 +157,9 @@ ONLY_TORCH = {
         "TrainingStep.snapshot": "a captured graph updates in place; jax keeps the old state",
     },
     "tuning.py": {
+        "Pass": "see overlap.py and buckets.py",
+        "changes": "see Pass",
+        "autograd": "jax.grad is in the step that is compiled",
         "OneStep": "a type that only Several needs",
         "Several": "see jax's several",
     },

@@ -40,6 +40,12 @@ REFUSALS = [
     (["jax:pmap=on", "torch", "--parallel", "ddp"], "jax:pmap=on: pmap takes no value; allowed: pmap alone"),
     (["jax:overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
     (["torch:ddp+overlap-reduction=off", "jax"], "overlap-reduction=off needs compile in torch"),
+    (["torch:compile+compiled-autograd", "jax"], "compiled-autograd needs compile and ddp"),
+    (["torch:ddp+compiled-autograd", "jax"], "compiled-autograd needs compile and ddp"),
+    (
+        ["torch:compile+ddp+overlap-reduction=off+compiled-autograd", "jax:pmap", *TWO],
+        "compiled-autograd excludes overlap-reduction=off: it reduces in the backward pass",
+    ),
     (["torch:compile+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
     (["torch:ddp+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
     (
