@@ -336,16 +336,12 @@ END
     run "plain-ways-$(gpus)-devices" all_plain_ways
 }
 
-step_reducers() { # resnet50 on all GPUs of the lane: reductions of torch's beside what does not need them
-    local off="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
-    local joint="--backend torch --tuning tuned+ddp+compiled-autograd+overlap-exchanges"
+step_reducers() { # resnet50 on each of the lane's first two GPUs and on all: reductions of torch's within the backward pass
+    local step="--backend torch --tuning tuned+ddp"
     sed "s/\$/ --turns 2/" <<END | in_turn "reducers-$(gpus)-devices"
---backend torch --tuning tuned+ddp --devices 1
-$off --devices $(gpus)
-$joint --devices $(gpus)
-$joint --devices $(gpus) --lever torch-exchanges-early
---backend torch --tuning tuned+ddp --devices $(gpus) --batch-norm local
---backend torch --tuning tuned+ddp+compiled-autograd --devices $(gpus) --batch-norm local
+$step --devices 1
+CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES#*,} $step --devices 1
+$step+compiled-autograd+overlap-exchanges --devices $(gpus)
 END
 }
 
@@ -360,16 +356,15 @@ $step$apart --devices $(gpus) --lever jax-scattered-copies
 END
 }
 
-step_weights-jax() { # JAX's gradients of weights beside batch norm's exchanges, which a captured step, one chain, has not
-    local step="--backend jax --tuning tuned+pmap" between="--lever jax-weight-gradients-between"
-    sed "s/\$/ --turns 2/" <<END | in_turn "weights-jax-$(gpus)-devices"
+step_overlap-jax() { # JAX's gradients of weights beside batch norm's exchanges, which are then not captured; a GPU's memory
+    # holds five of them at once
+    local step="--backend jax --tuning tuned+pmap"
+    sed "s/\$/ --turns 2/" <<END | in_turn "overlap-jax-$(gpus)-devices"
 $step --devices 1
 $step --devices $(gpus)
-$step+graph-capture=off --devices $(gpus) $between
-XLA_FLAGS=--xla_gpu_enable_command_buffer=-COLLECTIVES,+WHILE $step --devices $(gpus) $between
-$step+graph-capture=off+overlap-reduction --devices $(gpus) $between
-XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false $step+graph-capture=off+overlap-reduction --devices $(gpus) $between
-$step+graph-capture=off+overlap-reduction --devices $(gpus) --lever jax-scattered-copies jax-weight-gradients-between
+$step+overlap-exchanges --devices $(gpus)
+$step+overlap-exchanges+overlap-reduction --devices $(gpus)
+$step+overlap-exchanges+overlap-reduction --devices $(gpus) --lever jax-scattered-copies
 END
 }
 
@@ -389,7 +384,8 @@ step_ddp() { # which parts torch's program over all GPUs of the lane should have
 
 step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: its certificate takes nine minutes
     module=benchmarks.timeline samestep "sides-resnet50-$(gpus)-devices" compare \
-        torch:tuned+ddp+overlap-reduction=off+overlap-exchanges jax:tuned+pmap --workload resnet50 \
+        torch:tuned+ddp+compiled-autograd+overlap-exchanges jax:tuned+pmap+overlap-exchanges+overlap-reduction \
+        --workload resnet50 \
         --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 \
         --skip-energy --skip-cold-compile
 }

@@ -177,7 +177,7 @@ def torch_sums_by_image() -> None:
 
 
 def over_devices(file: str, how: str) -> None:
-    """What devices exchange or reduce, otherwise (exchange_levers.py, overlap_levers.py)."""
+    """What torch's devices exchange or reduce, otherwise (exchange_levers.py)."""
     getattr(importlib.import_module(f"benchmarks.{file}"), how)()
 
 
@@ -382,13 +382,14 @@ def scattered_copies() -> None:
     import jax
     import jax.numpy as jnp
 
-    from jaxbackend import exchange
+    from jaxbackend import exchange, overlap
 
     plain = exchange.moments
 
     @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
     def synchronised(wide: Any, own: Any, over: str) -> Any:
-        return plain(wide, own, over)
+        with overlap.beside_exchanges(wanted=False):  # or what it leaves would have no gradient
+            return plain(wide, own, over)
 
     def forward(wide: Any, own: Any, over: str) -> Any:
         found: Any = synchronised(wide, own, over)
@@ -406,7 +407,7 @@ def scattered_copies() -> None:
     def moments(wide: Any, own: Any, over: str | None) -> Any:
         if over is None or jax.lax.axis_size(over) == 1:
             return plain(wide, own, over)
-        return synchronised(wide, own, over)
+        return synchronised(overlap.held(wide), own, over)
 
     exchange.moments = moments
 
@@ -430,7 +431,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
     "jax-scattered-copies": scattered_copies,
-    "jax-weight-gradients-between": lambda: over_devices("overlap_levers", "weight_gradients_between"),
     "jax-recomputed-gelu": recomputed_gelu,
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,
@@ -446,7 +446,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-two-algorithms": lambda: torch_algorithms(2),
     "torch-unstored-relu": torch_unstored_relu,
     "torch-exchanges-one-shot-forward": lambda: over_devices("exchange_levers", "one_shot_forward"),
-    "torch-exchanges-early": lambda: over_devices("exchange_levers", "early"),
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

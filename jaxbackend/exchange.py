@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from jaxbackend import overlap
+
 _BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's default
 _OF_A_KERNEL = 4  # the axes of a convolution's
 _FLOATS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}  # in XLA's programs
@@ -88,6 +90,6 @@ def moments(
     """
     if over is None or jax.lax.axis_size(over) == 1:  # XLA would still put both together
         return own(wide)
-    means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack(own(wide)), over), 1, 0)
+    means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack(own(overlap.held(wide))), over), 1, 0)
     whole = means.mean(0)
     return whole, (variances + jnp.square(means - whole)).mean(0)

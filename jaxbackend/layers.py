@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxbackend import exchange, gradients, stems, sums
+from jaxbackend import exchange, gradients, overlap, stems, sums
 from jaxbackend.precision import Policy
 
 
@@ -261,7 +261,7 @@ def _promoted(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:
     65,536, half is lost. Added as float32 they are summed in float32, as torch sums them.
     """
     inputs, kernel, bias = arrays
-    return inputs.astype(dtype), kernel.astype(dtype), bias
+    return inputs.astype(dtype), overlap.before_ticket(kernel.astype(dtype), inputs.shape[-1]), bias
 
 
 def _sides(padding: int) -> Any:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from jaxbackend import activations, layout
+from jaxbackend import activations, layout, overlap
 
 
 def copies(parameters: Any, mesh: AbstractMesh) -> Any:
@@ -55,16 +55,19 @@ class _ByPart:
         (images,) = inputs  # a layer takes no more
         graph, parameters, statistics = nnx.split(module, nnx.Param, nnx.BatchStat)
 
-        def computed(parameters: Any, statistics: Any, images: jax.Array) -> Any:
+        def computed(parameters: Any, statistics: Any, images: jax.Array, ticket: jax.Array | None) -> Any:
             layer: Any = nnx.merge(graph, jax.tree.map(lambda array: array[0], parameters), statistics, copy=True)
-            return layer(images), nnx.state(layer, nnx.BatchStat)
+            overlap.put(ticket)
+            return layer(images), nnx.state(layer, nnx.BatchStat), overlap.removed()
 
-        result, statistics = jax.shard_map(
+        result, statistics, ticket = jax.shard_map(
             computed,
             mesh=self._mesh,
-            in_specs=(self._part, PartitionSpec(), self._part),
-            out_specs=(self._part, PartitionSpec()),  # statistics are those of the whole batch on every device
+            in_specs=(self._part, PartitionSpec(), self._part, self._part),
+            # statistics are those of the whole batch on every device
+            out_specs=(self._part, PartitionSpec(), self._part),
             check_vma=False,
-        )(parameters, statistics, images)
+        )(parameters, statistics, images, overlap.removed())
         nnx.update(module, statistics)
+        overlap.put(ticket)
         return result

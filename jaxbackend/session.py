@@ -207,6 +207,7 @@ class JaxSession:
             "batch_norm": self._way.batch_norm,
             "reduction_dtype": reduced,
             "overlap-reduction": reduced is not None and flags.hides_latency(self._device),
+            "overlap-exchanges": self._step.overlapped > 0,
             "compile": self._step.programs > 0,
             "pieces": bool(knobs["pieces"]) and self._step.programs > 1,
             "graph-capture": self._step.programs > 0 and flags.captures_convolutions(self._device),

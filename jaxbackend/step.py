@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxbackend import parallel, precision, tuning
+from jaxbackend import overlap, parallel, precision, tuning
 from jaxbackend.functional import Functional
 from jaxbackend.losses import softmax_cross_entropy
 from jaxbackend.pieces import Pieces
@@ -47,6 +47,7 @@ class TrainingStep:
     ) -> None:
         self._model, self._update, self._policy = model, update, policy
         self._smoothing, self._accumulate = smoothing, accumulate
+        self._overlaps, self.overlapped = bool(knobs["overlap-exchanges"]), 0
         self._scan = jax.lax.scan if knobs["compile"] else _looped
         self._way = way
         self._inspected = way.program(self._inspect, knobs, _INSPECTED)
@@ -142,7 +143,9 @@ class TrainingStep:
         return gradients, whole | {"loss": loss}, buffers
 
     def _objective(self, parameters: Any, state: TrainState, images: jax.Array, labels: jax.Array) -> Any:
-        logits, buffers, outputs = self._model.train(parameters, state.buffers, images)
+        with overlap.beside_exchanges(wanted=self._overlaps) as taken:
+            logits, buffers, outputs = self._model.train(parameters, state.buffers, images)
+        self.overlapped = taken()
         logits = logits.astype(self._policy.parameter_dtype)
         loss = softmax_cross_entropy(logits, labels, self._smoothing) / self._accumulate
         internals = {"activation": outputs, "logits": logits, "loss": loss}

@@ -55,7 +55,7 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     joint, late = bool(knobs["compiled-autograd"]), bool(knobs["overlap-exchanges"])
     dynamo.optimize_ddp = "python_reducer" if joint else bool(knobs["overlap-reduction"])
     inductor._fuse_ddp_communication_passes = []  # torch's own join no gradient of a convolution in NHWC
-    passes: list[Pass] = [buckets.join] * joint + [overlap.weight_gradients_late] * late
+    passes: list[Pass] = [buckets.join] * joint + [overlap.beside_exchanges] * late
     inductor.post_grad_custom_post_pass = _Passes(*passes) if passes else None
     inductor.reorder_for_peak_memory = not late  # it would, for a few bytes, put them back where they were
     inductor.conv_1x1_as_mm = bool(knobs["pointwise-matmul"])

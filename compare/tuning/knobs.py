@@ -168,10 +168,10 @@ _ALL = (
         "compute gradients of weights while the devices exchange those of batch norm's moments",
         False,
         {
+            "jax": "each batch norm's gradient waits for the next layer's kernel's, its exchange does not",
             "torch": "a pass over TorchInductor's graph has them between an exchange and the wait for it",
         },
         {},
-        {"jax": "XLA orders a program by itself, and made to order it so it was slower (docs/speed-log.md)"},
     ),
     Knob(
         "parallel",

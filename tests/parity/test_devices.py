@@ -37,6 +37,8 @@ WAYS = {"jax": ("sharded", "pmap"), "torch": ("ddp",)}
         ("jax", "compiled+sharded+steps-per-dispatch=2", 4),
         ("jax", "compiled+pmap+steps-per-dispatch=2", 2),
         ("jax", "stock+pmap", 4),
+        ("jax", "stock+pmap+overlap-exchanges", 2),
+        ("jax", "stock+sharded+overlap-exchanges", 2),
         pytest.param("jax", "stock+sharded+rematerialisation", 2, marks=pytest.mark.thorough),
         ("torch", "stock+ddp", 2),
         ("torch", "stock+ddp+rematerialisation", 2),
@@ -131,15 +133,22 @@ def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
         assert found["parallel"] == ("none" if backend == "torch" else way)  # DistributedDataParallel would only cost
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("devices", [1, 2])
-def test_settings_tell_whether_exchanges_overlap(recorder: Recorder, devices: int):
-    tuning = "compiled+ddp+compiled-autograd+overlap-exchanges"
-    with closing(recorder.started("torch")) as child:
-        child.call("open", 120, spec=recorder.spec("torch", tuning, devices, "sync"))
+@pytest.mark.parametrize(
+    ("backend", "tuning", "knobs"),
+    [
+        ("jax", "stock+pmap", ["overlap-exchanges"]),
+        pytest.param("torch", "compiled+ddp", ["compiled-autograd", "overlap-exchanges"], marks=pytest.mark.thorough),
+    ],
+)
+def test_settings_tell_whether_exchanges_overlap(
+    recorder: Recorder, backend: str, tuning: str, knobs: list[str], devices: int
+):
+    with closing(recorder.started(backend)) as child:
+        child.call("open", 120, spec=recorder.spec(backend, "+".join([tuning, *knobs]), devices, "sync"))
         child.call("block", 120, steps=2)
         found = child.call("settings", 120)
-        assert [found[name] for name in ("overlap-exchanges", "compiled-autograd")] == [devices == 2] * 2
+        assert [found[name] for name in knobs] == [devices == 2] * len(knobs)
 
 
 @pytest.mark.parametrize(("tuning", "cut"), [("compiled+ddp", True), ("compiled+ddp+overlap-reduction=off", False)])
