@@ -1,17 +1,111 @@
-"""The knob `overlap-exchanges`: which gradients are computed while devices exchange others."""
+"""The knob `overlap-exchanges`: which gradients wait for which in JAX's programs, and when they come in torch's."""
 
 import operator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
+from flax import nnx
+from jax.extend import core
+from jax.sharding import AbstractMesh, PartitionSpec
 from torch._inductor import config as inductor
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from compare.tuning import tunings
+from jaxbackend import layers, parts, precision
+from jaxbackend import overlap as overlap_jax
+from jaxbackend.parallel import AXIS
 from torchbackend import overlap, tuning
 
+MESH = AbstractMesh((2,), (AXIS,))
 ATEN, C10D = torch.ops.aten, torch.ops._c10d_functional
+
+
+def _gradient(way: str, *, wanted: bool, channels: int = 4) -> core.Jaxpr:
+    """Return the program of a loss's gradient with regard to what a batch norm normalises, a convolution behind it."""
+    policy = precision.Policy(jnp.float32, jnp.float32, None, None, over=AXIS)
+    model = nnx.List([layers.BatchNorm(4, policy=policy), layers.Conv(channels, 3, 1, policy=policy, bias=False)])
+    graph, parameters, statistics = nnx.split(model, nnx.Param, nnx.BatchStat)
+
+    def loss(x: jax.Array, parameters: Any) -> jax.Array:
+        norm, conv = made = nnx.merge(graph, parameters, statistics, copy=True)
+        with parts.applied(made, MESH if way == "sharded" else None), overlap_jax.beside_exchanges(wanted=wanted):
+            return jnp.sin(conv(jnp.pad(norm(x), (*((0, 0),) * 3, (0, channels - 4))))).sum()
+
+    gradient, split = jax.grad(loss), PartitionSpec(AXIS)
+    if way == "pmap":
+        gradient = jax.shard_map(
+            gradient, mesh=MESH, in_specs=(split, PartitionSpec()), out_specs=split, check_vma=False
+        )
+    else:
+        parameters = jax.tree.map(lambda array: jnp.broadcast_to(array, (MESH.size, *array.shape)), parameters)
+    return jax.make_jaxpr(gradient)(jnp.ones((4, 2, 2, 4)), parameters).jaxpr
+
+
+def _programs(jaxpr: core.Jaxpr) -> Iterator[core.Jaxpr]:
+    """Yield a program and all those within it."""
+    yield jaxpr
+    for equation in jaxpr.eqns:
+        yield from _inner(equation)
+
+
+def _inner(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
+    for each in equation.params.values():
+        if isinstance(each, core.ClosedJaxpr):
+            yield from _programs(each.jaxpr)
+        elif isinstance(each, core.Jaxpr):
+            yield from _programs(each)
+
+
+def _count(jaxpr: core.Jaxpr, name: str) -> int:
+    return sum(equation.primitive.name == name for program in _programs(jaxpr) for equation in program.eqns)
+
+
+def _needed(program: core.Jaxpr, variables: Iterable[Any]) -> set[str]:
+    """Return the names of all operations that these variables of a program need, with those within them."""
+    needed, found = set(variables), set[str]()
+    for equation in reversed(program.eqns):
+        if needed & set(equation.outvars):
+            needed |= {each for each in equation.invars if isinstance(each, core.Var)}
+            within = {each.primitive.name for inner in _inner(equation) for each in inner.eqns}
+            found |= within | {equation.primitive.name}
+    return found
+
+
+@pytest.mark.parametrize("way", ["pmap", "sharded"])
+def test_a_batch_norm_s_gradient_waits_for_the_next_layer_s_kernel_s_and_its_exchange_does_not(way: str):
+    assert _count(_gradient(way, wanted=False), "conv_general_dilated") == 2  # forward, and the gradient of its inputs
+    program = _gradient(way, wanted=True)
+    assert _count(program, "conv_general_dilated") == 3
+    assert "optimization_barrier" in _needed(program, program.outvars)
+    if way == "pmap":  # in sharded, a layer's gradients are one operation of the whole until XLA splits it
+        inner = next(_inner(program.eqns[-1]))
+        (exchange,) = (eqn for eqn in inner.eqns if eqn.primitive.name == "reduce_scatter")
+        assert "optimization_barrier" in _needed(inner, inner.outvars)
+        assert "optimization_barrier" not in _needed(inner, exchange.invars)
+
+
+@pytest.mark.parametrize("way", ["pmap", "sharded"])
+def test_a_layer_of_other_channels_takes_no_ticket(way: str):
+    assert _count(_gradient(way, wanted=True, channels=5), "conv_general_dilated") == 2
+
+
+def test_no_ticket_outlasts_its_forward_pass():
+    kernel = jnp.ones((1, 1, 4, 3))
+    with overlap_jax.beside_exchanges(wanted=True) as outer:
+        overlap_jax.held(jnp.ones((2, 4)))
+        with overlap_jax.beside_exchanges(wanted=True) as inner:
+            overlap_jax.before_ticket(kernel, 4)
+        overlap_jax.before_ticket(kernel, 4)
+        overlap_jax.before_ticket(kernel, 4)
+    assert (outer(), inner()) == (1, 0)
+    with overlap_jax.beside_exchanges(wanted=False) as none:
+        overlap_jax.before_ticket(kernel, overlap_jax.held(jnp.ones((2, 4))).shape[-1])
+    assert none() == 0
 
 
 def _graph(*, needed: bool = False) -> Graph:

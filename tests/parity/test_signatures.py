@@ -30,7 +30,6 @@ ONLY_JAX_FILES = {
     "own/nnxmodel.py": TWO_KINDS,
 }
 ONLY_TORCH_FILES = {
-    "overlap.py": "XLA orders a program by what needs what, TorchInductor's graph has an order",
     "buckets.py": "jax's gradients are arrays of a step, which exchange.py joins; torch's are in a graph of torch's",
 }
 # Names that one backend has alone, by file, and why; a class stands for its methods too.
@@ -72,6 +71,10 @@ ONLY_JAX = {
         "mean": "DistributedDataParallel takes the mean in torch",
         "sum_of_parts": "a process of torch's has its part and no other",
     },
+    "overlap.py": dict.fromkeys(
+        ("held", "before_ticket", "removed", "put"),
+        "XLA orders a program by what needs what, TorchInductor's graph has an order",
+    ),
     "parallel.py": {
         "AXIS": "torch's processes are one group without a name",
         "One": "jax has three ways, each over all devices of a process; torch one, with a process for each device",
@@ -201,6 +204,7 @@ ARGUMENTS = {
     ("step.py", "TrainingStep.inspected"): HOLDS_STATE,
     ("step.py", "TrainingStep.evaluate"): HOLDS_STATE,
     ("step.py", "TrainingStep.layer_outputs"): HOLDS_STATE,
+    ("overlap.py", "beside_exchanges"): "jax's is for what is traced within it, torch's for a graph that has been",
     ("tuning.py", "prepare"): "torch's compiler has to be told of exchanges; jax's device has to be made ready",
     ("tuning.py", "compiled"): "what is compiled is a step in jax, forward and loss in torch",
 }

@@ -80,7 +80,6 @@ REFUSALS = [
     (["jax:channels-last=off", "fake"], "jax has no switch 'channels-last' (always on: images and kernels are NHWC)"),
     (["jax:pointwise-matmul", "fake"], "jax has no switch 'pointwise-matmul' (none: XLA has no such switch"),
     (["jax:compiled-autograd", "fake"], "jax has no switch 'compiled-autograd' (none: jax.grad is in the"),
-    (["jax:overlap-exchanges", "fake"], "jax has no switch 'overlap-exchanges' (none: XLA orders a program by itself"),
     (["torch:pointwise-matmul", "fake"], "torch:pointwise-matmul: pointwise-matmul needs compile"),
     (["torch:max-autotune", "fake"], "torch:max-autotune: max-autotune needs compile"),
     (["jax:max-autotune", "fake"], "jax has no switch 'max-autotune' (none: kernel-search is all that XLA searches"),
@@ -417,6 +416,7 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
         "kernel-search": False,
         "input": "resident",
         "overlap-reduction": False,
+        "overlap-exchanges": False,
         "parallel": "none",
     }
     assert resolve("torch", everything, "cpu", "digits-cnn")["channels-last"] is True

@@ -46,6 +46,8 @@ REFUSALS = [
         ["torch:compile+ddp+overlap-reduction=off+compiled-autograd", "jax:pmap", *TWO],
         "compiled-autograd excludes overlap-reduction=off: it reduces in the backward pass",
     ),
+    (["jax:overlap-exchanges", "torch"], "jax:overlap-exchanges: overlap-exchanges needs pmap or sharded"),
+    (["jax:sharded+rematerialisation+overlap-exchanges", "torch"], "overlap-exchanges excludes rematerialisation"),
     (["torch:compile+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
     (["torch:ddp+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
     (
@@ -201,6 +203,7 @@ def test_a_step_of_several_gpus_is_captured_as_one_of_a_gpu(backend: str, way: s
         ("sharded", 2, 1, "+COLLECTIVES"),
         ("pmap", 8, 1, "+COLLECTIVES"),
         ("sharded", 1, 1, "+WHILE"),
+        ("pmap+overlap-exchanges", 1, 1, "+WHILE"),
         ("sharded", 2, 2, "+WHILE"),
         ("none", 1, 1, "+WHILE"),
     ],
@@ -211,6 +214,11 @@ def test_xla_captures_exchanges_of_one_machine_and_loops_without_any(
     knobs = tunings.resolve("jax", f"tuned+parallel={way}+concurrent-kernels=off", "cuda", "cifar-cnn")
     added = variables.child_environment("jax", knobs, "cuda", False, {}, devices=devices, machines=machines)
     assert f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{captured}" in added["XLA_FLAGS"].split()
+
+
+def test_a_step_in_which_something_is_to_run_beside_exchanges_is_not_captured() -> None:
+    knobs = tunings.resolve("jax", "tuned+pmap+overlap-exchanges", "cuda", "resnet50")
+    assert "XLA_FLAGS" not in variables.child_environment("jax", knobs, "cuda", False, {}, devices=2)
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
