@@ -345,17 +345,6 @@ $step+compiled-autograd+overlap-exchanges --devices $(gpus)
 END
 }
 
-step_moments-jax() { # the gradient of batch norm's moments in JAX, written out, captured and beside what does not need it
-    local step="--backend jax --tuning tuned+pmap" apart="+graph-capture=off+overlap-reduction"
-    sed "s/\$/ --turns 2/" <<END | in_turn "moments-jax-$(gpus)-devices"
-$step --devices 1
-$step --devices $(gpus)
-$step --devices $(gpus) --lever jax-scattered-copies
-$step$apart --devices $(gpus)
-$step$apart --devices $(gpus) --lever jax-scattered-copies
-END
-}
-
 step_overlap-jax() { # JAX's gradients of weights beside batch norm's exchanges, which are then not captured; a GPU's memory
     # holds five of them at once
     local step="--backend jax --tuning tuned+pmap"
@@ -364,7 +353,6 @@ $step --devices 1
 $step --devices $(gpus)
 $step+overlap-exchanges --devices $(gpus)
 $step+overlap-exchanges+overlap-reduction --devices $(gpus)
-$step+overlap-exchanges+overlap-reduction --devices $(gpus) --lever jax-scattered-copies
 END
 }
 

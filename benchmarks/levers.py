@@ -373,45 +373,6 @@ def two_pass_variance() -> None:
     layers._moments = moments
 
 
-def scattered_copies() -> None:
-    """The gradient of synchronised moments written out, as torch's is: the sums of two vectors, as a scattered sum of
-    as many copies as there are devices, for a sum over devices takes longer.
-    """
-    from functools import partial
-
-    import jax
-    import jax.numpy as jnp
-
-    from jaxbackend import exchange, overlap
-
-    plain = exchange.moments
-
-    @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-    def synchronised(wide: Any, own: Any, over: str) -> Any:
-        with overlap.beside_exchanges(wanted=False):  # or what it leaves would have no gradient
-            return plain(wide, own, over)
-
-    def forward(wide: Any, own: Any, over: str) -> Any:
-        found: Any = synchronised(wide, own, over)
-        return found, (wide, found[0])
-
-    def backward(_: Any, over: str, kept: Any, gradients: Any) -> Any:
-        (wide, mean), (of_mean, of_variance), devices = kept, gradients, jax.lax.axis_size(over)
-        count = wide.size // wide.shape[-1] * devices
-        copies = jnp.stack([jnp.stack((of_mean / count, 2 * of_variance / count))] * devices)
-        sums = jax.lax.psum_scatter(copies, over)
-        return (sums[0] + sums[1] * (wide - mean),)
-
-    synchronised.defvjp(forward, backward)
-
-    def moments(wide: Any, own: Any, over: str | None) -> Any:
-        if over is None or jax.lax.axis_size(over) == 1:
-            return plain(wide, own, over)
-        return synchronised(overlap.held(wide), own, over)
-
-    exchange.moments = moments
-
-
 LEVERS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None,
     "jax-pointwise-as-matmul": pointwise_as_matmul_jax,
@@ -430,7 +391,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "jax-stored-pooled": stored_pooled,
     "jax-library-gradients": library_gradients,
     "jax-two-pass-variance": two_pass_variance,
-    "jax-scattered-copies": scattered_copies,
     "jax-recomputed-gelu": recomputed_gelu,
     "torch-library-batch-norm": torch_library_batch_norm,
     "torch-library-max-pool": torch_library_max_pool,

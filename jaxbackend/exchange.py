@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from jaxbackend import overlap
 
+_Own = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 _BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's default
 _OF_A_KERNEL = 4  # the axes of a convolution's
 _FLOATS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}  # in XLA's programs
@@ -80,9 +82,7 @@ def reduction_dtype(program: Any) -> str | None:
     return next((name for dtype, name in _FLOATS.items() if dtype in found), None)
 
 
-def moments(
-    wide: jax.Array, own: Callable[[jax.Array], tuple[jax.Array, jax.Array]], over: str | None
-) -> tuple[jax.Array, jax.Array]:
+def moments(wide: jax.Array, own: _Own, over: str | None) -> tuple[jax.Array, jax.Array]:
     """Return mean and biased variance of the whole batch from each device's `own`, of equally many values.
 
     `over` is the axis of the devices, each of which has its part, `wide` [N, ..., C]; None: there is no other. One
@@ -90,6 +90,37 @@ def moments(
     """
     if over is None or jax.lax.axis_size(over) == 1:  # XLA would still put both together
         return own(wide)
-    means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack(own(overlap.held(wide))), over), 1, 0)
-    whole = means.mean(0)
-    return whole, (variances + jnp.square(means - whole)).mean(0)
+    return cast("tuple[jax.Array, jax.Array]", _moments(overlap.held(wide), own, over))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _moments(wide: jax.Array, own: _Own, over: str) -> tuple[jax.Array, jax.Array]:
+    """One exchange of two vectors forward and one backward, whose gradient is written out.
+
+    All that a device needs of the others are the sums of the moments' gradients. Automatic differentiation has each
+    send the others what each needs, for which a compiled program has a kernel more a layer.
+    """
+    means, variances = jnp.moveaxis(jax.lax.all_gather(jnp.stack(own(wide)), over), 1, 0)
+    mean = means.mean(0)
+    return mean, (variances + jnp.square(means - mean)).mean(0)
+
+
+def _forward(wide: jax.Array, own: _Own, over: str) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+    """Return mean [C] and biased variance [C] of all devices' values [N, ..., C], and what their gradient needs."""
+    found: Any = _moments(wide, own, over)
+    return found, (wide, found[0])
+
+
+def _backward(
+    _: _Own, over: str, saved: tuple[jax.Array, jax.Array], gradients: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array]:
+    """Return the gradient of this device's values, from those of mean and variance on every device."""
+    (wide, mean), (of_mean, of_variance), devices = saved, gradients, jax.lax.axis_size(over)
+    count = wide.size // wide.shape[-1] * devices
+    sums = jnp.stack((of_mean / count, 2 * of_variance / count))
+    # A sum over devices takes longer than a scattered one, of a copy for each.
+    offset, slope = jax.lax.psum_scatter(jnp.stack([sums] * devices), over)
+    return (offset + slope * (wide - mean),)
+
+
+_moments.defvjp(_forward, _backward)
