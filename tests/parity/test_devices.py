@@ -12,6 +12,7 @@ import psutil
 import pytest
 from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
+from torch._inductor import config as inductor
 
 import torchbackend.exchange as exchange_torch
 from compare import data, descriptions, workloads
@@ -22,7 +23,7 @@ from compare.tuning import tunings
 from jaxbackend import exchange
 from tests.parity import twins
 from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, recorded
-from torchbackend import models, precision, tuning
+from torchbackend import buckets, models, precision, tuning
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
 
@@ -151,11 +152,19 @@ def test_settings_tell_whether_exchanges_overlap(
         assert [found[name] for name in knobs] == [devices == 2] * len(knobs)
 
 
-@pytest.mark.parametrize(("tuning", "cut"), [("compiled+ddp", True), ("compiled+ddp+overlap-reduction=off", False)])
-def test_a_compiled_model_is_cut_at_the_buckets_of_gradients_where_they_are_to_overlap(tuning: str, *, cut: bool):
-    with dynamo.patch(optimize_ddp=not cut):
-        twins.session("torch", tuning=tuning)
-        assert dynamo.optimize_ddp is cut
+@pytest.mark.parametrize(
+    ("asked", "way"),
+    [
+        ("compiled+ddp", True),  # cut at the buckets of gradients
+        ("compiled+ddp+overlap-reduction=off", False),
+        ("compiled+ddp+compiled-autograd", "python_reducer"),
+    ],
+)
+def test_gradients_are_reduced_by_the_way_that_is_asked_for(asked: str, way: bool | str):
+    with dynamo.patch(optimize_ddp="no_optimization"), inductor.patch(post_grad_custom_post_pass=None):
+        twins.session("torch", tuning=asked)
+        assert dynamo.optimize_ddp == way
+        assert tuning.changes(buckets.join) is (way == "python_reducer")
 
 
 @pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from torchbackend import buckets
+from torchbackend import buckets, tuning
 
 DEVICES = 2
 SHAPES = [(64, 32, 3, 3), (64,), (128, 64, 3, 3), (10, 128), (10,)]
@@ -95,3 +96,16 @@ def test_gradients_are_reduced_in_buckets_as_parameters_lie_in_memory(
     for found, parameter, stride in zip(module(*gradients), parameters, strides, strict=True):
         assert torch.equal(found, parameter / DEVICES)
         assert found.stride() == parameter.stride() == stride
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_backward_pass_is_compiled_where_it_is_asked_for(compiled: bool):
+    counters.clear()
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        x.grad = None
+        with tuning.autograd(compiled=compiled)():
+            (x * x).sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [2.0] * 3
+    assert counters["compiled_autograd"]["captures"] == int(compiled)  # and found again in the second step
