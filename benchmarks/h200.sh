@@ -346,14 +346,15 @@ $step+compiled-autograd+overlap-exchanges --devices $(gpus)
 END
 }
 
-step_overlap-jax() { # JAX's gradients of weights beside batch norm's exchanges, which are then not captured; a GPU's memory
-    # holds five of them at once
+step_overlap-jax() { # JAX's gradients of weights beside batch norm's exchanges, which are then not captured, or what lies
+    # between them is; a GPU's memory holds five of them at once
     local step="--backend jax --tuning tuned+pmap"
     sed "s/\$/ --turns 2/" <<END | in_turn "overlap-jax-$(gpus)-devices"
 $step --devices 1
 $step --devices $(gpus)
 $step+overlap-exchanges --devices $(gpus)
 $step+overlap-exchanges+overlap-reduction --devices $(gpus)
+XLA_FLAGS=--xla_gpu_enable_command_buffer=+CONVOLUTION $step+overlap-exchanges+overlap-reduction --devices $(gpus)
 END
 }
 
