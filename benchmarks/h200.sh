@@ -8,9 +8,8 @@
 # WORKLOAD/PRECISION, one certificate, WORKLOAD/PRECISION/tunings, both frameworks in every tuning,
 # WORKLOAD/PRECISION/screen and /pointwise, step times alone, in a few minutes, and WORKLOAD/torch/beside and
 # WORKLOAD/jax/beside, its plain loops in turn with samestep's. GPU may be several, for a step that scales. A lane that has
-# carried out its steps takes the next of QUEUE, which all lanes share, until that is empty. BEFORE is a checkout of an
-# earlier commit, for steps that compare with it. After LIMIT seconds no step begins, and those under way are interrupted:
-# samestep keeps what it has.
+# carried out its steps takes the next of QUEUE, which all lanes share, until that is empty. After LIMIT
+# seconds no step begins, and those under way are interrupted: samestep keeps what it has.
 #   bash benchmarks/h200.sh 0:selftest,equal-torch,cifar-cnn/tf32/tunings@8 1:resnet50/tf32,unet/bfloat16@12 1:vgg16@12
 #   bash benchmarks/h200.sh 0,1,2,3:scale-cifar-cnn,scale-resnet50
 #   LIMIT=1600 QUEUE="resnet50/tf32/tunings unet/torch/beside small" bash benchmarks/h200.sh 0:headline 1:
@@ -259,17 +258,14 @@ in_turn() { # NAME, and arguments of a contender a line, behind its variables: a
 
 one_in_turn() { # FILE LINE: what was run and the figure, or how it failed: what a framework says first and last
     if is_over; then return; fi
-    local arguments own=() from=() complaints status printed
+    local arguments own=() complaints status printed
     read -ra arguments <<<"$2"
     while [[ ${arguments[0]} == [A-Z]*=* ]]; do
         own+=("${arguments[0]//\~/ }") # a ~ in a variable is a space
         arguments=("${arguments[@]:1}")
     done
-    if [[ ${own[0]:-} == CHECKOUT=before ]]; then
-        from=(PYTHONSAFEPATH=1 PYTHONPATH="${BEFORE:?names a checkout of an earlier commit}:${PYTHONPATH:-}")
-    fi
     complaints=$(mktemp)
-    printed=$(env "${own[@]}" "${from[@]}" timeout --foreground 500 "$python" -m benchmarks.step_time --turn "$1" \
+    printed=$(env "${own[@]}" timeout --foreground 500 "$python" -m benchmarks.step_time --turn "$1" \
         "${arguments[@]}" 2>"$complaints")
     status=$?
     if ((status)); then

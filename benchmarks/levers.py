@@ -176,9 +176,9 @@ def torch_sums_by_image() -> None:
     layers.BatchNorm.forward = forward
 
 
-def over_devices(file: str, how: str) -> None:
-    """What torch's devices exchange or reduce, otherwise (exchange_levers.py)."""
-    getattr(importlib.import_module(f"benchmarks.{file}"), how)()
+def torch_one_shot_forward() -> None:
+    """Exchanges forward by a kernel for small sums (exchange_levers.py)."""
+    importlib.import_module("benchmarks.exchange_levers").one_shot_forward()
 
 
 def max_autotune_pointwise() -> None:
@@ -405,7 +405,7 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-four-algorithms": lambda: torch_algorithms(4),
     "torch-two-algorithms": lambda: torch_algorithms(2),
     "torch-unstored-relu": torch_unstored_relu,
-    "torch-exchanges-one-shot-forward": lambda: over_devices("exchange_levers", "one_shot_forward"),
+    "torch-exchanges-one-shot-forward": torch_one_shot_forward,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

@@ -30,6 +30,9 @@ BLOCKS: Mapping[str, tuple[str, ...]] = {
 `simple` has none: with one convolution, all that recomputing it could free is needed again at once.
 """
 
+WITH_BATCH_NORM = ("staged", "resnet", "mobilenet", "unet")
+"""The families whose twins have batch norm, whose moments several devices exchange if it is synchronised."""
+
 
 @dataclass(frozen=True)
 class ModelSpec:

@@ -261,7 +261,7 @@ def _promoted(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:
     65,536, half is lost. Added as float32 they are summed in float32, as torch sums them.
     """
     inputs, kernel, bias = arrays
-    return inputs.astype(dtype), overlap.before_ticket(kernel.astype(dtype), inputs.shape[-1]), bias
+    return inputs.astype(dtype), overlap.before_tickets(kernel.astype(dtype), inputs.shape[-1]), bias
 
 
 def _sides(padding: int) -> Any:

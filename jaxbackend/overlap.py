@@ -4,25 +4,25 @@ XLA orders a program by what needs what and, left to itself, computes most gradi
 over. So each batch norm leaves a ticket, a zero that nobody reads, to the layer of as many channels that is called
 next: its gradient is a zero, too, but comes with that of the layer's kernel and not before, and is added to the
 gradient of the batch norm's input, which therefore waits for it. The exchange does not. Any layer that is called later
-would do, for none computes what comes before.
+would do, for none computes what comes before. Two whose outputs are added leave theirs to the same one.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import jax
 import jax.numpy as jnp
 
+Waiting = Mapping[int, tuple[jax.Array, ...]]
+"""Tickets that no layer has taken yet, each [1], of each device, by the number of channels."""
+
 
 @dataclass
 class _Tickets:
-    """The last batch norm's, until a layer takes it: [1], of each device; its channels; and how many were taken."""
-
-    waiting: jax.Array | None = None
-    channels: int = 0
+    waiting: Waiting = field(default_factory=dict[int, tuple[jax.Array, ...]])
     taken: int = 0
 
 
@@ -45,34 +45,36 @@ def held(wide: jax.Array) -> jax.Array:
     tickets = _tickets.get()
     if tickets is None:
         return wide
-    wide, tickets.waiting = cast("tuple[jax.Array, jax.Array]", _held(wide))
-    tickets.channels = wide.shape[-1]
+    channels, (wide, ticket) = wide.shape[-1], cast("tuple[jax.Array, jax.Array]", _held(wide))
+    tickets.waiting = {**tickets.waiting, channels: (*tickets.waiting.get(channels, ()), ticket)}
     return wide
 
 
-def before_ticket(kernel: jax.Array, channels: int) -> jax.Array:
-    """Return the kernel of a layer of so many channels, with whose gradient comes that of the ticket that waits."""
+def before_tickets(kernel: jax.Array, channels: int) -> jax.Array:
+    """Return the kernel of a layer of so many channels, with whose gradient come those of the tickets that wait."""
     tickets = _tickets.get()
-    if tickets is None or tickets.waiting is None or tickets.channels != channels:
+    if tickets is None or channels not in tickets.waiting:
         return kernel
-    ticket, tickets.waiting, tickets.taken = tickets.waiting, None, tickets.taken + 1
-    return _before(kernel, ticket)
+    taken = tickets.waiting[channels]
+    tickets.waiting = {others: waiting for others, waiting in tickets.waiting.items() if others != channels}
+    tickets.taken += len(taken)
+    return _before(kernel, taken)
 
 
-def removed() -> jax.Array | None:
-    """Return the ticket that waits, if one does, and have it wait no more: a layer's program is told of it."""
+def removed() -> Waiting:
+    """Return the tickets that wait and have them wait no more: a layer's program is given them."""
     tickets = _tickets.get()
     if tickets is None:
-        return None
-    ticket, tickets.waiting = tickets.waiting, None
-    return ticket
+        return {}
+    waiting, tickets.waiting = tickets.waiting, {}
+    return waiting
 
 
-def put(ticket: jax.Array | None) -> None:
+def put(waiting: Waiting) -> None:
     """Have what was removed wait within a layer's program, or behind it."""
     tickets = _tickets.get()
     if tickets is not None:
-        tickets.waiting = ticket
+        tickets.waiting = waiting
 
 
 @jax.custom_vjp
@@ -84,14 +86,14 @@ _held.defvjp(lambda wide: (_held(wide), None), lambda _, gradients: (gradients[0
 
 
 @jax.custom_vjp
-def _before(kernel: jax.Array, ticket: jax.Array) -> jax.Array:
-    del ticket
+def _before(kernel: jax.Array, waiting: tuple[jax.Array, ...]) -> jax.Array:
+    del waiting
     return kernel
 
 
-def _together(zero: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    of_kernel, of_ticket = jax.lax.optimization_barrier((gradient, zero))
-    return of_kernel, of_ticket
+def _together(zeros: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    of_kernel, of_tickets = jax.lax.optimization_barrier((gradient, zeros))
+    return of_kernel, of_tickets
 
 
-_before.defvjp(lambda kernel, ticket: (kernel, jnp.zeros_like(ticket)), _together)
+_before.defvjp(lambda kernel, waiting: (kernel, jax.tree.map(jnp.zeros_like, waiting)), _together)

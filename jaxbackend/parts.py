@@ -55,12 +55,12 @@ class _ByPart:
         (images,) = inputs  # a layer takes no more
         graph, parameters, statistics = nnx.split(module, nnx.Param, nnx.BatchStat)
 
-        def computed(parameters: Any, statistics: Any, images: jax.Array, ticket: jax.Array | None) -> Any:
+        def computed(parameters: Any, statistics: Any, images: jax.Array, tickets: overlap.Waiting) -> Any:
             layer: Any = nnx.merge(graph, jax.tree.map(lambda array: array[0], parameters), statistics, copy=True)
-            overlap.put(ticket)
+            overlap.put(tickets)
             return layer(images), nnx.state(layer, nnx.BatchStat), overlap.removed()
 
-        result, statistics, ticket = jax.shard_map(
+        result, statistics, tickets = jax.shard_map(
             computed,
             mesh=self._mesh,
             in_specs=(self._part, PartitionSpec(), self._part, self._part),
@@ -69,5 +69,5 @@ class _ByPart:
             check_vma=False,
         )(parameters, statistics, images, overlap.removed())
         nnx.update(module, statistics)
-        overlap.put(ticket)
+        overlap.put(tickets)
         return result

@@ -11,24 +11,12 @@ import jax.numpy as jnp
 
 
 def of_squares(x: jax.Array, *, jointly: bool) -> tuple[jax.Array, jax.Array]:
-    """Return the sums [C] of x [N, ..., C] and of its squares."""
-    return _of_squares(x) if jointly else (_sum(x), _sum(jnp.square(x)))
+    """Return the sums [C] of x [N, ..., C] and of its squares; `jointly` without a gradient.
 
-
-@jax.custom_vjp
-def _of_squares(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _summed(x, jnp.square(x))
-
-
-def _of_squares_forward(x: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    return _of_squares(x), x
-
-
-def _of_squares_backward(x: jax.Array, gradient: tuple[jax.Array, jax.Array]) -> tuple[jax.Array]:
-    return (gradient[0] + 2 * x * gradient[1],)
-
-
-_of_squares.defvjp(_of_squares_forward, _of_squares_backward)
+    Where devices exchange moments, their gradient is written out (`jaxbackend.exchange.moments`).
+    """
+    square = jnp.square(x)
+    return _summed(x, square) if jointly else (_sum(x), _sum(square))
 
 
 def affine(x: jax.Array, factor: jax.Array, offset: jax.Array, *, jointly: bool) -> jax.Array:

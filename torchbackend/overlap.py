@@ -33,9 +33,9 @@ def _is_forward(end: Node) -> bool:
 
 
 def _is_backward(end: Node) -> bool:
-    """Whether what is waited for is two sums [2, C]: a bucket of gradients in the same graph has one axis."""
+    """Whether what is waited for is two sums [2, C], and not a bucket of gradients."""
     start = end.all_input_nodes[0]
-    return start.target is _C10D.all_reduce.default and start.all_input_nodes[0].meta["val"].ndim > 1
+    return start.target is _C10D.all_reduce.default and [*start.all_input_nodes[0].meta["val"].shape[:-1]] == [2]
 
 
 def _exchanges_early(graph: Graph) -> None:

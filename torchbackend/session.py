@@ -234,7 +234,7 @@ class TorchSession:
             "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
             "pointwise-matmul": inductor.conv_1x1_as_mm,
             "concurrent-kernels": inductor.combo_kernels,
-            "overlap-exchanges": tuning.changes(overlap.beside_exchanges) and exchange.in_step(self._step.model),
+            "overlap-exchanges": tuning.changes(overlap.beside_exchanges),
             "rematerialisation": rematerialisation.recomputed(self._step.model) > 0,
             "threads": torch.get_num_threads(),
             "excess_precision": compiled and _excess_precision(self._policy),

@@ -51,8 +51,9 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     programs by default, whatever cache this process has been given, and no compile time contains them. `exchanges` says
     whether devices exchange anything between the layers of a model (`exchange.in_step`).
     """
-    # Whether what is compiled is cut at DistributedDataParallel's buckets. Torch keeps no traced program of the parts.
-    joint, late = bool(knobs["compiled-autograd"]), bool(knobs["overlap-exchanges"])
+    joint, late = bool(knobs["compiled-autograd"]), exchanges and bool(knobs["overlap-exchanges"])
+    # Whether DistributedDataParallel reduces within a compiled backward pass, and if not, whether what is compiled is
+    # cut at its buckets. Torch keeps no traced program of the parts.
     dynamo.optimize_ddp = "python_reducer" if joint else bool(knobs["overlap-reduction"])
     inductor._fuse_ddp_communication_passes = []  # torch's own join no gradient of a convolution in NHWC
     passes: list[Pass] = [buckets.join] * joint + [overlap.beside_exchanges] * late

@@ -26,6 +26,11 @@ def check(plan: "Plan") -> None:
                 workloads.blocks(plan.workload.model)
             except Refused as error:
                 raise Refused(f"{contender.name}, workload {plan.workload.name}: {error}") from None
+        if switches.get("overlap-exchanges") and plan.workload.model.family not in workloads.WITH_BATCH_NORM:
+            raise Refused(
+                f"{contender.name}, workload {plan.workload.name}: its model has no batch norm whose exchanges "
+                "overlap-exchanges could overlap; allowed: +overlap-exchanges=off"
+            )
         if switches.get("overlap-exchanges") and plan.batch_norm != "sync":
             raise Refused(
                 f"--batch-norm {plan.batch_norm} with {contender.name}: between layers nothing is exchanged that "

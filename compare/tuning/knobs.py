@@ -168,8 +168,8 @@ _ALL = (
         "compute gradients of weights while the devices exchange those of batch norm's moments",
         False,
         {
-            "jax": "each batch norm's gradient waits for the next layer's kernel's, its exchange does not",
-            "torch": "a pass over TorchInductor's graph has them between an exchange and the wait for it",
+            "jax": "batch norm's gradient waits for the next kernel's; its exchange does not, nor is it captured",
+            "torch": "a pass over TorchInductor's graph has them between an exchange, begun early, and the wait for it",
         },
         {},
     ),

@@ -192,6 +192,8 @@ def _check_together(where: str, backend: str, device: str, values: Mapping[str, 
             raise Refused(f"{where}: {name} needs {'compile and ddp' if backend == 'torch' else 'pmap or sharded'}")
     if backend == "jax" and values["overlap-exchanges"] and values["rematerialisation"]:
         raise Refused(f"{where}: overlap-exchanges excludes rematerialisation in jax")
+    if backend == "jax" and values["overlap-exchanges"] and values["concurrent-kernels"]:
+        raise Refused(f"{where}: overlap-exchanges excludes concurrent-kernels in jax, which are of captured steps")
     if values.get("compiled-autograd") and not values["overlap-reduction"]:
         raise Refused(f"{where}: compiled-autograd excludes overlap-reduction=off: it reduces in the backward pass")
     if device == "cpu" and values.get("graph-capture"):

@@ -59,7 +59,7 @@ def child_environment(
         if device == "cuda" and machines > 1:
             flags.append("--xla_gpu_shard_autotuning=false")
         # What XLA captures is one chain, in which nothing runs beside an exchange.
-        if knobs.get("graph-capture") and not (devices > 1 and knobs.get("overlap-exchanges")):
+        if knobs.get("graph-capture") and not (devices * machines > 1 and knobs.get("overlap-exchanges")):
             flags.append(f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{_captured_too(devices, machines)}")
         if knobs.get("concurrent-kernels"):
             flags.append("--xla_gpu_command_buffer_scheduling_mode=CONCURRENT")

@@ -70,7 +70,14 @@ class Recorder:
     ) -> Arrays:
         key = backend, tuning, devices, batch_norm, precision
         if key not in self._made:
-            self._made[key] = recorded(self.child(backend), self.spec(*key), self.folder)
+            # DistributedDataParallel changes for good what torch traces, once it reduces within a backward pass.
+            own = "compiled-autograd" in tuning
+            child = self.started(backend) if own else self.child(backend)
+            try:
+                self._made[key] = recorded(child, self.spec(*key), self.folder)
+            finally:
+                if own:
+                    child.close()
         return self._made[key]
 
     def close(self) -> None:

@@ -319,16 +319,16 @@ def test_sums_and_gradients_taken_jointly_are_those_taken_one_by_one(shape: tupl
     x, weights, factor, offset = drawn(0, *shape), drawn(1, *shape), drawn(2, shape[-1]), drawn(3, shape[-1])
 
     def total(*arrays: jax.Array, jointly: bool) -> jax.Array:
-        first, second = jaxbackend.sums.of_squares(arrays[0], jointly=jointly)
-        y = jaxbackend.sums.affine(*arrays, jointly=jointly)
-        return (y * weights).sum() + (first * factor + second * offset).sum()
+        return (jaxbackend.sums.affine(*arrays, jointly=jointly) * weights).sum()
 
     with jaxbackend.precision.policy("float64", "cpu").scope():
         joint, apart = (
             jax.value_and_grad(partial(total, jointly=jointly), argnums=(0, 1, 2))(x, factor, offset)
             for jointly in (True, False)
         )
+        squares = [jaxbackend.sums.of_squares(jnp.asarray(x), jointly=jointly) for jointly in (True, False)]
     jax.tree.map(same, joint, apart)
+    jax.tree.map(same, *squares)
 
 
 def test_layer_scale_multiplies_each_channel_by_its_factor():

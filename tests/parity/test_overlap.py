@@ -15,8 +15,9 @@ from torch._inductor import config as inductor
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from compare import workloads
 from compare.tuning import tunings
-from jaxbackend import layers, parts, precision
+from jaxbackend import layers, models, parts, precision
 from jaxbackend import overlap as overlap_jax
 from jaxbackend.parallel import AXIS
 from torchbackend import overlap, tuning
@@ -90,6 +91,31 @@ def test_a_batch_norm_s_gradient_waits_for_the_next_layer_s_kernel_s_and_its_exc
 
 
 @pytest.mark.parametrize("way", ["pmap", "sharded"])
+@pytest.mark.parametrize("name", ["cifar-cnn", "cifar-resnet18", "resnet50", "mobilenet-v2", "unet"])
+def test_every_batch_norm_s_ticket_is_taken(name: str, way: str):
+    spec = workloads.get(name).model.resized(32)
+    model = models.build(spec, precision.Policy(jnp.float32, jnp.float32, None, None, over=AXIS))
+    graph, parameters, statistics = nnx.split(model, nnx.Param, nnx.BatchStat)
+    norms, taken = sum(isinstance(each, layers.BatchNorm) for _, each in nnx.iter_modules(model)), list[int]()
+
+    def forward(x: jax.Array, parameters: Any) -> jax.Array:
+        made: Any = nnx.merge(graph, parameters, statistics, copy=True)
+        mesh = MESH if way == "sharded" else None
+        with parts.applied(made, mesh), overlap_jax.beside_exchanges(wanted=True) as found:
+            y = made(x)
+        taken.append(found())
+        return y
+
+    images, split = jnp.ones((4, *spec.image)), PartitionSpec(AXIS)
+    if way == "pmap":
+        forward = jax.shard_map(forward, mesh=MESH, in_specs=(split, PartitionSpec()), out_specs=split, check_vma=False)
+    else:
+        parameters = jax.tree.map(lambda array: jnp.broadcast_to(array, (MESH.size, *array.shape)), parameters)
+    jax.eval_shape(forward, images, parameters)
+    assert taken == [norms]
+
+
+@pytest.mark.parametrize("way", ["pmap", "sharded"])
 def test_a_layer_of_other_channels_takes_no_ticket(way: str):
     assert _count(_gradient(way, wanted=True, channels=5), "conv_general_dilated") == 2
 
@@ -99,12 +125,12 @@ def test_no_ticket_outlasts_its_forward_pass():
     with overlap_jax.beside_exchanges(wanted=True) as outer:
         overlap_jax.held(jnp.ones((2, 4)))
         with overlap_jax.beside_exchanges(wanted=True) as inner:
-            overlap_jax.before_ticket(kernel, 4)
-        overlap_jax.before_ticket(kernel, 4)
-        overlap_jax.before_ticket(kernel, 4)
+            overlap_jax.before_tickets(kernel, 4)
+        overlap_jax.before_tickets(kernel, 4)
+        overlap_jax.before_tickets(kernel, 4)
     assert (outer(), inner()) == (1, 0)
     with overlap_jax.beside_exchanges(wanted=False) as none:
-        overlap_jax.before_ticket(kernel, overlap_jax.held(jnp.ones((2, 4))).shape[-1])
+        overlap_jax.before_tickets(kernel, overlap_jax.held(jnp.ones((2, 4))).shape[-1])
     assert none() == 0
 
 
@@ -205,10 +231,11 @@ def test_parameters_are_cast_before_a_wait(kind: OpOverload, of_a_parameter: boo
     assert (found.index("convert_element_type") < found.index("wait_tensor")) is early
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_nothing_puts_back_for_memory_what_is_ordered_so(wanted: bool):
+@pytest.mark.parametrize(("asked", "exchanges"), [(True, True), (True, False), (False, True)])
+def test_nothing_puts_back_for_memory_what_is_ordered_so_where_there_are_exchanges(asked: bool, exchanges: bool):
     names = ("_fuse_ddp_communication_passes", "post_grad_custom_post_pass", "reorder_for_peak_memory")
     with inductor.patch({name: getattr(inductor, name) for name in names}):
-        knobs = tunings.resolve("torch", f"compiled+ddp{'+overlap-exchanges' * wanted}", "cpu", "cifar-cnn")
-        tuning.prepare(knobs, "cpu", exchanges=True)
-        assert (tuning.changes(overlap.beside_exchanges), inductor.reorder_for_peak_memory) == (wanted, not wanted)
+        knobs = tunings.resolve("torch", f"compiled+ddp{'+overlap-exchanges' * asked}", "cpu", "cifar-cnn")
+        tuning.prepare(knobs, "cpu", exchanges=exchanges)
+        ordered = asked and exchanges
+        assert (tuning.changes(overlap.beside_exchanges), inductor.reorder_for_peak_memory) == (ordered, not ordered)

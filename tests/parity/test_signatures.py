@@ -72,7 +72,7 @@ ONLY_JAX = {
         "sum_of_parts": "a process of torch's has its part and no other",
     },
     "overlap.py": dict.fromkeys(
-        ("held", "before_ticket", "removed", "put"),
+        ("held", "before_tickets", "removed", "put", "Waiting"),
         "XLA orders a program by what needs what, TorchInductor's graph has an order",
     ),
     "parallel.py": {

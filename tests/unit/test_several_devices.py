@@ -48,10 +48,23 @@ REFUSALS = [
     ),
     (["jax:overlap-exchanges", "torch"], "jax:overlap-exchanges: overlap-exchanges needs pmap or sharded"),
     (["jax:sharded+rematerialisation+overlap-exchanges", "torch"], "overlap-exchanges excludes rematerialisation"),
+    (
+        ["jax:tuned+sharded+overlap-exchanges+concurrent-kernels", "torch"],
+        "overlap-exchanges excludes concurrent-kernels in jax",
+    ),
+    (
+        ["torch:compile+ddp+overlap-exchanges", "jax:pmap", *TWO, "--workload", "convnext-tiny"],
+        "torch:compile+ddp+overlap-exchanges, workload convnext-tiny: its model has no batch norm whose exchanges",
+    ),
     (["torch:compile+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
     (["torch:ddp+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
     (
-        ["torch:compile+ddp+overlap-exchanges", "jax:pmap", *TWO, "--batch-norm", "local"],
+        [
+            "torch:compile+ddp+overlap-exchanges",
+            "jax:pmap",
+            *TWO,
+            *["--batch-norm", "local", "--workload", "cifar-cnn"],
+        ],
         "--batch-norm local with torch:compile+ddp+overlap-exchanges: between layers nothing is exchanged that "
         "overlap-exchanges could overlap; allowed: --batch-norm sync, or +overlap-exchanges=off",
     ),
@@ -216,9 +229,11 @@ def test_xla_captures_exchanges_of_one_machine_and_loops_without_any(
     assert f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{captured}" in added["XLA_FLAGS"].split()
 
 
-def test_a_step_in_which_something_is_to_run_beside_exchanges_is_not_captured() -> None:
+@pytest.mark.parametrize(("devices", "machines"), [(2, 1), (1, 2)])
+def test_a_step_in_which_something_is_to_run_beside_exchanges_is_not_captured(devices: int, machines: int) -> None:
     knobs = tunings.resolve("jax", "tuned+pmap+overlap-exchanges", "cuda", "resnet50")
-    assert "XLA_FLAGS" not in variables.child_environment("jax", knobs, "cuda", False, {}, devices=2)
+    added = variables.child_environment("jax", knobs, "cuda", False, {}, devices=devices, machines=machines)
+    assert "command_buffer" not in added.get("XLA_FLAGS", "")
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
