@@ -90,8 +90,16 @@ def test_a_batch_norm_s_gradient_waits_for_the_next_layer_s_kernel_s_and_its_exc
         assert "optimization_barrier" not in _needed(inner, exchange.invars)
 
 
-@pytest.mark.parametrize("way", ["pmap", "sharded"])
-@pytest.mark.parametrize("name", ["cifar-cnn", "cifar-resnet18", "resnet50", "mobilenet-v2", "unet"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("cifar-cnn", "pmap"),
+        ("resnet50", "pmap"),
+        ("cifar-resnet18", "sharded"),
+        ("mobilenet-v2", "pmap"),
+        ("unet", "sharded"),
+    ],
+)
 def test_every_batch_norm_s_ticket_is_taken(name: str, way: str):
     spec = workloads.get(name).model.resized(32)
     model = models.build(spec, precision.Policy(jnp.float32, jnp.float32, None, None, over=AXIS))
