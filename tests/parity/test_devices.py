@@ -321,6 +321,14 @@ def test_only_where_there_are_exchanges_more_is_computed_again(name: str, *, kep
         assert functorch.ban_recompute_used_far_apart is kept
 
 
+@pytest.mark.parametrize("name", workloads.WORKLOADS)
+def test_a_plan_knows_which_models_have_batch_norm(name: str):
+    model = twins.narrowed(workloads.get(name).model)
+    synchronised = replace(precision.policy("float32", "cpu"), batch_norm_synchronised=True)
+    found = exchange_torch.in_step(models.build(model, synchronised))
+    assert (model.family in workloads.WITH_BATCH_NORM) is found
+
+
 @dataclass
 class Program:
     """A program as XLA compiles one for a GPU, with one reduction of a kind."""
