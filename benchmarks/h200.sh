@@ -371,9 +371,8 @@ step_ddp() { # which parts torch's program over all GPUs of the lane should have
 step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: its certificate takes nine minutes
     module=benchmarks.timeline samestep "sides-resnet50-$(gpus)-devices" compare \
         torch:tuned+ddp+compiled-autograd+overlap-exchanges jax:tuned+pmap+overlap-exchanges+overlap-reduction \
-        --workload resnet50 \
-        --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 \
-        --skip-energy --skip-cold-compile
+        --workload resnet50 --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync \
+        --rounds 3 --skip-energy --skip-cold-compile
 }
 
 step_synchronised() { # what batch norm's exchanges cost cifar-cnn on two GPUs, and what may make them cheaper

@@ -4,7 +4,6 @@
 Environment variables are levers too: XLA_FLAGS=--xla_gpu_autotune_level=5 python -m benchmarks.step_time ...
 """
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -178,7 +177,9 @@ def torch_sums_by_image() -> None:
 
 def torch_one_shot_forward() -> None:
     """Exchanges forward by a kernel for small sums (exchange_levers.py)."""
-    importlib.import_module("benchmarks.exchange_levers").one_shot_forward()
+    from benchmarks import exchange_levers
+
+    exchange_levers.one_shot_forward()
 
 
 def max_autotune_pointwise() -> None:

@@ -105,13 +105,13 @@ def _moments(wide: jax.Array, own: _Own, over: str) -> tuple[jax.Array, jax.Arra
     return mean, (variances + jnp.square(means - mean)).mean(0)
 
 
-def _forward(wide: jax.Array, own: _Own, over: str) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+def _moments_forward(wide: jax.Array, own: _Own, over: str) -> tuple[Any, tuple[jax.Array, jax.Array]]:
     """Return mean [C] and biased variance [C] of all devices' values [N, ..., C], and what their gradient needs."""
     found: Any = _moments(wide, own, over)
     return found, (wide, found[0])
 
 
-def _backward(
+def _moments_backward(
     _: _Own, over: str, saved: tuple[jax.Array, jax.Array], gradients: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array]:
     """Return the gradient of this device's values, from those of mean and variance on every device."""
@@ -123,4 +123,4 @@ def _backward(
     return (offset + slope * (wide - mean),)
 
 
-_moments.defvjp(_forward, _backward)
+_moments.defvjp(_moments_forward, _moments_backward)

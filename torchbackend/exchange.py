@@ -11,6 +11,8 @@ from torch.distributed import _functional_collectives as collectives
 
 from compare.machines.crew import Place
 
+_Own = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
 
 def reduction_dtype(model: nn.Module, place: Place | None) -> torch.dtype | None:
     """Return the dtype in which DistributedDataParallel adds up gradients, the parameters' own; None for one device."""
@@ -22,9 +24,7 @@ def in_step(model: nn.Module) -> bool:
     return any(getattr(layer, "synchronised", False) for layer in model.modules())
 
 
-def moments(
-    wide: torch.Tensor, own: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], *, synchronised: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def moments(wide: torch.Tensor, own: _Own, *, synchronised: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and biased variance of the whole batch from each device's `own`, of equally many values.
 
     Where they are not `synchronised`, one device's are the whole's. One exchange for both (Chan, Golub and LeVeque
@@ -44,9 +44,7 @@ class _Moments(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, wide: torch.Tensor, own: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(ctx: Any, wide: torch.Tensor, own: _Own) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean [C] and biased variance [C] of all devices' values [N, C, H, W]."""
         means, variances = _gathered(torch.stack(own(wide))[None], 0, _everyone()).unbind(1)
         mean = means.mean(0)

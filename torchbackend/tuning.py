@@ -80,7 +80,7 @@ def changes(wanted: Pass) -> bool:
 
 
 class _Passes(CustomGraphPass):
-    """Several, one after the other, for torch takes one."""
+    """Several, one after the other, for torch 2.11 takes one."""
 
     def __init__(self, *passes: Pass) -> None:
         self.all = passes

@@ -1,8 +1,11 @@
 """What the tests of several devices and of several machines share: a narrow model's record in float64."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,12 +75,8 @@ class Recorder:
         if key not in self._made:
             # DistributedDataParallel changes for good what torch traces, once it reduces within a backward pass.
             own = "compiled-autograd" in tuning
-            child = self.started(backend) if own else self.child(backend)
-            try:
+            with closing(self.started(backend)) if own else nullcontext(self.child(backend)) as child:
                 self._made[key] = recorded(child, self.spec(*key), self.folder)
-            finally:
-                if own:
-                    child.close()
         return self._made[key]
 
     def close(self) -> None:
@@ -96,3 +95,10 @@ def distance(a: Arrays, b: Arrays) -> float:
     assert a.keys() == b.keys()
     assert all(a[name].shape == b[name].shape for name in a)
     return max(float(np.linalg.norm(a[name] - b[name]) / max(np.linalg.norm(b[name]), 1e-30)) for name in a)
+
+
+def printed(script: str, devices: int) -> str:
+    """Return what a script prints that sees so many virtual devices."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True).stdout

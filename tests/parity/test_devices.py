@@ -1,9 +1,6 @@
 """Several devices train as one does: virtual ones of JAX's, processes of torch's, each backend in its worker."""
 
-import os
 import re
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -22,7 +19,7 @@ from compare.measure import exposure
 from compare.tuning import tunings
 from jaxbackend import exchange
 from tests.parity import twins
-from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, recorded
+from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, printed, recorded
 from torchbackend import buckets, models, precision, tuning
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
@@ -204,13 +201,6 @@ print(len(re.findall(rf" (?:{names})(?:-start)?\\(", program)))
 """
 
 
-def printed(script: str, devices: int) -> str:
-    """Return what a script prints that sees so many virtual devices."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True).stdout
-
-
 def test_sharded_batch_norm_exchanges_once_forward_and_once_backward():
     layers, gradients = 6, 1
     assert printed(EXCHANGES, devices=2) == f"{2 * layers + gradients}\n"
@@ -275,41 +265,6 @@ def test_the_compiler_is_told_of_exchanges():
 
 def test_compiled_batch_norm_exchanges_once_forward_and_once_backward_and_keeps_no_masks():
     assert printed(COMPILED, devices=1) == "[3, 3, 0] 0\n"
-
-
-JOINED = """
-import re
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch._inductor.utils import run_and_get_code
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from compare.machines.crew import Place
-from compare.tuning import tunings
-from torchbackend import parallel, tuning
-
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-tuning.prepare(tunings.resolve("torch", "compiled+ddp+compiled-autograd", "cpu", "vgg16"), "cpu", exchanges=False)
-model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1), nn.Flatten(), nn.Linear(16, 2))
-model = model.to(memory_format=torch.channels_last)
-trained = parallel.wrapped(model, torch.device("cpu"), Place(0, 2, 2), captured=False)
-forward = torch.compile(lambda images: trained(images).float().sum(), dynamic=False)
-images = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
-
-
-def step():
-    with tuning.autograd(compiled=True)(), torch.autocast("cpu", torch.bfloat16):
-        forward(images).backward()
-
-
-_, programs = run_and_get_code(step)
-called = re.findall(r"_c10d_functional\\.all_reduce(?:_|_out)?\\.default\\(", "".join(programs))
-print(len(called), {parameter.grad.dtype for parameter in model.parameters()})
-"""
-
-
-def test_gradients_of_mixed_precision_are_reduced_as_one_in_a_compiled_backward_pass():
-    assert printed(JOINED, devices=1) == "1 {torch.float32}\n"
 
 
 @pytest.mark.parametrize(("name", "kept"), [("cifar-cnn", False), ("convnext-tiny", True), ("digits-cnn", True)])

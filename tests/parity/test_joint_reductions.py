@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from tests.parity.devices import printed
 from torchbackend import buckets, tuning
 
 DEVICES = 2
@@ -109,3 +110,38 @@ def test_a_backward_pass_is_compiled_where_it_is_asked_for(compiled: bool):
         assert x.grad is not None
         assert x.grad.tolist() == [2.0] * 3
     assert counters["compiled_autograd"]["captures"] == int(compiled)  # and found again in the second step
+
+
+JOINED = """
+import re
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._inductor.utils import run_and_get_code
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from compare.machines.crew import Place
+from compare.tuning import tunings
+from torchbackend import parallel, tuning
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+tuning.prepare(tunings.resolve("torch", "compiled+ddp+compiled-autograd", "cpu", "vgg16"), "cpu", exchanges=False)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1), nn.Flatten(), nn.Linear(16, 2))
+model = model.to(memory_format=torch.channels_last)
+trained = parallel.wrapped(model, torch.device("cpu"), Place(0, 2, 2), captured=False)
+forward = torch.compile(lambda images: trained(images).float().sum(), dynamic=False)
+images = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
+
+
+def step():
+    with tuning.autograd(compiled=True)(), torch.autocast("cpu", torch.bfloat16):
+        forward(images).backward()
+
+
+_, programs = run_and_get_code(step)
+called = re.findall(r"_c10d_functional\\.all_reduce(?:_|_out)?\\.default\\(", "".join(programs))
+print(len(called), {parameter.grad.dtype for parameter in model.parameters()})
+"""
+
+
+def test_gradients_of_mixed_precision_are_reduced_as_one_in_a_compiled_backward_pass():
+    assert printed(JOINED, devices=1) == "1 {torch.float32}\n"

@@ -1,7 +1,7 @@
 """The knob `overlap-exchanges`: which gradients wait for which in JAX's programs, and when they come in torch's."""
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -26,6 +26,16 @@ MESH = AbstractMesh((2,), (AXIS,))
 ATEN, C10D = torch.ops.aten, torch.ops._c10d_functional
 
 
+def _split(function: Callable[..., Any], parameters: Any, way: str) -> Callable[[jax.Array], Any]:
+    """Return a function of images and parameters over two devices: each of its part, or one of all with copies."""
+    if way == "pmap":
+        split, whole = PartitionSpec(AXIS), PartitionSpec()
+        mapped = jax.shard_map(function, mesh=MESH, in_specs=(split, whole), out_specs=split, check_vma=False)
+        return lambda images: mapped(images, parameters)
+    copies = jax.tree.map(lambda array: jnp.broadcast_to(array, (MESH.size, *array.shape)), parameters)
+    return lambda images: function(images, copies)
+
+
 def _gradient(way: str, *, wanted: bool, channels: int = 4) -> core.Jaxpr:
     """Return the program of a loss's gradient with regard to what a batch norm normalises, a convolution behind it."""
     policy = precision.Policy(jnp.float32, jnp.float32, None, None, over=AXIS)
@@ -37,14 +47,7 @@ def _gradient(way: str, *, wanted: bool, channels: int = 4) -> core.Jaxpr:
         with parts.applied(made, MESH if way == "sharded" else None), overlap_jax.beside_exchanges(wanted=wanted):
             return jnp.sin(conv(jnp.pad(norm(x), (*((0, 0),) * 3, (0, channels - 4))))).sum()
 
-    gradient, split = jax.grad(loss), PartitionSpec(AXIS)
-    if way == "pmap":
-        gradient = jax.shard_map(
-            gradient, mesh=MESH, in_specs=(split, PartitionSpec()), out_specs=split, check_vma=False
-        )
-    else:
-        parameters = jax.tree.map(lambda array: jnp.broadcast_to(array, (MESH.size, *array.shape)), parameters)
-    return jax.make_jaxpr(gradient)(jnp.ones((4, 2, 2, 4)), parameters).jaxpr
+    return jax.make_jaxpr(_split(jax.grad(loss), parameters, way))(jnp.ones((4, 2, 2, 4))).jaxpr
 
 
 def _programs(jaxpr: core.Jaxpr) -> Iterator[core.Jaxpr]:
@@ -114,12 +117,7 @@ def test_every_batch_norm_s_ticket_is_taken(name: str, way: str):
         taken.append(found())
         return y
 
-    images, split = jnp.ones((4, *spec.image)), PartitionSpec(AXIS)
-    if way == "pmap":
-        forward = jax.shard_map(forward, mesh=MESH, in_specs=(split, PartitionSpec()), out_specs=split, check_vma=False)
-    else:
-        parameters = jax.tree.map(lambda array: jnp.broadcast_to(array, (MESH.size, *array.shape)), parameters)
-    jax.eval_shape(forward, images, parameters)
+    jax.eval_shape(_split(forward, parameters, way), jnp.ones((4, *spec.image)))
     assert taken == [norms]
 
 

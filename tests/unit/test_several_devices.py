@@ -63,7 +63,10 @@ REFUSALS = [
             "torch:compile+ddp+overlap-exchanges",
             "jax:pmap",
             *TWO,
-            *["--batch-norm", "local", "--workload", "cifar-cnn"],
+            "--batch-norm",
+            "local",
+            "--workload",
+            "cifar-cnn",
         ],
         "--batch-norm local with torch:compile+ddp+overlap-exchanges: between layers nothing is exchanged that "
         "overlap-exchanges could overlap; allowed: --batch-norm sync, or +overlap-exchanges=off",
