@@ -64,6 +64,7 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "batch_size": plan.batch_size,
         "accumulate": plan.accumulate,
         "devices": plan.devices,
+        "rotation": plan.rotation,
         "machines": plan.fleet.count,
         "batch_norm": plan.batch_norm,
         "precision": plan.precision,

@@ -13,6 +13,7 @@ from compare.data import Dataset
 from compare.interface import DEVICES, PRECISIONS, Refused, RunSpec
 from compare.machines import splitting
 from compare.machines.fleet import Fleet
+from compare.measure.order import gpus_of_round
 from compare.pairing.asked import Request
 from compare.tuning import contenders, honoured, tunings
 from compare.tuning.contenders import Contender
@@ -63,6 +64,7 @@ class Plan:
     resizable: bool = True
     accumulate: int = 1
     devices: int = 1
+    rotation: int = 1
     batch_norm: str = "sync"
     agreement: bool = True
     deterministic: bool = False
@@ -106,6 +108,10 @@ class Plan:
         """Return how many of them are this machine's."""
         return max(1, self.devices_of(values) // self.fleet.count)
 
+    def gpus_of_round(self, number: int) -> range | None:
+        """Return the GPUs that a round is timed on (`compare.measure.order.gpus_of_round`)."""
+        return gpus_of_round(number, self.devices, self.rotation)
+
     def spec(self, contender: Contender, dataset: Path, **changes: Any) -> RunSpec:
         """Return what one child of a contender gets, with some fields changed; `dataset` is the file it reads."""
         switches = self.knobs(contender)
@@ -144,6 +150,7 @@ def make(
     images: int | None = None,
     accumulate: int = 1,
     devices: int = 1,
+    rotation: int = 1,
     batch_norm: str = "sync",
     agreement: bool = True,
     deterministic: bool = False,
@@ -162,6 +169,7 @@ def make(
 
     `rounds` None times nothing; `images` of the training images are taken, None for all; `accumulate` and `batch_norm`
     are those of `RunSpec`; `devices` is for the contenders that say how they split batches, all others train on one;
+    `rotation` is how many GPUs rounds go around on (`compare.measure.order.gpus_of_round`; 1 for the first always);
     `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells, `cold_compile` for the time to
     compile into an empty cache, `search_anew` for a search for kernels in every round where a program keeps one
     (`Plan.keeps_search`), `communication` for what of it several GPUs do not hide; `batch_size` and `epochs` default to
@@ -219,6 +227,7 @@ def make(
         request=request or Request(),
         accumulate=accumulate,
         devices=devices,
+        rotation=rotation,
         batch_norm=batch_norm,
         agreement=agreement,
         deterministic=deterministic,
@@ -231,6 +240,7 @@ def make(
         fleet=machines,
     )
     whole("--devices", plan.devices, 1)
+    whole("rotation", plan.rotation, 1)
     splitting.check(plan)
     honoured.check(plan)
     if dataset is None:  # which may take a quarter of a minute

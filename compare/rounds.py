@@ -52,7 +52,7 @@ def _keep_whole(outcomes: Outcomes) -> None:
 def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
     total = launcher.plan.rounds
     outcomes.design = launcher.plan.design
-    outcomes.rounds = [Round() for _ in range(total)]
+    outcomes.rounds = [Round(gpus=launcher.plan.gpus_of_round(number)) for number in range(total)]
     if outcomes.design == "alternating" and (excess := _excess(launcher.plan, outcomes)):
         outcomes.design, outcomes.design_reason = "turns", f"from round 1 on: {_TOO_MUCH}: {excess}"
     if outcomes.design == "sequential":
@@ -80,7 +80,7 @@ def _take_turns(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> No
     waiting, plan = dict[str, Child](), launcher.plan
     try:
         if BESIDE_OTHERS[plan.device] and plan.fleet.count == 1:
-            for step in (partial(_start, launcher, waiting), partial(_greet, plan, waiting)):
+            for step in (partial(_start, launcher, waiting, seen), partial(_greet, plan, waiting)):
                 for outcome in alive:
                     if outcome.status == "ok":
                         _attempt(outcome, step)
@@ -122,7 +122,7 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
 
     children = {name: child for name, child in waiting.items() if name in names}
     try:
-        timed = _ready(launcher, alive, children)
+        timed = _ready(launcher, alive, children, seen)
         blocks: dict[str, list[_Block]] = {outcome.contender.name: [] for outcome in timed}
         pids = [child.pid for child in {**waiting, **children}.values()]
         # Void rounds of a GPU are told by what it does itself.
@@ -158,7 +158,7 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
             child.close()
 
 
-def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Child]) -> list[Outcome]:
+def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Child], seen: Round) -> list[Outcome]:
     """Start, open and warm up a child for each contender; return those that got there.
 
     In the first round each is alone while it finds its programs in the cache, for that time is reported. Later those
@@ -173,7 +173,7 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
     together = able if len(able) > 1 else []
     loaded = {outcome.contender.name for outcome in together}
     steps: Sequence[tuple[Sequence[Outcome], Callable[[Outcome], object]]] = (
-        ([o for o in alive if o.contender.name not in children], partial(_start, launcher, children)),
+        ([o for o in alive if o.contender.name not in children], partial(_start, launcher, children, seen)),
         (alive, lambda o: _open(launcher, children[o.contender.name], o)),
         (alive, lambda o: children[o.contender.name].reply("open", plan.deadlines["open"])),
         (together, lambda o: children[o.contender.name].send("block", steps=o.opened["steps_per_dispatch"])),
@@ -191,8 +191,9 @@ def _attempt(outcome: Outcome, action: Callable[[Outcome], object]) -> None:
     attempt(outcome, "timed rounds", partial(action, outcome))
 
 
-def _start(launcher: Launcher, children: dict[str, Child], outcome: Outcome) -> None:
-    children[outcome.contender.name] = launcher.started(outcome, purpose="round")
+def _start(launcher: Launcher, children: dict[str, Child], seen: Round, outcome: Outcome) -> None:
+    first = seen.gpus.start if seen.gpus else 0
+    children[outcome.contender.name] = launcher.started(outcome, purpose="round", first_gpu=first)
 
 
 def _greet(plan: Plan, children: Mapping[str, Child], outcome: Outcome) -> None:

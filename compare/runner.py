@@ -120,7 +120,7 @@ def _time(launcher: Launcher, outcomes: Outcomes, progress: Progress, held: Held
     plan = launcher.plan
     with ExitStack() as stack:
         if plan.device == "cuda":
-            gpus = max(map(launcher.devices_here, outcomes.contenders))
+            gpus = max(plan.rotation, *map(launcher.devices_here, outcomes.contenders))
             outcomes.telemetry = stack.enter_context(telemetry.sampled(launcher.family, launcher.now, gpus))
         else:
             outcomes.telemetry.reason = "the run trains on the CPU"

@@ -93,6 +93,8 @@ def _check_visible(plan: "Plan") -> None:
     for place, gpus in plan.fleet.gpus().items():
         if each > (most := gpus if cuda else MOST_CPU_DEVICES):
             raise Refused(f"--devices {plan.devices}{where} is not allowed: {most} {kind}{place}")
+        if cuda and plan.rotation > gpus:
+            raise Refused(f"rounds that go around on {plan.rotation} GPUs are not allowed: {gpus} {kind}{place}")
 
 
 def _check_local(ways: Mapping[str, Any], devices: int) -> None:

@@ -15,6 +15,18 @@ def in_turn(contenders: Sequence[T], number: int) -> list[T]:
     return list(contenders if number % 2 == 0 else reversed(contenders))
 
 
+def gpus_of_round(number: int, count: int, rotation: int) -> range | None:
+    """Return the GPUs, counted from 0, on which contenders that train on `count` are timed in a round, from 0 on.
+
+    Rounds go around on `rotation` GPUs, in whole parts of `count`: GPUs of one kind are not equally fast, and several
+    that work together go at the pace of the slowest, whichever is the first. None where all rounds are on the same.
+    """
+    if rotation == 1:
+        return None
+    first = number % max(1, rotation // count) * count
+    return range(first, first + count)
+
+
 def palindromic(contenders: int, repeats: int) -> list[int]:
     """Return contender indices as A B C C B A, `repeats` times: each gets 2 * repeats blocks.
 

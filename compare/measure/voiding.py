@@ -17,12 +17,14 @@ class Round:
     """One round: `windows`, start and end in seconds since the run's start of every block timed in it.
 
     `foreign_cores` is how many cores others kept busy meanwhile, `idle_cores` how many the contenders whose turn it was
-    not did during one's blocks, of all contenders the most; None where it could not be told.
+    not did during one's blocks, of all contenders the most; None where it could not be told. `gpus` are those that it
+    was timed on, of those that are watched, counted from 0; None for all.
     """
 
     windows: list[Window] = field(default_factory=list[Window])
     foreign_cores: float | None = None
     idle_cores: float | None = None
+    gpus: range | None = None
 
 
 def voids(rounds: Sequence[Round], telemetry: Telemetry, device: str) -> Mapping[int, str]:
@@ -50,7 +52,8 @@ def _on_cpu(each: Round) -> list[str]:
 def _on_gpus(each: Round, telemetry: Telemetry) -> list[str]:
     if not telemetry.others:
         return _on_gpu(each, telemetry)
-    return [f"GPU {number}: {reason}" for number, gpu in enumerate(telemetry.each) for reason in _on_gpu(each, gpu)]
+    used = [(n, gpu) for n, gpu in enumerate(telemetry.each) if each.gpus is None or n in each.gpus]
+    return [f"GPU {number}: {reason}" for number, gpu in used for reason in _on_gpu(each, gpu)]
 
 
 def _on_gpu(each: Round, telemetry: Telemetry) -> list[str]:

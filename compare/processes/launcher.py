@@ -113,8 +113,11 @@ class Launcher:
         outcome.versions = child.greet(self.plan.deadlines["start"])["versions"]
         return child
 
-    def started(self, outcome: Outcome, *, purpose: str, beside: int = 0) -> Child:
-        """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does."""
+    def started(self, outcome: Outcome, *, purpose: str, beside: int = 0, first_gpu: int = 0) -> Child:
+        """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does.
+
+        It sees as many GPUs as its contender trains on, from `first_gpu` on.
+        """
         contender = outcome.contender
         values = self.plan.knobs(outcome.contender)
         share = self.plan.fleet.share() if values["parallel"] != knobs.NOT_PARALLEL else None
@@ -146,7 +149,7 @@ class Launcher:
         cache = variables.user_cache(self.scratch / "cache-kept") if kept else self.scratch / named
         own = added | variables.cache_environment(contender.backend, cache)
         if share is None and self.plan.device == "cuda":
-            own |= variables.visible_environment(here, os.environ)
+            own |= variables.visible_environment(range(first_gpu, first_gpu + here), os.environ)
         try:
             if share is not None:
                 processes = knobs.processes(values["parallel"], here)

@@ -111,6 +111,11 @@ def remarks(result: Mapping[str, Any]) -> Iterator[str]:
         if run["voided"]:
             reasons = "; ".join(dict.fromkeys(each["reason"] for each in run["voided"]))
             yield f"{counted(len(run['voided']), 'round')} void {where}: {reasons}"
+    for count in result["spec"]["devices"]:
+        parts = result["spec"].get("rotation", 1) // count
+        if (rounds := result["spec"]["rounds"]) % max(1, parts):
+            where = f"{counted(rounds, 'round')} on {counted(count, 'device')}"
+            yield f"{where} do not go around evenly on the {parts} parts of the GPUs; a multiple of {parts} would"
     told: dict[str, dict[str, list[int]]] = {}
     for each in result["scaling"]:
         lacking = [f"no {_FIGURES.get(name, name)}: {reason}" for name, reason in each["absent"].items()]
@@ -151,10 +156,16 @@ def claims(result: Mapping[str, Any]) -> Iterator[str]:
 
 def definitions(result: Mapping[str, Any]) -> Iterator[str]:
     """Say what the figures are."""
+    rotation = result["spec"].get("rotation", 1)
     yield (
         f"efficiency: {definition(result)}; {percent(result['spec']['confidence'], 6)} interval, Welch's t over the "
         "rounds of both numbers of devices"
     )
+    if rotation > 1:
+        yield (
+            f"rounds on fewer devices than {rotation} go around on the {rotation} GPUs, which are not equally fast, so "
+            "that the interval has what they differ by"
+        )
     yield f"MiB: {DEFINITIONS['live_peak_bytes']}, on one device, the batches that lie there included"
     yield f"exposed: milliseconds of communication, {exposure.DEFINITION}"
     yield "agrees: whether a contender and the baseline, or the baseline and another, agree on that number of devices"

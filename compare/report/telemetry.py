@@ -7,6 +7,7 @@ from typing import Any
 from compare import verdicts
 from compare.consistency import SERIES
 from compare.measure.nvml import POWER_CAP
+from compare.measure.order import gpus_of_round
 from compare.report.sentences import percent
 
 _NOTICEABLE_CORES = 0.05
@@ -41,14 +42,16 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Iterator[st
         return
     gpus = [telemetry, *telemetry.get("others", ())]
     for number, gpu in enumerate(gpus):
-        yield from _state(result, gpu, f"GPU {number}" if len(gpus) > 1 else "GPU")
+        if windows := _windows(result, number):
+            yield from _state(gpu, windows, f"GPU {number}" if len(gpus) > 1 else "GPU")
     if count := telemetry.get("left_out"):
         yield f"{count:,} samples between blocks are left out, for the file's size; no void round depends on them"
 
 
-def _state(result: Mapping[str, Any], gpu: Mapping[str, Any], name: str) -> Iterator[str]:
+def _state(gpu: Mapping[str, Any], windows: Sequence[Sequence[float]], name: str) -> Iterator[str]:
     samples: Mapping[str, Sequence[Any]] = gpu["samples"]
-    timed = _timed(result, samples.get("seconds", ()))
+    seconds = samples.get("seconds", ())
+    timed = [index for index, at in enumerate(seconds) if any(start <= at <= end for start, end in windows)]
     series = {name: [samples[name][index] for index in timed] if name in samples else [] for name in SERIES}
     parts = [
         _spread("SM clock", series["sm_clock_mhz"], "MHz"),
@@ -71,10 +74,15 @@ def _others(telemetry: Mapping[str, Any]) -> Iterator[str]:
             yield f"{who} kept {median(cores):.2f} cores busy in the median round, {max(cores):.2f} at most"
 
 
-def _timed(result: Mapping[str, Any], seconds: Sequence[float]) -> list[int]:
-    steps = [each["step_seconds"] for each in result["contenders"] if each["step_seconds"]]
-    windows = [window for step in steps for blocks in step.get("windows", ()) for window in blocks]
-    return [index for index, at in enumerate(seconds) if any(start <= at <= end for start, end in windows)]
+def _windows(result: Mapping[str, Any], number: int) -> list[Sequence[float]]:
+    """Return when blocks were timed in the rounds that used a GPU."""
+    count, rotation = (result["spec"].get(name, 1) for name in ("devices", "rotation"))
+    found = list[Sequence[float]]()
+    for step in (each["step_seconds"] for each in result["contenders"] if each["step_seconds"]):
+        for index, blocks in enumerate(step.get("windows", ())):
+            gpus = gpus_of_round(index, count, rotation)
+            found += blocks if gpus is None or number in gpus else ()
+    return found
 
 
 def _spread(name: str, values: Sequence[float | None], unit: str) -> str:

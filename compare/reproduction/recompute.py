@@ -9,6 +9,7 @@ import numpy as np
 
 from compare import statistics, verdicts
 from compare.measure import voiding
+from compare.measure.order import gpus_of_round
 from compare.measure.telemetry import Telemetry
 from compare.measure.voiding import Round
 from compare.reproduction import evidence
@@ -121,7 +122,11 @@ def _voided(result: Object) -> list[dict[str, Any]]:
     if not seen or not timed or (on_gpu and not all("windows" in step for step in timed)):
         return result["voided"]
     foreign = seen["foreign_cores"]
-    rounds = [Round([], *cores) for cores in zip(foreign, seen.get("idle_cores", [None] * len(foreign)), strict=False)]
+    count, rotation = (result["spec"].get(name, 1) for name in ("devices", "rotation"))
+    rounds = [
+        Round([], *cores, gpus=gpus_of_round(number, count, rotation))
+        for number, cores in enumerate(zip(foreign, seen.get("idle_cores", [None] * len(foreign)), strict=False))
+    ]
     for step in timed:
         for each, windows in zip(rounds, step.get("windows", ()), strict=False):
             each.windows += [(start, end) for start, end in windows]

@@ -72,6 +72,7 @@ def plan_of(
         precision=spec["precision"],
         accumulate=spec.get("accumulate", 1),
         devices=spec.get("devices", 1),
+        rotation=spec.get("rotation", 1),
         batch_norm=spec.get("batch_norm", "sync"),
         device=spec["device"],
         rounds=_rounds(stored) if rounds is None else rounds,

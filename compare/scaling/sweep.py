@@ -97,6 +97,7 @@ def make(
                 device=device,
                 data_folder=data_folder,
                 devices=count,
+                rotation=devices[-1] if resolved == "cuda" else 1,
                 batch_size=size if strong else size * count,
                 dataset=plans[0].dataset if shared else None,
                 energy=False,

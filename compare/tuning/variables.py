@@ -81,13 +81,13 @@ def compiler_off(backend: str, inherited: Mapping[str, str]) -> str | None:
     return next((f"{name}={value}" for name, (value, off) in meant.items() if value.lower() in off), None)
 
 
-def visible_environment(devices: int, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that shows a child the GPUs that it trains on: the first of those that the user has it see.
+def visible_environment(devices: range, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that shows a child the GPUs that it trains on, by their numbers of those that the user sees.
 
     A framework takes memory on every GPU that it sees, and is a foreign process to what another run times there.
     """
     chosen = inherited.get("CUDA_VISIBLE_DEVICES")
-    entries = map(str, range(devices)) if chosen is None else chosen.split(",")[:devices]
+    entries = map(str, devices) if chosen is None else chosen.split(",")[devices.start : devices.stop]
     return {"CUDA_VISIBLE_DEVICES": ",".join(entries)}
 
 

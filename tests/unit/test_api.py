@@ -138,7 +138,7 @@ def test_a_test_may_ask_for_a_pair():
 
 def test_a_test_may_say_all_that_the_command_line_may() -> None:
     of_plans = {"texts": "contenders", "data_folder": "data"}
-    inner = {"out", "communication", "dataset", "least_contenders", "fleet"}
+    inner = {"out", "communication", "dataset", "least_contenders", "fleet", "rotation"}
     plans = {of_plans.get(name, name) for name in inspect.signature(plan.make).parameters} - inner
     assert set(asked.Settings.__annotations__) | {"workload"} == plans | {"check"}
 

@@ -28,6 +28,18 @@ def test_a_result_with_voids_comes_again(made: dict[str, Any]) -> None:
     assert recompute.mismatches(made) == []
 
 
+def test_what_happens_on_a_gpu_that_a_round_was_not_on_does_not_void_it() -> None:
+    made = on_a_gpu()
+    quiet = {**made["telemetry"]["samples"], "xids": [[]] * 95}
+    made["spec"]["rotation"] = 2
+    made["telemetry"]["others"] = [{"lists_processes": True, "samples": quiet}]
+    assert {each.place for each in recompute.mismatches(made)} >= {"number of voided"}
+    made["voided"] = []
+    again = verdicts.completed(made)
+    results.validate(again)
+    assert recompute.mismatches(again) == []
+
+
 def at(result: Any, path: str) -> tuple[Any, Any]:
     *steps, last = (int(step) if step.isdigit() else step for step in path.split("."))
     for step in steps:

@@ -331,3 +331,25 @@ def test_more_gpus_than_are_visible_are_refused(stage: Stage, monkeypatch: pytes
     assert len(stage.make("1,4", device="cuda").plans) == 2
     with pytest.raises(Refused, match="--devices 8 is not allowed: 4 GPUs are visible"):
         stage.make("1,8", device="cuda")
+    with pytest.raises(Refused, match="rounds that go around on 8 GPUs are not allowed: 4 GPUs are visible"):
+        plan.make(CONTENDERS, out=stage.out, device="cuda", batch_size=8, rotation=8)
+
+
+def test_rounds_go_around_on_as_many_gpus_as_the_most_devices(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [each.rotation for each in stage.make("1,2").plans] == [1, 1], "parts of a CPU are alike"
+    monkeypatch.setattr(environment, "has_cuda", lambda: True)
+    monkeypatch.setattr(environment, "visible_gpus", lambda: 4)
+    assert [each.rotation for each in stage.make("1,2,4", device="cuda").plans] == [4, 4, 4]
+
+
+def test_a_report_says_on_which_gpus_rounds_were(weak: tuple[Result, Path]) -> None:
+    result = deepcopy(weak[0])
+    assert "go around" not in " ".join(printed(result))
+    result["spec"]["rotation"] = 4
+    stored.validate(result)
+    text = " ".join(printed(result))
+    assert "rounds on fewer devices than 4 go around on the 4 GPUs" in text
+    assert "3 rounds on 1 device do not go around evenly on the 4 parts of the GPUs; a multiple of 4 would" in text
+    assert "3 rounds on 2 devices do not go around evenly on the 2 parts of the GPUs; a multiple of 2 would" in text
+    result["spec"]["rounds"] = 8
+    assert "evenly" not in " ".join(printed(result))

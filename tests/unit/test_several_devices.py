@@ -12,8 +12,10 @@ import pytest
 from compare import environment, plan, runner
 from compare.interface import Refused
 from compare.interruptions import Held
+from compare.measure.order import gpus_of_round
 from compare.measure.telemetry import Telemetry
 from compare.outcomes import Outcome, Outcomes
+from compare.processes.child import Child
 from compare.processes.launcher import Launcher
 from compare.tuning import contenders, tunings, variables
 from tests.fakebackend import plans
@@ -148,10 +150,18 @@ def test_a_way_that_no_contender_takes_is_refused(given: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("inherited", "devices", "seen"),
-    [(None, 1, "0"), (None, 4, "0,1,2,3"), ("2,3,0", 2, "2,3"), ("GPU-3d32f937", 1, "GPU-3d32f937"), ("3", 2, "3")],
+    [
+        (None, range(1), "0"),
+        (None, range(4), "0,1,2,3"),
+        (None, range(2, 4), "2,3"),
+        ("2,3,0", range(2), "2,3"),
+        ("2,3,0", range(1, 3), "3,0"),
+        ("GPU-3d32f937", range(1), "GPU-3d32f937"),
+        ("3", range(2), "3"),
+    ],
 )
 def test_a_contender_sees_the_gpus_that_it_trains_on_and_no_others(
-    inherited: str | None, devices: int, seen: str
+    inherited: str | None, devices: range, seen: str
 ) -> None:
     given = {} if inherited is None else {"CUDA_VISIBLE_DEVICES": inherited}
     assert variables.visible_environment(devices, given) == {"CUDA_VISIBLE_DEVICES": seen}
@@ -172,13 +182,47 @@ def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: p
         for contender in made.contenders:
             outcome = Outcome(contender)
             launcher.started(outcome, purpose="training")
+            launcher.started(outcome, purpose="round", first_gpu=2)
             assert "CUDA_VISIBLE_DEVICES" not in outcome.variables  # which GPU it is is no setting
-    assert [each.get("CUDA_VISIBLE_DEVICES") for each in children] == ["0,1", "0", None, None]
+    seen = [each.get("CUDA_VISIBLE_DEVICES") for each in children]
+    assert seen == ["0,1", "2,3", "0", "2", None, None, None, None]
 
 
-@pytest.mark.parametrize("texts", [("fake:stock+ddp", "other"), ("fake", "other:stock+ddp")])
+def test_rounds_go_around_on_all_gpus_in_parts_that_are_whole() -> None:
+    assert [gpus_of_round(number, 1, 3) for number in range(4)] == [range(1), range(1, 2), range(2, 3), range(1)]
+    assert [gpus_of_round(number, 2, 4) for number in range(3)] == [range(2), range(2, 4), range(2)]
+    assert [gpus_of_round(number, 2, 5) for number in range(3)] == [range(2), range(2, 4), range(2)]
+    assert [gpus_of_round(number, 4, 4) for number in range(2)] == [range(4), range(4)]
+    assert [gpus_of_round(number, count, 1) for number, count in ((0, 1), (1, 1), (1, 4))] == [None] * 3
+
+
+@pytest.mark.parametrize("design", ["alternating", "turns"])
+def test_the_children_of_a_round_begin_at_its_first_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, design: str
+) -> None:
+    first, start = list[int](), Launcher.started
+
+    def started(self: Launcher, outcome: Outcome, *, purpose: str, beside: int = 0, first_gpu: int = 0) -> Child:
+        if purpose == "round":
+            first.append(first_gpu)
+        return start(self, outcome, purpose=purpose, beside=beside, first_gpu=first_gpu)
+
+    plans.register(monkeypatch, tmp_path)
+    monkeypatch.setattr(Launcher, "started", started)
+    monkeypatch.setattr("compare.rounds.BESIDE_OTHERS", {"cpu": True})
+    texts = ("fake:stock+ddp", "other:stock+ddp")
+    made = plans.make(tmp_path / "out", texts, design=design, rounds=3, rotation=2, agreement=False)
+    outcomes = runner.run(made, lambda *_: None, Held())
+    assert first == [0, 0, 1, 1, 0, 0]
+    assert [each.gpus for each in outcomes.rounds] == [range(1), range(1, 2), range(1)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "rotation", "most"),
+    [(("fake:stock+ddp", "other"), 1, 2), (("fake", "other:stock+ddp"), 1, 2), (("fake:stock+ddp", "other"), 4, 4)],
+)
 def test_as_many_gpus_are_watched_as_any_contender_trains_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: tuple[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: tuple[str, str], rotation: int, most: int
 ) -> None:
     watched = list[int]()
 
@@ -188,12 +232,12 @@ def test_as_many_gpus_are_watched_as_any_contender_trains_on(
         yield Telemetry()
 
     plans.register(monkeypatch, tmp_path)
-    made = replace(plans.make(tmp_path / "out", texts, devices=2, batch_size=8), device="cuda")
+    made = replace(plans.make(tmp_path / "out", texts, devices=2, batch_size=8), device="cuda", rotation=rotation)
     monkeypatch.setattr(runner.telemetry, "sampled", sampled)
     monkeypatch.setattr(runner, "time_rounds", lambda *_: None)
     outcomes = Outcomes([Outcome(contender) for contender in made.contenders])
     runner._time(Launcher(made, tmp_path), outcomes, lambda *_: None, Held())
-    assert watched == [2]
+    assert watched == [most]
 
 
 def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:

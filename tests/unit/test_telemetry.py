@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,6 +144,11 @@ def test_what_happens_on_any_gpu_voids_the_rounds_that_it_touches():
     throttled = [Sample(tick / 10, clock_reasons=0x40, foreign=(), own=1) for tick in range(12, 19)]
     found = voiding.voids(ROUNDS, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")
     assert dict(found) == {1: "GPU 1: hardware thermal slowdown"}
+    gpus = [range(1, 2), range(1), range(1, 2), range(1), range(1, 2)]
+    rounds = [replace(each, gpus=used) for each, used in zip(ROUNDS, gpus, strict=True)]
+    assert dict(voiding.voids(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")) == {}
+    rounds[1].gpus = range(2)
+    assert dict(voiding.voids(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")) == dict(found)
 
 
 @pytest.mark.parametrize(

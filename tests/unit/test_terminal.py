@@ -292,6 +292,22 @@ def test_the_gpus_state_while_blocks_were_timed_is_told() -> None:
     telemetry["foreign_cores"] = [3.0]
     text = " ".join(_rendered(spec={"device": "cuda"}, telemetry=telemetry).split())
     assert "other programs kept 3.00 cores busy in the median round" in text
+    two = telemetry | {"others": [{"lists_processes": True, "samples": samples | {"sm_clock_mhz": [345] * 3}}]}
+    sides = make_result()["contenders"]
+    for side in sides:
+        side["step_seconds"] |= {
+            "samples": [[2.5e-3]] * 3,
+            "windows": [[[start, start + 0.1]] for start in (1.0, 1.3, 2.0)],
+        }
+    for rotation, told in ((1, (2, 2)), (2, (1, 1))):
+        spec = {"device": "cuda", "rotation": rotation}
+        text = " ".join(_rendered(spec=spec, telemetry=two, contenders=sides).split())
+        for number, count in enumerate(told):
+            assert f"GPU {number} while blocks were timed ({count} samples)" in text
+    for side in sides:
+        del side["step_seconds"]["windows"][1:], side["step_seconds"]["samples"][1:]
+    text = _rendered(spec=spec, telemetry=two, contenders=sides)
+    assert "GPU 1" not in text, "no round was timed on it"
     always = telemetry | {"samples": samples | {"clock_reasons": [4, 4, None]}}
     assert "power was capped in 100 % of them" in " ".join(_rendered(spec={"device": "cuda"}, telemetry=always).split())
     absent = telemetry | {"reason": "no NVML: not supported"}
