@@ -6,7 +6,7 @@ from typing import Any
 
 from compare.interface import Refused, RunSpec, Session
 from compare.machines import crew
-from compare.machines.crew import Crew, Place
+from compare.machines.crew import Crew
 from compare.machines.ranks import Ranks
 from compare.machines.replicas import Replicas
 from compare.tuning.knobs import NOT_PARALLEL
@@ -34,7 +34,7 @@ class TorchBackend:
             return TorchSession(spec)  # around one device, DistributedDataParallel would only cost
         if self._ranks is None:
             here = spec.devices // crew.machines()
-            parallel.device(spec.device, Place(0, spec.devices, here))  # refused before other processes are started
+            parallel.device(spec.device, here)  # refused before other processes are started
             self._ranks = Ranks(CREW, here, spec.device)
         if self._ranks.count != spec.devices:
             raise Refused(f"this process trains on {self._ranks.count} devices; {spec.devices} need one of their own")

@@ -12,10 +12,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from compare.interface import Refused
 from compare.machines.crew import Place
+from torchbackend import programs
 
 
-def device(name: str, place: Place | None) -> torch.device:
-    """Return this process's device of a kind.
+def device(name: str, here: int = 1) -> torch.device:
+    """Return this process's device of a kind, of which so many are to be `here`.
+
+    It is the first GPU: no process of a contender's sees another's, but for the first process (`join`).
 
     Raises:
         Refused: there are not so many.
@@ -25,9 +28,9 @@ def device(name: str, place: Place | None) -> torch.device:
     there = torch.cuda.device_count()
     if not there:
         raise Refused("torch sees no cuda device")
-    if place is not None and place.here > there:
-        raise Refused(f"{place.here} cuda devices are not there; torch sees {there}")
-    found = torch.device("cuda", 0 if place is None else place.local)
+    if here > there:
+        raise Refused(f"{here} cuda devices are not there; torch sees {there}")
+    found = torch.device("cuda", 0)
     torch.cuda.set_device(found)
     return found
 
@@ -58,13 +61,17 @@ _LEFT: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers"
 def join(place: Place, name: str, port: int) -> None:
     """Meet the other processes: NCCL between GPUs, gloo on a CPU, whose cores those of one machine share.
 
-    They find each other at a `port` of the first one's machine. Between machines gloo takes the network that leads
+    Each sees its own GPU alone, which is then the first one of all of them: they have the same programs, device by
+    device. They find each other at a `port` of the first one's machine. Between machines gloo takes the network that leads
     there, unless GLOO_SOCKET_IFNAME names another; NCCL chooses itself, or as NCCL_SOCKET_IFNAME says.
 
     Raises:
         Refused: there are not so many devices.
     """
-    device(name, place)
+    if name == "cuda":  # CUDA reads the variable when it begins, as it has in the first process, whose own is the first
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(place.here)))).split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = seen[place.local] if place.local < len(seen) else ""
+    device(name)
     if name == "cpu":
         torch.set_num_threads(max(1, torch.get_num_threads() // place.here))
         if place.interface is not None:
@@ -72,3 +79,4 @@ def join(place: Place, name: str, port: int) -> None:
     # Not init_method="tcp://", which would take torchrun's own store where torchrun has started samestep.
     store = dist.TCPStore(place.host, port, place.count, is_master=place.rank == 0)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("nccl" if name == "cuda" else "gloo", store=store, rank=place.rank, world_size=place.count)
+    programs.share(store, place)

@@ -47,7 +47,7 @@ class TorchSession:
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         if place is not None and spec.batch_norm == "sync":
             self._policy = replace(self._policy, batch_norm_synchronised=True)
-        self._device = parallel.device(spec.device, place)
+        self._device = parallel.device(spec.device)
         memory.limit(self._device, spec.memory_limit_bytes)
         torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
         counters.clear()

@@ -48,9 +48,10 @@ class TrainingStep:
         self._clock = torch.zeros((), dtype=torch.float64, device=where)
         self._first = [(buffer, _at_first(name, buffer)) for name, buffer in others.items()]
         self.scaling = precision.loss_scale(policy, device.type)
-        self._autograd = tuning.autograd(compiled=place is not None and bool(knobs["compiled-autograd"]))
-        self._forward = self._cast(tuning.compiled(self._objective, knobs))
-        self._inspected_forward = self._cast(tuning.compiled(self._inspected_objective, knobs))
+        shared = place is not None
+        self._autograd = tuning.autograd(compiled=shared and bool(knobs["compiled-autograd"]), shared=shared)
+        self._forward = self._cast(tuning.compiled(self._objective, knobs, shared=shared))
+        self._inspected_forward = self._cast(tuning.compiled(self._inspected_objective, knobs, shared=shared))
         self._evaluate = self._cast(self.model)  # nobody times it, and its operations are compiled already
 
     @property

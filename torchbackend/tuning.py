@@ -17,7 +17,7 @@ from torch._inductor import cpu_vec_isa
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph
 
-from torchbackend import buckets, layout, memory, overlap
+from torchbackend import buckets, layout, memory, overlap, programs
 
 # DistributedDataParallel orders its buckets in its first steps (pytorch.org, CUDA semantics).
 _WARM_UP_STEPS, _WARM_UP_STEPS_OF_DDP = 3, 11
@@ -27,20 +27,25 @@ Pass = Callable[[Graph], None]
 """Changes a graph of TorchInductor's in place."""
 
 
-def compiled(function: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the function compiled by TorchInductor if the knobs say so."""
-    return torch.compile(function, dynamic=False) if knobs["compile"] else function
+def compiled(function: Callable[..., Any], knobs: Mapping[str, Any], *, shared: bool = False) -> Callable[..., Any]:
+    """Return the function compiled by TorchInductor if the knobs say so.
+
+    `shared`, other processes of this contender's compile it too (`torchbackend.programs`).
+    """
+    if not knobs["compile"]:
+        return function
+    return torch.compile(function, dynamic=False, backend=programs.compiler(shared=shared))
 
 
-def autograd(*, compiled: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Return what makes a context for a forward and a backward pass, in which the latter is compiled if wanted.
+def autograd(*, compiled: bool, shared: bool = False) -> Callable[[], AbstractContextManager[None]]:
+    """Return what makes a context for a forward and a backward pass, in which the latter is `compiled` if wanted.
 
     DistributedDataParallel's hooks, and so its reductions, are then part of the program (pytorch.org, tutorial on
     compiled autograd). torch's own switch for it is of functions that are compiled with their backward pass in them.
     """
     if not compiled:
         return nullcontext
-    compiler = torch.compile(dynamic=False)
+    compiler = torch.compile(dynamic=False, backend=programs.compiler(shared=shared))
     return lambda: compiled_autograd._enable(compiler, dynamic=False)
 
 

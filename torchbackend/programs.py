@@ -1,0 +1,101 @@
+"""How a contender's processes share compiled programs: the first of a machine makes each, the others find it.
+
+Each process of DistributedDataParallel's traces the same graphs. Where all compile at once, every kernel is compiled as
+often as there are processes, on the same cores. Programs are found in TorchInductor's cache, which they share; on GPUs
+each process calls its own the first (`parallel.join`), so that all programs are the same.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from torch._inductor import config as inductor
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch.fx import GraphModule
+
+from compare.machines.crew import Place
+
+LONGEST_WAIT_SECONDS = 600.0
+_POLL_SECONDS = 0.02
+_FORWARD, _BACKWARD = "forward", "backward"
+
+
+class Store(Protocol):
+    """What processes tell each other by: `torch.distributed.Store`."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Keep a value for all."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Tell, without waiting, whether all of these are there."""
+        ...
+
+
+class Shared:
+    """A backend for `torch.compile`: TorchInductor, but the machine's first process compiles a graph before the others.
+
+    All processes compile the same graphs in the same order, and number them. What a graph computes backward torch
+    compiles when it is first needed, unless it finds both in its cache, or there is nothing to differentiate. A process
+    that has waited for `LONGEST_WAIT_SECONDS` compiles by itself.
+    """
+
+    def __init__(self, store: Store, place: Place) -> None:
+        self._store, self._is_first, self._machine = store, place.local == 0, place.rank // place.here
+        self._numbers = itertools.count()
+
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Return the compiled graph."""
+        number, comes_later = next(self._numbers), False
+
+        def compiled(*arguments: Any, **options: Any) -> Any:
+            nonlocal comes_later
+            backward = bool(options.get("is_backward"))
+            if not backward:
+                comes_later = not options.get("is_inference")
+            with self.turn(number, _BACKWARD if backward else _FORWARD):
+                return compile_fx_inner(*arguments, **options)
+
+        try:
+            return compile_fx(graph, inputs, inner_compile=compiled)
+        finally:
+            self._tell(number, _FORWARD)
+            if not comes_later:
+                self._tell(number, _BACKWARD)
+
+    @contextmanager
+    def turn(self, number: int, part: str) -> Generator[None]:
+        """Wait until the machine's first process has compiled a part of a graph; in that one, tell when it has."""
+        end = time.monotonic() + LONGEST_WAIT_SECONDS
+        while not (self._is_first or self._store.check([self._key(number, part)])) and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+        try:
+            yield
+        finally:
+            self._tell(number, part)
+
+    def _tell(self, number: int, part: str) -> None:
+        if self._is_first:
+            self._store.set(self._key(number, part), "")
+
+    def _key(self, number: int, part: str) -> str:
+        return f"samestep/programs/{self._machine}/{number}/{part}"
+
+
+_joined: Shared | None = None
+
+
+def share(store: Store, place: Place) -> None:
+    """Share programs from now on, once this process has met the others."""
+    global _joined
+    _joined = Shared(store, place)
+
+
+def compiler(*, shared: bool) -> "str | Shared":
+    """Return the backend for `torch.compile`, `shared` with this contender's other processes or not.
+
+    Where torch keeps no programs, none is waited for.
+    """
+    kept = inductor.fx_graph_cache and not inductor.force_disable_caches
+    return _joined if shared and kept and _joined is not None else "inductor"
