@@ -219,7 +219,7 @@ scale() { # NAME BATCH_NORM WORKLOAD BATCH CONTENDER...: on one GPU, two, and so
     shift 4
     while ((2 * count <= $(gpus))); do all+=,$((count *= 2)); done
     samestep "scale-$name" scale "$@" --devices "${COUNTS:-$all}" --workload "$workload" --batch-size "$batch" \
-        --batch-norm "$batch_norm" --precision bfloat16 --rounds 3 --skip-cold-compile
+        --batch-norm "$batch_norm" --precision bfloat16 --rounds 4 --skip-cold-compile
 }
 
 step_scale-cifar-cnn() { scale cifar-cnn sync cifar-cnn 512 torch:tuned+ddp jax:tuned+sharded jax:tuned+pmap; }
@@ -240,8 +240,9 @@ step_scale-resnet50-torch() { # torch's part of it, reduced within the backward 
         torch:tuned+ddp+overlap-reduction=off+overlap-exchanges
 }
 
-step_scale-resnet50-jax() { # JAX's part of it: some eleven minutes on one GPU and two
-    scale resnet50-jax sync resnet50 256 jax:tuned+sharded jax:tuned+pmap
+step_scale-resnet50-jax() { # JAX's part of it, weight gradients beside exchanges: some fifteen minutes on one GPU and two
+    local knobs=+overlap-exchanges+overlap-reduction
+    scale resnet50-jax sync resnet50 256 "jax:tuned+sharded$knobs" "jax:tuned+pmap$knobs"
 }
 
 in_turn() { # NAME, and arguments of a contender a line, behind its variables: all compile side by side, then each is
@@ -331,6 +332,14 @@ step_ways() { # resnet50 on all GPUs of the lane in every way, then the plain lo
 --backend jax --tuning tuned+sharded
 END
     run "plain-ways-$(gpus)-devices" all_plain_ways
+}
+
+step_each() { # resnet50 alone on each of the lane's GPUs: several go at the pace of the slowest
+    local gpu
+    for gpu in ${CUDA_VISIBLE_DEVICES//,/ }; do
+        echo "CUDA_VISIBLE_DEVICES=$gpu --backend torch --tuning tuned+ddp --turns 2"
+        echo "CUDA_VISIBLE_DEVICES=$gpu --backend jax --tuning tuned+pmap --turns 2"
+    done | in_turn "each-of-$(gpus)-devices"
 }
 
 step_reducers() { # resnet50 on each of the lane's first two GPUs and on all: reductions of torch's within the backward pass
