@@ -61,9 +61,9 @@ _LEFT: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers"
 def join(place: Place, name: str, port: int) -> None:
     """Meet the other processes: NCCL between GPUs, gloo on a CPU, whose cores those of one machine share.
 
-    Each sees its own GPU alone, which is then the first one of all of them: they have the same programs, device by
-    device. They find each other at a `port` of the first one's machine. Between machines gloo takes the network that leads
-    there, unless GLOO_SOCKET_IFNAME names another; NCCL chooses itself, or as NCCL_SOCKET_IFNAME says.
+    Each sees its own GPU alone, the first for all of them: they have the same programs. They find each other at a
+    `port` of the first one's machine. Between machines gloo takes the network that leads there, unless
+    GLOO_SOCKET_IFNAME names another; NCCL chooses itself, or as NCCL_SOCKET_IFNAME says.
 
     Raises:
         Refused: there are not so many devices.

@@ -1,0 +1,169 @@
+"""A contender's processes in torch share compiled programs: the first of a machine makes each, the others find it."""
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
+from torch._inductor.utils import fresh_inductor_cache
+
+from compare.machines.crew import Place
+from compare.processes.child import Child
+from tests.parity.devices import Recorder
+from torchbackend import parallel, programs
+from torchbackend.programs import Shared
+
+FIRST, SECOND, ELSEWHERE = (Place(rank, 4, 2) for rank in (0, 1, 2))
+
+
+@pytest.fixture
+def store() -> dist.HashStore:
+    return dist.HashStore()
+
+
+@pytest.fixture
+def empty_cache() -> Iterator[None]:
+    """No program is found that was compiled before, and none was compiled in this process."""
+    torch.compiler.reset()
+    counters.clear()
+    with fresh_inductor_cache():
+        yield
+    torch.compiler.reset()
+
+
+def told(store: dist.HashStore) -> set[str]:
+    """Return the parts of the first machine's first two graphs that its first process has told of."""
+    keys = {f"{number}/{part}" for number in (0, 1) for part in ("forward", "backward")}
+    return {key for key in keys if store.check([f"samestep/programs/0/{key}"])}
+
+
+def trained(shared: Shared) -> torch.Tensor:
+    """Return the gradient of a program compiled with a backend."""
+    x = torch.linspace(0, 1, 7, requires_grad=True)
+    torch.compile(lambda x: (x.sin() * x).sum(), dynamic=False, backend=shared)(x).backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def test_a_machine_s_first_process_compiles_before_the_others(store: dist.HashStore) -> None:
+    done, begun = list[str](), threading.Event()
+
+    def second() -> None:
+        begun.set()
+        with Shared(store, SECOND).turn(0, "forward"):
+            done.append("second")
+
+    thread = threading.Thread(target=second)
+    with Shared(store, FIRST).turn(0, "forward"):
+        thread.start()
+        begun.wait()
+        thread.join(0.2)
+        with Shared(store, ELSEWHERE).turn(0, "forward"):  # finds programs of its own machine alone
+            done.append("elsewhere")
+        done.append("first")
+    thread.join()
+    assert done == ["elsewhere", "first", "second"]
+
+
+def test_a_process_that_has_waited_for_long_compiles_by_itself(
+    store: dist.HashStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "LONGEST_WAIT_SECONDS", 0.1)
+    with Shared(store, SECOND).turn(0, "backward"):
+        assert told(store) == set(), "only the first process tells"
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_what_the_first_compiled_the_next_finds(store: dist.HashStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    gradient = trained(Shared(store, FIRST))
+    assert told(store) == {"0/forward", "0/backward"}
+    assert counters["inductor"]["fxgraph_cache_miss"] == 2
+    torch.compiler.reset()
+    counters.clear()
+    monkeypatch.setattr(programs, "LONGEST_WAIT_SECONDS", 0.0)
+    assert torch.equal(trained(Shared(store, SECOND)), gradient)
+    assert counters["inductor"]["fxgraph_cache_miss"] == 0
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_backward_pass_that_is_not_compiled_yet_is_waited_for(store: dist.HashStore) -> None:
+    function = torch.compile(lambda x: x.sin().sum(), dynamic=False, backend=Shared(store, FIRST))
+    loss = function(torch.ones(3, requires_grad=True))
+    assert told(store) == {"0/forward"}
+    loss.backward()
+    assert told(store) == {"0/forward", "0/backward"}
+    function(torch.ones(4))
+    assert told(store) == {"0/forward", "0/backward", "1/forward", "1/backward"}, "nothing to differentiate"
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_nobody_waits_for_what_the_first_found_or_could_not_compile(
+    store: dist.HashStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Shared(store, FIRST)
+
+    def failing(*_: object, **__: object) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(programs, "compile_fx", failing)
+    with pytest.raises(Exception, match="ArithmeticError"):
+        trained(shared)
+    assert told(store) == {"0/forward", "0/backward"}
+    monkeypatch.setattr(programs, "compile_fx", lambda graph, _, **__: graph.forward)  # as of a cache
+    trained(shared)
+    assert told(store) == {"0/forward", "0/backward", "1/forward", "1/backward"}
+
+
+def test_programs_are_shared_once_processes_have_met_where_torch_keeps_any(
+    store: dist.HashStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_joined", None)
+    assert programs.compiler(shared=True) == "inductor"
+    programs.share(store, FIRST)
+    assert isinstance(programs.compiler(shared=True), Shared)
+    assert programs.compiler(shared=False) == "inductor"
+    for option in ({"fx_graph_cache": False}, {"force_disable_caches": True}):
+        with inductor.patch(option):
+            assert programs.compiler(shared=True) == "inductor"
+
+
+@pytest.mark.parametrize(("inherited", "own"), [(None, "1"), ("3,GPU-4d,0", "GPU-4d"), ("3", "")])
+def test_a_process_sees_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch, inherited: str | None, own: str) -> None:
+    seen = list[str]()
+
+    class Enough(Exception):
+        pass
+
+    def device(*_: object) -> None:
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        raise Enough
+
+    monkeypatch.setattr(parallel, "device", device)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited or "")
+    if inherited is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with pytest.raises(Enough):
+        parallel.join(SECOND, "cuda", 0)
+    assert seen == [own]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["", "+overlap-reduction=off", "+compiled-autograd"])
+def test_of_two_processes_the_second_compiles_nothing(tmp_path: Path, way: str) -> None:
+    recorder, said = Recorder(tmp_path), tmp_path / "said"
+    added = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "TORCH_LOGS": "+torch._inductor.codecache"}
+    with closing(Child("torch", "torchbackend", {**added, "TORCH_LOGS_OUT": str(said)}, tmp_path)) as child:
+        child.greet(120)
+        child.call("open", 120, spec=recorder.spec("torch", f"compiled+ddp{way}", 2, "sync"))
+        child.call("block", 280, steps=2)
+    lines = said.read_text()
+    first, second = (re.findall(rf"\[rank{rank}\].*fx graph cache (miss|hit)", lines) for rank in (0, 1))
+    assert first
+    assert second == ["hit"] * len(first)
