@@ -363,14 +363,6 @@ XLA_FLAGS=--xla_gpu_enable_command_buffer=+CONVOLUTION $step+overlap-exchanges+o
 END
 }
 
-step_exchanges-torch() { # resnet50 on all GPUs of the lane: batch norm's exchanges by a kernel for small sums
-    local step="--backend torch --tuning tuned+ddp+overlap-reduction=off+overlap-exchanges"
-    sed "s/\$/ --devices $(gpus) --turns 2/" <<END | in_turn "exchanges-torch-$(gpus)-devices"
-$step
-$step --lever torch-exchanges-one-shot-forward
-END
-}
-
 step_ddp() { # which parts torch's program over all GPUs of the lane should have
     samestep "ddp-resnet50" compare torch:tuned+ddp torch:tuned+ddp+overlap-reduction=off \
         torch:tuned+ddp+overlap-reduction=off+overlap-exchanges --workload resnet50 --batch-size $((256 * $(gpus))) \

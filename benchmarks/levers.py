@@ -175,13 +175,6 @@ def torch_sums_by_image() -> None:
     layers.BatchNorm.forward = forward
 
 
-def torch_one_shot_forward() -> None:
-    """Exchanges forward by a kernel for small sums (exchange_levers.py)."""
-    from benchmarks import exchange_levers
-
-    exchange_levers.one_shot_forward()
-
-
 def max_autotune_pointwise() -> None:
     from torch._inductor import config
 
@@ -406,7 +399,6 @@ LEVERS: Mapping[str, Callable[[], None]] = {
     "torch-four-algorithms": lambda: torch_algorithms(4),
     "torch-two-algorithms": lambda: torch_algorithms(2),
     "torch-unstored-relu": torch_unstored_relu,
-    "torch-exchanges-one-shot-forward": torch_one_shot_forward,
     "torch-coordinate-descent": coordinate_descent,
     "torch-max-autotune-pointwise": max_autotune_pointwise,
     "torch-cooperative-reductions": cooperative_reductions,

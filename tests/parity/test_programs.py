@@ -67,6 +67,8 @@ def test_a_machine_s_first_process_compiles_before_the_others(store: dist.HashSt
         thread.join(0.2)
         with Shared(store, ELSEWHERE).turn(0, "forward"):  # finds programs of its own machine alone
             done.append("elsewhere")
+            assert not store.check(["samestep/programs/1/0/forward"])
+        assert store.check(["samestep/programs/1/0/forward"])
         done.append("first")
     thread.join()
     assert done == ["elsewhere", "first", "second"]

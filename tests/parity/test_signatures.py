@@ -31,6 +31,7 @@ ONLY_JAX_FILES = {
 }
 ONLY_TORCH_FILES = {
     "buckets.py": "jax's gradients are arrays of a step, which exchange.py joins; torch's are in a graph of torch's",
+    "programs.py": "jax has one process a machine, which compiles one program for all of its devices",
 }
 # Names that one backend has alone, by file, and why; a class stands for its methods too.
 INHERITED = "torch's own forward is inherited"

@@ -43,12 +43,13 @@ def test_a_lever_reaches_all_processes_of_a_contender(monkeypatch: pytest.Monkey
     assert levered == ["benchmarks.levered_rank" if each == "torchbackend" else each for each in plain]
 
 
-def test_a_lever_changes_what_another_process_does_to_join() -> None:
-    told = "import compare.worker as worker; worker.serve = lambda _, crew: print(crew.join.__module__);"
-    told += "import benchmarks.levered_rank"
-    environment = {**os.environ, step_time.LEVER_VARIABLE: "none torch-exchanges-one-shot-forward"}
-    found = subprocess.run([sys.executable, "-c", told], env=environment, capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["benchmarks.exchange_levers"]
+def test_a_lever_changes_what_another_process_trains() -> None:
+    told = "import compare.worker as worker; from torchbackend.layers import MaxPool;"
+    told += "worker.serve = lambda *_, **__: print('forward' in vars(MaxPool)); import benchmarks.levered_rank"
+    for levers, own in (("none", "True"), ("none torch-library-max-pool", "False")):
+        environment = {**os.environ, step_time.LEVER_VARIABLE: levers}
+        done = subprocess.run([sys.executable, "-c", told], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [own]
 
 
 def test_a_profile_tells_for_how_long_a_kernel_runs_alone() -> None:
