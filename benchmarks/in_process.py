@@ -28,7 +28,7 @@ def opened(
     """Return a worker with an open session, its first epoch of batches on the device; nothing has run yet."""
     chosen = workloads.get(workload)
     size = batch_size or chosen.batch_size
-    switches = tunings.resolve(backend, tuning, device, workload, precision)
+    switches = tunings.resolve(backend, tuning, device, workload, precision, batch_norm)
     os.environ |= variables.child_environment(backend, switches, device, False, os.environ, devices=devices)
     worker = Worker(importlib.import_module(f"{backend}backend.backend").BACKEND, perf_counter)
     scratch = tempfile.TemporaryDirectory()

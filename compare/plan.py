@@ -89,7 +89,7 @@ class Plan:
     def knobs(self, contender: Contender) -> dict[str, Value]:
         """Return the value of every knob that a contender has here."""
         backend, tuning = contender.backend, contender.tuning
-        return tunings.resolve(backend, tuning, self.device, self.workload.name, self.precision)
+        return tunings.resolve(backend, tuning, self.device, self.workload.name, self.precision, self.batch_norm)
 
     def keeps_search(self, contender: Contender) -> bool:
         """Whether a contender's program keeps what a search for kernels found when it was compiled.

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from compare import environment, installed
 from compare.tuning.knobs import KNOBS, Value
-from compare.tuning.tunings import GIVEN, TUNED, TUNINGS
+from compare.tuning.tunings import GIVEN, SYNCHRONISED, TUNED, TUNINGS
 from compare.workloads import WORKLOADS
 
 _LEAST_WIDTH = 76
@@ -49,6 +49,9 @@ def knobs() -> None:
     for (backend, device, workload), (settings, evidence) in TUNED.items():
         measured = f"measured: {evidence}" if evidence else "not measured"
         typer.echo(f"  {backend:5}  {device}, {workload}: {_written(settings)} ({measured})")
+    for (backend, device, workload), (settings, evidence) in SYNCHRONISED.items():
+        where = f"{device}, {workload} over devices that synchronise batch norm, besides"
+        typer.echo(f"  {backend:5}  {where}: {_written(settings)} (measured: {evidence})")
 
 
 def _written(settings: Mapping[str, Value]) -> str:

@@ -88,11 +88,34 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
     ("jax", "cuda", "vgg16 in bfloat16"): (GIVEN["jax", "compiled"], f"{_H200}/tunings-vgg16-bfloat16/result.json"),
 }
 
+# What `tuned` has besides where batches are split over devices that synchronise batch norm, keyed likewise.
+SYNCHRONISED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
+    ("jax", "cuda", "resnet50"): (
+        {"overlap-exchanges": True, "overlap-reduction": True},
+        f"{_H200}/scale-resnet50-jax/result.json",
+    ),
+    ("torch", "cuda", "resnet50"): (
+        {"compiled-autograd": True, "overlap-exchanges": True},
+        f"{_H200}/compiled-autograd-2-devices.txt",
+    ),
+}
+_INSTEAD = {
+    "compile",
+    "overlap-reduction",
+    "compiled-autograd",
+    "overlap-exchanges",
+    "rematerialisation",
+    "concurrent-kernels",
+}
 
-def resolve(backend: str, tuning: str, device: str, workload: str, precision: str | None = None) -> dict[str, Value]:
+
+def resolve(
+    backend: str, tuning: str, device: str, workload: str, precision: str | None = None, batch_norm: str = "sync"
+) -> dict[str, Value]:
     """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
 
-    `tuned` differs from workload to workload, and in some from precision to precision (None: as in most).
+    `tuned` differs from workload to workload, in some from precision to precision (None: as in most), and over several
+    devices by their `batch_norm`. There, a knob that excludes one of these, or is one, has none of them on by itself.
 
     Raises:
         Refused: for an unknown tuning, knob or value, or a knob that the backend or device has no switch for.
@@ -120,6 +143,8 @@ def resolve(backend: str, tuning: str, device: str, workload: str, precision: st
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
     may_be_together = values["parallel"] == NOT_PARALLEL and values.get(_together_with(backend))
+    if head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync" and not given & _INSTEAD:
+        values |= SYNCHRONISED.get((backend, device, workload), (_NOTHING, ""))[0]
     if "concurrent-kernels" not in given and not may_be_together:
         values["concurrent-kernels"] = False  # on several devices it has not been measured
     if "overlap-reduction" not in given and backend == "torch":

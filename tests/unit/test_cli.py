@@ -15,7 +15,7 @@ from compare import __version__, environment, output, plan
 from compare.interface import Refused
 from compare.tuning import contenders, variables
 from compare.tuning.knobs import KNOBS, Value
-from compare.tuning.tunings import TUNED, resolve, soonest, unsearched
+from compare.tuning.tunings import SYNCHRONISED, TUNED, resolve, soonest, unsearched
 from compare.workloads import WORKLOADS
 from tests.fakebackend import plans
 from tests.unit import programs
@@ -366,7 +366,7 @@ def test_every_knob_says_what_it_is_in_both_frameworks_and_where_a_tuning_was_me
         assert jax.split()[0] == "jax"
         assert torch.split()[0] == "torch"
         assert all(len(line.split()) > 1 for line in (jax, torch))
-    evidence = [file for _, file in TUNED.values()]
+    evidence = [file for _, file in [*TUNED.values(), *SYNCHRONISED.values()]]
     assert out.count("(measured: ") == len(evidence) - evidence.count(None)
     assert out.count("(not measured)") == evidence.count(None)
     assert all(Path(plans.ROOT, file).exists() for file in evidence if file)

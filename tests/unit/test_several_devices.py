@@ -283,6 +283,21 @@ def test_a_step_in_which_something_is_to_run_beside_exchanges_is_not_captured(de
     assert "command_buffer" not in added.get("XLA_FLAGS", "")
 
 
+@pytest.mark.parametrize(("backend", "way"), [("torch", "ddp"), ("jax", "pmap"), ("jax", "sharded")])
+def test_tuned_hides_exchanges_where_they_are_and_nothing_else_was_asked_for(backend: str, way: str) -> None:
+    besides, _ = tunings.SYNCHRONISED[backend, "cuda", "resnet50"]
+
+    def on(tuning: str, workload: str = "resnet50", batch_norm: str = "sync") -> set[str]:
+        values = tunings.resolve(backend, tuning, "cuda", workload, "bfloat16", batch_norm)
+        return {name for name in besides if values[name]}
+
+    assert on(f"tuned+{way}") == on(f"tuned+{way}+steps-per-dispatch=1") == besides.keys()
+    for other in ("tuned", f"compiled+{way}", f"tuned+{way}+overlap-exchanges=off", f"tuned+{way}+rematerialisation"):
+        assert on(other) == set(), other
+    assert on(f"tuned+{way}", batch_norm="local") == on(f"tuned+{way}", "cifar-cnn") == set()
+    assert on(f"tuned+{way}+overlap-exchanges") == {"overlap-exchanges"}
+
+
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_gpus_are_numbered_as_they_are_watched(backend: str) -> None:
     name = "CUDA_DEVICE_ORDER"
@@ -311,7 +326,7 @@ def test_distributed_data_parallel_overlaps_unless_it_is_told_not_to() -> None:
 def test_xla_hides_the_latency_of_reductions_where_it_is_asked_to() -> None:
     plain, asked = (
         variables.child_environment("jax", tunings.resolve("jax", tuning, "cuda", "resnet50"), "cuda", False, {})
-        for tuning in ("tuned+sharded", "tuned+sharded+overlap-reduction")
+        for tuning in ("compiled+sharded", "compiled+sharded+overlap-reduction")
     )
     assert "latency" not in plain.get("XLA_FLAGS", "")
     assert "--xla_gpu_enable_latency_hiding_scheduler=true" in asked["XLA_FLAGS"].split()
