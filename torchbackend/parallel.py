@@ -18,7 +18,8 @@ from torchbackend import programs
 def device(name: str, here: int = 1) -> torch.device:
     """Return this process's device of a kind, of which so many are to be `here`.
 
-    It is the first GPU: no process of a contender's sees another's, but for the first process (`join`).
+    It is the first GPU: of a contender's processes each sees its own alone, but the first, whose own is the first
+    (`compare.machines.ranks`).
 
     Raises:
         Refused: there are not so many.
@@ -61,16 +62,12 @@ _LEFT: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers"
 def join(place: Place, name: str, port: int) -> None:
     """Meet the other processes: NCCL between GPUs, gloo on a CPU, whose cores those of one machine share.
 
-    Each sees its own GPU alone, the first for all of them: they have the same programs. They find each other at a
-    `port` of the first one's machine. Between machines gloo takes the network that leads there, unless
-    GLOO_SOCKET_IFNAME names another; NCCL chooses itself, or as NCCL_SOCKET_IFNAME says.
+    They find each other at a `port` of the first one's machine. Between machines gloo takes the network that leads
+    there, unless GLOO_SOCKET_IFNAME names another; NCCL chooses itself, or as NCCL_SOCKET_IFNAME says.
 
     Raises:
         Refused: there are not so many devices.
     """
-    if name == "cuda":  # CUDA reads the variable when it begins, as it has in the first process, whose own is the first
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(place.here)))).split(",")
-        os.environ["CUDA_VISIBLE_DEVICES"] = seen[place.local] if place.local < len(seen) else ""
     device(name)
     if name == "cpu":
         torch.set_num_threads(max(1, torch.get_num_threads() // place.here))

@@ -2,7 +2,7 @@
 
 Each process of DistributedDataParallel's traces the same graphs. Where all compile at once, every kernel is compiled as
 often as there are processes, on the same cores. Programs are found in TorchInductor's cache, which they share; on GPUs
-each process calls its own the first (`parallel.join`), so that all programs are the same.
+each process calls its own the first (`compare.machines.crew.own_gpu`), so that all programs are the same.
 """
 
 import itertools

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import psutil
 from compare.interface import Refused, RunSpec, Session, first_line
 from compare.processes import family
 from compare.processes.protocol import Message
+from compare.tuning import variables
 
 MEETING = "SAMESTEP_MEETING"
 """The variable that tells a contender's first process where the others, on several machines, will find it."""
@@ -84,6 +85,17 @@ def machines() -> int:
 def start_command(package: str, place: Place, port: int) -> list[str]:
     """Return the command that starts one more process of a contender."""
     return family.command(package, "--rank", json.dumps(asdict(place) | {"port": port}))
+
+
+def own_gpu(place: Place, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that shows a process its own GPU alone, where a machine has several of a contender's.
+
+    Each calls its own the first, so that all have the same programs. CUDA reads the variable when whatever a process
+    imports first asks for a GPU, so it is set before the process starts.
+    """
+    if place.here == 1:
+        return {}
+    return variables.visible_environment(range(place.local, place.local + 1), inherited)
 
 
 def interface_of(address: str) -> str | None:

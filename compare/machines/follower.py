@@ -1,6 +1,7 @@
 """A machine that follows the first one of a run: it starts and ends its share of contenders' processes."""
 
 import contextlib
+import os
 import sys
 import tempfile
 import threading
@@ -10,7 +11,7 @@ from typing import Any
 
 from compare.interface import Refused
 from compare.machines import launched, wire
-from compare.machines.crew import Place, start_command
+from compare.machines.crew import Place, own_gpu, start_command
 from compare.machines.launched import Here
 from compare.machines.wire import Wire
 from compare.processes.family import Started
@@ -91,7 +92,8 @@ class Shares:
             log = self._scratch / f"{self._logs:05d}.log"
             place = replace(Place(**each), host=self._address)  # the first machine does not know how others call it
             try:
-                process = Started(start_command(told["package"], place, told["port"]), added, log)
+                own = added | own_gpu(place, os.environ)
+                process = Started(start_command(told["package"], place, told["port"]), own, log)
             except OSError as error:
                 self._end(share)
                 return {"error": f"a process could not be started: {error.strerror}"}

@@ -130,12 +130,13 @@ class Ranks:
         return kind(f"rank {rank} of {self.count}: {message.get('reason')}")
 
     def _started(self, here: int, port: int, token: str) -> dict[int, "subprocess.Popen[bytes]"]:
+        places = [Place(rank, self.count, here) for rank in range(1, here)]
         return {
-            rank: subprocess.Popen(
-                crew.start_command(self._crew.package, Place(rank, self.count, here), port),
-                env=dict(os.environ) | {TOKEN: token},
+            place.rank: subprocess.Popen(
+                crew.start_command(self._crew.package, place, port),
+                env=dict(os.environ) | {TOKEN: token} | crew.own_gpu(place, os.environ),
             )
-            for rank in range(1, here)
+            for place in places
         }
 
     def _gather(self, listener: socket.socket, token: str) -> None:

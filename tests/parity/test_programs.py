@@ -1,6 +1,5 @@
 """A contender's processes in torch share compiled programs: the first of a machine makes each, the others find it."""
 
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from torch._inductor.utils import fresh_inductor_cache
 from compare.machines.crew import Place
 from compare.processes.child import Child
 from tests.parity.devices import Recorder
-from torchbackend import parallel, programs
+from torchbackend import programs
 from torchbackend.programs import Shared
 
 FIRST, SECOND, ELSEWHERE = (Place(rank, 4, 2) for rank in (0, 1, 2))
@@ -134,26 +133,6 @@ def test_programs_are_shared_once_processes_have_met_where_torch_keeps_any(
     for option in ({"fx_graph_cache": False}, {"force_disable_caches": True}):
         with inductor.patch(option):
             assert programs.compiler(shared=True) == "inductor"
-
-
-@pytest.mark.parametrize(("inherited", "own"), [(None, "1"), ("3,GPU-4d,0", "GPU-4d"), ("3", "")])
-def test_a_process_sees_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch, inherited: str | None, own: str) -> None:
-    seen = list[str]()
-
-    class Enough(Exception):
-        pass
-
-    def device(*_: object) -> None:
-        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
-        raise Enough
-
-    monkeypatch.setattr(parallel, "device", device)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited or "")
-    if inherited is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    with pytest.raises(Enough):
-        parallel.join(SECOND, "cuda", 0)
-    assert seen == [own]
 
 
 @pytest.mark.thorough

@@ -7,14 +7,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from compare.interface import Batch, ContenderFailed, Refused, RunSpec
 from compare.machines import fleet, follower, wire
-from compare.machines.crew import last_words
+from compare.machines.crew import Place, last_words
 from compare.machines.fleet import Fleet, Machine
 from compare.machines.launched import Here
 from compare.processes.protocol import ProtocolError
@@ -190,6 +190,22 @@ def test_a_machine_that_is_gone_ends_what_is_spread_over_it_and_names_it(first: 
         assert share.lost() == ("crash", "machine 1 (far) is gone")
         share.end()
     assert second.end() == follower.GONE
+
+
+def test_each_process_of_another_machine_sees_its_own_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen = list[str]()
+
+    def started(_: object, environment: dict[str, str], log: object) -> None:
+        seen.append(environment.get("CUDA_VISIBLE_DEVICES", "all"))
+        raise OSError(0, "enough")
+
+    monkeypatch.setattr(follower, "Started", started)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    shares = follower.Shares(cast(wire.Wire, None), "127.0.0.1", tmp_path)
+    told = {"backend": "torch", "package": "none", "environment": {}, "cache": "cache", "port": 1}
+    for rank, here in ((2, 2), (3, 2), (1, 1)):
+        assert "error" in shares._started(0, told | {"places": [vars(Place(rank, 4, here))]})
+    assert seen == ["0", "1", "all"]
 
 
 def test_what_cannot_be_started_there_says_why(first: Here):

@@ -15,6 +15,7 @@ import pytest
 
 from compare.data import Dataset, store, synthetic
 from compare.interface import ContenderFailed, RunSpec
+from compare.machines import crew
 from compare.machines.crew import Place, interface_of
 from compare.machines.ranks import Ranks
 from compare.processes import family
@@ -193,3 +194,19 @@ def test_torch_trains_on_one_device_when_the_sessions_of_several_have_been_given
     backend.open(spec)
     TorchBackend().open(spec)  # which never had several
     assert events == ["close", "open", "open"]
+
+
+@pytest.mark.parametrize(
+    ("inherited", "own"), [(None, ["1", "2"]), ("3,GPU-4d,0", ["GPU-4d", "0"]), ("3", ["", ""])], ids=str
+)
+def test_a_process_sees_its_own_gpu_alone(
+    monkeypatch: pytest.MonkeyPatch, inherited: str | None, own: list[str]
+) -> None:
+    environments, contender = list[dict[str, str]](), SimpleNamespace(_crew=SimpleNamespace(package="none"), count=3)
+    monkeypatch.setattr("compare.machines.ranks.subprocess.Popen", lambda _, env: environments.append(env))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited or "")
+    if inherited is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    Ranks._started(cast(Ranks, contender), 3, 29500, "token")
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == own
+    assert crew.own_gpu(Place(1, 2, 1), {"CUDA_VISIBLE_DEVICES": "2,3"}) == {}, "it trains on all that it sees"
