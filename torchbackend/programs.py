@@ -5,14 +5,18 @@ often as there are processes, on the same cores. Programs are found in TorchIndu
 each process calls its own the first (`compare.machines.crew.own_gpu`), so that all programs are the same.
 """
 
+import hashlib
 import itertools
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch._inductor import config as inductor
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.fx import GraphModule
 
 from compare.machines.crew import Place
@@ -37,25 +41,26 @@ class Shared:
     """A backend for `torch.compile`: TorchInductor, but the machine's first process compiles a graph before the others.
 
     All processes compile the same graphs in the same order, and number them. What a graph computes backward torch
-    compiles when it is first needed, unless it finds both in its cache, or there is nothing to differentiate. A process
-    that has waited for `LONGEST_WAIT_SECONDS` compiles by itself.
+    compiles when it is first needed, unless it finds both in its cache, or there is nothing to differentiate. Nobody
+    waits for a graph that is in the cache, beside which the first leaves word of it, nor for longer than
+    `LONGEST_WAIT_SECONDS`.
     """
 
     def __init__(self, store: Store, place: Place) -> None:
         self._store, self._is_first, self._machine = store, place.local == 0, place.rank // place.here
         self._numbers = itertools.count()
 
-    def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Any:
         """Return the compiled graph."""
         number, comes_later = next(self._numbers), False
 
-        def compiled(*arguments: Any, **options: Any) -> Any:
+        def compiled(graph: GraphModule, inputs: Sequence[Any], *arguments: Any, **options: Any) -> Any:
             nonlocal comes_later
             backward = bool(options.get("is_backward"))
             if not backward:
                 comes_later = not options.get("is_inference")
-            with self.turn(number, _BACKWARD if backward else _FORWARD):
-                return compile_fx_inner(*arguments, **options)
+            with self.turn(number, _BACKWARD if backward else _FORWARD, word(graph, inputs)):
+                return compile_fx_inner(graph, inputs, *arguments, **options)
 
         try:
             return compile_fx(graph, inputs, inner_compile=compiled)
@@ -65,13 +70,19 @@ class Shared:
                 self._tell(number, _BACKWARD)
 
     @contextmanager
-    def turn(self, number: int, part: str) -> Generator[None]:
-        """Wait until the machine's first process has compiled a part of a graph; in that one, tell when it has."""
-        end = time.monotonic() + LONGEST_WAIT_SECONDS
-        while not (self._is_first or self._store.check([self._key(number, part)])) and time.monotonic() < end:
+    def turn(self, number: int, part: str, kept: Path) -> Generator[None]:
+        """Wait until the machine's first process has compiled a part of a graph; in that one, tell when it has.
+
+        `kept` is there once a process before, or the first one, has left the program in the cache.
+        """
+        key, end = self._key(number, part), time.monotonic() + LONGEST_WAIT_SECONDS
+        while not (self._is_first or self._store.check([key]) or kept.exists()) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
         try:
             yield
+            if self._is_first:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.touch()
         finally:
             self._tell(number, part)
 
@@ -81,6 +92,18 @@ class Shared:
 
     def _key(self, number: int, part: str) -> str:
         return f"samestep/programs/{self._machine}/{number}/{part}"
+
+
+def word(graph: GraphModule, inputs: Sequence[Any]) -> Path:
+    """Return the file beside TorchInductor's cache that says that a graph was compiled: of its code and its inputs.
+
+    Where TorchInductor minds more than these, a process that does not wait compiles for itself.
+    """
+    given = [
+        (str(each.shape), str(each.dtype), str(each.stride()), each.device.type) if torch.is_tensor(each) else each
+        for each in inputs
+    ]
+    return Path(cache_dir(), "samestep", hashlib.sha256(repr((graph.code, given)).encode()).hexdigest())
 
 
 _joined: Shared | None = None

@@ -1,5 +1,6 @@
 """A contender's processes in torch share compiled programs: the first of a machine makes each, the others find it."""
 
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -8,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch._inductor.utils import fresh_inductor_cache
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] -- documented there
 
 from compare.machines.crew import Place
 from compare.processes.child import Child
@@ -23,8 +24,8 @@ FIRST, SECOND, ELSEWHERE = (Place(rank, 4, 2) for rank in (0, 1, 2))
 
 
 @pytest.fixture
-def store() -> dist.HashStore:
-    return dist.HashStore()
+def store() -> HashStore:
+    return HashStore()
 
 
 @pytest.fixture
@@ -37,7 +38,12 @@ def empty_cache() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def told(store: dist.HashStore) -> set[str]:
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "samestep" / "word"
+
+
+def told(store: HashStore) -> set[str]:
     """Return the parts of the first machine's first two graphs that its first process has told of."""
     keys = {f"{number}/{part}" for number in (0, 1) for part in ("forward", "backward")}
     return {key for key in keys if store.check([f"samestep/programs/0/{key}"])}
@@ -51,20 +57,22 @@ def trained(shared: Shared) -> torch.Tensor:
     return x.grad
 
 
-def test_a_machine_s_first_process_compiles_before_the_others(store: dist.HashStore) -> None:
+def test_a_machine_s_first_process_compiles_before_the_others(store: HashStore, kept: Path) -> None:
     done, begun = list[str](), threading.Event()
 
     def second() -> None:
         begun.set()
-        with Shared(store, SECOND).turn(0, "forward"):
+        with Shared(store, SECOND).turn(0, "forward", kept):
             done.append("second")
 
     thread = threading.Thread(target=second)
-    with Shared(store, FIRST).turn(0, "forward"):
+    with Shared(store, FIRST).turn(0, "forward", kept):
         thread.start()
         begun.wait()
         thread.join(0.2)
-        with Shared(store, ELSEWHERE).turn(0, "forward"):  # finds programs of its own machine alone
+        with Shared(store, ELSEWHERE).turn(
+            0, "forward", kept.with_name("other")
+        ):  # finds programs of its own machine alone
             done.append("elsewhere")
             assert not store.check(["samestep/programs/1/0/forward"])
         assert store.check(["samestep/programs/1/0/forward"])
@@ -74,15 +82,15 @@ def test_a_machine_s_first_process_compiles_before_the_others(store: dist.HashSt
 
 
 def test_a_process_that_has_waited_for_long_compiles_by_itself(
-    store: dist.HashStore, monkeypatch: pytest.MonkeyPatch
+    store: HashStore, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(programs, "LONGEST_WAIT_SECONDS", 0.1)
-    with Shared(store, SECOND).turn(0, "backward"):
+    with Shared(store, SECOND).turn(0, "backward", kept):
         assert told(store) == set(), "only the first process tells"
 
 
 @pytest.mark.usefixtures("empty_cache")
-def test_what_the_first_compiled_the_next_finds(store: dist.HashStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_first_compiled_the_next_finds(store: HashStore, monkeypatch: pytest.MonkeyPatch) -> None:
     gradient = trained(Shared(store, FIRST))
     assert told(store) == {"0/forward", "0/backward"}
     assert counters["inductor"]["fxgraph_cache_miss"] == 2
@@ -93,8 +101,41 @@ def test_what_the_first_compiled_the_next_finds(store: dist.HashStore, monkeypat
     assert counters["inductor"]["fxgraph_cache_miss"] == 0
 
 
+def test_nobody_waits_for_what_is_kept(store: HashStore, kept: Path) -> None:
+    with pytest.raises(ArithmeticError), Shared(store, FIRST).turn(0, "forward", kept):
+        raise ArithmeticError
+    assert not kept.exists(), "nothing was compiled"
+    with Shared(store, FIRST).turn(1, "forward", kept):
+        pass
+    with Shared(store, SECOND).turn(2, "forward", kept):
+        assert not store.check(["samestep/programs/0/2/forward"])
+
+
 @pytest.mark.usefixtures("empty_cache")
-def test_a_backward_pass_that_is_not_compiled_yet_is_waited_for(store: dist.HashStore) -> None:
+def test_a_graph_is_known_by_its_code_and_its_inputs() -> None:
+    words = list[Path]()
+
+    def noted(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        words.append(programs.word(graph, inputs))
+        return graph
+
+    for function, x in (
+        (torch.sin, torch.ones(3)),
+        (torch.sin, torch.zeros(3)),
+        (torch.cos, torch.ones(3)),
+        (torch.sin, torch.ones(4)),
+        (torch.sin, torch.ones(3, dtype=torch.float64)),
+        (torch.sin, torch.ones(6)[::2]),
+    ):
+        torch.compiler.reset()
+        torch.compile(lambda x, function=function: function(x), dynamic=False, backend=noted)(x)
+    assert words[0] == words[1]
+    assert len(set(words)) == 5
+    assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) in words[0].parents
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_backward_pass_that_is_not_compiled_yet_is_waited_for(store: HashStore) -> None:
     function = torch.compile(lambda x: x.sin().sum(), dynamic=False, backend=Shared(store, FIRST))
     loss = function(torch.ones(3, requires_grad=True))
     assert told(store) == {"0/forward"}
@@ -106,7 +147,7 @@ def test_a_backward_pass_that_is_not_compiled_yet_is_waited_for(store: dist.Hash
 
 @pytest.mark.usefixtures("empty_cache")
 def test_nobody_waits_for_what_the_first_found_or_could_not_compile(
-    store: dist.HashStore, monkeypatch: pytest.MonkeyPatch
+    store: HashStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = Shared(store, FIRST)
 
@@ -123,7 +164,7 @@ def test_nobody_waits_for_what_the_first_found_or_could_not_compile(
 
 
 def test_programs_are_shared_once_processes_have_met_where_torch_keeps_any(
-    store: dist.HashStore, monkeypatch: pytest.MonkeyPatch
+    store: HashStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(programs, "_joined", None)
     assert programs.compiler(shared=True) == "inductor"
