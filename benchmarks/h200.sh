@@ -240,9 +240,8 @@ step_scale-resnet50-torch() { # torch's part of it, reduced within the backward 
         torch:tuned+ddp+overlap-reduction=off+overlap-exchanges
 }
 
-step_scale-resnet50-jax() { # JAX's part of it, weight gradients beside exchanges: some fifteen minutes on one GPU and two
-    local knobs=+overlap-exchanges+overlap-reduction
-    scale resnet50-jax sync resnet50 256 "jax:tuned+sharded$knobs" "jax:tuned+pmap$knobs"
+step_scale-resnet50-jax() { # JAX's part of it: some thirteen minutes on one GPU and two
+    scale resnet50-jax sync resnet50 256 jax:tuned+sharded jax:tuned+pmap
 }
 
 in_turn() { # NAME, and arguments of a contender a line, behind its variables: all compile side by side, then each is
@@ -351,15 +350,14 @@ $step+compiled-autograd+overlap-exchanges --devices $(gpus)
 END
 }
 
-step_overlap-jax() { # JAX's gradients of weights beside batch norm's exchanges, which are then not captured, or what lies
-    # between them is; a GPU's memory holds five of them at once
+step_overlap-jax() { # JAX's gradients of weights beside batch norm's exchanges, which are then not captured; a GPU's memory
+    # holds five of them at once
     local step="--backend jax --tuning tuned+pmap"
     sed "s/\$/ --turns 2/" <<END | in_turn "overlap-jax-$(gpus)-devices"
 $step --devices 1
-$step --devices $(gpus)
+$step+overlap-exchanges=off --devices $(gpus)
 $step+overlap-exchanges --devices $(gpus)
-$step+overlap-exchanges+overlap-reduction --devices $(gpus)
-XLA_FLAGS=--xla_gpu_enable_command_buffer=+CONVOLUTION $step+overlap-exchanges+overlap-reduction --devices $(gpus)
+$step --devices $(gpus)
 END
 }
 
@@ -371,7 +369,7 @@ step_ddp() { # which parts torch's program over all GPUs of the lane should have
 
 step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: its certificate takes nine minutes
     module=benchmarks.timeline samestep "sides-resnet50-$(gpus)-devices" compare \
-        torch:tuned+ddp+compiled-autograd+overlap-exchanges jax:tuned+pmap+overlap-exchanges+overlap-reduction \
+        torch:tuned+ddp+compiled-autograd+overlap-exchanges jax:tuned+pmap \
         --workload resnet50 --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync \
         --rounds 3 --skip-energy --skip-cold-compile
 }

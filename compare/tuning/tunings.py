@@ -92,11 +92,7 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
 SYNCHRONISED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
     ("jax", "cuda", "resnet50"): (
         {"overlap-exchanges": True, "overlap-reduction": True},
-        f"{_H200}/scale-resnet50-jax/result.json",
-    ),
-    ("torch", "cuda", "resnet50"): (
-        {"compiled-autograd": True, "overlap-exchanges": True},
-        f"{_H200}/compiled-autograd-2-devices.txt",
+        f"{_H200}/captured-parts-jax-2-devices.txt",
     ),
 }
 _INSTEAD = {

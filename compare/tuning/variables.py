@@ -63,7 +63,7 @@ def child_environment(
             flags.append(f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{_captured_too(devices, machines)}")
         if knobs.get("concurrent-kernels"):
             flags.append("--xla_gpu_command_buffer_scheduling_mode=CONCURRENT")
-        if knobs.get("overlap-reduction"):
+        if knobs.get("overlap-reduction") and devices * machines > 1:
             flags.append("--xla_gpu_enable_latency_hiding_scheduler=true")
         if deterministic and device == "cuda":
             flags.append("--xla_gpu_deterministic_ops=true")

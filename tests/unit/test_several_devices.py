@@ -283,12 +283,12 @@ def test_a_step_in_which_something_is_to_run_beside_exchanges_is_not_captured(de
     assert "command_buffer" not in added.get("XLA_FLAGS", "")
 
 
-@pytest.mark.parametrize(("backend", "way"), [("torch", "ddp"), ("jax", "pmap"), ("jax", "sharded")])
-def test_tuned_hides_exchanges_where_they_are_and_nothing_else_was_asked_for(backend: str, way: str) -> None:
-    besides, _ = tunings.SYNCHRONISED[backend, "cuda", "resnet50"]
+@pytest.mark.parametrize("way", ["pmap", "sharded"])
+def test_tuned_hides_exchanges_where_they_are_and_nothing_else_was_asked_for(way: str) -> None:
+    besides, _ = tunings.SYNCHRONISED["jax", "cuda", "resnet50"]
 
     def on(tuning: str, workload: str = "resnet50", batch_norm: str = "sync") -> set[str]:
-        values = tunings.resolve(backend, tuning, "cuda", workload, "bfloat16", batch_norm)
+        values = tunings.resolve("jax", tuning, "cuda", workload, "bfloat16", batch_norm)
         return {name for name in besides if values[name]}
 
     assert on(f"tuned+{way}") == on(f"tuned+{way}+steps-per-dispatch=1") == besides.keys()
@@ -296,6 +296,18 @@ def test_tuned_hides_exchanges_where_they_are_and_nothing_else_was_asked_for(bac
         assert on(other) == set(), other
     assert on(f"tuned+{way}", batch_norm="local") == on(f"tuned+{way}", "cifar-cnn") == set()
     assert on(f"tuned+{way}+overlap-exchanges") == {"overlap-exchanges"}
+
+
+@pytest.mark.parametrize(("batch_norm", "hidden"), [("sync", True), ("local", False)])
+def test_what_is_tuned_follows_a_plan_s_batch_norm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_norm: str, hidden: bool
+) -> None:
+    monkeypatch.setattr(environment, "has_cuda", lambda: True)
+    monkeypatch.setattr(environment, "visible_gpus", lambda: 2)
+    options: dict[str, Any] = {"workload": "resnet50", "device": "cuda", "devices": 2, "batch_norm": batch_norm}
+    texts, unread = ["jax:tuned+pmap", "torch:tuned+ddp"], plan.data.unread("not yet")
+    made = plan.make(texts, out=tmp_path, dataset=unread, **options)
+    assert made.knobs(made.contenders[0])["overlap-exchanges"] is hidden
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
@@ -324,11 +336,17 @@ def test_distributed_data_parallel_overlaps_unless_it_is_told_not_to() -> None:
 
 
 def test_xla_hides_the_latency_of_reductions_where_it_is_asked_to() -> None:
-    plain, asked = (
-        variables.child_environment("jax", tunings.resolve("jax", tuning, "cuda", "resnet50"), "cuda", False, {})
-        for tuning in ("compiled+sharded", "compiled+sharded+overlap-reduction")
-    )
-    assert "latency" not in plain.get("XLA_FLAGS", "")
-    assert "--xla_gpu_enable_latency_hiding_scheduler=true" in asked["XLA_FLAGS"].split()
+    flag = "--xla_gpu_enable_latency_hiding_scheduler=true"
+
+    def has(tuning: str, **machine: int) -> bool:
+        knobs = tunings.resolve("jax", f"compiled+sharded{tuning}", "cuda", "resnet50")
+        return (
+            flag in variables.child_environment("jax", knobs, "cuda", False, {}, **machine).get("XLA_FLAGS", "").split()
+        )
+
+    assert not has("", devices=2)
+    assert has("+overlap-reduction", devices=2)
+    assert has("+overlap-reduction", machines=2)
+    assert not has("+overlap-reduction"), "one device reduces nothing"
     with pytest.raises(Refused, match="overlap-reduction needs --device cuda and pmap or sharded in jax"):
         tunings.resolve("jax", "tuned+overlap-reduction", "cuda", "resnet50")
