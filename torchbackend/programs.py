@@ -95,15 +95,18 @@ class Shared:
 
 
 def word(graph: GraphModule, inputs: Sequence[Any]) -> Path:
-    """Return the file beside TorchInductor's cache that says that a graph was compiled: of its code and its inputs.
+    """Return the file beside TorchInductor's cache that says that a graph was compiled.
 
-    Where TorchInductor minds more than these, a process that does not wait compiles for itself.
+    It is of the graph's code, its inputs, and how it is compiled. Where TorchInductor minds more than these, a process
+    that does not wait compiles by itself.
     """
     given = [
         (str(each.shape), str(each.dtype), str(each.stride()), each.device.type) if torch.is_tensor(each) else each
         for each in inputs
     ]
-    return Path(cache_dir(), "samestep", hashlib.sha256(repr((graph.code, given)).encode()).hexdigest())
+    passes: Any = inductor.post_grad_custom_post_pass  # as `tuning.prepare` sets it
+    how = torch.__version__, sorted(inductor.save_config_portable().items()), passes and passes.uuid()
+    return Path(cache_dir(), "samestep", hashlib.sha256(repr((graph.code, given, how)).encode()).hexdigest())
 
 
 _joined: Shared | None = None

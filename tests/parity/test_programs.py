@@ -17,7 +17,7 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 from compare.machines.crew import Place
 from compare.processes.child import Child
 from tests.parity.devices import Recorder
-from torchbackend import programs
+from torchbackend import buckets, programs, tuning
 from torchbackend.programs import Shared
 
 FIRST, SECOND, ELSEWHERE = (Place(rank, 4, 2) for rank in (0, 1, 2))
@@ -112,11 +112,14 @@ def test_nobody_waits_for_what_is_kept(store: HashStore, kept: Path) -> None:
 
 
 @pytest.mark.usefixtures("empty_cache")
-def test_a_graph_is_known_by_its_code_and_its_inputs() -> None:
+def test_a_graph_is_known_by_its_code_its_inputs_and_how_it_is_compiled() -> None:
     words = list[Path]()
 
     def noted(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
         words.append(programs.word(graph, inputs))
+        for changes in ({"conv_1x1_as_mm": True}, {"post_grad_custom_post_pass": tuning._Passes(buckets.join)}):
+            with inductor.patch(changes):
+                assert programs.word(graph, inputs) not in words
         return graph
 
     for function, x in (
