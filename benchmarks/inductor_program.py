@@ -32,7 +32,6 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.virtualized import V
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed import _symmetric_memory
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _triton
@@ -162,7 +161,6 @@ def _pretend() -> None:
         fake_tensor: {"init_gpu_context": None},
         _triton: {"triton_hash_with_backend": "none"},
         scheduler: {"has_triton": True},
-        _symmetric_memory: {"is_symm_mem_enabled_for_group": True},
     }
     for module, values in answers.items():
         for name, value in values.items():

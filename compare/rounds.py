@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from compare.interruptions import ENDING, Held
 from compare.measure import load, memory, repeated
-from compare.measure.order import in_turn, palindromic
+from compare.measure.order import in_turn, palindromic, parts
 from compare.measure.voiding import FOREIGN_CORES, Round, Window
 from compare.outcomes import Outcome, Outcomes, attempt
 from compare.plan import Plan
@@ -64,7 +64,7 @@ def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> Non
         return
     for number in range(total):
         progress("timed rounds", number, total)
-        together = in_turn(outcomes.alive, number)
+        together = in_turn(outcomes.alive, number // parts(launcher.plan.devices, launcher.plan.rotation))
         if outcomes.design == "alternating" and not _time(launcher, together, outcomes.rounds[number]):
             outcomes.design, outcomes.design_reason = "turns", f"from round {number + 1} on: {_TOO_MUCH}"
         if outcomes.design == "turns":

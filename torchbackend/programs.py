@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from torch.fx import GraphModule
 
 from compare.machines.crew import Place
 
-LONGEST_WAIT_SECONDS = 600.0
+LONGEST_WAIT_SECONDS = 300.0  # half of what NCCL waits for another process
 _POLL_SECONDS = 0.02
 _FORWARD, _BACKWARD = "forward", "backward"
 
@@ -81,8 +81,9 @@ class Shared:
         try:
             yield
             if self._is_first:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                kept.touch()
+                with suppress(OSError):  # as torch, which goes on where it cannot keep a program
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    kept.touch()
         finally:
             self._tell(number, part)
 
@@ -105,7 +106,8 @@ def word(graph: GraphModule, inputs: Sequence[Any]) -> Path:
         for each in inputs
     ]
     passes: Any = inductor.post_grad_custom_post_pass  # as `tuning.prepare` sets it
-    how = torch.__version__, sorted(inductor.save_config_portable().items()), passes and passes.uuid()
+    where = {torch.cuda.get_device_name(each.device) for each in inputs if torch.is_tensor(each) and each.is_cuda}
+    how = torch.__version__, sorted(inductor.save_config_portable().items()), passes and passes.uuid(), where
     return Path(cache_dir(), "samestep", hashlib.sha256(repr((graph.code, given, how)).encode()).hexdigest())
 
 

@@ -87,13 +87,13 @@ def start_command(package: str, place: Place, port: int) -> list[str]:
     return family.command(package, "--rank", json.dumps(asdict(place) | {"port": port}))
 
 
-def own_gpu(place: Place, inherited: Mapping[str, str]) -> dict[str, str]:
+def own_gpu(place: Place, device: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that shows a process its own GPU alone, where a machine has several of a contender's.
 
     Each calls its own the first, so that all have the same programs. CUDA reads the variable when whatever a process
-    imports first asks for a GPU, so it is set before the process starts.
+    imports first asks for a GPU, so it is set before the process starts. On a CPU all see the same, GPUs or none.
     """
-    if place.here == 1:
+    if place.here == 1 or device != "cuda":
         return {}
     return variables.visible_environment(range(place.local, place.local + 1), inherited)
 

@@ -100,10 +100,13 @@ class Share:
         meeting = json.dumps({"machines": len(peers) + 1, "descriptor": self.descriptor})
         self.environment = {MEETING: meeting, TOKEN: self._token}
 
-    def start(self, backend: str, package: str, added: Mapping[str, str], cache: str | None, here: int) -> None:
+    def start(
+        self, backend: str, package: str, device: str, added: Mapping[str, str], cache: str | None, here: int
+    ) -> None:
         """Start `here` processes on every other machine; they look for the first, which is started next.
 
-        `added` are their variables, `cache` names a folder for compiled programs (None: the user's own).
+        They train on a `device`; `added` are their variables, `cache` names a folder for compiled programs (None: the
+        user's own).
 
         Raises:
             ContenderFailed: a machine does not answer, or could not start them.
@@ -118,6 +121,7 @@ class Share:
                     "share": self._number,
                     "backend": backend,
                     "package": package,
+                    "device": device,
                     "cache": cache,
                     "environment": {**added, TOKEN: self._token},
                     "places": places,

@@ -92,7 +92,7 @@ class Shares:
             log = self._scratch / f"{self._logs:05d}.log"
             place = replace(Place(**each), host=self._address)  # the first machine does not know how others call it
             try:
-                own = added | own_gpu(place, os.environ)
+                own = added | own_gpu(place, told["device"], os.environ)
                 process = Started(start_command(told["package"], place, told["port"]), own, log)
             except OSError as error:
                 self._end(share)

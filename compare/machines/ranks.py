@@ -54,7 +54,7 @@ class Ranks:
         self._words: dict[int, Message] = {}
         listener, token = _meeting()
         self._kills_before = family.kernel_kills()
-        self._locals = self._started(here, listener.getsockname()[1], token)
+        self._locals = self._started(here, device, listener.getsockname()[1], token)
         self._gather(listener, token)
         place = Place(0, self.count, here, interface=_interface(self._wires, here))
         port = _free_port()
@@ -129,12 +129,12 @@ class Ranks:
         kind = {"oom": MemoryError, "refused": Refused}.get(str(message.get("status")), RuntimeError)
         return kind(f"rank {rank} of {self.count}: {message.get('reason')}")
 
-    def _started(self, here: int, port: int, token: str) -> dict[int, "subprocess.Popen[bytes]"]:
+    def _started(self, here: int, device: str, port: int, token: str) -> dict[int, "subprocess.Popen[bytes]"]:
         places = [Place(rank, self.count, here) for rank in range(1, here)]
         return {
             place.rank: subprocess.Popen(
                 crew.start_command(self._crew.package, place, port),
-                env=dict(os.environ) | {TOKEN: token} | crew.own_gpu(place, os.environ),
+                env=dict(os.environ) | {TOKEN: token} | crew.own_gpu(place, device, os.environ),
             )
             for place in places
         }

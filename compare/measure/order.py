@@ -10,7 +10,8 @@ def in_turn(contenders: Sequence[T], number: int) -> list[T]:
     """Return the contenders of a round by its number, from 0: in every other one the last comes first.
 
     What comes first in a round meets a device that has rested, what comes second one that has just been brought to its
-    limit of power: over two rounds that weighs on every contender alike.
+    limit of power: over two rounds that weighs on every contender alike. Where rounds go around on several devices, the
+    number is that of the turn, so that it does on each.
     """
     return list(contenders if number % 2 == 0 else reversed(contenders))
 
@@ -23,8 +24,13 @@ def gpus_of_round(number: int, count: int, rotation: int) -> range | None:
     """
     if rotation == 1:
         return None
-    first = number % max(1, rotation // count) * count
+    first = number % parts(count, rotation) * count
     return range(first, first + count)
+
+
+def parts(count: int, rotation: int) -> int:
+    """Return how many whole parts of `count` GPUs there are in `rotation`, 1 at least."""
+    return max(1, rotation // count)
 
 
 def palindromic(contenders: int, repeats: int) -> list[int]:

@@ -153,7 +153,8 @@ class Launcher:
         try:
             if share is not None:
                 processes = knobs.processes(values["parallel"], here)
-                share.start(contender.backend, contender.package, added, None if kept else named, processes)
+                folder = None if kept else named
+                share.start(contender.backend, contender.package, self.plan.device, added, folder, processes)
                 own |= share.environment
             child = Child(contender.name, contender.package, own, self.scratch, share)
         except ContenderFailed:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from compare.measure import exposure
+from compare.measure import exposure, order
 from compare.measure.memory import DEFINITIONS
 from compare.report import columns
 from compare.report.measured import ONE_SEARCH, is_of_one_search, mebibytes
@@ -111,11 +111,7 @@ def remarks(result: Mapping[str, Any]) -> Iterator[str]:
         if run["voided"]:
             reasons = "; ".join(dict.fromkeys(each["reason"] for each in run["voided"]))
             yield f"{counted(len(run['voided']), 'round')} void {where}: {reasons}"
-    for count in result["spec"]["devices"]:
-        parts = result["spec"].get("rotation", 1) // count
-        if (rounds := result["spec"]["rounds"]) % max(1, parts):
-            where = f"{counted(rounds, 'round')} on {counted(count, 'device')}"
-            yield f"{where} do not go around evenly on the {parts} parts of the GPUs; a multiple of {parts} would"
+    yield from _uneven(result)
     told: dict[str, dict[str, list[int]]] = {}
     for each in result["scaling"]:
         lacking = [f"no {_FIGURES.get(name, name)}: {reason}" for name, reason in each["absent"].items()]
@@ -123,6 +119,19 @@ def remarks(result: Mapping[str, Any]) -> Iterator[str]:
             told.setdefault(said, {}).setdefault(each["contender"], []).append(each["devices"])
     for said, of in told.items():
         yield f"{said} ({_places(of, result['spec'])})"
+
+
+def _uneven(result: Mapping[str, Any]) -> Iterator[str]:
+    """Say where rounds that count are not equally many on each part of the GPUs that they went around on."""
+    for run in result["runs"]:
+        parts = order.parts(run["devices"], result["spec"].get("rotation", 1))
+        timed = [each for each in result["scaling"] if each["devices"] == run["devices"] and each["step_seconds"]]
+        void = {each["round"] - 1 for each in run["voided"]}
+        whole = [n for n in range(len(timed[0]["step_seconds"]["samples"])) if n not in void] if timed else []
+        counts = [sum(number % parts == part for number in whole) for part in range(parts)]
+        if len(set(counts)) > 1:
+            where, said = f"on {counted(run['devices'], 'device')}", ", ".join(map(str, counts))
+            yield f"{where}, rounds that count are not equally many on each part of the GPUs: {said}"
 
 
 def _interrupted(result: Mapping[str, Any]) -> Iterator[str]:
@@ -161,10 +170,11 @@ def definitions(result: Mapping[str, Any]) -> Iterator[str]:
         f"efficiency: {definition(result)}; {percent(result['spec']['confidence'], 6)} interval, Welch's t over the "
         "rounds of both numbers of devices"
     )
-    if rotation > 1:
+    around = [str(count) for count in result["spec"]["devices"] if order.parts(count, rotation) > 1]
+    if around:
         yield (
-            f"rounds on fewer devices than {rotation} go around on the {rotation} GPUs, which are not equally fast, so "
-            "that the interval has what they differ by"
+            f"rounds on {', '.join(around)} of the {rotation} GPUs go around on all of them, in whole parts, for they "
+            "are not equally fast: the interval has what they differ by"
         )
     yield f"MiB: {DEFINITIONS['live_peak_bytes']}, on one device, the batches that lie there included"
     yield f"exposed: milliseconds of communication, {exposure.DEFINITION}"

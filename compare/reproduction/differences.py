@@ -61,12 +61,14 @@ def before_run(stored: Object, environment: Object, hashes: Mapping[str, str | N
 def after_run(stored: Object, result: Object) -> list[Difference]:
     """Return in what the contenders of two results differ: versions, the settings that they really ran with, variables.
 
-    Of a user's own pair, also in what its models were made of, how they were matched and what training started from.
+    Of a user's own pair, also in what its models were made of, how they were matched and what training started from;
+    and on how many GPUs rounds went around.
     """
+    around = [{"rotation": spec.get("rotation", 1)} for spec in (stored["spec"], result["spec"])]
     sides = [{key: spec.get(key) for key in _OF_A_PAIR} for spec in (stored["spec"], result["spec"]) if "pair" in spec]
     pair = list(differing(sides[0], sides[1])) if len(sides) == 2 else []
     now = {each["name"]: each for each in result["contenders"]}
-    return pair + [
+    return [*differing(around[0], around[1], "spec"), *pair] + [
         difference
         for each in stored["contenders"]
         for key in ("versions", "settings", "variables")

@@ -36,7 +36,7 @@ STEP_TIME, AGREEMENT, STATUS = "step time", "agreement", "status"
 MEMORY = ("live_peak_bytes", "pool_peak_bytes", "static_bytes")
 
 _SAME_WORK = ("workload", "image", "precision", "batch_size", "device", "deterministic")
-_ALSO: Object = {"accumulate": 1, "devices": 1, "machines": 1, "batch_norm": "sync"}
+_ALSO: Object = {"accumulate": 1, "devices": 1, "rotation": 1, "machines": 1, "batch_norm": "sync"}
 """What older results do not say, with what it then was."""
 
 

@@ -72,7 +72,7 @@ def plan_of(
         precision=spec["precision"],
         accumulate=spec.get("accumulate", 1),
         devices=spec.get("devices", 1),
-        rotation=spec.get("rotation", 1),
+        rotation=_rotation(spec),
         batch_norm=spec.get("batch_norm", "sync"),
         device=spec["device"],
         rounds=_rounds(stored) if rounds is None else rounds,
@@ -102,6 +102,12 @@ def seeds(stored: Object) -> int:
     count = max((len(accuracies) for accuracies in found), default=_SEEDS)
     plan.check_seeds(count)
     return count
+
+
+def _rotation(spec: Object) -> int:
+    """Return on how many GPUs rounds go around: 1 where there are not so many here."""
+    stored = spec.get("rotation", 1)
+    return stored if stored <= environment.visible_gpus() else 1
 
 
 def _rounds(stored: Object) -> int | None:

@@ -29,7 +29,7 @@ def result(task: Task, found: Sequence[tuple[Mapping[str, Any], Path]], command:
             "contenders": [contender.name for contender in chosen.contenders],
             "devices": [run["spec"]["devices"] for run in runs],
             "devices_requested": [each.devices for each in task.plans],
-            "rotation": chosen.rotation,
+            "rotation": max(each.rotation for each in task.plans),
             "mode": task.mode,
             "batch_size": task.batch_size,
             "batch_norm": chosen.batch_norm,

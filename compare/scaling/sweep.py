@@ -9,6 +9,7 @@ from typing import Any
 from compare import arguments, conduct, data, plan
 from compare.interface import Refused
 from compare.interruptions import ENDING
+from compare.measure import nvml, order
 from compare.plan import Plan
 from compare.report.sentences import counted
 from compare.tuning import contenders, knobs, tunings
@@ -84,6 +85,8 @@ def make(
     for count in devices if strong else ():
         if size % count:
             raise Refused(f"--batch-size {size} on {count} devices is not allowed with --strong; allowed: equal parts")
+    # Parts of a CPU are alike; GPUs of unlike kinds have no mean, and the first are taken.
+    goes_around = resolved == "cuda" and len({gpu["name"] for gpu in nvml.describe()["gpus"]}) == 1
     ways = tuple(_way(each, resolved, workload) for each in contenders.parse(texts))
     plans: list[Plan] = []
     for count in reversed(devices):  # what the most devices can do, fewer can: nothing is refused after the first
@@ -97,7 +100,7 @@ def make(
                 device=device,
                 data_folder=data_folder,
                 devices=count,
-                rotation=devices[-1] if resolved == "cuda" else 1,
+                rotation=devices[-1] if goes_around and order.parts(count, devices[-1]) > 1 else 1,
                 batch_size=size if strong else size * count,
                 dataset=plans[0].dataset if shared else None,
                 energy=False,

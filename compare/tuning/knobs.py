@@ -150,7 +150,7 @@ _ALL = (
         "reduce gradients over the devices while the backward pass computes others",
         False,
         {
-            "jax": "XLA's latency-hiding scheduler (--xla_gpu_enable_latency_hiding_scheduler=true)",
+            "jax": "XLA's latency-hiding scheduler on several devices (--xla_gpu_enable_latency_hiding_scheduler=true)",
             "torch": "as DistributedDataParallel does, on with ddp (off: one compiled program, not one a bucket)",
         },
         {},

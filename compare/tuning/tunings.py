@@ -25,7 +25,7 @@ _TO_COMPILE = (
 TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
     "compiled": "stock and the compiler",
-    "tuned": "the fastest known for the workload and device, in a precision of its own where that is another",
+    "tuned": "the fastest known for the workload and device, of its own in some precisions and over some devices",
 }
 
 # Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers. Layers
@@ -88,21 +88,17 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
     ("jax", "cuda", "vgg16 in bfloat16"): (GIVEN["jax", "compiled"], f"{_H200}/tunings-vgg16-bfloat16/result.json"),
 }
 
-# What `tuned` has besides where batches are split over devices that synchronise batch norm, keyed likewise.
+# What `tuned` has besides where batches are split over devices that synchronise batch norm, by (backend, device,
+# workload), with the file in which it was measured.
 SYNCHRONISED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
     ("jax", "cuda", "resnet50"): (
         {"overlap-exchanges": True, "overlap-reduction": True},
         f"{_H200}/captured-parts-jax-2-devices.txt",
     ),
 }
-_INSTEAD = {
-    "compile",
-    "overlap-reduction",
-    "compiled-autograd",
-    "overlap-exchanges",
-    "rematerialisation",
-    "concurrent-kernels",
-}
+_HIDING = {"overlap-exchanges", "overlap-reduction"}
+_OTHERWISE = ("concurrent-kernels", "graph-capture", "rematerialisation")
+"""Knobs that exclude one of these, or what it needs: a contender that asks for one has none of them by itself."""
 
 
 def resolve(
@@ -111,7 +107,7 @@ def resolve(
     """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
 
     `tuned` differs from workload to workload, in some from precision to precision (None: as in most), and over several
-    devices by their `batch_norm`. There, a knob that excludes one of these, or is one, has none of them on by itself.
+    devices by their `batch_norm`: unless a knob is given that is one of these, or asks for what excludes them.
 
     Raises:
         Refused: for an unknown tuning, knob or value, or a knob that the backend or device has no switch for.
@@ -139,7 +135,8 @@ def resolve(
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
     may_be_together = values["parallel"] == NOT_PARALLEL and values.get(_together_with(backend))
-    if head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync" and not given & _INSTEAD:
+    others = given & _HIDING or any(name in given and values.get(name) for name in _OTHERWISE)
+    if head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync" and not others:
         values |= SYNCHRONISED.get((backend, device, workload), (_NOTHING, ""))[0]
     if "concurrent-kernels" not in given and not may_be_together:
         values["concurrent-kernels"] = False  # on several devices it has not been measured

@@ -54,6 +54,12 @@ def test_versions_and_settings_of_contenders_are_compared_after_the_run() -> Non
     ]
 
 
+def test_rounds_that_go_around_on_fewer_gpus_are_told() -> None:
+    stored, here = make_result(spec={"rotation": 4}), make_result()
+    assert differences.after_run(stored, here) == [Difference("spec.rotation", 4, 1)]
+    assert differences.after_run(here, make_result(spec={"rotation": 1})) == []
+
+
 def test_variables_of_contenders_are_compared_where_both_results_have_them() -> None:
     flags = "--xla_gpu_autotune_level=0"
     now = make_result(contenders=[make_contender("torch", variables={"XLA_FLAGS": flags}), make_contender("jax")])

@@ -186,7 +186,7 @@ def test_a_machine_that_is_gone_ends_what_is_spread_over_it_and_names_it(first: 
         peer._wire.close()
         second.end()
         with pytest.raises(ContenderFailed, match=r"crash: machine 1 \(far\) does not answer"):
-            share.start("fake", "tests.fakebackend", {}, "cache", 1)
+            share.start("fake", "tests.fakebackend", "cpu", {}, "cache", 1)
         assert share.lost() == ("crash", "machine 1 (far) is gone")
         share.end()
     assert second.end() == follower.GONE
@@ -203,9 +203,9 @@ def test_each_process_of_another_machine_sees_its_own_gpu_alone(tmp_path: Path, 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     shares = follower.Shares(cast(wire.Wire, None), "127.0.0.1", tmp_path)
     told = {"backend": "torch", "package": "none", "environment": {}, "cache": "cache", "port": 1}
-    for rank, here in ((2, 2), (3, 2), (1, 1)):
-        assert "error" in shares._started(0, told | {"places": [vars(Place(rank, 4, here))]})
-    assert seen == ["0", "1", "all"]
+    for rank, here, device in ((2, 2, "cuda"), (3, 2, "cuda"), (1, 1, "cuda"), (3, 2, "cpu")):
+        assert "error" in shares._started(0, told | {"device": device, "places": [vars(Place(rank, 4, here))]})
+    assert seen == ["0", "1", "all", "all"]
 
 
 def test_what_cannot_be_started_there_says_why(first: Here):
@@ -213,7 +213,7 @@ def test_what_cannot_be_started_there_says_why(first: Here):
     with fleet.joined(variables(first)) as machines:
         share = machines.share()
         assert share is not None
-        share.start("fake", "tests.fakebackend.absent", {}, "cache", 1)
+        share.start("fake", "tests.fakebackend.absent", "cpu", {}, "cache", 1)
         plans.until(share.lost)
         status, reason = share.lost() or ("", "")
         share.end()

@@ -240,6 +240,13 @@ def test_telemetry_is_drawn_over_time_with_void_rounds_shaded() -> None:
     texts = _texts(telemetry.picture(result))
     assert "chip" not in texts, "a figure that was never read has no panel"
     assert texts.count("void") == 4
+    result["spec"]["rotation"] = 2
+    clock, _ = _drawn(telemetry.picture(result)).axes
+    assert [patch.get_x() for patch in clock.patches] == [3, 7]
+    result["voided"][0]["round"] = 4  # which was on the second GPU
+    clock, _ = _drawn(telemetry.picture(result)).axes
+    assert [patch.get_x() for patch in clock.patches] == [7]
+    assert "void\n1\n3\n5\n7\n9\n" in _texts(telemetry.picture(result)), "the rounds on the first GPU alone"
 
 
 def test_the_line_of_telemetry_is_broken_where_samples_were_left_out() -> None:

@@ -207,6 +207,7 @@ def test_a_process_sees_its_own_gpu_alone(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited or "")
     if inherited is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    Ranks._started(cast(Ranks, contender), 3, 29500, "token")
+    Ranks._started(cast(Ranks, contender), 3, "cuda", 29500, "token")
     assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == own
-    assert crew.own_gpu(Place(1, 2, 1), {"CUDA_VISIBLE_DEVICES": "2,3"}) == {}, "it trains on all that it sees"
+    assert crew.own_gpu(Place(1, 2, 1), "cuda", {"CUDA_VISIBLE_DEVICES": "2,3"}) == {}, "it trains on all that it sees"
+    assert crew.own_gpu(Place(1, 2, 2), "cpu", {}) == {}

@@ -262,7 +262,7 @@ def test_what_is_no_threshold_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "since"),
-    [("accumulate", 2, 1), ("devices", 2, 1), ("machines", 2, 1), ("batch_norm", "local", "sync")],
+    [("accumulate", 2, 1), ("devices", 2, 1), ("rotation", 2, 1), ("machines", 2, 1), ("batch_norm", "local", "sync")],
 )
 def test_results_of_other_devices_are_not_of_the_same_work(key: str, value: Any, since: Any) -> None:
     one, other, said = make_result(), make_result(spec={key: value}), make_result(spec={key: since})

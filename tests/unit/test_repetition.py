@@ -64,6 +64,15 @@ def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path, monkeypatch
     assert set(made.deadlines.values()) == {12.5}
 
 
+@pytest.mark.parametrize(("gpus", "rotation"), [(4, 4), (8, 4), (2, 1)])
+def test_rounds_go_around_on_as_many_gpus_as_before_where_there_are_so_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, rotation: int
+) -> None:
+    monkeypatch.setattr(environment, "visible_gpus", lambda: gpus)
+    assert planned(stored("fake", "other", spec={"rotation": 4}), tmp_path).rotation == rotation
+    assert planned(stored("fake", "other"), tmp_path).rotation == 1
+
+
 def test_rounds_that_could_not_alternate_are_planned_to_alternate_again(tmp_path: Path) -> None:
     spec = {"design": "turns", "design_reason": "from round 1 on: the contenders do not fit in memory together"}
     assert planned(stored("fake", "other", spec=spec), tmp_path).design == "alternating"

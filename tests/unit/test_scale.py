@@ -339,7 +339,12 @@ def test_rounds_go_around_on_as_many_gpus_as_the_most_devices(stage: Stage, monk
     assert [each.rotation for each in stage.make("1,2").plans] == [1, 1], "parts of a CPU are alike"
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
     monkeypatch.setattr(environment, "visible_gpus", lambda: 4)
-    assert [each.rotation for each in stage.make("1,2,4", device="cuda").plans] == [4, 4, 4]
+    names = ["one kind"] * 4
+    monkeypatch.setattr(sweep.nvml, "describe", lambda: {"gpus": [{"name": name} for name in names]})
+    assert [each.rotation for each in stage.make("1,2,4", device="cuda").plans] == [4, 4, 1]
+    assert [each.rotation for each in stage.make("1,2,3", device="cuda").plans] == [3, 1, 1]
+    names[3] = "another"
+    assert [each.rotation for each in stage.make("1,2,4", device="cuda").plans] == [1, 1, 1]
 
 
 def test_a_report_says_on_which_gpus_rounds_were(weak: tuple[Result, Path]) -> None:
@@ -348,8 +353,10 @@ def test_a_report_says_on_which_gpus_rounds_were(weak: tuple[Result, Path]) -> N
     result["spec"]["rotation"] = 4
     stored.validate(result)
     text = " ".join(printed(result))
-    assert "rounds on fewer devices than 4 go around on the 4 GPUs" in text
-    assert "3 rounds on 1 device do not go around evenly on the 4 parts of the GPUs; a multiple of 4 would" in text
-    assert "3 rounds on 2 devices do not go around evenly on the 2 parts of the GPUs; a multiple of 2 would" in text
-    result["spec"]["rounds"] = 8
-    assert "evenly" not in " ".join(printed(result))
+    assert "rounds on 1, 2 of the 4 GPUs go around on all of them, in whole parts" in text
+    uneven = "rounds that count are not equally many on each part of the GPUs"
+    assert f"on 1 device, {uneven}: 1, 1, 1, 0" in text
+    assert f"on 2 devices, {uneven}: 2, 1" in text
+    assert f"on 4 devices, {uneven}" not in text
+    result["runs"][1]["voided"] = [{"round": 1, "reason": "Xid 79"}]
+    assert f"on 2 devices, {uneven}" not in " ".join(printed(result)), "one on each counts"

@@ -200,11 +200,11 @@ def test_rounds_go_around_on_all_gpus_in_parts_that_are_whole() -> None:
 def test_the_children_of_a_round_begin_at_its_first_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, design: str
 ) -> None:
-    first, start = list[int](), Launcher.started
+    first, start = list[tuple[str, int]](), Launcher.started
 
     def started(self: Launcher, outcome: Outcome, *, purpose: str, beside: int = 0, first_gpu: int = 0) -> Child:
         if purpose == "round":
-            first.append(first_gpu)
+            first.append((outcome.contender.backend, first_gpu))
         return start(self, outcome, purpose=purpose, beside=beside, first_gpu=first_gpu)
 
     plans.register(monkeypatch, tmp_path)
@@ -213,7 +213,8 @@ def test_the_children_of_a_round_begin_at_its_first_gpu(
     texts = ("fake:stock+ddp", "other:stock+ddp")
     made = plans.make(tmp_path / "out", texts, design=design, rounds=3, rotation=2, agreement=False)
     outcomes = runner.run(made, lambda *_: None, Held())
-    assert first == [0, 0, 1, 1, 0, 0]
+    turns = [(("fake", gpu), ("other", gpu)) for gpu in (0, 1)] + [(("other", 0), ("fake", 0))]
+    assert first == [child for turn in turns for child in turn], "each comes first on each GPU"
     assert [each.gpus for each in outcomes.rounds] == [range(1), range(1, 2), range(1)]
 
 
@@ -291,9 +292,11 @@ def test_tuned_hides_exchanges_where_they_are_and_nothing_else_was_asked_for(way
         values = tunings.resolve("jax", tuning, "cuda", workload, "bfloat16", batch_norm)
         return {name for name in besides if values[name]}
 
-    assert on(f"tuned+{way}") == on(f"tuned+{way}+steps-per-dispatch=1") == besides.keys()
-    for other in ("tuned", f"compiled+{way}", f"tuned+{way}+overlap-exchanges=off", f"tuned+{way}+rematerialisation"):
-        assert on(other) == set(), other
+    for knob in ("", "+steps-per-dispatch=1", "+compile", "+graph-capture=off", "+rematerialisation=off"):
+        assert on(f"tuned+{way}{knob}") == besides.keys(), knob
+    for knob in ("overlap-exchanges=off", "rematerialisation", "graph-capture", "concurrent-kernels"):
+        assert on(f"tuned+{way}+{knob}") == set(), knob
+    assert on("tuned") == on(f"compiled+{way}") == set()
     assert on(f"tuned+{way}", batch_norm="local") == on(f"tuned+{way}", "cifar-cnn") == set()
     assert on(f"tuned+{way}+overlap-exchanges") == {"overlap-exchanges"}
 

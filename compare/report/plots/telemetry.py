@@ -5,6 +5,7 @@ from itertools import pairwise, zip_longest
 from math import nan
 from typing import Any
 
+from compare.measure.order import gpus_of_round
 from compare.measure.telemetry import SLOWEST_SECONDS
 from compare.measure.voiding import FOREIGN_CORES
 from compare.report import sentences
@@ -46,13 +47,14 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | A
     }
     if telemetry["reason"] or not series:
         return Absent(telemetry["reason"] or "no figure of the GPU could be read")
-    spans, void = rounds(result), {each["round"] for each in result["voided"]}
+    spans = _on_first(result)
+    void = {each["round"] for each in result["voided"]} & spans.keys()
     if len(seconds) > _MOST_SAMPLES or len(spans) > MOST_ROUNDS:
         return Absent(f"{len(seconds):,} samples of {len(spans):,} rounds are too many to draw")
     which = "first GPU" if telemetry.get("others") else "GPU"
     caption = (
         f"SM clock, memory clock, temperature and power of the {which}, sampled through NVML "
-        f"(n = {len(seconds):,}); numbers: rounds, shaded: void ones."
+        f"(n = {len(seconds):,}); numbers: rounds on it, shaded: void ones."
     )
     if telemetry.get("left_out"):
         caption += " Where a line is broken, samples between blocks were left out."
@@ -95,6 +97,13 @@ def _load(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | 
         f"kept more, by round, a mark at 0 for none; more than {FOREIGN_CORES:g} (dashed) voids a round, shaded."
     )
     return Picture("telemetry", "Load by round", caption, sentences.basis([result]), lambda: _draw_load(cores, void))
+
+
+def _on_first(result: Mapping[str, Any]) -> Spans:
+    """Return when each round was timed that was on the first GPU."""
+    count, rotation = (result["spec"].get(name, 1) for name in ("devices", "rotation"))
+    used = {number: gpus_of_round(number - 1, count, rotation) or range(1) for number in rounds(result)}
+    return {number: span for number, span in rounds(result).items() if 0 in used[number]}
 
 
 def rounds(result: Mapping[str, Any]) -> Spans:
