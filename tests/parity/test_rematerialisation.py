@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import jaxbackend.rematerialisation
+import torchbackend.programs
 import torchbackend.rematerialisation
-import torchbackend.tuning
 from compare import weights, workloads
 from compare.interface import Arrays, Batch, Refused
 from compare.workloads import BLOCKS
@@ -151,11 +151,7 @@ def test_torch_counts_a_batch_once():
 def test_a_compiled_program_recomputes_records_once_and_moves_the_statistics_once(
     compiler: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(
-        torchbackend.tuning,
-        "compiled",
-        lambda call, switches: torch.compile(call, backend=compiler, dynamic=False) if switches["compile"] else call,
-    )
+    monkeypatch.setattr(torchbackend.programs, "compiler", lambda **_: compiler)
     workload = small("cifar-cnn", 7, widths=(4,))
     pool = batches(workload)
     wanted = steps(opened(workload, "torch", "stock"), pool)

@@ -98,7 +98,7 @@ class Trials:
         store.save(self._plan.dataset, self._launcher.dataset)
         self._launcher.started = self._started  # pyright: ignore[reportAttributeAccessIssue] -- no process is started
 
-    def _started(self, outcome: Outcome, *, purpose: str) -> Any:
+    def _started(self, outcome: Outcome, **_: Any) -> Any:
         return InProcess(Quiet(outcome.contender.name, self._variable, self._machine), self._machine)
 
     def ratio(self) -> dict[str, float]:
