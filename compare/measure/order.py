@@ -1,7 +1,7 @@
 """The order in which contenders' blocks are timed."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -26,6 +26,11 @@ def gpus_of_round(number: int, count: int, rotation: int) -> range | None:
         return None
     first = number % parts(count, rotation) * count
     return range(first, first + count)
+
+
+def gpus_of_stored(spec: Mapping[str, Any], number: int) -> range | None:
+    """Return the same of a round of a stored result by its spec, which of an older one says nothing of them."""
+    return gpus_of_round(number, spec.get("devices", 1), spec.get("rotation", 1))
 
 
 def parts(count: int, rotation: int) -> int:

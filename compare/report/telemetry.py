@@ -7,7 +7,7 @@ from typing import Any
 from compare import verdicts
 from compare.consistency import SERIES
 from compare.measure.nvml import POWER_CAP
-from compare.measure.order import gpus_of_round
+from compare.measure.order import gpus_of_stored
 from compare.report.sentences import percent
 
 _NOTICEABLE_CORES = 0.05
@@ -76,11 +76,10 @@ def _others(telemetry: Mapping[str, Any]) -> Iterator[str]:
 
 def _windows(result: Mapping[str, Any], number: int) -> list[Sequence[float]]:
     """Return when blocks were timed in the rounds that used a GPU."""
-    count, rotation = (result["spec"].get(name, 1) for name in ("devices", "rotation"))
     found = list[Sequence[float]]()
     for step in (each["step_seconds"] for each in result["contenders"] if each["step_seconds"]):
         for index, blocks in enumerate(step.get("windows", ())):
-            gpus = gpus_of_round(index, count, rotation)
+            gpus = gpus_of_stored(result["spec"], index)
             found += blocks if gpus is None or number in gpus else ()
     return found
 

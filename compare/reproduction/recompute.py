@@ -9,7 +9,7 @@ import numpy as np
 
 from compare import statistics, verdicts
 from compare.measure import voiding
-from compare.measure.order import gpus_of_round
+from compare.measure.order import gpus_of_stored
 from compare.measure.telemetry import Telemetry
 from compare.measure.voiding import Round
 from compare.reproduction import evidence
@@ -122,9 +122,8 @@ def _voided(result: Object) -> list[dict[str, Any]]:
     if not seen or not timed or (on_gpu and not all("windows" in step for step in timed)):
         return result["voided"]
     foreign = seen["foreign_cores"]
-    count, rotation = (result["spec"].get(name, 1) for name in ("devices", "rotation"))
     rounds = [
-        Round([], *cores, gpus=gpus_of_round(number, count, rotation))
+        Round([], *cores, gpus=gpus_of_stored(result["spec"], number))
         for number, cores in enumerate(zip(foreign, seen.get("idle_cores", [None] * len(foreign)), strict=False))
     ]
     for step in timed:

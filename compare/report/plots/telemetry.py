@@ -5,7 +5,7 @@ from itertools import pairwise, zip_longest
 from math import nan
 from typing import Any
 
-from compare.measure.order import gpus_of_round
+from compare.measure.order import gpus_of_stored
 from compare.measure.telemetry import SLOWEST_SECONDS
 from compare.measure.voiding import FOREIGN_CORES
 from compare.report import sentences
@@ -101,9 +101,9 @@ def _load(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | 
 
 def _on_first(result: Mapping[str, Any]) -> Spans:
     """Return when each round was timed that was on the first GPU."""
-    count, rotation = (result["spec"].get(name, 1) for name in ("devices", "rotation"))
-    used = {number: gpus_of_round(number - 1, count, rotation) or range(1) for number in rounds(result)}
-    return {number: span for number, span in rounds(result).items() if 0 in used[number]}
+    found = rounds(result)
+    used = {number: gpus_of_stored(result["spec"], number - 1) or range(1) for number in found}
+    return {number: span for number, span in found.items() if 0 in used[number]}
 
 
 def rounds(result: Mapping[str, Any]) -> Spans:
