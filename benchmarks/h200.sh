@@ -325,7 +325,7 @@ all_plain_ways() { # resnet50 on all GPUs of the lane, in each framework's publi
 step_ways() { # resnet50 on all GPUs of the lane in every way, then the plain loops: minutes, where a comparison takes many
     sed "s/\$/ --devices $(gpus)/" <<END | in_turn "ways-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --batch-norm local
---backend torch --tuning tuned+ddp+overlap-reduction=off
+--backend torch --tuning tuned+ddp+compiled-autograd+overlap-exchanges
 --backend jax --tuning tuned+pmap --batch-norm local
 --backend jax --tuning tuned+pmap
 --backend jax --tuning tuned+sharded
