@@ -8,7 +8,8 @@ import difflib
 from collections.abc import Collection, Mapping
 
 from compare.interface import Refused
-from compare.tuning.knobs import KNOBS, NOT_PARALLEL, PARALLEL, PARALLEL_WORDS, Knob, Value
+from compare.tuning import exclusions
+from compare.tuning.knobs import KNOBS, NOT_PARALLEL, PARALLEL_WORDS, Knob, Value
 
 _TO_SEARCH = ("kernel-search", "max-autotune")
 _TO_COMPILE = (
@@ -134,15 +135,14 @@ def resolve(
             values[name] = value
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
-    may_be_together = values["parallel"] == NOT_PARALLEL and values.get(_together_with(backend))
-    others = given & _HIDING or any(name in given and values.get(name) for name in _OTHERWISE)
-    if head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync" and not others:
-        values |= SYNCHRONISED.get((backend, device, workload), (_NOTHING, ""))[0]
+    may_be_together = values["parallel"] == NOT_PARALLEL and values.get(exclusions.together_with(backend))
+    if head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync":
+        values |= _hiding(backend, device, workload, values, given)
     if "concurrent-kernels" not in given and not may_be_together:
         values["concurrent-kernels"] = False  # on several devices it has not been measured
     if "overlap-reduction" not in given and backend == "torch":
         values["overlap-reduction"] = values["parallel"] != NOT_PARALLEL  # as DistributedDataParallel has it
-    _check_together(f"{backend}:{tuning}", backend, device, values, given)
+    exclusions.check(f"{backend}:{tuning}", backend, device, values, given)
     return values
 
 
@@ -173,6 +173,16 @@ def _named(backend: str, name: str, device: str, workload: str, precision: str |
     return {"kernel-search": True, **settings} if backend == "jax" and device == "cuda" else settings
 
 
+def _hiding(
+    backend: str, device: str, workload: str, values: Mapping[str, Value], given: Collection[str]
+) -> Mapping[str, Value]:
+    """Return what `tuned` has besides where devices synchronise batch norm, unless something `given` excludes it."""
+    besides = SYNCHRONISED.get((backend, device, workload))
+    if besides is None or not _HIDING.isdisjoint(given):
+        return _NOTHING
+    return _NOTHING if any(name in given and values[name] for name in _OTHERWISE) else besides[0]
+
+
 def _value(knob: Knob, text: str, where: str) -> Value:
     if isinstance(knob.default, bool):
         if text not in ("", "on", "off"):
@@ -185,68 +195,6 @@ def _value(knob: Knob, text: str, where: str) -> Value:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 1000 or len(text) > 4:
         raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: a whole number from 1 to 1000")
     return int(text)
-
-
-def _check_together(where: str, backend: str, device: str, values: Mapping[str, Value], given: Collection[str]) -> None:
-    way, own = values["parallel"], PARALLEL.get(backend, ())
-    if way not in (NOT_PARALLEL, *own):
-        raise Refused(f"{where}: {backend} has no way {way!r}; allowed: {', '.join(own)}")
-    if way in PARALLEL["jax"] and not values["compile"]:
-        raise Refused(f"{where}: {way} needs compile in jax")
-    if way != NOT_PARALLEL and values.get("pieces"):
-        raise Refused(f"{where}: {way} excludes pieces, which are for a step on one device")
-    if way != NOT_PARALLEL and values["input"] == "stream":
-        raise Refused(f"{where}: {way} excludes input=stream; allowed: input=resident")
-    if device == "cpu" and way == "pmap" and values.get("rematerialisation"):
-        raise Refused(f"{where}: pmap excludes rematerialisation on a CPU, where XLA would undo it; allowed: sharded")
-    if backend == "torch" and "overlap-reduction" in given and way == NOT_PARALLEL:
-        raise Refused(f"{where}: overlap-reduction needs ddp in torch")
-    if backend == "torch" and way != NOT_PARALLEL and not (values["overlap-reduction"] or values["compile"]):
-        raise Refused(f"{where}: overlap-reduction=off needs compile in torch; op by op, ddp overlaps")
-    if backend == "jax" and values["overlap-reduction"] and (way == NOT_PARALLEL or device == "cpu"):
-        raise Refused(f"{where}: overlap-reduction needs --device cuda and pmap or sharded in jax")
-    for name in ("compiled-autograd", "overlap-exchanges"):
-        if values.get(name) and (way == NOT_PARALLEL or not values["compile"]):
-            raise Refused(f"{where}: {name} needs {'compile and ddp' if backend == 'torch' else 'pmap or sharded'}")
-    if backend == "jax" and values["overlap-exchanges"] and values["rematerialisation"]:
-        raise Refused(f"{where}: overlap-exchanges excludes rematerialisation in jax")
-    if backend == "jax" and values["overlap-exchanges"] and values["concurrent-kernels"]:
-        raise Refused(f"{where}: overlap-exchanges excludes concurrent-kernels in jax, which are of captured steps")
-    if values.get("compiled-autograd") and not values["overlap-reduction"]:
-        raise Refused(f"{where}: compiled-autograd excludes overlap-reduction=off: it reduces in the backward pass")
-    if device == "cpu" and values.get("graph-capture"):
-        raise Refused(f"{where}: graph-capture needs --device cuda")
-    if device == "cpu" and values.get("kernel-search"):
-        raise Refused(f"{where}: kernel-search needs --device cuda")
-    if device == "cpu" and values.get("concurrent-kernels"):
-        raise Refused(f"{where}: concurrent-kernels needs --device cuda")
-    if values.get("concurrent-kernels") and not values.get(_together_with(backend)):
-        raise Refused(f"{where}: concurrent-kernels needs {_together_with(backend)} in {backend}")
-    for name in ("max-autotune", "pointwise-matmul"):
-        if values.get(name) and not values.get("compile"):
-            raise Refused(f"{where}: {name} needs compile")
-    several = values.get("steps-per-dispatch", 1) != 1
-    if backend == "torch" and several and not values.get("graph-capture"):
-        raise Refused(f"{where}: steps-per-dispatch above 1 needs graph-capture (and --device cuda) in torch")
-    if backend == "jax" and several and not values.get("compile"):
-        raise Refused(f"{where}: steps-per-dispatch above 1 needs compile in jax")
-    if backend == "jax" and "fused-optimizer" in given and not values.get("compile"):
-        raise Refused(f"{where}: fused-optimizer needs compile in jax")
-    if backend == "jax" and values.get("donation") and not values.get("compile"):
-        raise Refused(f"{where}: donation needs compile in jax")
-    if backend == "jax" and values.get("rematerialisation") and not values.get("compile"):
-        raise Refused(f"{where}: rematerialisation needs compile in jax: op by op, a step keeps what it computed")
-    if values.get("pieces") and not values.get("compile"):
-        raise Refused(f"{where}: pieces needs compile")
-    if values.get("pieces") and values.get("rematerialisation"):
-        raise Refused(f"{where}: pieces excludes rematerialisation: a step in pieces keeps every layer's output")
-    if values.get("pieces") and (several or values.get("donation")):
-        raise Refused(f"{where}: pieces excludes donation and steps-per-dispatch above 1, which are for a whole step")
-
-
-def _together_with(backend: str) -> str:
-    """Return the knob without which a backend runs no kernels together."""
-    return "compile" if backend == "torch" else "graph-capture"
 
 
 def soonest(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:
