@@ -236,7 +236,7 @@ step_scale-resnet50-sync() { # one compiled program in torch, whose parts each o
 
 step_scale-resnet50-torch() { # torch's part of it, reduced within the backward pass or after it: nine minutes on one GPU
     # alone
-    scale resnet50-torch sync resnet50 256 torch:tuned+ddp+compiled-autograd+overlap-exchanges \
+    scale resnet50-torch sync resnet50 256 torch:tuned+ddp \
         torch:tuned+ddp+overlap-reduction=off+overlap-exchanges
 }
 
@@ -323,9 +323,11 @@ all_plain_ways() { # resnet50 on all GPUs of the lane, in each framework's publi
 }
 
 step_ways() { # resnet50 on all GPUs of the lane in every way, then the plain loops: minutes, where a comparison takes many
-    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "ways-$(gpus)-devices"
+    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "ways-torch-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --batch-norm local
---backend torch --tuning tuned+ddp+compiled-autograd+overlap-exchanges
+--backend torch --tuning tuned+ddp
+END
+    sed "s/\$/ --devices $(gpus)/" <<END | in_turn "ways-jax-$(gpus)-devices"
 --backend jax --tuning tuned+pmap --batch-norm local
 --backend jax --tuning tuned+pmap
 --backend jax --tuning tuned+sharded
@@ -346,7 +348,7 @@ step_reducers() { # resnet50 on each of the lane's first two GPUs and on all: re
     sed "s/\$/ --turns 2/" <<END | in_turn "reducers-$(gpus)-devices"
 $step --devices 1
 CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES#*,} $step --devices 1
-$step+compiled-autograd+overlap-exchanges --devices $(gpus)
+$step --devices $(gpus)
 END
 }
 
@@ -367,9 +369,9 @@ step_ddp() { # which parts torch's program over all GPUs of the lane should have
         --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 --skip-energy --skip-cold-compile
 }
 
-step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: its certificate takes nine minutes
-    module=benchmarks.timeline samestep "sides-resnet50-$(gpus)-devices" compare \
-        torch:tuned+ddp+compiled-autograd+overlap-exchanges jax:tuned+pmap \
+step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: its certificate takes eleven minutes on
+    # two, its rounds two each
+    module=benchmarks.timeline samestep "sides-resnet50-$(gpus)-devices" compare torch:tuned+ddp jax:tuned+pmap \
         --workload resnet50 --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync \
         --rounds 3 --skip-energy --skip-cold-compile
 }

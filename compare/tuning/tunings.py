@@ -96,10 +96,17 @@ SYNCHRONISED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
         {"overlap-exchanges": True, "overlap-reduction": True},
         f"{_H200}/captured-parts-jax-2-devices.txt",
     ),
+    ("torch", "cuda", "resnet50"): (
+        {"compiled-autograd": True, "overlap-exchanges": True},
+        f"{_H200}/compiled-autograd-2-devices.txt",
+    ),
 }
-_HIDING = {"overlap-exchanges", "overlap-reduction"}
-_OTHERWISE = ("concurrent-kernels", "graph-capture", "rematerialisation")
-"""Knobs that exclude one of these, or what it needs: a contender that asks for one has none of them by itself."""
+_HIDING = {"compiled-autograd", "overlap-exchanges", "overlap-reduction"}
+_OTHERWISE = {
+    "jax": ("concurrent-kernels", "graph-capture", "rematerialisation"),
+    "torch": ("concurrent-kernels", "rematerialisation"),
+}
+"""Knobs that exclude one of these, or with which they were not tried: who asks for one is given none of these."""
 
 
 def resolve(
@@ -178,9 +185,9 @@ def _hiding(
 ) -> Mapping[str, Value]:
     """Return what `tuned` has besides where devices synchronise batch norm, unless something `given` excludes it."""
     besides = SYNCHRONISED.get((backend, device, workload))
-    if besides is None or not _HIDING.isdisjoint(given):
+    if besides is None or not values["compile"] or not _HIDING.isdisjoint(given):
         return _NOTHING
-    return _NOTHING if any(name in given and values[name] for name in _OTHERWISE) else besides[0]
+    return _NOTHING if any(name in given and values[name] for name in _OTHERWISE[backend]) else besides[0]
 
 
 def _value(knob: Knob, text: str, where: str) -> Value:

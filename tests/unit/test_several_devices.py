@@ -284,17 +284,33 @@ def test_a_step_in_which_something_is_to_run_beside_exchanges_is_not_captured(de
     assert "command_buffer" not in added.get("XLA_FLAGS", "")
 
 
-@pytest.mark.parametrize("way", ["pmap", "sharded"])
-def test_tuned_hides_exchanges_where_they_are_and_nothing_else_was_asked_for(way: str) -> None:
-    besides, _ = tunings.SYNCHRONISED["jax", "cuda", "resnet50"]
+@pytest.mark.parametrize(
+    ("backend", "way", "beside", "instead"),
+    [
+        ("jax", "pmap", ["graph-capture=off"], ["graph-capture"]),
+        ("jax", "sharded", ["graph-capture=off"], ["graph-capture"]),
+        (
+            "torch",
+            "ddp",
+            ["graph-capture", "steps-per-dispatch=1+graph-capture=off"],
+            ["compile=off+pointwise-matmul=off", "compiled-autograd=off", "overlap-reduction=off"],
+        ),
+    ],
+)
+def test_tuned_hides_exchanges_where_they_are_and_nothing_else_was_asked_for(
+    backend: str, way: str, beside: list[str], instead: list[str]
+) -> None:
+    besides, _ = tunings.SYNCHRONISED[backend, "cuda", "resnet50"]
+    own = besides.keys() - {"overlap-reduction"}  # which torch has anyway
 
     def on(tuning: str, workload: str = "resnet50", batch_norm: str = "sync") -> set[str]:
-        values = tunings.resolve("jax", tuning, "cuda", workload, "bfloat16", batch_norm)
-        return {name for name in besides if values[name]}
+        values = tunings.resolve(backend, tuning, "cuda", workload, "bfloat16", batch_norm)
+        return {name for name in own if values[name]}
 
-    for knob in ("", "+steps-per-dispatch=1", "+compile", "+graph-capture=off", "+rematerialisation=off"):
-        assert on(f"tuned+{way}{knob}") == besides.keys(), knob
-    for knob in ("overlap-exchanges=off", "rematerialisation", "graph-capture", "concurrent-kernels"):
+    assert on(f"tuned+{way}") == own
+    for knob in ("steps-per-dispatch=1", "compile", "rematerialisation=off", *beside):
+        assert on(f"tuned+{way}+{knob}") == own, knob
+    for knob in ("overlap-exchanges=off", "rematerialisation", "concurrent-kernels", *instead):
         assert on(f"tuned+{way}+{knob}") == set(), knob
     assert on("tuned") == on(f"compiled+{way}") == set()
     assert on(f"tuned+{way}", batch_norm="local") == on(f"tuned+{way}", "cifar-cnn") == set()
@@ -310,7 +326,7 @@ def test_what_is_tuned_follows_a_plan_s_batch_norm(
     options: dict[str, Any] = {"workload": "resnet50", "device": "cuda", "devices": 2, "batch_norm": batch_norm}
     texts, unread = ["jax:tuned+pmap", "torch:tuned+ddp"], plan.data.unread("not yet")
     made = plan.make(texts, out=tmp_path, dataset=unread, **options)
-    assert made.knobs(made.contenders[0])["overlap-exchanges"] is hidden
+    assert [made.knobs(contender)["overlap-exchanges"] for contender in made.contenders] == [hidden, hidden]
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
