@@ -6,6 +6,7 @@ each process calls its own the first (`compare.machines.crew.own_gpu`), so that 
 """
 
 import hashlib
+import importlib
 import itertools
 import time
 from collections.abc import Generator, Sequence
@@ -15,7 +16,6 @@ from typing import Any, Protocol
 
 import torch
 from torch._inductor import config as inductor
-from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.fx import GraphModule
 
@@ -53,6 +53,7 @@ class Shared:
     def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Any:
         """Return the compiled graph."""
         number, comes_later = next(self._numbers), False
+        own = inductor_compiler()
 
         def compiled(graph: GraphModule, inputs: Sequence[Any], *arguments: Any, **options: Any) -> Any:
             nonlocal comes_later
@@ -60,10 +61,10 @@ class Shared:
             if not backward:
                 comes_later = not options.get("is_inference")
             with self.turn(number, _BACKWARD if backward else _FORWARD, word(graph, inputs)):
-                return compile_fx_inner(graph, inputs, *arguments, **options)
+                return own.compile_fx_inner(graph, inputs, *arguments, **options)
 
         try:
-            return compile_fx(graph, inputs, inner_compile=compiled)
+            return own.compile_fx(graph, inputs, inner_compile=compiled)
         finally:
             self._tell(number, _FORWARD)
             if not comes_later:
@@ -109,6 +110,11 @@ def word(graph: GraphModule, inputs: Sequence[Any]) -> Path:
     where = {torch.cuda.get_device_name(each.device) for each in inputs if torch.is_tensor(each) and each.is_cuda}
     how = torch.__version__, sorted(inductor.save_config_portable().items()), passes and passes.uuid(), where
     return Path(cache_dir(), "samestep", hashlib.sha256(repr((graph.code, given, how)).encode()).hexdigest())
+
+
+def inductor_compiler() -> Any:
+    """Return TorchInductor's compiler, which takes as long to import as torch itself: only who compiles does so."""
+    return importlib.import_module("torch._inductor.compile_fx")
 
 
 _joined: Shared | None = None

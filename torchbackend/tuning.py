@@ -50,11 +50,11 @@ def autograd(*, compiled: bool, shared: bool = False) -> Callable[[], AbstractCo
 
 
 def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
-    """Set the compiler's options, and have it find this machine's vector instructions before any program is timed.
+    """Set the compiler's options, import it, and have it find this machine's vector instructions.
 
-    For those it compiles and loads small probes. They say nothing of a program, so they are kept where torch keeps its
-    programs by default, whatever cache this process has been given, and no compile time contains them. `exchanges` says
-    whether devices exchange anything between the layers of a model (`exchange.in_step`).
+    No compile time contains these. For vector instructions it compiles and loads small probes, which say nothing of a
+    program, so they are kept where torch keeps its programs by default, whatever cache this process has been given.
+    `exchanges` says whether devices exchange anything between the layers of a model (`exchange.in_step`).
     """
     joint, late = bool(knobs["compiled-autograd"]), exchanges and bool(knobs["overlap-exchanges"])
     # Whether DistributedDataParallel reduces within a compiled backward pass, and if not, whether what is compiled is
@@ -72,6 +72,8 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     functorch.ban_recompute_used_far_apart = not exchanges
     # What hooks record in a recomputed block they record in the forward pass alone, as without the compiler.
     dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = bool(knobs["rematerialisation"])
+    if knobs["compile"]:
+        programs.inductor_compiler()
     if knobs["compile"] and device == "cpu":
         with mock.patch.dict(os.environ):
             os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +21,14 @@ from compare.processes.child import Child
 from tests.parity.devices import Recorder
 from torchbackend import buckets, programs, tuning
 from torchbackend.programs import Shared
+
+PREPARED = """
+import sys
+from compare.tuning import tunings
+from torchbackend import backend, session, tuning
+tuning.prepare(tunings.resolve("torch", sys.argv[1], "cpu", "digits-cnn"), "cpu", exchanges=False)
+print("torch._inductor.compile_fx" in sys.modules)
+"""
 
 FIRST, SECOND, ELSEWHERE = (Place(rank, 4, 2) for rank in (0, 1, 2))
 
@@ -157,11 +167,12 @@ def test_nobody_waits_for_what_the_first_found_or_could_not_compile(
     def failing(*_: object, **__: object) -> None:
         raise ArithmeticError
 
-    monkeypatch.setattr(programs, "compile_fx", failing)
+    compiler = programs.inductor_compiler()
+    monkeypatch.setattr(compiler, "compile_fx", failing)
     with pytest.raises(Exception, match="ArithmeticError"):
         trained(shared)
     assert told(store) == {"0/forward", "0/backward"}
-    monkeypatch.setattr(programs, "compile_fx", lambda graph, _, **__: graph.forward)  # as of a cache
+    monkeypatch.setattr(compiler, "compile_fx", lambda graph, _, **__: graph.forward)  # as of a cache
     trained(shared)
     assert told(store) == {"0/forward", "0/backward", "1/forward", "1/backward"}
 
@@ -177,6 +188,12 @@ def test_programs_are_shared_once_processes_have_met_where_torch_keeps_any(
     for option in ({"fx_graph_cache": False}, {"force_disable_caches": True}):
         with inductor.patch(option):
             assert programs.compiler(shared=True) == "inductor"
+
+
+@pytest.mark.parametrize(("named", "loaded"), [("stock", False), ("compiled", True)])
+def test_who_compiles_nothing_does_not_load_the_compiler(named: str, loaded: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", PREPARED, named], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(loaded)]
 
 
 @pytest.mark.thorough
