@@ -14,6 +14,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch._inductor.utils import fresh_inductor_cache
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] -- documented there
 
 from compare.machines.crew import Place
@@ -119,6 +120,24 @@ def test_nobody_waits_for_what_is_kept(store: HashStore, kept: Path) -> None:
         pass
     with Shared(store, SECOND).turn(2, "forward", kept):
         assert not store.check(["samestep/programs/0/2/forward"])
+
+
+def test_word_that_cannot_be_left_fails_no_program(store: HashStore, kept: Path) -> None:
+    kept.parent.write_text("a file in place of the folder")
+    with Shared(store, FIRST).turn(0, "forward", kept):
+        pass
+    assert store.check(["samestep/programs/0/0/forward"])
+
+
+def test_a_graph_of_another_gpu_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = torch.fx.symbolic_trace(torch.nn.ReLU())
+    with FakeTensorMode():
+        inputs = [torch.empty(2, device="cuda")]
+    words = set[Path]()
+    for name in ("H100", "H200", "H200"):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
+        words.add(programs.word(graph, inputs))
+    assert len(words) == 2
 
 
 @pytest.mark.usefixtures("empty_cache")
