@@ -15,6 +15,8 @@ from compare.tuning import variables
 
 MEETING = "SAMESTEP_MEETING"
 """The variable that tells a contender's first process where the others, on several machines, will find it."""
+FURTHER = "SAMESTEP_FURTHER"
+"""The variable that tells it which further processes it is to start at once (`compare.machines.ranks.begin`)."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The processes of one contender that trains in several: how the first finds, calls and watches the others.
 
-The contender's worker is the first. It starts those of its own machine; those of other machines are started there by
-the samestep that follows this run's. All connect to the first, meet by their framework's own means (`Crew.join`) and
-then carry out what the first tells them (`compare.machines.rank`).
+The contender's worker is the first. It starts those of its own machine, while it imports its framework where it is
+told to (`begin`); those of other machines are started there by the samestep that follows this run's. All connect to the
+first, meet by their framework's own means (`Crew.join`) and then carry out what the first tells them
+(`compare.machines.rank`).
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from typing import Any
 
 from compare.interface import Arrays, Refused, RunSpec, Session
 from compare.machines import crew, wire
-from compare.machines.crew import MEETING, Crew, Place
+from compare.machines.crew import FURTHER, MEETING, Crew, Place
 from compare.machines.launched import TOKEN
 from compare.machines.wire import Wire
 from compare.processes import family
@@ -31,6 +32,69 @@ Ended = Callable[[Exception], None]
 _WORDS_LAST_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 _HUNG_UP: Message = {"status": "crash", "reason": "has hung up"}
+
+
+class Further:
+    """The further processes of this machine, and where all of a contender's come.
+
+    Args:
+        package: of the backend.
+        here: how many there are on each machine, this one included.
+        device: `cpu` or `cuda`.
+    """
+
+    def __init__(self, package: str, here: int, device: str) -> None:
+        self._package, self.here, self.device = package, here, device
+        self.listener, self.token = _meeting()
+        self.kills_before, self.processes = family.kernel_kills(), dict[int, "subprocess.Popen[bytes]"]()
+
+    @property
+    def all_live(self) -> bool:
+        """Whether they were started, and none has ended."""
+        return len(self.processes) == self.here - 1 and all(each.poll() is None for each in self.processes.values())
+
+    def start(self) -> None:
+        """Start them, in place of those that were.
+
+        Raises:
+            OSError: the machine cannot start another process.
+        """
+        for each in self.processes.values():
+            each.kill()
+        port = self.listener.getsockname()[1]
+        places = [Place(rank, crew.machines() * self.here, self.here) for rank in range(1, self.here)]
+        self.kills_before = family.kernel_kills()
+        for place in places:
+            own = {TOKEN: self.token} | crew.own_gpu(place, self.device, os.environ)
+            command = crew.start_command(self._package, place, port)
+            self.processes[place.rank] = subprocess.Popen(command, env=dict(os.environ) | own)
+
+
+_begun: Further | None = None
+
+
+def begin(package: str) -> None:
+    """Start a contender's further processes where the runner says which, to import their framework while this one does.
+
+    One that cannot be started yet is when a session is opened, which says why.
+    """
+    global _begun
+    told = os.environ.pop(FURTHER, None)  # not for them
+    if told is not None:
+        _begun = Further(package, **json.loads(told))
+        with contextlib.suppress(OSError):
+            _begun.start()
+
+
+def _further(package: str, here: int, device: str) -> Further:
+    """Return the processes that were begun if they are those, new ones if not, or if one is tired of waiting."""
+    global _begun
+    begun, _begun = _begun, None
+    if begun is None or (begun.here, begun.device) != (here, device):
+        begun = Further(package, here, device)
+    if not begun.all_live:
+        begun.start()
+    return begun
 
 
 class Ranks:
@@ -52,10 +116,9 @@ class Ranks:
         self._wires: dict[int, Wire] = {}
         self._answers: queue.SimpleQueue[tuple[int, Message, Arrays]] = queue.SimpleQueue()
         self._words: dict[int, Message] = {}
-        listener, token = _meeting()
-        self._kills_before = family.kernel_kills()
-        self._locals = self._started(here, device, listener.getsockname()[1], token)
-        self._gather(listener, token)
+        further = _further(kind.package, here, device)
+        self._kills_before, self._locals = further.kills_before, further.processes
+        self._gather(further.listener, further.token)
         place = Place(0, self.count, here, interface=_interface(self._wires, here))
         port = _free_port()
         for each in self._wires.values():
@@ -128,16 +191,6 @@ class Ranks:
     def _error(self, rank: int, message: Message) -> Exception:
         kind = {"oom": MemoryError, "refused": Refused}.get(str(message.get("status")), RuntimeError)
         return kind(f"rank {rank} of {self.count}: {message.get('reason')}")
-
-    def _started(self, here: int, device: str, port: int, token: str) -> dict[int, "subprocess.Popen[bytes]"]:
-        places = [Place(rank, self.count, here) for rank in range(1, here)]
-        return {
-            place.rank: subprocess.Popen(
-                crew.start_command(self._crew.package, place, port),
-                env=dict(os.environ) | {TOKEN: token} | crew.own_gpu(place, device, os.environ),
-            )
-            for place in places
-        }
 
     def _gather(self, listener: socket.socket, token: str) -> None:
         """Wait until every process has come. The runner's deadline ends the waiting for one that does not."""

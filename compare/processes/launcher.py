@@ -2,6 +2,7 @@
 
 import glob
 import itertools
+import json
 import os
 import shutil
 import time
@@ -14,6 +15,7 @@ from typing import Any, NoReturn, cast
 
 from compare import environment
 from compare.interface import ContenderFailed
+from compare.machines import crew
 from compare.measure.telemetry import Family
 from compare.outcomes import Outcome
 from compare.plan import Plan
@@ -148,11 +150,13 @@ class Launcher:
             added |= variables.thread_environment(max(1, environment.cores() // (beside + 1)), os.environ)
         cache = variables.user_cache(self.scratch / "cache-kept") if kept else self.scratch / named
         own = added | variables.cache_environment(contender.backend, cache)
+        processes = knobs.processes(values["parallel"], here)
+        if processes > 1:
+            own[crew.FURTHER] = json.dumps({"here": processes, "device": self.plan.device})
         if share is None and self.plan.device == "cuda":
             own |= variables.visible_environment(range(first_gpu, first_gpu + here), os.environ)
         try:
             if share is not None:
-                processes = knobs.processes(values["parallel"], here)
                 folder = None if kept else named
                 share.start(contender.backend, contender.package, self.plan.device, added, folder, processes)
                 own |= share.environment

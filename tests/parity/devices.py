@@ -27,6 +27,7 @@ WORKLOAD = replace(
     name="narrow",
     model=replace(twins.narrowed(workloads.get("cifar-cnn").model), image=(PIXELS, PIXELS, 3)),
 )
+NONE_BEGUN: Mapping[str, str] = {}
 QUICK: Mapping[str, str] = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling would take most of the time
 
 
@@ -45,9 +46,10 @@ class Recorder:
             self._children[backend] = self.started(backend)
         return self._children[backend]
 
-    def started(self, backend: str) -> Child:
+    def started(self, backend: str, begun: Mapping[str, str] = NONE_BEGUN) -> Child:
+        """Return a child that is ready, whose further processes may be `begun` beside it, by variables."""
         added = variables.child_environment(backend, {}, "cpu", False, os.environ, devices=MOST)
-        child = Child(backend, f"{backend}backend", {**added, **QUICK}, self.folder)
+        child = Child(backend, f"{backend}backend", {**added, **QUICK, **begun}, self.folder)
         child.greet(120)
         return child
 

@@ -15,7 +15,9 @@ import torchbackend.exchange as exchange_torch
 from compare import data, descriptions, workloads
 from compare.data import store
 from compare.interface import ContenderFailed
+from compare.machines import crew
 from compare.measure import exposure
+from compare.processes.child import Child
 from compare.tuning import tunings
 from jaxbackend import exchange
 from tests.parity import twins
@@ -334,6 +336,11 @@ def test_devices_that_are_not_there_are_refused_by_name(recorder: Recorder):
     assert failure.value.status == "refused"
 
 
+def ranks(child: Child) -> list[psutil.Process]:
+    """Return the further processes of a contender."""
+    return [each for each in psutil.Process(child.pid).children() if "--rank" in each.cmdline()]
+
+
 @pytest.mark.parametrize(
     ("signal", "deadline", "status", "reason"),
     [
@@ -344,11 +351,12 @@ def test_devices_that_are_not_there_are_refused_by_name(recorder: Recorder):
 def test_a_rank_that_dies_or_hangs_ends_its_contender_with_all_its_processes(
     recorder: Recorder, signal: str, deadline: float, status: str, reason: str
 ):
-    child = recorder.started("torch")
+    child = recorder.started("torch", {crew.FURTHER: '{"here": 2, "device": "cpu"}'})
+    (begun,) = ranks(child)
     child.call("open", 120, spec=recorder.spec("torch", "stock+ddp", 2, "sync"))
+    assert ranks(child) == [begun], "it was begun while torch was imported"
     family = psutil.Process(child.pid).children(recursive=True)
-    rank = max(family, key=lambda each: each.memory_info().rss)
-    rank.send_signal({"SIGKILL": 9, "SIGSTOP": 19}[signal])
+    begun.send_signal({"SIGKILL": 9, "SIGSTOP": 19}[signal])
     with pytest.raises(ContenderFailed, match=reason) as failure:
         child.call("block", deadline, steps=2)
     assert failure.value.status == status

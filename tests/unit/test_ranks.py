@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,9 +16,9 @@ import pytest
 
 from compare.data import Dataset, store, synthetic
 from compare.interface import ContenderFailed, RunSpec
-from compare.machines import crew
+from compare.machines import crew, ranks
 from compare.machines.crew import Place, interface_of
-from compare.machines.ranks import Ranks
+from compare.machines.ranks import Further, Ranks
 from compare.processes import family
 from compare.processes.child import Child
 from tests.fakebackend import plans
@@ -183,6 +184,57 @@ def test_processes_hand_over_their_own_part_and_give_their_session_back(contende
     assert (before, after) == ("[False, False]", "[True, True]")
 
 
+BEGUN = """
+import os, sys
+from compare.machines import crew, ranks
+from tests.fakebackend.crew import CREW, PACKAGE
+
+ranks.begin(PACKAGE)
+begun = ranks._begun.processes[1]
+if sys.argv[1] == "ended":
+    begun.kill()
+    begun.wait()
+print(crew.FURTHER in os.environ, ranks.Ranks(CREW, 2, "cpu")._locals[1].pid == begun.pid, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "then", "used"), [("cpu", "lives", True), ("cpu", "ended", False), ("cuda", "lives", False)]
+)
+def test_processes_that_were_begun_are_used_if_they_live_and_are_those(
+    tmp_path: Path, device: str, then: str, used: bool
+) -> None:
+    script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
+    told = {"SAMESTEP_CREW": script, crew.FURTHER: json.dumps({"here": 2, "device": device})}
+    arguments, environment = [sys.executable, "-c", BEGUN, then], {**os.environ, **told}
+    # In a session of its own: a process whose first is gone ends all of its group.
+    done = subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, timeout=60, check=True, start_new_session=True
+    )
+    assert done.stdout.split() == ["False", str(used)]
+
+
+def test_who_is_told_of_no_process_begins_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(crew.FURTHER, raising=False)
+    ranks.begin("none")
+    assert ranks._begun is None
+
+
+def test_a_process_that_cannot_be_begun_is_not_missed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise OSError("no more")
+
+    monkeypatch.setattr("compare.machines.ranks.subprocess.Popen", failing)
+    monkeypatch.setenv(crew.FURTHER, '{"here": 2, "device": "cpu"}')
+    monkeypatch.setattr(ranks, "_begun", None)
+    ranks.begin("none")
+    assert ranks._begun is not None
+    assert not ranks._begun.all_live
+    with pytest.raises(OSError, match="no more"), closing(ranks._begun.listener):
+        ranks._further("none", 2, "cpu")
+
+
 def test_torch_trains_on_one_device_when_the_sessions_of_several_have_been_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -202,12 +254,14 @@ def test_torch_trains_on_one_device_when_the_sessions_of_several_have_been_given
 def test_a_process_sees_its_own_gpu_alone(
     monkeypatch: pytest.MonkeyPatch, inherited: str | None, own: list[str]
 ) -> None:
-    environments, contender = list[dict[str, str]](), SimpleNamespace(_crew=SimpleNamespace(package="none"), count=3)
+    environments = list[dict[str, str]]()
     monkeypatch.setattr("compare.machines.ranks.subprocess.Popen", lambda _, env: environments.append(env))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited or "")
     if inherited is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    Ranks._started(cast(Ranks, contender), 3, "cuda", 29500, "token")
+    further = Further("none", 3, "cuda")
+    further.start()
+    further.listener.close()
     assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == own
     assert crew.own_gpu(Place(1, 2, 1), "cuda", {"CUDA_VISIBLE_DEVICES": "2,3"}) == {}, "it trains on all that it sees"
     assert crew.own_gpu(Place(1, 2, 2), "cpu", {}) == {}

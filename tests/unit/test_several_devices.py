@@ -1,5 +1,6 @@
 """Options and knobs of several devices: what is refused, and what a child is told."""
 
+import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from compare import environment, plan, runner
 from compare.interface import Refused
 from compare.interruptions import Held
+from compare.machines.crew import FURTHER
 from compare.measure.order import gpus_of_round
 from compare.measure.telemetry import Telemetry
 from compare.outcomes import Outcome, Outcomes
@@ -186,6 +188,13 @@ def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: p
             assert "CUDA_VISIBLE_DEVICES" not in outcome.variables  # which GPU it is is no setting
     seen = [each.get("CUDA_VISIBLE_DEVICES") for each in children]
     assert seen == ["0,1", "2,3", "0", "2", None, None, None, None]
+    begun = [json.loads(each.get(FURTHER, "null")) for each in children]
+    assert begun == [
+        *[{"here": 2, "device": "cuda"}] * 2,  # each of ddp's devices has a process
+        *[None] * 2,
+        *[{"here": 2, "device": "cpu"}] * 2,
+        *[None] * 2,
+    ]
 
 
 def test_rounds_go_around_on_all_gpus_in_parts_that_are_whole() -> None:
