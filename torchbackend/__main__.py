@@ -2,9 +2,9 @@
 
 from compare.machines import ranks
 
-ranks.begin("torchbackend")
+ranks.begin("torchbackend")  # a process a device, where jax has one for all: they import torch while this one does
 
-from compare.worker import serve  # noqa: E402 -- an import takes seconds, and other processes make it meanwhile
+from compare.worker import serve  # noqa: E402 -- an import takes seconds, so the others come first
 from torchbackend.backend import BACKEND, CREW  # noqa: E402
 
 serve(BACKEND, crew=CREW)
