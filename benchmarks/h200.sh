@@ -369,8 +369,8 @@ step_ddp() { # which parts torch's program over all GPUs of the lane should have
         --precision bfloat16 --devices "$(gpus)" --batch-norm sync --rounds 3 --skip-energy --skip-cold-compile
 }
 
-step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: its certificate takes eleven minutes on
-    # two, its rounds two each
+step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: it has its certificate after eleven
+    # minutes on two, and a round takes two
     module=benchmarks.timeline samestep "sides-resnet50-$(gpus)-devices" compare torch:tuned+ddp jax:tuned+pmap \
         --workload resnet50 --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync \
         --rounds 3 --skip-energy --skip-cold-compile

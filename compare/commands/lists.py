@@ -50,7 +50,7 @@ def knobs() -> None:
         measured = f"measured: {evidence}" if evidence else "not measured"
         typer.echo(f"  {backend:5}  {device}, {workload}: {_written(settings)} ({measured})")
     for (backend, device, workload), (settings, evidence) in SYNCHRONISED.items():
-        where = f"{device}, {workload} over devices that synchronise batch norm, besides"
+        where = f"{device}, {workload} over devices that synchronise batch norm, besides, unless knobs exclude it"
         typer.echo(f"  {backend:5}  {where}: {_written(settings)} (measured: {evidence})")
 
 

@@ -85,8 +85,8 @@ def machines() -> int:
 
 
 def start_command(package: str, place: Place, port: int) -> list[str]:
-    """Return the command that starts one more process of a contender."""
-    return family.command(package, "--rank", json.dumps(asdict(place) | {"port": port}))
+    """Return the command by which this process starts one more of a contender's, which ends with this one."""
+    return family.command(package, "--rank", json.dumps(asdict(place) | {"port": port, "parent": os.getpid()}))
 
 
 def own_gpu(place: Place, device: str, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -27,9 +27,9 @@ _ANSWERED = ("losses", "inspect", "memory", "kernels", "settings")
 def serve(kind: Crew) -> None:
     """Be one of a contender's further processes: connect to the first, and do what it says until it hangs up."""
     sys.stdout = sys.stderr
-    family.end_with_parent(os.getppid())
-    family.be_killed_first()
     told = json.loads(sys.argv[2])
+    family.end_with_parent(told.pop("parent"))  # which may be gone already: an import takes seconds
+    family.be_killed_first()
     port, token = told.pop("port"), os.environ.pop(TOKEN)
     place = Place(**told)
     first = wire.connected(place.host, port, token, COMING_SECONDS)

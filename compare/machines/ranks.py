@@ -59,8 +59,7 @@ class Further:
         Raises:
             OSError: the machine cannot start another process.
         """
-        for each in self.processes.values():
-            each.kill()
+        self._end()
         port = self.listener.getsockname()[1]
         places = [Place(rank, crew.machines() * self.here, self.here) for rank in range(1, self.here)]
         self.kills_before = family.kernel_kills()
@@ -68,6 +67,17 @@ class Further:
             own = {TOKEN: self.token} | crew.own_gpu(place, self.device, os.environ)
             command = crew.start_command(self._package, place, port)
             self.processes[place.rank] = subprocess.Popen(command, env=dict(os.environ) | own)
+
+    def close(self) -> None:
+        """End them, and have nobody come."""
+        self._end()
+        self.listener.close()
+
+    def _end(self) -> None:
+        for each in self.processes.values():
+            each.kill()
+            each.wait()
+        self.processes.clear()
 
 
 _begun: Further | None = None
@@ -81,8 +91,8 @@ def begin(package: str) -> None:
     global _begun
     told = os.environ.pop(FURTHER, None)  # not for them
     if told is not None:
-        _begun = Further(package, **json.loads(told))
         with contextlib.suppress(OSError):
+            _begun = Further(package, **json.loads(told))
             _begun.start()
 
 
@@ -90,7 +100,10 @@ def _further(package: str, here: int, device: str) -> Further:
     """Return the processes that were begun if they are those, new ones if not, or if one is tired of waiting."""
     global _begun
     begun, _begun = _begun, None
-    if begun is None or (begun.here, begun.device) != (here, device):
+    if begun is not None and (begun.here, begun.device) != (here, device):
+        begun.close()
+        begun = None
+    if begun is None:
         begun = Further(package, here, device)
     if not begun.all_live:
         begun.start()

@@ -191,7 +191,8 @@ class _Worker:
         """Whether memory ran out while others were at work; the job is then back in its queue."""
         self._take()
         try:
-            self._child = launcher.started(queue.outcome, purpose=queue.purpose, beside=beside)
+            devices = self._commands[0].arguments.get("spec", {}).get("devices")
+            self._child = launcher.started(queue.outcome, purpose=queue.purpose, beside=beside, devices=devices)
         except ContenderFailed as failure:
             self._fail(failure)
 

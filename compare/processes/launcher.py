@@ -115,10 +115,13 @@ class Launcher:
         outcome.versions = child.greet(self.plan.deadlines["start"])["versions"]
         return child
 
-    def started(self, outcome: Outcome, *, purpose: str, beside: int = 0, first_gpu: int = 0) -> Child:
+    def started(
+        self, outcome: Outcome, *, purpose: str, beside: int = 0, first_gpu: int = 0, devices: int | None = None
+    ) -> Child:
         """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does.
 
-        It sees as many GPUs as its contender trains on, from `first_gpu` on.
+        It sees as many GPUs as its contender trains on, from `first_gpu` on. Its further processes start with it, but
+        not where its first session is known to be of one of the `devices`.
         """
         contender = outcome.contender
         values = self.plan.knobs(outcome.contender)
@@ -151,7 +154,7 @@ class Launcher:
         cache = variables.user_cache(self.scratch / "cache-kept") if kept else self.scratch / named
         own = added | variables.cache_environment(contender.backend, cache)
         processes = knobs.processes(values["parallel"], here)
-        if processes > 1:
+        if processes > 1 and devices != 1:
             own[crew.FURTHER] = json.dumps({"here": processes, "device": self.plan.device})
         if share is None and self.plan.device == "cuda":
             own |= variables.visible_environment(range(first_gpu, first_gpu + here), os.environ)

@@ -185,15 +185,16 @@ def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: p
             outcome = Outcome(contender)
             launcher.started(outcome, purpose="training")
             launcher.started(outcome, purpose="round", first_gpu=2)
+            launcher.started(outcome, purpose="certificate", devices=1)
             assert "CUDA_VISIBLE_DEVICES" not in outcome.variables  # which GPU it is is no setting
     seen = [each.get("CUDA_VISIBLE_DEVICES") for each in children]
-    assert seen == ["0,1", "2,3", "0", "2", None, None, None, None]
+    assert seen == ["0,1", "2,3", "0,1", "0", "2", "0", *[None] * 6]
     begun = [json.loads(each.get(FURTHER, "null")) for each in children]
     assert begun == [
         *[{"here": 2, "device": "cuda"}] * 2,  # each of ddp's devices has a process
-        *[None] * 2,
+        *[None] * 4,
         *[{"here": 2, "device": "cpu"}] * 2,
-        *[None] * 2,
+        *[None] * 4,
     ]
 
 
