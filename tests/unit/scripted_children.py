@@ -34,7 +34,7 @@ class Scripted:
 
     _looks = 0
 
-    def send(self, command: str, looks: int) -> None:
+    def send(self, command: str, looks: int, **_: Any) -> None:
         self.said.append(f"{self._name} begins {command}")
         self._looks = looks
 

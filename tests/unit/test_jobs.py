@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from compare.certificates import evidence
 from compare.certificates.evidence import Case
 from compare.measure import memory
 from compare.outcomes import Outcome
+from compare.processes.child import Child
 from compare.processes.jobs import Queue
 from compare.processes.launcher import Launcher
 from compare.tuning import contenders, variables
@@ -33,6 +35,24 @@ def test_children_take_the_next_job_when_theirs_is_done(started: Launcher) -> No
     assert answers == ["0a", "0b", "1a", "1b", "2a", "2b", "long"]
     assert len(Scripted.environments) == 2
     assert (progress[0], progress[-1], progress) == ((0, 4), (4, 4), sorted(set(progress)))
+
+
+def test_a_child_is_started_for_the_devices_of_its_first_session(
+    started: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, start = list[int | None](), Launcher.started
+
+    def noted(self: Launcher, outcome: Outcome, *, devices: int | None, **rest: Any) -> Child:
+        told.append(devices)
+        return start(self, outcome, devices=devices, **rest)
+
+    monkeypatch.setattr(Launcher, "started", noted)
+    of_one, of_two, of_none = (asked([], ("one", 1)) for _ in range(3))
+    of_one.commands[0].arguments["spec"] = {"devices": 1}
+    of_two.commands[0].arguments["spec"] = {"devices": 2}
+    for job in (of_one, of_two, of_none):
+        carried_out(started, queue("fake", job))
+    assert told == [1, 2, None]
 
 
 @pytest.mark.parametrize(("jobs", "most", "children"), [(9, None, 2), (9, 1, 1), (1, None, 1)])

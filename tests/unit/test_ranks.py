@@ -3,6 +3,8 @@
 import ast
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Generator
@@ -18,6 +20,7 @@ from compare.data import Dataset, store, synthetic
 from compare.interface import ContenderFailed, RunSpec
 from compare.machines import crew, ranks
 from compare.machines.crew import Place, interface_of
+from compare.machines.launched import TOKEN
 from compare.machines.ranks import Further, Ranks
 from compare.processes import family
 from compare.processes.child import Child
@@ -213,6 +216,18 @@ def test_processes_that_were_begun_are_used_if_they_live_and_are_those(
         arguments, env=environment, capture_output=True, text=True, timeout=60, check=True, start_new_session=True
     )
     assert done.stdout.split() == ["False", str(used)]
+
+
+def test_a_process_whose_first_is_gone_before_it_looks_ends(tmp_path: Path) -> None:
+    script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        *command, place = crew.start_command("tests.fakebackend.crew", Place(1, 2, 2), listener.getsockname()[1])
+        gone = json.loads(place) | {"parent": 2**30}
+        environment = {**os.environ, "SAMESTEP_CREW": script, TOKEN: "token"}
+        done = subprocess.run(
+            [*command, json.dumps(gone)], env=environment, timeout=30, check=False, start_new_session=True
+        )
+    assert done.returncode == -signal.SIGKILL
 
 
 def test_who_is_told_of_no_process_begins_none(monkeypatch: pytest.MonkeyPatch) -> None:
