@@ -5,6 +5,6 @@ from compare.machines import ranks
 ranks.begin("torchbackend")  # a process a device, where jax has one for all: they import torch while this one does
 
 from compare.worker import serve  # noqa: E402 -- an import takes seconds, so the others come first
-from torchbackend.backend import BACKEND, CREW  # noqa: E402
+from torchbackend.backend import BACKEND, CREW  # noqa: E402 -- this is the import that takes seconds
 
 serve(BACKEND, crew=CREW)
