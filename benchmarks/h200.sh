@@ -313,26 +313,42 @@ step_agree-devices() { # the certificate over all GPUs of the lane, in every way
         --devices "$(gpus)" --workload digits-cnn --precision float32
 }
 
-all_plain_ways() { # resnet50 on all GPUs of the lane, in each framework's public way
-    local count
-    count=$(gpus)
-    "$python" -m torch.distributed.run --standalone --nproc-per-node "$count" benchmarks/plain_torch.py \
+plain_torch_ways() { # resnet50 on all GPUs of the lane, in the framework's public way
+    "$python" -m torch.distributed.run --standalone --nproc-per-node "$(gpus)" benchmarks/plain_torch.py \
         --workload resnet50 --mode compile
-    "$python" benchmarks/plain_jax.py --workload resnet50 --devices "$count" --parallel pmap
-    "$python" benchmarks/plain_jax.py --workload resnet50 --devices "$count" --parallel sharded
 }
 
-step_ways() { # resnet50 on all GPUs of the lane in every way, then the plain loops: minutes, where a comparison takes many
+plain_jax_ways() { # and in both of JAX's
+    local way
+    for way in pmap sharded; do
+        "$python" benchmarks/plain_jax.py --workload resnet50 --devices "$(gpus)" --parallel "$way"
+    done
+}
+
+step_plain-torch-ways() { run "plain-torch-ways-$(gpus)-devices" plain_torch_ways; }
+
+step_plain-jax-ways() { run "plain-jax-ways-$(gpus)-devices" plain_jax_ways; }
+
+step_torch-ways() { # resnet50 on all GPUs of the lane in every way of torch's: minutes, where a comparison takes many
     sed "s/\$/ --devices $(gpus)/" <<END | in_turn "ways-torch-$(gpus)-devices"
 --backend torch --tuning tuned+ddp --batch-norm local
 --backend torch --tuning tuned+ddp
 END
+}
+
+step_jax-ways() { # and of JAX's
     sed "s/\$/ --devices $(gpus)/" <<END | in_turn "ways-jax-$(gpus)-devices"
 --backend jax --tuning tuned+pmap --batch-norm local
 --backend jax --tuning tuned+pmap
 --backend jax --tuning tuned+sharded
 END
-    run "plain-ways-$(gpus)-devices" all_plain_ways
+}
+
+step_ways() { # both frameworks', then the plain loops
+    step_torch-ways
+    step_jax-ways
+    step_plain-torch-ways
+    step_plain-jax-ways
 }
 
 step_each() { # resnet50 alone on each of the lane's GPUs: several go at the pace of the slowest
