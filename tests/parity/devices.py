@@ -19,6 +19,7 @@ from compare.interface import Arrays
 from compare.processes.child import Child
 from compare.tuning import tunings, variables
 from tests.parity import twins
+from tests.unoptimised import VARIABLES
 
 STEPS, BATCH, PIXELS, MOST = 2, 8, 7, 4
 LIMIT = 1e-10
@@ -28,7 +29,6 @@ WORKLOAD = replace(
     model=replace(twins.narrowed(workloads.get("cifar-cnn").model), image=(PIXELS, PIXELS, 3)),
 )
 NONE_BEGUN: Mapping[str, str] = {}
-QUICK: Mapping[str, str] = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling would take most of the time
 
 
 class Recorder:
@@ -48,8 +48,8 @@ class Recorder:
 
     def started(self, backend: str, begun: Mapping[str, str] = NONE_BEGUN) -> Child:
         """Return a child that is ready, whose further processes may be `begun` beside it, by variables."""
-        added = variables.child_environment(backend, {}, "cpu", False, os.environ, devices=MOST)
-        child = Child(backend, f"{backend}backend", {**added, **QUICK, **begun}, self.folder)
+        added = variables.child_environment(backend, {}, "cpu", False, os.environ | VARIABLES, devices=MOST)
+        child = Child(backend, f"{backend}backend", {**VARIABLES, **added, **begun}, self.folder)
         child.greet(120)
         return child
 

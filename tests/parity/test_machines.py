@@ -25,7 +25,8 @@ from compare.outcomes import Outcome
 from compare.processes.child import Child
 from compare.processes.launcher import Launcher
 from tests.fakebackend import plans
-from tests.parity.devices import BATCH, LIMIT, QUICK, WORKLOAD, Recorder, distance, recorded
+from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, recorded
+from tests.unoptimised import VARIABLES
 
 pytestmark = pytest.mark.xdist_group("devices")
 
@@ -52,7 +53,7 @@ def follower(variables: dict[str, str]) -> "subprocess.Popen[str]":
     """Start samestep as the launcher does on the second machine."""
     return subprocess.Popen(
         [sys.executable, "-m", "compare", "compare"],
-        env=os.environ | QUICK | {**variables, "RANK": "1"},
+        env=os.environ | VARIABLES | {**variables, "RANK": "1"},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -133,7 +134,7 @@ class Run:
 @pytest.fixture(scope="module")
 def together() -> Iterator[tuple[Fleet, "subprocess.Popen[str]"]]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUICK.items():
+        for name, value in VARIABLES.items():
             patch.setenv(name, value)
         with two_machines() as found:
             yield found

@@ -38,6 +38,7 @@ def signature(backend: str, workload: str) -> dict[str, tuple[int, ...]]:
     return twins.BACKENDS[backend].open(replace(twins.spec(backend), workload=workload)).signature()
 
 
+@pytest.mark.xdist_group("signatures")  # which one process opens once
 @pytest.mark.parametrize("backend", twins.BOTH)
 @pytest.mark.parametrize("workload", PARAMETERS)
 def test_a_model_has_as_many_parameters_as_published(workload: str, backend: str):
@@ -46,6 +47,7 @@ def test_a_model_has_as_many_parameters_as_published(workload: str, backend: str
     assert found == PARAMETERS[workload]
 
 
+@pytest.mark.xdist_group("signatures")  # which one process opens once
 @pytest.mark.parametrize("workload", PARAMETERS)
 def test_both_backends_have_the_same_names_and_shapes_in_the_same_order(workload: str):
     assert list(signature("jax", workload).items()) == list(signature("torch", workload).items())

@@ -19,6 +19,13 @@ TENSORS = [*(f"step{step}/{name}" for step in (1, 2, 3) for name in _STEP), *_WH
 H200 = sorted((Path(__file__).resolve().parents[2] / "benchmarks" / "h200").glob("*/result.json"))
 H200 = [path for path in H200 if not path.parent.name.startswith("scale-")]  # a scaling is no comparison
 
+# Of those that hold the same fields, one: packing and reporting all takes a minute.
+_UNLIKE = (
+    *("agree-resnet50-float32", "agree-vgg16-tf32", "digits-cnn-tf32", "equal-jax-resnet50", "equal-torch-cifar-cnn"),
+    *("sides-resnet50-2-devices", "tunings-cifar-cnn-bfloat16", "tunings-vgg16-float32", "tunings-vgg16-tf32"),
+)
+UNLIKE = [path for path in H200 if path.parent.name in _UNLIKE]
+
 
 def consistent() -> dict[str, Any]:
     """Return a result with every key there is, whose figures and verdicts follow from its samples."""

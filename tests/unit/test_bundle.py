@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from compare import __version__, environment, results, verdicts
 from compare.interface import Refused
 from compare.reproduction import archive, bundle, verification, writer
-from tests.unit.mutations import H200, consistent, text
+from tests.unit.mutations import UNLIKE, consistent, text
 
 GOOD = bundle.make(text(consistent()))
 MEMBERS = archive.unpack(GOOD, bundle.MEMBERS)
@@ -62,7 +62,7 @@ def unchecked(data: bytes) -> dict[str, tuple[str, ...]]:
     return {check.question: check.unchecked for check in checks if check.unchecked}
 
 
-@pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", UNLIKE, ids=lambda path: path.parent.name)
 def test_published_results_are_packed_and_verified(path: Path) -> None:
     made = bundle.make(path.read_bytes())
     assert made == bundle.make(path.read_bytes())

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import tables
 from compare import results
 from tests.unit import markup, programs, stored
-from tests.unit.mutations import H200
+from tests.unit.mutations import UNLIKE
 from tests.unit.programs import Program
 
 FASTER = str(stored.path("faster"))
@@ -107,7 +107,7 @@ def test_pictures_of_several_results_do_not_overwrite_each_other(program: Progra
     assert sum(level == 3 for level, _ in page.headings) == 18
 
 
-@pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", UNLIKE, ids=lambda path: path.parent.name)
 def test_older_results_are_reported(program: Program, path: Path) -> None:
     stored_result = json.loads(path.read_text())
     table = ("--csv", "r.csv") if stored_result["spec"]["rounds"] else ()
