@@ -1,6 +1,7 @@
 """Which tests may run beside others: `make test` runs all but those marked `alone` on two workers, then those."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --alone, beside which -m stays the user's."""
     help = "only: the tests marked alone; not: all others (default: both)"
     parser.addoption("--alone", choices=("only", "not"), help=help)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a test marked alone where no other is asked for: importing them all takes 20 s."""
+    if config.getoption("--alone") != "only" or collection_path.suffix != ".py":
+        return None
+    return "mark.alone" not in collection_path.read_text() or None
 
 
 @pytest.hookimpl(trylast=True)  # when pytest-xdist has named the groups
