@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the tests on two workers, then, one by one, those marked alone. The arguments go to pytest both times; a call
-# that they select no test for is none; without arguments both have tests.
+# that they select no test for is none. Without arguments there are some that run alone.
 set -u
 cd "$(dirname "$0")/.."
 no_tests=5

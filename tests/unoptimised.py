@@ -1,9 +1,9 @@
-"""XLA told to compile fast, in this process and in those that a test starts: compiling takes most of their time.
+"""XLA told to compile fast: compiling takes most of the time of tests that train with JAX.
 
 Without optimisations, in one LLVM module a program, and by XLA's own code generator in place of MLIR's many passes: a
 third of the processor time. Fusions and conversions stay; what a program computes is the same, and rounding differs no
-more than between two machines. The certificates of tests/agreement/test_twins.py and the comparison of
-tests/end_to_end/test_pytest_plugin.py are of optimised code.
+more than between two machines. So told are the tests' own process and those that tests of several devices start; the
+certificates of tests/agreement/test_twins.py, and every other program that a test starts, are of optimised code.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ VARIABLES: Mapping[str, str] = {
     _OPTION.upper(): "1",
     "XLA_FLAGS": " ".join(f"--{name}={str(value).lower()}" for name, value in _FLAGS.items()),
 }
-"""For a process that a test starts."""
+"""What tells a process that a test starts."""
 
 
 @pytest.fixture(autouse=True, scope="module")

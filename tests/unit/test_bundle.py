@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from compare import __version__, environment, results, verdicts
 from compare.interface import Refused
 from compare.reproduction import archive, bundle, verification, writer
-from tests.unit.mutations import UNLIKE, consistent, text
+from tests.unit.mutations import H200, UNLIKE, consistent, text
 
 GOOD = bundle.make(text(consistent()))
 MEMBERS = archive.unpack(GOOD, bundle.MEMBERS)
@@ -60,6 +60,23 @@ def about(git: Any = HERE, version: str = __version__) -> dict[str, bytes]:
 def unchecked(data: bytes) -> dict[str, tuple[str, ...]]:
     _, checks = verification.verify(data)
     return {check.question: check.unchecked for check in checks if check.unchecked}
+
+
+def fields(value: object, levels: int = 2) -> object:
+    """Return the names of what a value holds, of a list's first element for all of them, so many levels down."""
+    if not (levels and value and isinstance(value, dict | list)):
+        return None
+    return (
+        fields(value[0], levels - 1)
+        if isinstance(value, list)
+        else {k: fields(v, levels - 1) for k, v in value.items()}
+    )
+
+
+def test_one_published_result_is_tried_of_those_that_hold_the_same_fields() -> None:
+    tried = [str(fields(json.loads(path.read_text()))) for path in UNLIKE]
+    assert len(set(tried)) == len(tried)
+    assert {str(fields(json.loads(path.read_text()))) for path in H200} == set(tried)
 
 
 @pytest.mark.parametrize("path", UNLIKE, ids=lambda path: path.parent.name)
