@@ -64,13 +64,11 @@ def unchecked(data: bytes) -> dict[str, tuple[str, ...]]:
 
 def fields(value: object, levels: int = 2) -> object:
     """Return the names of what a value holds, of a list's first element for all of them, so many levels down."""
-    if not (levels and value and isinstance(value, dict | list)):
-        return None
-    return (
-        fields(value[0], levels - 1)
-        if isinstance(value, list)
-        else {k: fields(v, levels - 1) for k, v in value.items()}
-    )
+    if isinstance(value, list) and value and levels:
+        return fields(value[0], levels - 1)
+    if isinstance(value, dict) and levels:
+        return {name: fields(held, levels - 1) for name, held in value.items()}
+    return None
 
 
 def test_one_published_result_is_tried_of_those_that_hold_the_same_fields() -> None:
