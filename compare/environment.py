@@ -15,6 +15,7 @@ import psutil
 
 from compare import __version__
 from compare.measure import nvml
+from compare.processes import cores
 
 DISTRIBUTIONS = (
     "jax",
@@ -60,7 +61,7 @@ def describe() -> dict[str, Any]:
             "model": _cpu_model(),
             "physical_cores": psutil.cpu_count(logical=False),
             "logical_cores": psutil.cpu_count(logical=True),
-            "usable_cores": cores(),
+            "usable_cores": cores.usable(),
             "load_average": list(psutil.getloadavg()),
         },
         "memory_bytes": psutil.virtual_memory().total,
@@ -96,11 +97,6 @@ def why_no_cuda() -> str:
 def visible_gpus() -> int:
     """Return how many NVIDIA GPUs a child sees."""
     return len(nvml.visible())
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def installed(distribution_or_module: str) -> bool:

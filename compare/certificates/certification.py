@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare import environment
 from compare.agreement import certificate, settings
 from compare.agreement.threads import MOST_THREADS
 from compare.certificates import training
@@ -16,7 +15,7 @@ from compare.certificates.judging import Judging
 from compare.certificates.recording import Perturbation
 from compare.certificates.records import Record
 from compare.outcomes import Outcome, Outcomes
-from compare.processes import jobs
+from compare.processes import cores, jobs
 from compare.processes.jobs import Command, Job, Queue
 from compare.processes.launcher import Launcher, Progress
 from compare.tuning import tunings
@@ -60,7 +59,7 @@ def carry_out(
     A case is judged as soon as it is recorded, by threads, while the children go on.
     """
     # Cases are judged at the same time where there are cores for the threads of each.
-    with ThreadPoolExecutor(max(1, environment.cores() // MOST_THREADS)) as threads:
+    with ThreadPoolExecutor(max(1, cores.usable() // MOST_THREADS)) as threads:
         evidence.least = _ARRAYS * 8 * outcomes.contenders[0].opened.get("parameter_count", 0)
         judging = Judging(launcher, outcomes, evidence, threads)
         queues = _queues(launcher, outcomes, evidence, judging.may_record)

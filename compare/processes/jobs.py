@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compare import environment, tensors
+from compare import tensors
 from compare.interface import ContenderFailed
 from compare.measure import memory
 from compare.outcomes import Outcome, Outcomes
+from compare.processes import cores
 from compare.processes.child import Child
 from compare.processes.launcher import Launcher
 
@@ -80,7 +81,7 @@ class Queue:
 
 def may_be_shared(launcher: Launcher, outcomes: Outcomes) -> bool:
     """Whether there are cores for several children of every contender, with a process on each device."""
-    return environment.cores() >= 2 * len(outcomes.alive) * launcher.plan.devices
+    return cores.usable() >= 2 * len(outcomes.alive) * launcher.plan.devices
 
 
 def carry_out_alone(child: Child, commands: Sequence[Command], deadlines: Mapping[str, float]) -> None:
@@ -123,7 +124,7 @@ def carry_out(
 
     total, told = sum(len(queue.jobs) for queue in queues), -1
     most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
-    children = min(most, max(len(queues), environment.cores() + 1))
+    children = min(most, max(len(queues), cores.usable() + 1))
     try:
         while True:
             going = [worker for worker in workers if worker.goes_on(alone=len(workers) == 1)]

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from compare import environment
 from compare.interface import ContenderFailed
 from compare.machines import crew
 from compare.measure.telemetry import Family
 from compare.outcomes import Outcome
 from compare.plan import Plan
+from compare.processes import cores
 from compare.processes.child import Child
 from compare.tuning import knobs, tunings, variables
 
@@ -150,7 +150,7 @@ class Launcher:
         if purpose == "matching":
             added |= variables.matching_environment(contender.backend)
         if beside:
-            added |= variables.thread_environment(max(1, environment.cores() // (beside + 1)), os.environ)
+            added |= variables.thread_environment(max(1, cores.usable() // (beside + 1)), os.environ)
         cache = variables.user_cache(self.scratch / "cache-kept") if kept else self.scratch / named
         own = added | variables.cache_environment(contender.backend, cache)
         processes = knobs.processes(values["parallel"], here)

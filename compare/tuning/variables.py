@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compare import environment
+from compare.processes import cores
 
 _THREADS_PER_VIRTUAL_DEVICE = 128
 _COMPILERS_OFF = {
@@ -136,8 +136,8 @@ def _as_many_threads(inherited: Mapping[str, str]) -> dict[str, str]:
     and has a thread for each core.
     """
     told = (inherited.get(name, "").partition(",")[0].strip() for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
-    threads = next((int(each) for each in told if each.isdecimal() and int(each) > 0), environment.cores())
-    if threads >= environment.cores() or "PJRT_NPROC" in inherited or "NPROC" in inherited:
+    threads = next((int(each) for each in told if each.isdecimal() and int(each) > 0), cores.usable())
+    if threads >= cores.usable() or "PJRT_NPROC" in inherited or "NPROC" in inherited:
         return {}
     return {"PJRT_NPROC": str(threads)}
 

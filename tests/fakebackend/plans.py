@@ -45,7 +45,7 @@ def register(
     monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
     monkeypatch.setattr(recompute, "_ROUNDED", math.inf)
     # On every machine the same, because scripts number a backend's processes.
-    monkeypatch.setattr("compare.environment.cores", lambda: 2 * children)
+    monkeypatch.setattr("compare.processes.cores.usable", lambda: 2 * children)
     monkeypatch.setitem(certification.MOST_CHILDREN, "cpu", children)
     for name, value in environment(folder, behaviours or {}).items():
         monkeypatch.setenv(name, value)

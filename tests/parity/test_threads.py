@@ -8,7 +8,6 @@ from pathlib import Path
 import jax
 import pytest
 
-from compare import environment
 from compare.data import Dataset, store, synthetic
 from compare.processes.child import Child
 from compare.tuning import variables
@@ -55,7 +54,7 @@ def test_the_threads_that_torch_is_told_to_have_jax_has_too(
 def test_a_users_own_word_to_xla_wins_and_threads_beyond_the_cores_are_none_of_torchs(
     inherited: dict[str, str], added: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(environment, "cores", lambda: 8)
+    monkeypatch.setattr("compare.processes.cores.usable", lambda: 8)
     assert variables.child_environment("jax", {}, "cpu", False, inherited).get("PJRT_NPROC") == added
     for backend, device in (("torch", "cpu"), ("jax", "cuda")):
         assert "PJRT_NPROC" not in variables.child_environment(backend, {}, device, False, inherited)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from compare import environment
 from compare.interface import ContenderFailed
 from compare.outcomes import Outcome
 from compare.processes import jobs, launcher
@@ -61,7 +60,7 @@ class Scripted:
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
     plans.register(monkeypatch, tmp_path)
-    monkeypatch.setattr(environment, "cores", lambda: 1)
+    monkeypatch.setattr("compare.processes.cores.usable", lambda: 1)
     Scripted.said, Scripted.environments, Scripted.open = [], [], 0
     monkeypatch.setattr(launcher, "Child", Scripted)
     monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
