@@ -38,8 +38,16 @@ signal.alarm(5)  # ends a look-up of the name that hangs, which the time-out doe
 urllib.request.urlopen('$index/torch/', timeout=3)" 2>/dev/null; then
         extra="--extra-index-url $index"
     fi
-    stage "installing the CPU build of torch" $pip $extra "$(grep '^torch==' constraints/cpu.txt)"
-    stage "installing samestep, jax and the tools" $pip -e '.[jax,torch,dev]'
+    torch=$(grep '^torch==' constraints/cpu.txt)
+    side_by_side() { # each keeps one core busy; without what torch needs, no two write the same package
+        $pip $extra --no-deps "$torch" &
+        others=$!
+        $pip -e '.[jax,dev]'
+        own=$?
+        wait $others && [ $own -eq 0 ]
+    }
+    stage "installing samestep, jax and the tools, and the CPU build of torch" side_by_side
+    stage "installing what torch needs" $pip $extra "$torch"
 fi
 
 echo "$build" >.venv/.stamp
