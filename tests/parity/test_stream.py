@@ -18,7 +18,8 @@ DISPATCH = 3
 SEVERAL = f"compiled+steps-per-dispatch={DISPATCH}"
 SLOW = pytest.mark.slow
 CASES = [
-    *[("jax", tuning, "digits-cnn", "float64", "bytes") for tuning in ("stock", "compile=off", "compiled", SEVERAL)],
+    *[("jax", tuning, "digits-cnn", "float64", "bytes") for tuning in ("stock", "compiled", SEVERAL)],
+    pytest.param("jax", "compile=off", "digits-cnn", "float64", "bytes", marks=pytest.mark.thorough),
     *[("torch", tuning, "digits-cnn", "float64", "bytes") for tuning in ("stock", "tuned")],
     ("jax", SEVERAL, "digits-cnn", "float32", "values"),
     ("torch", "tuned", "digits-cnn", "float32", "values"),

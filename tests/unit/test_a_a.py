@@ -136,7 +136,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drift", [0.0, 0.05])
+@pytest.mark.parametrize("drift", [pytest.param(0.0, marks=pytest.mark.thorough), 0.05])
 def test_equal_contenders_are_rarely_told_apart(trials: Any, drift: float):
     significant = sum(not each["low"] <= 1 <= each["high"] for each in trials(0.0, drift))
     assert significant <= MOST_SIGNIFICANT

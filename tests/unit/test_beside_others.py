@@ -79,7 +79,7 @@ def test_a_contender_that_does_not_start_leaves_the_others_their_turns(
     assert [len(each["step_seconds"]["samples"]) for each in result["contenders"][:1]] == [3]
 
 
-@pytest.mark.parametrize("agreement", [True, False])
+@pytest.mark.parametrize("agreement", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_training_beside_others_finds_what_training_alone_finds(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, agreement: bool
 ) -> None:
@@ -102,7 +102,7 @@ def test_training_beside_others_finds_what_training_alone_finds(
         assert places.index("memory") < places.index("logits")
 
 
-@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("beside", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:

@@ -250,7 +250,12 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
 # On each number of devices process 0 of a contender trains, 1 makes the certificate, 2 takes the memory, 3 to 6 are of
 # the four rounds: 7 trains on two devices, 12 is the third round's there.
 @pytest.mark.parametrize(
-    ("number", "process", "rounds"), [(signal.SIGINT, 7, [4]), (signal.SIGTERM, 12, [4, 2]), (signal.SIGTERM, 5, [2])]
+    ("number", "process", "rounds"),
+    [
+        (signal.SIGINT, 7, [4]),
+        (signal.SIGTERM, 12, [4, 2]),
+        pytest.param(signal.SIGTERM, 5, [2], marks=pytest.mark.thorough),
+    ],
 )
 def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(
     parents: Parents, number: signal.Signals, process: int, rounds: list[int]
