@@ -4,14 +4,15 @@
 set -eu
 cd "$(dirname "$0")/.."
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log" "$log.torch"' EXIT
 
 stage() {
-    echo "samestep: $1" >&2
+    what=$1
+    echo "samestep: $what" >&2
     shift
     if ! "$@" >"$log" 2>&1; then
         cat "$log" >&2
-        echo "samestep: failed: $*" >&2
+        echo "samestep: failed: $what: $*" >&2
         exit 1
     fi
 }
@@ -40,11 +41,9 @@ urllib.request.urlopen('$index/torch/', timeout=3)" 2>/dev/null; then
     fi
     torch=$(grep '^torch==' constraints/cpu.txt)
     side_by_side() { # each keeps one core busy; without what torch needs, no two write the same package
-        $pip $extra --no-deps "$torch" &
-        others=$!
-        $pip -e '.[jax,dev]'
-        own=$?
-        wait $others && [ $own -eq 0 ]
+        $pip $extra --no-deps "$torch" >"$log.torch" 2>&1 &
+        $pip -e '.[jax,dev]' || { wait; return 1; }
+        wait $! || { cat "$log.torch"; return 1; }
     }
     stage "installing samestep, jax and the tools, and the CPU build of torch" side_by_side
     stage "installing what torch needs" $pip $extra "$torch"
