@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compare.agreement.certificate import Certificate
-from compare.agreement.gates import Updates
+from compare.agreement.measures import Updates
 from compare.agreement.trajectory import Curves
 from compare.interface import ContenderFailed
 from compare.measure.telemetry import Telemetry

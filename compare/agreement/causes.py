@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from compare import chunks
-from compare.agreement.gates import changes, in_execution_order
+from compare.agreement.measures import changes, in_execution_order
 from compare.interface import Array, Arrays
 
 _SAME_FACTOR = 1e-6

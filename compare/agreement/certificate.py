@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from compare.agreement import causes, gates, referee
+from compare.agreement import causes, gates, limits, measures, referee
 from compare.agreement.floors import Noise
 from compare.agreement.gates import Gate
 from compare.interface import Arrays
@@ -109,11 +109,11 @@ def make(
         if noise.roundoff is not None:
             gates.check_comparable(baseline[precision], contender[precision])
     except gates.Incomparable as problem:
-        failed = tuple(Gate(name, None, limit, False, None) for name, limit in gates.LIMITS.items())
+        failed = tuple(Gate(name, None, limit, False, None) for name, limit in limits.LIMITS.items())
         return Certificate(failed if noise.roundoff is not None else failed[:2], str(problem), tensor=problem.tensor)
     e64 = noise.resolved(e64, baseline["float64"])
     ratios = gates.scaling_ratios(e32, e64, baseline, contender)
-    order = gates.in_execution_order(list(e64))
+    order = measures.in_execution_order(list(e64))
     failing = [name for name in order if gates.fails(e64[name], ratios[name])]
     first = mismatch = cause = None
     if failing:

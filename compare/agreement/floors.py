@@ -8,15 +8,8 @@ from functools import partial
 import numpy as np
 
 from compare import chunks
-from compare.agreement.gates import (
-    PRECISION_LIMIT,
-    ROUNDOFF32,
-    ROUNDOFF64,
-    SEMANTIC_LIMIT,
-    coarseness,
-    in_execution_order,
-    norm,
-)
+from compare.agreement.limits import PRECISION_LIMIT, SEMANTIC_LIMIT
+from compare.agreement.measures import ROUNDOFF32, ROUNDOFF64, coarseness, in_execution_order, norm
 from compare.agreement.threads import by_name
 from compare.interface import Arrays
 

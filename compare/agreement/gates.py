@@ -1,28 +1,26 @@
-"""The gates: pure functions over two contenders' recorded arrays (`compare.certificates.recording` says which).
-
-An error is |a - b| / |b| in the Euclidean norm over one tensor, b being the baseline's.
-"""
+"""The gates: pure functions over two contenders' recorded arrays (`compare.certificates.recording` says which)."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from compare import chunks
+from compare.agreement.limits import SCALING_LIMIT, SEMANTIC_LIMIT, UPDATE_LIMIT, UPDATE_NOISE
+from compare.agreement.measures import (
+    ROUNDOFF32,
+    ROUNDOFF64,
+    Updates,
+    apart,
+    changes,
+    coarseness,
+    in_execution_order,
+    is_finite,
+    relative_error,
+    size,
+)
 from compare.agreement.threads import by_name
-from compare.interface import Array, Arrays, is_buffer
-
-SEMANTIC_LIMIT = 1e-10
-SCALING_LIMIT = 1e6
-PRECISION_LIMIT = 10.0
-UPDATE_LIMIT, UPDATE_NOISE = 2.0, 1.25
-BUFFERS = 100.0
-"""How much more closely updates of buffers are held than those of parameters: they are statistics, no gradients."""
-LIMITS = {"semantic": SEMANTIC_LIMIT, "scaling": SCALING_LIMIT, "precision": PRECISION_LIMIT}
-
-_STORED = 4
-ROUNDOFF64, ROUNDOFF32 = 2.0**-53, 2.0**-24
+from compare.interface import Arrays, is_buffer
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,6 @@ class Gate:
     limit: float
     passed: bool
     worst_tensor: str | None
-
-
-@dataclass(frozen=True)
-class Updates:
-    """What a few steps change of a side's parameters and buffers, and the `noise` in it.
-
-    That is by name how far `apart` it is, at most, from the same of runs whose initial weights one ulp has moved.
-    """
-
-    changes: Arrays
-    noise: Mapping[str, float]
 
 
 class Incomparable(Exception):
@@ -73,17 +60,6 @@ def errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
     )
 
 
-def changes(record: Arrays) -> Arrays:
-    """Return what is compared: all but the initial values, buffers as change from their initial value."""
-    found: Arrays = {}
-    for name, array in record.items():
-        stage, _, rest = name.partition("/")
-        kind, _, leaf = rest.partition("/")
-        if stage != "initial":
-            found[name] = array - record[f"initial/{leaf}"] if kind == "buffer" else array
-    return found
-
-
 def check_comparable(baseline: Arrays, contender: Arrays) -> None:
     """Check names, shapes, dtypes and finiteness in execution order.
 
@@ -107,45 +83,6 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
 
     every = in_execution_order([*baseline, *(name for name in contender if name not in baseline)])
     by_name(every, check, baseline)
-
-
-def is_finite(array: Array) -> bool:
-    """Return whether no element is infinite or not a number."""
-    return all(bool(np.isfinite(chunk).all()) for (chunk,) in chunks.of(array))
-
-
-def relative_error(value: Array, reference: Array, whole: float | None = None) -> float:
-    """Return |value - reference| / |reference|, 0 where both are zero, infinity where only the reference is.
-
-    `whole` is what the error is relative to, where that is not the reference's `norm`.
-    """
-    difference = _root(np.subtract(a, b, dtype=np.float64) for a, b in chunks.of(value, reference))
-    if not difference:
-        return 0.0
-    whole = norm(reference) if whole is None else whole
-    return difference / whole if whole else math.inf
-
-
-def size(name: str, array: Array, record: Arrays) -> float:
-    """Return what a tensor's error is relative to: its norm, or that of what float64 resolves of it.
-
-    A change of a stored tensor of `record` by less than one roundoff of it is nothing but rounding, zero or not.
-    """
-    initial = _stored(name, record)
-    return norm(array) if initial is None else max(norm(array), ROUNDOFF64 * norm(initial))
-
-
-def norm(array: Array) -> float:
-    """Return the Euclidean norm over all elements, in float64."""
-    return _root(np.asarray(chunk, np.float64) for (chunk,) in chunks.of(array))
-
-
-def _root(parts: Iterable[Array]) -> float:
-    """Return the square root of the sum of the squares of all parts.
-
-    Not by `numpy.linalg.norm`: its BLAS divides every tensor among threads, which spin while others need the cores.
-    """
-    return math.sqrt(sum(float(np.einsum("i,i->", part, part)) for part in parts))
 
 
 def scaling_ratios(
@@ -177,37 +114,6 @@ def scaling_ratios(
 
     of_one_side = by_name(weak, own, baseline["float64"])
     return ratios | {name: max(ratios[name], error / e64[name]) for name, error in of_one_side.items()}
-
-
-def coarseness(name: str, record: Arrays) -> float:
-    """Return |stored tensor| / |its change| where `name` is a change of a parameter or buffer, at least 1."""
-    initial = _stored(name, record)
-    if initial is None:
-        return 1.0
-    whole = size(name, record[name] - initial if "/buffer/" in name else record[name], record)
-    return max(1.0, norm(initial) / whole) if whole else 1.0
-
-
-def _stored(name: str, record: Arrays) -> Array | None:
-    """Return the initial value of what `name` is a change of, None where it is no change."""
-    if "/gradient/" in name:
-        return None
-    return record.get(f"initial/{name.split('/', 2 if name.startswith('step') else 1)[-1]}")
-
-
-def in_execution_order(names: Sequence[str]) -> list[str]:
-    """Return names as they come to be: by step, forward before backward, gradients from the last layer back."""
-    stages = ("activation", "logits", "loss", "gradient", "buffer", "update")
-
-    def key(item: tuple[int, str]) -> tuple[int, int, int]:
-        index, name = item
-        step, _, rest = name.partition("/")
-        kind = rest.partition("/")[0]
-        if not step.startswith("step"):
-            return ({"initial": 0, "evaluation": 1_000_000}.get(step, 2_000_000), 0, index)
-        return (int(step[4:]), stages.index(kind), -index if kind == "gradient" else index)
-
-    return [name for _, name in sorted(enumerate(names), key=key)]
 
 
 def semantic(e64: dict[str, float]) -> Gate:
@@ -248,33 +154,6 @@ def asked(baseline: Updates, contender: Updates) -> list[str]:
     ours, theirs = baseline.noise, contender.noise
     names = dict.fromkeys((*ours, *theirs))
     return [name for name in names if min(ours.get(name, math.inf), theirs.get(name, math.inf)) <= UPDATE_NOISE]
-
-
-def apart(one: Arrays, other: Arrays) -> dict[str, float]:
-    """Return by name how far two updates a and b of it are apart: max(|a|^2, |b|^2) / <a, b>.
-
-    That is 1 where they are equal, the more the more they differ in size or direction, and infinite where they have
-    nothing in common, neither moves it, or one side has none of that name and shape. Of a buffer, what it is more than
-    1 counts `BUFFERS` times.
-    """
-    found = {name: _apart(one.get(name), other.get(name)) for name in {**one, **other}}
-    return {name: 1 + BUFFERS * (value - 1) if is_buffer(name) else value for name, value in found.items()}
-
-
-def _apart(a: Array | None, b: Array | None) -> float:
-    if a is None or b is None or a.shape != b.shape:
-        return math.inf
-    shared = _product(a, b)
-    return max(_product(a, a), _product(b, b)) / shared if shared > 0 else math.inf
-
-
-def is_stored(change: Array, array: Array) -> bool:
-    """Whether what was added to an array is, in the root mean square, four units of its last place and more."""
-    return norm(change) >= _STORED * float(np.finfo(array.dtype).eps) * norm(array)
-
-
-def _product(a: Array, b: Array) -> float:
-    return float(np.einsum("i,i->", a.ravel(), b.ravel(), dtype=np.float64))
 
 
 def fails(e64: float, ratio: float) -> bool:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from compare.agreement import floors
 from compare.agreement.floors import Noise
-from compare.agreement.gates import PRECISION_LIMIT, Gate, changes, in_execution_order, relative_error, size
+from compare.agreement.gates import Gate
+from compare.agreement.limits import PRECISION_LIMIT
+from compare.agreement.measures import changes, in_execution_order, relative_error, size
 from compare.agreement.threads import by_name
 from compare.interface import Arrays
 

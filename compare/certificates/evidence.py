@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compare import data, tensors
-from compare.agreement import gates
+from compare.agreement import gates, limits
 from compare.agreement.floors import ROUNDOFF, ULP64, Noise
 from compare.agreement.gates import Gate
 from compare.certificates.recording import Floor, Perturbation
@@ -98,7 +98,7 @@ class Evidence:
         found, roundoff = [(ULP64, 0, _RUNS_OF_A_PART)], ROUNDOFF.get(self.precision)
         if roundoff is not None:
             found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in _NEAR]
-            found += [(gates.PRECISION_LIMIT * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
+            found += [(limits.PRECISION_LIMIT * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
         return found
 
     def keep(self, case: Case, name: str, precision: str, record: Record) -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from compare import descriptions, tensors, weights
-from compare.agreement.gates import SEMANTIC_LIMIT, changes, is_finite, relative_error, size
+from compare.agreement.limits import SEMANTIC_LIMIT
+from compare.agreement.measures import changes, is_finite, relative_error, size
 from compare.data import store
 from compare.data.batches import epoch_batches
 from compare.data.seeding import generator

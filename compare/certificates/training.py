@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from compare import weights
-from compare.agreement.gates import Updates, apart, is_stored, relative_error
+from compare.agreement.measures import Updates, apart, is_stored, relative_error
 from compare.data.batches import epoch_batches, reordered
 from compare.data.seeding import generator
 from compare.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session

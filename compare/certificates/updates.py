@@ -12,7 +12,8 @@ import numpy as np
 
 from compare import descriptions, tensors
 from compare.agreement import floors, gates
-from compare.agreement.gates import Gate, Updates
+from compare.agreement.gates import Gate
+from compare.agreement.measures import Updates
 from compare.certificates import training
 from compare.interface import is_buffer
 from compare.outcomes import Outcome, Outcomes

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from compare import descriptions, tensors
-from compare.agreement.gates import SEMANTIC_LIMIT, relative_error
+from compare.agreement.limits import SEMANTIC_LIMIT
+from compare.agreement.measures import relative_error
 from compare.certificates import evidence
 from compare.interface import Arrays, ContenderFailed, MatchingFailed, Refused
 from compare.outcomes import Outcome

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from compare import verdicts
-from compare.agreement import certificate, gates, settings, trajectory
+from compare.agreement import certificate, gates, measures, settings, trajectory
 from compare.agreement.certificate import Certificate
 from compare.agreement.gates import Gate
 from compare.agreement.referee import Referee
@@ -55,7 +55,7 @@ def missing(pair: Object, precision: str, judged: Sequence[str] = ()) -> Iterato
         whole = {f"step{step + 1}/{name}" for step in range(certificate.STEPS) for name in inner}
         whole |= {"evaluation/logits", *(f"delta/{name}" for name in stored)}
         end = case and f" [{case}]"
-        yield from (f"tensors[{name}{end}]" for name in gates.in_execution_order(sorted(whole - names.keys())))
+        yield from (f"tensors[{name}{end}]" for name in measures.in_execution_order(sorted(whole - names.keys())))
         if floored:
             errors = ("baseline_error", "contender_error")
             bare = [

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from compare.agreement import causes, certificate, gates
+from compare.agreement import causes, certificate, gates, limits, measures
 from compare.agreement.certificate import Certificate
 from compare.agreement.floors import Noise
 from compare.agreement.gates import Gate
@@ -50,7 +50,7 @@ def variance(momentum: float, factor: float) -> Arrays:
 
 def failing(contender: Arrays) -> list[str]:
     errors = gates.errors(EXACT, contender)
-    return [name for name in gates.in_execution_order(list(errors)) if errors[name] > gates.SEMANTIC_LIMIT]
+    return [name for name in measures.in_execution_order(list(errors)) if errors[name] > limits.SEMANTIC_LIMIT]
 
 
 FORWARD = ("activation/norm", "activation/dense", "logits", "loss", "gradient", "buffer", "update", "delta")

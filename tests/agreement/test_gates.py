@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from compare.agreement import certificate, gates, settings
+from compare.agreement import certificate, gates, measures, settings
 from compare.agreement.floors import Noise
 from compare.interface import Array, Arrays
 
@@ -85,8 +85,8 @@ def test_what_float32_costs_is_that_of_the_side_that_it_costs_less():
 
 def test_a_change_larger_than_what_it_changes_is_resolved_to_one_roundoff():
     small, name = np.full(3, 1e-3), "step1/update/conv.bias"
-    assert gates.coarseness(name, {"initial/conv.bias": small, name: np.ones(3)}) == 1.0
-    assert gates.coarseness(name, {"initial/conv.bias": np.ones(3), name: small}) == pytest.approx(1e3)
+    assert measures.coarseness(name, {"initial/conv.bias": small, name: np.ones(3)}) == 1.0
+    assert measures.coarseness(name, {"initial/conv.bias": np.ones(3), name: small}) == pytest.approx(1e3)
 
 
 @pytest.mark.parametrize(("moved", "passes"), [(0.0, True), (1e-17, True), (1e-3, False)])
@@ -182,7 +182,7 @@ def test_buffers_are_compared_by_their_change():
 
 
 def test_execution_order_is_by_step_then_forward_then_backward_then_update():
-    ordered = gates.in_execution_order([*reversed(list(record())), "step10/loss"])
+    ordered = measures.in_execution_order([*reversed(list(record())), "step10/loss"])
     places = {name: place for place, name in enumerate(ordered)}
     assert max(places[name] for name in places if name.startswith("initial/")) < places["step1/activation/conv"]
     expected = ["activation/conv", "logits", "loss", "gradient/conv.kernel", "buffer/norm.mean", "update/conv.kernel"]
@@ -194,7 +194,7 @@ def test_execution_order_is_by_step_then_forward_then_backward_then_update():
 
 
 def test_activations_run_forward_and_gradients_back():
-    ordered = gates.in_execution_order(list(record()))
+    ordered = measures.in_execution_order(list(record()))
     assert ordered.index("step1/activation/conv") < ordered.index("step1/activation/dense")
     assert ordered.index("step1/gradient/dense.kernel") < ordered.index("step1/gradient/conv.kernel")
     assert ordered.index("step1/update/conv.kernel") < ordered.index("step1/update/dense.kernel")
@@ -202,14 +202,14 @@ def test_activations_run_forward_and_gradients_back():
 
 def test_relative_error():
     zero, one = np.zeros(3), np.ones(3)
-    assert gates.relative_error(zero, zero) == 0
-    assert gates.relative_error(one, one) == 0
-    assert gates.relative_error(zero, one) == 1
-    assert gates.relative_error(one * 1.5, one) == 0.5
-    assert gates.relative_error(one, zero) > 1e300
-    assert gates.relative_error(np.zeros(0), np.zeros(0)) == 0
+    assert measures.relative_error(zero, zero) == 0
+    assert measures.relative_error(one, one) == 0
+    assert measures.relative_error(zero, one) == 1
+    assert measures.relative_error(one * 1.5, one) == 0.5
+    assert measures.relative_error(one, zero) > 1e300
+    assert measures.relative_error(np.zeros(0), np.zeros(0)) == 0
     large = np.full(3, 1e30, np.float32)  # its square is not a float32
-    assert math.isclose(gates.relative_error(large * np.float32(2), large), 1)
+    assert math.isclose(measures.relative_error(large * np.float32(2), large), 1)
 
 
 def test_a_tensor_that_only_the_baseline_has_at_zero_fails():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from compare.agreement import certificate, gates, referee
+from compare.agreement import certificate, limits, referee
 from compare.agreement.certificate import Certificate
 from compare.agreement.floors import ROUNDOFF, ULP64, Noise
 from compare.agreement.referee import Referee
@@ -258,10 +258,10 @@ def test_a_small_change_may_be_stored_one_roundoff_apart():
     change = np.full(576, 2.0**-25)
     record = {"initial/norm.scale": np.ones(576), update: change, gradient: change}
     flipped = ULP64 / float(np.linalg.norm(change))
-    assert flipped > gates.SEMANTIC_LIMIT
+    assert flipped > limits.SEMANTIC_LIMIT
     found = Noise({update: 0.0, gradient: 0.0}).resolved({update: flipped, gradient: flipped}, record)
-    assert found[update] < gates.SEMANTIC_LIMIT < found[gradient]
-    assert Noise({update: 0.0}).resolved({update: 1e-7}, record)[update] > gates.SEMANTIC_LIMIT
+    assert found[update] < limits.SEMANTIC_LIMIT < found[gradient]
+    assert Noise({update: 0.0}).resolved({update: 1e-7}, record)[update] > limits.SEMANTIC_LIMIT
 
 
 def test_what_only_rounding_makes_other_than_zero_is_not_judged():

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from compare.agreement import gates
-from compare.agreement.gates import Gate, Updates
+from compare.agreement import gates, measures
+from compare.agreement.gates import Gate
+from compare.agreement.measures import Updates
 from compare.interface import Array
 
 RANDOM = np.random.default_rng(0)
@@ -67,14 +68,14 @@ def test_a_gate_that_can_ask_nothing_fails(noise: float) -> None:
 
 
 def test_what_no_side_moves_is_not_known() -> None:
-    assert gates.apart({"kernel": 0 * KERNEL}, {"kernel": 0 * KERNEL}) == {"kernel": math.inf}
+    assert measures.apart({"kernel": 0 * KERNEL}, {"kernel": 0 * KERNEL}) == {"kernel": math.inf}
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [("float32", 2.0**-23), ("float64", 2.0**-52)])
 def test_what_is_added_in_the_last_places_is_not_stored(dtype: str, unit: float) -> None:
     for units, stored in ((3.9, False), (4.1, True)):
-        assert gates.is_stored(np.full(9, units * unit, dtype), np.ones(9, dtype)) is stored
-    assert gates.is_stored(np.full(9, 1e-30, dtype), np.zeros(9, dtype))
+        assert measures.is_stored(np.full(9, units * unit, dtype), np.ones(9, dtype)) is stored
+    assert measures.is_stored(np.full(9, 1e-30, dtype), np.zeros(9, dtype))
 
 
 def with_buffer(mean: Array, noise: float = 1.0, kernel_noise: float = 1.0) -> Updates:

@@ -16,7 +16,7 @@ import jaxbackend.session
 import torchbackend.session
 from compare import data, descriptions, tensors, workloads
 from compare.agreement import gates, trajectory
-from compare.agreement.gates import Updates
+from compare.agreement.measures import Updates
 from compare.agreement.trajectory import Curves
 from compare.certificates import training
 from compare.data import store

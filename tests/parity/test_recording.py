@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from compare import tensors, weights, workloads
-from compare.agreement import floors, gates
+from compare.agreement import floors, gates, measures
 from compare.certificates import recording
 from compare.data import Dataset, store
 from compare.interface import Array, Arrays, Batch, Refused, RunSpec, Session
@@ -54,7 +54,7 @@ def test_sgd_steps_at_the_rate_of_its_batch(
     spec = twins.spec(backend, "cifar-cnn", batch_size=4, data=str(tmp_path / "data.safetensors"))
     found = twins.recorded(twins.BACKENDS[backend], spec, 1)
     step = 1.9 * found["step1/gradient/dense.kernel"]  # Nesterov's first, with a momentum of 0.9
-    assert gates.relative_error(found["step1/update/dense.kernel"], -0.05 * part * step) < 1e-12
+    assert measures.relative_error(found["step1/update/dense.kernel"], -0.05 * part * step) < 1e-12
 
 
 def test_a_dispatch_of_many_steps_is_recorded_with_as_many_as_there_are(
@@ -103,9 +103,9 @@ def test_a_noise_floor_has_all_that_is_compared_and_leaves_no_file(request: pyte
     backend = twins.BACKENDS[request.node.callspec.params["spec"]]
     record = twins.recorded(backend, spec, STEPS)
     ulp, roundoff = recording.noise(backend, spec, STEPS, PERTURBATIONS)
-    assert ulp.keys() == roundoff.keys() == gates.changes(record).keys()
+    assert ulp.keys() == roundoff.keys() == measures.changes(record).keys()
     # Files have an order of their own; the first tensor that differs is named by this one.
-    assert gates.in_execution_order(list(ulp)) == gates.in_execution_order(list(gates.changes(record)))
+    assert measures.in_execution_order(list(ulp)) == measures.in_execution_order(list(measures.changes(record)))
     worst = "step1/gradient/dense.kernel"
     assert 0 < ulp[worst] < 1e-12 < roundoff[worst] < 1e-4
     assert [path.name for path in Path(spec.data).parent.iterdir()] == ["data.safetensors"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compare import chunks, weights
-from compare.agreement import gates
+from compare.agreement import measures
 from compare.interface import Array
 
 SIZES = [0, 1, chunks.SIZE - 1, chunks.SIZE, chunks.SIZE + 1, 2 * chunks.SIZE + 3]
@@ -28,19 +28,19 @@ def test_every_element_comes_once_and_in_order(size: int) -> None:
 def test_errors_and_norms_are_those_of_the_whole_array(size: int, dtype: type) -> None:
     reference = drawn(size).astype(dtype)
     value = (reference * 1.001).astype(dtype)
-    assert gates.norm(reference) == pytest.approx(float(np.linalg.norm(reference.astype(np.float64))), rel=1e-12)
+    assert measures.norm(reference) == pytest.approx(float(np.linalg.norm(reference.astype(np.float64))), rel=1e-12)
     difference = np.linalg.norm(value.astype(np.float64) - reference.astype(np.float64))
     whole = float(difference / np.linalg.norm(reference.astype(np.float64))) if size else 0.0
-    assert gates.relative_error(value, reference) == pytest.approx(whole, rel=1e-12)
+    assert measures.relative_error(value, reference) == pytest.approx(whole, rel=1e-12)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, chunks.SIZE, -1])
 def test_what_is_not_finite_is_found_in_every_chunk(value: float, place: int) -> None:
     array = drawn(2 * chunks.SIZE + 3)
-    assert gates.is_finite(array)
+    assert measures.is_finite(array)
     array[place] = value
-    assert not gates.is_finite(array)
+    assert not measures.is_finite(array)
 
 
 @pytest.mark.parametrize("size", SIZES)

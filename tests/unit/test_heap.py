@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare.agreement.gates import Updates
+from compare.agreement.measures import Updates
 from compare.certificates import heap, recording, training
 from compare.worker import Worker
 from tests.parity import twins

@@ -12,7 +12,7 @@ import pytest
 
 from compare import plan, tensors, workloads
 from compare.agreement.certificate import Certificate
-from compare.agreement.gates import Updates
+from compare.agreement.measures import Updates
 from compare.certificates import updates
 from compare.data import store
 from compare.outcomes import Outcome, Outcomes
