@@ -20,6 +20,8 @@ from tests.fakebackend import BACKENDS
 
 ROOT = Path(__file__).resolve().parents[2]
 GONE_WITHIN = 3.0
+DEADLINE = 20.0
+"""Seconds that a command may take, on a machine with other work."""
 
 Script = Callable[..., Path]
 
@@ -53,8 +55,13 @@ def register(
 
 def make(out: Path, texts: Sequence[str], **changes: Any) -> Plan:
     """Return a plan small enough for a test: two rounds, one epoch."""
-    values: dict[str, Any] = {"rounds": 2, "epochs": 1, "device": "cpu", "deadline": 20.0}
+    values: dict[str, Any] = {"rounds": 2, "epochs": 1, "device": "cpu", "deadline": DEADLINE}
     return plan.make(texts, out=out, **(values | changes))
+
+
+def deadline(fault: str) -> float:
+    """Return the seconds for a test of a fault: few for one that hangs, which are waited for."""
+    return 2.0 if fault == "hang" else DEADLINE
 
 
 def started(folder: Path) -> list[int]:

@@ -8,6 +8,7 @@ import pytest
 
 from compare import tensors
 from compare.agreement import trajectory
+from tests.fakebackend import plans
 from tests.unit.stage import Result, Stage, exit_code
 
 GATES = ["semantic", "scaling", "precision", "trajectory", "accuracy", "settings"]
@@ -147,7 +148,7 @@ def test_a_contender_that_fails_leaves_its_partner_s_figures(
     stage: Stage, process: int | None, at: str, fault: str, status: str, reason: str
 ) -> None:
     script = {"other": {"fault": fault, "at": at, "visit": 0, "process": process}}
-    result = stage.agree(script=script, deadline=2.0 if fault == "hang" else 20.0)
+    result = stage.agree(script=script, deadline=plans.deadline(fault))
     good, bad = result["contenders"]
     assert (good["status"], good["reason"], bad["status"]) == ("ok", None, status)
     assert bad["reason"].startswith(reason)

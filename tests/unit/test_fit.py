@@ -41,7 +41,7 @@ class Stage:
         plans.register(self._monkeypatch, self.folder, script)
         values: dict[str, Any] = {
             "device": "cpu",
-            "deadline": 20.0,
+            "deadline": plans.DEADLINE,
             "memory": 1000,
             "batch_size": 8,
             "out": self.folder / "out",
@@ -167,7 +167,7 @@ def test_one_contenders_failure_leaves_the_others_search(
     stage: Stage, fault: str, at: str, status: str, reason: str
 ) -> None:
     script = {"fake": {"fault": fault, "at": at}, "other": {"most_images": 5}}
-    bad, good = stage.run("fake", "other", script=script, deadline=2.0 if fault == "hang" else 20.0, batch_size=5)
+    bad, good = stage.run("fake", "other", script=script, deadline=plans.deadline(fault), batch_size=5)
     assert (bad["status"], bad["reason"]) == (status, reason)
     assert (bad["largest_batch"], bad["smallest_memory_bytes"], bad["stopped_by"]) == (None, None, status)
     assert len(bad["tries"]) == 1

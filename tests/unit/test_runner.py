@@ -14,6 +14,7 @@ from compare.measure import repeated
 from compare.outcomes import Outcome
 from compare.processes.launcher import BESIDE_OTHERS
 from compare.tuning import contenders
+from tests.fakebackend import plans
 from tests.unit.stage import Result, Stage, exit_code
 
 
@@ -109,7 +110,7 @@ def test_one_contenders_failure_leaves_the_others_figures(
     stage: Stage, name: str, process: int, at: str, fault: str, status: str, phase: str
 ) -> None:
     script = {name: {"fault": fault, "at": at, "process": process}}
-    result = stage.run(script=script, deadline=2.0 if fault == "hang" else 20.0)
+    result = stage.run(script=script, deadline=plans.deadline(fault))
     good, bad = sorted(result["contenders"], key=lambda each: each["name"] == name)
     assert (good["status"], good["reason"], bad["status"]) == ("ok", None, status)
     assert re.match(phase, bad["reason"])
