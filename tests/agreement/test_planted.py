@@ -16,7 +16,7 @@ from tests.unoptimised import unoptimised as unoptimised
 SEEDS = 50
 THOROUGH = ("cifar-resnet18", "vgg16", "mobilenet-v2", "unet")
 PRECISE = ["digits-cnn", "cifar-cnn", "cifar-resnet18", "vgg16", "mobilenet-v2", "unet", "cifar-cnn, two micro-batches"]
-FEW_SEEDS = 5  # of a workload changed so that a bug matters in it, and of those that take long
+FEW_SEEDS = 10  # of a workload changed so that a bug matters in it, and of those that take long
 LARGE = ("cifar-resnet18", "resnet50", "convnext-tiny", "vgg16", "mobilenet-v2", "unet")
 
 

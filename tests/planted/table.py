@@ -19,7 +19,7 @@ HEAD = """# Planted bugs
 What the certificate catches: each line is one small change of meaning in one backend, judged against the other backend
 without it. Written by `python -m tests.planted.table`; the test suite plants every bug again and fails if one is
 missed, named at another tensor, or not listed here. It also makes certificates without any bug, at 50 seeds of every
-workload (of large ones at 5, and at 50 with `-m thorough`), and fails at the first alarm. e64 and e32/e64 are those of
+workload (of large ones at 10, and at 50 with `-m thorough`), and fails at the first alarm. e64 and e32/e64 are those of
 the tensor named, which is the first to differ in execution order; they have to be at most 1e-10 and at least 1e6. A
 dash stands where the records cannot be compared at all, or where only the precision gate, in the precision given, sees
 the change.
