@@ -386,7 +386,7 @@ step_ddp() { # which parts torch's program over all GPUs of the lane should have
 }
 
 step_sides() { # resnet50 over all GPUs of the lane on both sides, batch norm sync: it has its certificate after eleven
-    # minutes on two, and a round takes two
+    # minutes on two and ten on four, and a round takes two
     module=benchmarks.timeline samestep "sides-resnet50-$(gpus)-devices" compare torch:tuned+ddp jax:tuned+pmap \
         --workload resnet50 --batch-size $((256 * $(gpus))) --precision bfloat16 --devices "$(gpus)" --batch-norm sync \
         --rounds 3 --skip-energy --skip-cold-compile
