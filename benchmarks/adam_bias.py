@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import torch
 
-from compare import workloads
+from compare.base import workloads
 from jaxbackend import optim
 
 SPEC = workloads.get("digits-cnn").optimizer

@@ -16,12 +16,12 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks import in_process
-from compare import statistics
-from compare.interface import DEVICES, PRECISIONS
-from compare.measure.order import palindromic
-from compare.rounds import BLOCK_SECONDS
-from compare.worker import timed
-from compare.workloads import WORKLOADS
+from compare.base import statistics
+from compare.base.interface import DEVICES, PRECISIONS
+from compare.base.workloads import WORKLOADS
+from compare.execution.rounds import BLOCK_SECONDS
+from compare.settings.block_order import palindromic
+from compare.worker.server import timed
 
 LIMIT = 0.02
 PALINDROMES = 3

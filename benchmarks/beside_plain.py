@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from compare import statistics
-from compare.tuning import variables
-from compare.workloads import WORKLOADS
+from compare.base import statistics
+from compare.base.workloads import WORKLOADS
+from compare.machine import variables
 
 LOOPED = tuple(name for name in WORKLOADS if name not in ("digits-cnn", "mnist-cnn"))
 """The workloads that the plain loops train."""

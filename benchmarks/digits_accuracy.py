@@ -12,11 +12,13 @@ from unittest import mock
 
 import numpy as np
 
-from compare import data, workloads
-from compare.data import Dataset, digits, store
-from compare.interface import Batch, RunSpec
-from compare.tuning import tunings, variables
-from compare.worker import Worker
+from compare import data
+from compare.base import workloads
+from compare.base.interface import Batch, RunSpec
+from compare.data import Dataset, dataset_file, digits
+from compare.machine import variables
+from compare.settings import tunings
+from compare.worker.server import Worker
 
 SEEDS = range(5)
 
@@ -51,7 +53,7 @@ def main() -> None:
                     dataset = Dataset(unstandardised(dataset.train), unstandardised(dataset.test), dataset.source)
                 with tempfile.TemporaryDirectory() as scratch:
                     path = Path(scratch) / "dataset.safetensors"
-                    store.save(dataset, path)
+                    dataset_file.save(dataset, path)
                     spec = RunSpec(
                         workload.name, "float32", "cpu", workload.batch_size, seed, switches, workload.epochs, str(path)
                     )

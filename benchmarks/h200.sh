@@ -21,7 +21,7 @@ folder=samestep-out/h200
 lane_cores=$(($(nproc) / $#))
 mkdir -p "$folder"
 rm -f "$folder/done.txt"
-"$python" -c "import compare.cli" || exit # a package that is missing is named before anything takes its time
+"$python" -c "import compare.cli.app" || exit # a package that is missing is named before anything takes its time
 # Certificates of the large models write tens of gigabytes at a time, and wait where there is less room: into memory or
 # on the disk, whichever has more, and lanes in turn where both have much.
 room() { "$python" -c "from pathlib import Path; from compare import tensors; print(tensors.room(Path('$1')))"; }

@@ -7,11 +7,13 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from compare import data, workloads
-from compare.data import store
-from compare.interface import RunSpec
-from compare.tuning import tunings, variables
-from compare.worker import Worker
+from compare import data
+from compare.base import workloads
+from compare.base.interface import RunSpec
+from compare.data import dataset_file
+from compare.machine import variables
+from compare.settings import tunings
+from compare.worker.server import Worker
 
 
 def opened(
@@ -34,7 +36,7 @@ def opened(
     scratch = tempfile.TemporaryDirectory()
     atexit.register(scratch.cleanup)  # the ranks of a contender meet there, for as long as they live
     path = Path(scratch.name) / "dataset.safetensors"
-    store.save(data.load(chosen, folder=None, seed=0, batch_size=size), path)
+    dataset_file.save(data.load(chosen, folder=None, seed=0, batch_size=size), path)
     spec = RunSpec(workload, precision, device, size, 0, switches, 1, str(path), devices=devices, batch_norm=batch_norm)
     worker.open(spec.to_json())
     return worker

@@ -38,9 +38,9 @@ from torch.utils import _triton
 
 from benchmarks import levers, plain_torch_models
 from benchmarks.programs import BYTES_PER_MILLISECOND, Kernel, table
-from compare import workloads
-from compare.interface import PRECISIONS
-from compare.tuning import tunings
+from compare.base import workloads
+from compare.base.interface import PRECISIONS
+from compare.settings import tunings
 from torchbackend import exchange, losses, models, precision, tuning
 
 H200 = SimpleNamespace(

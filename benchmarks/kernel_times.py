@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from compare.interface import Kernel
+from compare.base.interface import Kernel
 
 KINDS: Mapping[str, str] = {
     "convolution forward": r"fprop|convolve_sgemm|winograd",

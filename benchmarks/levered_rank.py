@@ -4,7 +4,7 @@ import importlib
 import os
 
 from benchmarks.levers import LEVER_VARIABLE, LEVERS
-from compare.worker import serve
+from compare.worker.server import serve
 
 for lever in os.environ[LEVER_VARIABLE].split():
     LEVERS[lever]()

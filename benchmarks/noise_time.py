@@ -15,13 +15,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from compare import data, workloads
-from compare.certificates import heap, recording
-from compare.data import store
-from compare.interface import RunSpec
-from compare.tuning import tunings
+from compare import data
+from compare.base import workloads
+from compare.base.interface import RunSpec
+from compare.data import dataset_file
+from compare.settings import tunings
+from compare.worker import memory_reuse, recording
 
-_MODES = {"default": contextlib.nullcontext, "kept": heap.kept}
+_MODES = {"default": contextlib.nullcontext, "kept": memory_reuse.kept}
 _STEPS, _PERTURBATION = 3, (1e-12, 0, 2)
 
 
@@ -31,7 +32,7 @@ def timed(backend: str, workload: str, size: int, mode: str) -> str:
     module = importlib.import_module(f"{backend}backend.backend")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "dataset.safetensors"
-        store.save(data.load(workloads.get(workload), folder=None, seed=0, batch_size=2, image_size=size), path)
+        dataset_file.save(data.load(workloads.get(workload), folder=None, seed=0, batch_size=2, image_size=size), path)
         spec = RunSpec(workload, "float64", "cpu", 2, 0, knobs, 1, str(path), image_size=size)
         start = time.perf_counter()
         with _MODES[mode]():

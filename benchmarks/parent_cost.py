@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from compare import plan, rounds, runner
-from compare.interruptions import Held
+from compare.base.interruptions import Held
+from compare.execution import phases, rounds
+from compare.settings import plan
 
 LIMIT = 0.05
 
@@ -56,7 +57,7 @@ def main() -> int:
             epochs=1,
             agreement=False,
         )
-        outcomes = runner.run(chosen, progress, Held())
+        outcomes = phases.run(chosen, progress, Held())
     for outcome in outcomes.contenders:
         if outcome.status != "ok":
             print(f"{outcome.contender.name}: {outcome.status}, {outcome.reason}")

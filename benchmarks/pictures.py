@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks import tables
-from compare import files, results
+from compare.base import files
 from compare.report import figures, matrix
+from compare.results import result_file
 
-SOURCE = tables.FOLDER / "resnet50-bfloat16" / results.FILE_NAME
+SOURCE = tables.FOLDER / "resnet50-bfloat16" / result_file.FILE_NAME
 FOLDER = tables.PAGE.parent / "pictures"
 NAMES = "ratio", "steps"
 
@@ -22,7 +23,7 @@ def main() -> None:
 
 def pictures() -> Mapping[Path, bytes]:
     """Return what each picture's file holds."""
-    drawn = matrix.report([results.load(SOURCE)]).pictures()
+    drawn = matrix.report([result_file.load(SOURCE)]).pictures()
     return {FOLDER / f"{name}.svg": figures.vector(drawn[name], "svg") for name in NAMES}
 
 

@@ -16,9 +16,10 @@ from torch.utils._pytree import tree_leaves
 
 import jaxbackend.backend
 import torchbackend.backend
-from compare import weights, workloads
-from compare.interface import Batch, RunSpec
-from compare.tuning import tunings
+from compare.base import workloads
+from compare.base.interface import Batch, RunSpec
+from compare.data import weights
+from compare.settings import tunings
 
 TUNINGS = ("stock", "stock+rematerialisation")
 

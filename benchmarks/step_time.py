@@ -23,12 +23,10 @@ import numpy as np
 
 from benchmarks import in_process, kernel_times
 from benchmarks.levers import LEVER_VARIABLE, LEVERS
-from compare import workloads
-from compare.interface import DEVICES, PRECISIONS
-from compare.machines import crew
-from compare.processes import family
-from compare.worker import Worker
-from compare.workloads import WORKLOADS
+from compare.base import process_family, process_group, workloads
+from compare.base.interface import DEVICES, PRECISIONS
+from compare.base.workloads import WORKLOADS
+from compare.worker.server import Worker
 
 _BLOCKS = 15
 _BLOCK_SECONDS = 0.3
@@ -86,13 +84,13 @@ def main() -> None:
 def _pass_on(levers: Sequence[str]) -> None:
     """Have the other processes of a contender change, too: torch has one for each device."""
     os.environ[LEVER_VARIABLE] = " ".join(levers)
-    plain = crew.start_command
+    plain = process_group.start_command
 
     def levered(package: str, *told: Any) -> list[str]:
         own = plain(package, *told)
-        return family.command("benchmarks.levered_rank", *own[own.index(package) + 1 :])
+        return process_family.command("benchmarks.levered_rank", *own[own.index(package) + 1 :])
 
-    crew.start_command = levered
+    process_group.start_command = levered
 
 
 def _opened(asked: argparse.Namespace) -> tuple[Worker, int]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from compare.base.interface import Batch
 from compare.data import synthetic
-from compare.interface import Batch
 
 TRAIN, TEST = 2048, 1024
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from compare.base.interface import Batch
 from compare.data import synthetic
-from compare.interface import Batch
 
 TRAIN, TEST, CLASSES = 2048, 256, 10
 DRAWN, SIDE = 32, 256

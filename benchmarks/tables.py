@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks import tuning_matrix
-from compare import results
 from compare.report.sentences import DASH
-from compare.scaling import stored
+from compare.results import result_file
+from compare.studies import scaling_result
 
 FOLDER = Path(__file__).parent / "h200"
 PAGE = FOLDER.parents[1] / "docs" / "h200.md"
@@ -129,7 +129,7 @@ def main() -> None:
 def page(folder: Path) -> str:
     """Return the page for what a folder holds."""
     scalings = sorted(folder.glob("scale-*/result.json"))
-    found = {path: results.load(path) for path in sorted(folder.glob("*/result.json")) if path not in scalings}
+    found = {path: result_file.load(path) for path in sorted(folder.glob("*/result.json")) if path not in scalings}
     times = [line for path, result in found.items() if _is_timed(result) for line in time_lines(path, result)]
     beside = [line for path in sorted(folder.glob("beside-plain-*.txt")) for line in beside_lines(path)]
     fits = [line for path in sorted(folder.glob("*/fit.json")) for line in fit_lines(path)]
@@ -192,7 +192,7 @@ def fit_lines(path: Path) -> list[str]:
 
 def scaling_lines(path: Path) -> list[str]:
     """Return a line for every contender of a `samestep scale` on every number of devices."""
-    result = stored.load(path)
+    result = scaling_result.load(path)
     spec, link = result["spec"], _link(path, result)
     head = [spec["workload"], spec["precision"], f"{spec['mode']}, {spec['batch_size']}", spec["batch_norm"]]
     return [

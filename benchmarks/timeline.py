@@ -13,24 +13,27 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from compare import cli
-from compare.certificates import judging
-from compare.interface import ContenderFailed
-from compare.processes.child import Child
+from compare.base.interface import ContenderFailed
+from compare.cli import app
+from compare.execution import judge_certificates
+from compare.execution.child import Child
 
 TOLD = ("precision", "batch_size", "perturbations", "steps")
 START = time.monotonic()
 
 
 def main() -> None:
-    judged = judging._judged
+    judged = judge_certificates._judged
 
     def watched_judged(launcher: Any, outcomes: Any, sides: Any, *rest: Any) -> Any:
         with said(f"judge {sides[1].contender.name}"):
             return judged(launcher, outcomes, sides, *rest)
 
-    with mock.patch.object(judging, "_judged", watched_judged), mock.patch("compare.processes.launcher.Child", Watched):
-        cli.main()
+    with (
+        mock.patch.object(judge_certificates, "_judged", watched_judged),
+        mock.patch("compare.execution.launcher.Child", Watched),
+    ):
+        app.main()
 
 
 class Watched(Child):

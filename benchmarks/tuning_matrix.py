@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from compare.base.workloads import WORKLOADS
 from compare.report.sentences import DASH
-from compare.workloads import WORKLOADS
 
 CONTENDERS = tuple(f"{backend}:{tuning}" for backend in ("torch", "jax") for tuning in ("stock", "compiled", "tuned"))
 PRECISIONS = ("float32", "tf32", "bfloat16")

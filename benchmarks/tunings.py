@@ -10,9 +10,9 @@ import argparse
 from statistics import median
 
 from benchmarks import in_process
-from compare import statistics, workloads
-from compare.measure.order import palindromic
-from compare.rounds import BLOCK_SECONDS
+from compare.base import statistics, workloads
+from compare.execution.rounds import BLOCK_SECONDS
+from compare.settings.block_order import palindromic
 
 PALINDROMES = 3
 

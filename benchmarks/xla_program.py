@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks import levers
 from benchmarks.programs import BYTES_PER_MILLISECOND, Kernel, table
-from compare import workloads
-from compare.interface import PRECISIONS, RunSpec
-from compare.tuning import tunings
+from compare.base import workloads
+from compare.base.interface import PRECISIONS, RunSpec
+from compare.settings import tunings
 
 H200 = """
 platform_name: "CUDA"

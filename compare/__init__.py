@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from compare.api import certify as certify
     from compare.api import run as run
-    from compare.interface import Refused as Refused
-    from compare.pairing.asked import Request as Request
-    from compare.pairing.asked import pair as pair
-    from compare.workloads import ModelSpec as ModelSpec
-    from compare.workloads import OptimizerSpec as OptimizerSpec
-    from compare.workloads import Schedule as Schedule
-    from compare.workloads import Workload as Workload
+    from compare.base.interface import Refused as Refused
+    from compare.base.workloads import ModelSpec as ModelSpec
+    from compare.base.workloads import OptimizerSpec as OptimizerSpec
+    from compare.base.workloads import Schedule as Schedule
+    from compare.base.workloads import Workload as Workload
+    from compare.settings.pair_spec import Request as Request
+    from compare.settings.pair_spec import pair as pair
 
 __version__ = "0.1.0"
 __all__ = ["ModelSpec", "OptimizerSpec", "Refused", "Request", "Schedule", "Workload", "certify", "pair", "run"]
 
 _WHERE = {
-    **dict.fromkeys(("Workload", "ModelSpec", "OptimizerSpec", "Schedule"), "compare.workloads"),
+    **dict.fromkeys(("Workload", "ModelSpec", "OptimizerSpec", "Schedule"), "compare.base.workloads"),
     **dict.fromkeys(("certify", "run"), "compare.api"),
-    "Refused": "compare.interface",
-    "Request": "compare.pairing.asked",
-    "pair": "compare.pairing.asked",
+    "Refused": "compare.base.interface",
+    "Request": "compare.settings.pair_spec",
+    "pair": "compare.settings.pair_spec",
 }
 
 

@@ -8,7 +8,7 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # a shell has interrupts ignored by what it starts in the background
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from compare.cli import main as run
+    from compare.cli.app import main as run
 
     signal.signal(signal.SIGINT, handler)
     run()

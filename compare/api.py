@@ -6,15 +6,16 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from compare import conduct, plan
-from compare.arguments import of_python, typed
-from compare.commands import endings
-from compare.interface import Refused
-from compare.plugin.asked import Settings
+from compare.base.arguments import of_python, typed
+from compare.base.interface import Refused
+from compare.base.workloads import Workload
+from compare.cli import exit_codes
+from compare.execution import execute
+from compare.plugin.comparison_request import Settings
 from compare.plugin.result import Result
-from compare.tuning.contenders import of_certificate
-from compare.tuning.naming import DEFAULT_CONTENDERS
-from compare.workloads import Workload
+from compare.settings import plan
+from compare.settings.contenders import of_certificate
+from compare.settings.naming import DEFAULT_CONTENDERS
 
 _OF_TIMING = ("agreement", "cold_compile", "design", "energy", "margin", "rounds", "search_anew")
 
@@ -42,7 +43,7 @@ def run(
     """
     named = _named(settings, "run")
     chosen = plan.make(contenders, workload=workload, out=_folder(out), **named)
-    return Result(*conduct.carried_out(chosen, sys.argv))
+    return Result(*execute.carried_out(chosen, sys.argv))
 
 
 @of_python
@@ -69,11 +70,11 @@ def certify(
     certified, _ = plan.check(workload, **{key: settings[key] for key in ("precision", "device") if key in settings})
     texts = of_certificate(certified) if contenders is None else contenders
     chosen = plan.make(texts, workload=certified, out=_folder(out), rounds=None, **named)
-    return Result(*conduct.carried_out(chosen, sys.argv, seeds=seeds))
+    return Result(*execute.carried_out(chosen, sys.argv, seeds=seeds))
 
 
 def _named(settings: Mapping[str, Any], function: str, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return settings as `compare.plan.make` calls them, refused where they are not a caller's to set."""
+    """Return settings as `compare.settings.plan.make` calls them, refused where they are not a caller's to set."""
     allowed = sorted(Settings.__annotations__.keys() - {"contenders", "check", *without})
     if unknown := [name for name in settings if name not in allowed]:
         raise Refused(f"{function} has no setting {unknown[0]!r}; allowed: {', '.join(allowed)}")
@@ -82,4 +83,4 @@ def _named(settings: Mapping[str, Any], function: str, without: Sequence[str] = 
 
 def _folder(out: str | Path | None) -> Path:
     typed("--out", out, (str, Path, NoneType), "a folder's path")
-    return endings.default_out() if out is None else Path(out)
+    return exit_codes.default_out() if out is None else Path(out)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pytest
 
-from compare.plugin import asked, options, selection
-from compare.plugin.asked import Asked, Settings
+from compare.plugin import comparison_request, pytest_options, selection
+from compare.plugin.comparison_request import Asked, Settings
 
 if TYPE_CHECKING:
+    from compare.base.workloads import Workload
     from compare.plugin.comparisons import Comparisons
     from compare.plugin.result import Contender, Result
-    from compare.workloads import Workload
 
 _LINES = pytest.StashKey[list[str]]()
 _STANDS_IN = pytest.StashKey[bool]()
@@ -40,20 +40,22 @@ class Samestep:
         the contenders do not agree.
         """
         __tracebackhide__ = True
-        given = selection.marked(self._request.node), asked.layer(workload, **settings)
-        return _checked(self._comparisons, asked.merged(options.filling(self._request.config), *given))
+        given = selection.marked(self._request.node), comparison_request.layer(workload, **settings)
+        return _checked(
+            self._comparisons, comparison_request.merged(pytest_options.filling(self._request.config), *given)
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
-    options.add(parser)
+    pytest_options.add(parser)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Generator[None]:
     """Take --benchmark-only, too, where every other plugin is loaded and none has it."""
     yield
-    early_config.stash[_STANDS_IN] = options.stand_in(parser)
+    early_config.stash[_STANDS_IN] = pytest_options.stand_in(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "with --benchmark; a test that takes `contender` runs once for each contender.",
     )
     config.stash[_LINES] = []
-    options.check(config)
+    pytest_options.check(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -76,9 +78,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Skip comparisons that were not asked for, and keep those that were."""
     comparisons = [item for item in items if selection.is_comparison(item)]
-    if not options.on(config):
-        selection.skip(comparisons, options.OFF)
-    if options.only(config) and config.stash.get(_STANDS_IN, False):
+    if not pytest_options.on(config):
+        selection.skip(comparisons, pytest_options.OFF)
+    if pytest_options.only(config) and config.stash.get(_STANDS_IN, False):
         selection.skip([item for item in items if item not in comparisons], "no comparison (--benchmark-only)")
     with selection.seen_as_benchmarks(comparisons):
         yield
@@ -113,7 +115,7 @@ def contender(request: pytest.FixtureRequest) -> "Contender":
     if not hasattr(request, "param"):
         raise _failed("the fixture `contender` needs the marker: @pytest.mark.samestep(...)")
     comparisons = _comparisons(request)
-    wanted = asked.merged(options.filling(request.config), selection.marked(request.node))
+    wanted = comparison_request.merged(pytest_options.filling(request.config), selection.marked(request.node))
     result = _checked(comparisons, wanted)
     found = result.contender(request.param)
     if result.comparable(found.name):
@@ -129,10 +131,10 @@ def contender(request: pytest.FixtureRequest) -> "Contender":
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Add the GPU, its driver and the frameworks' versions to what pytest-benchmark saves."""
-    if options.on(config):
-        from compare.plugin import machine
+    if pytest_options.on(config):
+        from compare.plugin import machine_info as described
 
-        machine_info["samestep"] = machine.describe()
+        machine_info["samestep"] = described.describe()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -163,14 +165,14 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def _comparisons(request: pytest.FixtureRequest) -> "Comparisons":
-    if not options.on(request.config):
-        pytest.skip(options.OFF)
+    if not pytest_options.on(request.config):
+        pytest.skip(pytest_options.OFF)
     return request.getfixturevalue("_samestep_comparisons")
 
 
 def _checked(comparisons: "Comparisons", wanted: Asked) -> "Result":
     __tracebackhide__ = True
-    from compare.interface import Refused
+    from compare.base.interface import Refused
 
     try:
         result = comparisons.result(wanted)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxbackend import exchange, gradients, overlap, stems, sums
+from jaxbackend import exchange, gradients, overlap, stems
 from jaxbackend.precision import Policy
 
 
@@ -41,7 +41,7 @@ class Conv(nnx.Conv):
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
             promote_dtype=_promoted,
-            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
+            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.data.weights
             rngs=nnx.Rngs(0),
         )
         self.stride, self.around = stride, padding
@@ -86,7 +86,7 @@ class ConvTranspose(nnx.ConvTranspose):
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
             promote_dtype=_promoted,
-            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
+            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.data.weights
             rngs=nnx.Rngs(0),
         )
         self.stride, self.cut = stride, padding
@@ -108,7 +108,7 @@ class Dense(nnx.Linear):
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
             promote_dtype=_promoted,
-            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.weights
+            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.data.weights
             rngs=nnx.Rngs(0),
         )
 
@@ -139,7 +139,7 @@ class BatchNorm(nnx.Module):
         mean, var = (self.mean[...], self.var[...]) if self.use_running_average else self._batch_statistics(wide)
         factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
         offset = self.bias[...] - mean * factor
-        return sums.affine(wide, factor, offset, jointly=self._devices() > 1).astype(x.dtype)
+        return gradients.affine(wide, factor, offset, jointly=self._devices() > 1).astype(x.dtype)
 
     def _devices(self) -> int:
         """Return over how many devices the statistics of a batch are taken."""
@@ -276,7 +276,9 @@ def _moments(wide: jax.Array, *, jointly: bool = False) -> tuple[jax.Array, jax.
     Variance). It is the middle pixel's: frames and marks are in corners, and of several pixels XLA makes a kernel more.
     """
     shift = jax.lax.stop_gradient(wide[tuple(side // 2 for side in wide.shape[:-1])])
-    mean, square = (total / (wide.size // wide.shape[-1]) for total in sums.of_squares(wide - shift, jointly=jointly))
+    mean, square = (
+        total / (wide.size // wide.shape[-1]) for total in gradients.sums_of_squares(wide - shift, jointly=jointly)
+    )
     return shift + mean, square - jnp.square(mean)
 
 

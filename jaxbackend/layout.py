@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from flax import nnx, traverse_util
 
-from compare.interface import Arrays
+from compare.base.interface import Arrays
 
 Path = tuple[Any, ...]
 

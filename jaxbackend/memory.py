@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from compare.interface import Memory, Refused
+from compare.base.interface import Memory, Refused
 
 # On a CPU the same lack of memory is RESOURCE_EXHAUSTED or, met while dispatching, INTERNAL. The driver and its
 # libraries refuse where XLA's allocator was not asked.
@@ -44,7 +44,7 @@ def report(devices: Sequence[Any], lowered: Callable[[], jax.stages.Lowered] | N
 def limit(device: Any, limit_bytes: int | None) -> None:
     """Check that JAX's allocator takes at most so many bytes of a GPU: XLA_CLIENT_MEM_FRACTION, set before the start.
 
-    On a CPU the worker limits the whole process (`compare.measure.limit`).
+    On a CPU the worker limits the whole process (`compare.worker.memory_limit`).
 
     Raises:
         Refused: the allocator has another limit or none, as XLA_PYTHON_CLIENT_ALLOCATOR=platform has.

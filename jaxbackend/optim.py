@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from flax import traverse_util
 
-from compare.interface import Arrays
-from compare.workloads import OptimizerSpec
+from compare.base.interface import Arrays
+from compare.base.workloads import OptimizerSpec
 from jaxbackend import layout
 
 
@@ -32,7 +32,7 @@ def build(spec: OptimizerSpec, leaves: layout.Leaves | None = None) -> optax.Gra
 
 
 def clip(clip_norm: float) -> optax.GradientTransformation:
-    """Return the rule that scales all gradients down to a common norm (`compare.workloads.OptimizerSpec`)."""
+    """Return the rule that scales all gradients down to a common norm (`compare.base.workloads.OptimizerSpec`)."""
 
     def scaled(gradients: Any, params: Any) -> Any:
         del params
@@ -44,7 +44,7 @@ def clip(clip_norm: float) -> optax.GradientTransformation:
 
 
 def learning_rate(spec: OptimizerSpec, step: Any) -> Any:
-    """Return the learning rate of a step, counted from 0 (`compare.workloads.Schedule`)."""
+    """Return the learning rate of a step, counted from 0 (`compare.base.workloads.Schedule`)."""
     if spec.schedule.is_constant:
         return spec.learning_rate
     schedule, rate, step = spec.schedule, spec.learning_rate, step * 1.0  # a float64 where x64 is on; int32 / 20 is not

@@ -9,9 +9,10 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from compare.interface import Array, Refused
-from compare.machines.crew import Place
-from jaxbackend import exchange, parts, tuning
+from compare.base.interface import Array, Refused
+from compare.base.process_group import Place
+from jaxbackend import exchange, tuning
+from jaxbackend.only import sharded_layers
 
 AXIS = "devices"
 
@@ -23,7 +24,7 @@ class One:
         devices: all of them, those of other processes too.
         device: the first of this process's.
         over: the axis of the devices over which batch norm takes its statistics, None for a device's own.
-        mesh: the devices over which XLA splits a program, and `jaxbackend.parts` its layers with parameters.
+        mesh: the devices over which XLA splits a program, and `jaxbackend.only.sharded_layers` its layers with parameters.
     """
 
     over: str | None = None
@@ -115,7 +116,7 @@ class Sharded(One):
 
     def copies(self, parameters: Any) -> Any:
         """See `One`."""
-        return parts.copies(parameters, self._mesh.abstract_mesh)
+        return sharded_layers.copies(parameters, self._mesh.abstract_mesh)
 
     def reduced(self, gradients: Any, loss: jax.Array) -> tuple[Any, jax.Array]:
         """See `One`."""

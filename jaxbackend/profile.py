@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from compare.interface import Kernel
+from compare.base.interface import Kernel
 
 
 def kernels(work: Callable[[], None]) -> list[Kernel]:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from compare.interface import Batch
+from compare.base.interface import Batch
 from jaxbackend import parallel, precision
 from jaxbackend.step import TrainingStep, TrainState
 

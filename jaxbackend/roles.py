@@ -38,7 +38,7 @@ ORDER = ("kernel", "embedding", "scale", "bias", "mean", "var")
 
 
 def role(module: Any) -> str:
-    """Return one of `compare.pairing.trace.ROLES`."""
+    """Return one of `compare.base.trace.ROLES`."""
     return next((name for name, kinds in _KINDS if isinstance(module, kinds)), "parameters")
 
 
@@ -59,7 +59,7 @@ def turned(module: Any, attribute: Any) -> bool:
 
 
 def settings(module: Any, kind: str, convolution: Mapping[str, Any] | None, call: Mapping[str, Any]) -> _Settings:
-    """Return what decides the arithmetic of a module that acts as this kind of layer, as `compare.pairing.trace` does.
+    """Return what decides the arithmetic of a module that acts as this kind of layer, as `compare.base.trace` does.
 
     `convolution` has the parameters of XLA's convolution (`jax.lax.conv_general_dilated`) that the layer came out as,
     and `kernel`, its height and width; `call` the layer's arguments by name.

@@ -10,36 +10,45 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from compare import descriptions, workloads
-from compare.interface import KEPT_LOSSES, OWN_WEIGHTS, Array, Arrays, Batch, Kernel, Memory, RunSpec, State
-from compare.machines.crew import Place
-from compare.workloads import PAIR, ModelSpec
+from compare.base import descriptions, workloads
+from compare.base.interface import (
+    KEPT_LOSSES,
+    OWN_WEIGHTS,
+    Array,
+    Arrays,
+    Batch,
+    Kernel,
+    Memory,
+    RunSpec,
+    State,
+)
+from compare.base.process_group import Place
+from compare.base.workloads import PAIR, ModelSpec
 from jaxbackend import (
     activations,
     exchange,
-    flags,
     layout,
     memory,
     models,
     optim,
-    own,
     parallel,
     precision,
     profile,
     rematerialisation,
     resident,
     stream,
-    threads,
     tuning,
+    user_models,
 )
-from jaxbackend.functional import Functional, Twin, shapes
+from jaxbackend.only import flags, threads
+from jaxbackend.only.functional import Functional, Twin, shapes
 from jaxbackend.step import TrainingStep
 
 _DEBUGGING = ("jax_debug_nans", "jax_debug_infs", "jax_enable_checks", "jax_disable_most_optimizations")
 
 
 class JaxSession:
-    """`compare.interface.Session` in JAX."""
+    """`compare.base.interface.Session` in JAX."""
 
     def __init__(self, spec: RunSpec, place: Place | None = None) -> None:
         workload = descriptions.of(spec)
@@ -79,15 +88,15 @@ class JaxSession:
 
     @property
     def steps_per_dispatch(self) -> int:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         return self._spec.knobs["steps-per-dispatch"]
 
     def signature(self) -> dict[str, tuple[int, ...]]:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         return self._model.signature
 
     def assign(self, arrays: Arrays) -> None:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         dtype, old, leaves = self._policy.parameter_dtype, self._state, self._model.leaves
         with self._policy.scope():
             parameters = layout.assign(old.parameters, arrays, dtype, self._device, leaves)
@@ -96,7 +105,7 @@ class JaxSession:
             self._state = state._replace(buffers=self._way.spread(state.buffers))
 
     def feed(self, batches: Sequence[Batch]) -> None:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         if len({each.form for each in batches}) > 1:
             raise ValueError("a session takes batches of one size")
         with self._policy.scope():
@@ -104,7 +113,7 @@ class JaxSession:
         self._losses.clear()
 
     def run(self, steps: int) -> None:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         with self._policy.scope():
             while steps:
                 taken, self._state, losses = self._input.dispatch(self._state, steps)
@@ -112,22 +121,22 @@ class JaxSession:
                 steps -= taken
 
     def wait(self) -> None:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         jax.block_until_ready((self._state, self._input.pending))
 
     def losses(self) -> Array:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         if not self._losses:
             return np.zeros(0)
         return np.concatenate([np.atleast_1d(loss) for loss in self._losses])[-KEPT_LOSSES:]
 
     def logits(self, images: Array) -> Array:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         with self._policy.scope():
             return np.asarray(self._step.evaluate(self._state, self._whole(images)))
 
     def inspect(self, batch: Batch) -> Arrays:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         with self._policy.scope():
             before = layout.fetched(self._named(self._state.parameters))
             self._state, internals = self._step.inspected(self._state, *self._input.placed(batch))
@@ -148,7 +157,7 @@ class JaxSession:
         return arrived
 
     def export(self) -> State:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         state = self._state
         return State(
             parameters=layout.fetched(self._named(state.parameters)),
@@ -158,18 +167,18 @@ class JaxSession:
         )
 
     def alone(self, layer: str, inputs: Array, training: bool) -> Array:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         with self._policy.scope():
             return np.asarray(self._step.alone(self._state, layer, self._whole(inputs), training))
 
     def memory(self) -> Memory:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         with self._policy.scope():
             whole = self._spec.knobs["compile"] and not self._spec.knobs["pieces"]
             return memory.report(self._way.local, self._lowered if whole else None)
 
     def kernels(self, steps: int) -> list[Kernel]:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
 
         def work() -> None:
             self.run(steps)
@@ -178,7 +187,7 @@ class JaxSession:
         return profile.kernels(work)
 
     def settings(self) -> dict[str, Any]:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         knobs, policy = self._spec.knobs, self._policy
         mixed = policy.compute_dtype != policy.parameter_dtype
         with policy.scope():
@@ -239,5 +248,5 @@ def _model(
     spec: ModelSpec, policy: precision.Policy, *, initialised: bool, blocks: Sequence[str], mesh: AbstractMesh | None
 ) -> Functional:
     if spec.family == PAIR:
-        return own.adopt(spec, policy, initialised)
+        return user_models.adopt(spec, policy, initialised)
     return Twin(models.build(spec, policy), blocks, mesh)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import optax
 
 from jaxbackend import overlap, parallel, precision, tuning
-from jaxbackend.functional import Functional
 from jaxbackend.losses import softmax_cross_entropy
-from jaxbackend.pieces import Pieces
+from jaxbackend.only.functional import Functional
+from jaxbackend.only.split_programs import Pieces
 from jaxbackend.pixels import Images, values
 
 # Of the internals, what is one a device where a step is mapped over devices (0), and what is one for all (None).
@@ -82,7 +82,7 @@ class TrainingStep:
         """Return one layer's output for inputs [N, ...], all in neutral layout.
 
         Raises:
-            Refused: as `jaxbackend.functional.Functional.alone`.
+            Refused: as `jaxbackend.only.functional.Functional.alone`.
         """
         return self._alone(layer, state.parameters, self._way.one(state.buffers), inputs, training)
 

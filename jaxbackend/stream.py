@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from compare.interface import Array, Batch
+from compare.base.interface import Array, Batch
 from jaxbackend import precision
 from jaxbackend.pixels import Images, Pixels
 from jaxbackend.step import TrainingStep, TrainState

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbackend.pieces import Pieces
+from jaxbackend.only.split_programs import Pieces
 from jaxbackend.pixels import Images
 
 # XLA's compiler for CPUs takes away what keeps a block's second computation apart from its first, and then merges the

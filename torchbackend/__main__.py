@@ -1,10 +1,12 @@
 """Serve this backend to samestep's runner."""
 
-from compare.machines import ranks
+from compare.worker import rank_controller
 
-ranks.begin("torchbackend")  # a process a device, where jax has one for all: they import torch while this one does
+rank_controller.begin(
+    "torchbackend"
+)  # a process a device, where jax has one for all: they import torch while this one does
 
-from compare.worker import serve  # noqa: E402 -- an import takes seconds, so the others come first
+from compare.worker.server import serve  # noqa: E402 -- an import takes seconds, so the others come first
 from torchbackend.backend import BACKEND, CREW  # noqa: E402 -- this is the import that takes seconds
 
 serve(BACKEND, crew=CREW)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from compare.pairing.names import Names
+from compare.base.names import Names
 from torchbackend import layout, roles
 
 

@@ -4,36 +4,36 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from compare.interface import Refused, RunSpec, Session
-from compare.machines import crew
-from compare.machines.crew import Crew
-from compare.machines.ranks import Ranks
-from compare.machines.replicas import Replicas
-from compare.tuning.knobs import NOT_PARALLEL
-from compare.workloads import ModelSpec
-from torchbackend import memory, parallel, proofs
-from torchbackend.own import tracing
+from compare.base import process_group
+from compare.base.interface import Refused, RunSpec, Session
+from compare.base.knobs import NOT_PARALLEL
+from compare.base.process_group import Crew
+from compare.base.workloads import ModelSpec
+from compare.worker.distributed_session import Replicas
+from compare.worker.rank_controller import Ranks
+from torchbackend import memory, parallel, selftest_hooks
 from torchbackend.session import TorchSession
+from torchbackend.user_models import tracing
 
 
 class TorchBackend:
-    """`compare.interface.Backend` of PyTorch."""
+    """`compare.base.interface.Backend` of PyTorch."""
 
     name = "torch"
     _ranks: Ranks | None = None
 
     def versions(self) -> dict[str, str]:
-        """See `compare.interface.Backend`."""
+        """See `compare.base.interface.Backend`."""
         return _versions()
 
     def open(self, spec: RunSpec) -> Session:
-        """See `compare.interface.Backend`."""
+        """See `compare.base.interface.Backend`."""
         if spec.knobs["parallel"] == NOT_PARALLEL or spec.devices == 1:
             if self._ranks is not None:
                 self._ranks.close_session()
             return TorchSession(spec)  # around one device, DistributedDataParallel would only cost
         if self._ranks is None:
-            here = spec.devices // crew.machines()
+            here = spec.devices // process_group.machines()
             parallel.device(spec.device, here)  # refused before other processes are started
             self._ranks = Ranks(CREW, here, spec.device)
         if self._ranks.count != spec.devices:
@@ -41,20 +41,20 @@ class TorchBackend:
         return Replicas(spec, self._ranks, lockstep=False)
 
     def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
-        """See `compare.interface.Backend`."""
+        """See `compare.base.interface.Backend`."""
         return tracing.trace(model, batch_size).to_json()
 
     def out_of_memory(self, error: BaseException) -> bool:
-        """See `compare.interface.Backend`."""
+        """See `compare.base.interface.Backend`."""
         return memory.out_of_memory(error)
 
     def delay(self, seconds: float, device: str) -> Callable[[], None] | None:
-        """See `compare.interface.Backend`."""
-        return proofs.delay(seconds, device)
+        """See `compare.base.interface.Backend`."""
+        return selftest_hooks.delay(seconds, device)
 
     def ballast(self, size: int, device: str) -> Any:
-        """See `compare.interface.Backend`."""
-        return proofs.ballast(size, device)
+        """See `compare.base.interface.Backend`."""
+        return selftest_hooks.ballast(size, device)
 
 
 def _versions() -> dict[str, str]:

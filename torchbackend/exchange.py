@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as collectives
 
-from compare.machines.crew import Place
+from compare.base.process_group import Place
 
 _Own = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 

@@ -1,6 +1,6 @@
 """Names and memory order: between torch's tensors and the neutral arrays of the shared interface.
 
-What a variable is called stands in a table (`compare.pairing.names`): a twin's is made here from its own attributes, a
+What a variable is called stands in a table (`compare.base.names`): a twin's is made here from its own attributes, a
 user's model is given one. What has which axes is `torchbackend.roles`'.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from compare.interface import Arrays
-from compare.pairing.names import Crossing, Names
+from compare.base.interface import Arrays
+from compare.base.names import Crossing, Names
 from torchbackend import roles
 
 _LARGE = 2**22

@@ -2,7 +2,7 @@
 
 import torch
 
-from compare.interface import Memory
+from compare.base.interface import Memory
 
 # Of the host's allocator, and of the driver and its libraries, which refuse where torch's allocator was not asked.
 _SAID = (
@@ -37,7 +37,7 @@ def begin_anew(device: torch.device) -> None:
 def limit(device: torch.device, limit_bytes: int | None) -> None:
     """Let torch's allocator reserve at most so many bytes of a GPU (torch.cuda.set_per_process_memory_fraction).
 
-    On a CPU the worker limits the whole process (`compare.measure.limit`).
+    On a CPU the worker limits the whole process (`compare.worker.memory_limit`).
     """
     if limit_bytes is None or device.type == "cpu":
         return

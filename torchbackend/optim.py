@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from compare.interface import Arrays
-from compare.workloads import OptimizerSpec
+from compare.base.interface import Arrays
+from compare.base.workloads import OptimizerSpec
 from torchbackend import layout
 
 
@@ -30,13 +30,13 @@ def build(
 
 
 def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:
-    """Scale all gradients down to a common norm (`compare.workloads.OptimizerSpec`)."""
+    """Scale all gradients down to a common norm (`compare.base.workloads.OptimizerSpec`)."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
 
 
 def learning_rate(spec: OptimizerSpec, step: torch.Tensor) -> Any:
-    """Return the learning rate of a step, counted from 0 (`compare.workloads.Schedule`), on the device of `step`."""
+    """Return the learning rate of a step, counted from 0 (`compare.base.workloads.Schedule`), on the device of `step`."""
     if spec.schedule.is_constant:
         return spec.learning_rate
     schedule, rate = spec.schedule, spec.learning_rate

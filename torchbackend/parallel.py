@@ -10,16 +10,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from compare.interface import Refused
-from compare.machines.crew import Place
-from torchbackend import programs
+from compare.base.interface import Refused
+from compare.base.process_group import Place
+from torchbackend.only import programs
 
 
 def device(name: str, here: int = 1) -> torch.device:
     """Return this process's device of a kind, of which so many are to be `here`.
 
     It is the first GPU: of a contender's processes each sees its own alone, but the first, whose own is the first
-    (`compare.machines.ranks`).
+    (`compare.worker.rank_controller`).
 
     Raises:
         Refused: there are not so many.

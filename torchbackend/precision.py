@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from compare.interface import Refused
+from compare.base.interface import Refused
 
 # GradScaler's defaults (torch.amp.GradScaler), which both sides use; its initial scale is RunSpec's.
 GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 2.0, 0.5, 2000

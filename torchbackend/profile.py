@@ -6,7 +6,7 @@ import torch
 from torch._C._autograd import DeviceType  # torch.autograd has it, and does not export it
 from torch.profiler import ProfilerActivity, profile
 
-from compare.interface import Kernel
+from compare.base.interface import Kernel
 
 
 def kernels(work: Callable[[], None]) -> list[Kernel]:

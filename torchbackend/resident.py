@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from compare.interface import Batch
+from compare.base.interface import Batch
 from torchbackend import layout, pixels, precision, tuning
 from torchbackend.step import TrainingStep
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from compare.pairing.trace import Variable
+from compare.base.trace import Variable
 
 _KERNEL = {"weight": "kernel", "bias": "bias"}
 _NORM = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
@@ -40,7 +40,7 @@ def at(model: nn.Module, path: str) -> nn.Module:
 
 
 def role(module: nn.Module) -> str:
-    """Return one of `compare.pairing.trace.ROLES`."""
+    """Return one of `compare.base.trace.ROLES`."""
     return _kind(module)[0]
 
 
@@ -113,7 +113,7 @@ def always_channels_last(module: nn.Module) -> bool:
 
 
 def settings(module: nn.Module) -> dict[str, Any]:
-    """Return what decides the arithmetic of a module in its present mode, by the names of `compare.pairing.trace`."""
+    """Return what decides the arithmetic of a module in its present mode, by the names of `compare.base.trace`."""
     match module:
         case _ConvNd():
             return _convolution(module)

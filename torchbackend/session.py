@@ -13,11 +13,21 @@ from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch.backends import cudnn
 
-from compare import descriptions, workloads
-from compare.interface import KEPT_LOSSES, Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
-from compare.machines.crew import Place
-from compare.pairing.names import Names
-from compare.workloads import PAIR, ModelSpec
+from compare.base import descriptions, workloads
+from compare.base.interface import (
+    KEPT_LOSSES,
+    Array,
+    Arrays,
+    Batch,
+    Kernel,
+    Memory,
+    Refused,
+    RunSpec,
+    State,
+)
+from compare.base.names import Names
+from compare.base.process_group import Place
+from compare.base.workloads import PAIR, ModelSpec
 from torchbackend import (
     activations,
     exchange,
@@ -26,7 +36,6 @@ from torchbackend import (
     models,
     optim,
     overlap,
-    own,
     parallel,
     precision,
     profile,
@@ -34,12 +43,13 @@ from torchbackend import (
     resident,
     stream,
     tuning,
+    user_models,
 )
 from torchbackend.step import TrainingStep
 
 
 class TorchSession:
-    """`compare.interface.Session` in PyTorch."""
+    """`compare.base.interface.Session` in PyTorch."""
 
     def __init__(self, spec: RunSpec, place: Place | None = None) -> None:
         workload, knobs = descriptions.of(spec), spec.knobs
@@ -89,33 +99,33 @@ class TorchSession:
         if workload.model.family == PAIR and knobs["channels-last"]:
             image = workload.model.resized(spec.image_size).image
             images, _ = self._input.placed(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
-            own.refuse_views(workload.model, lambda: self._step.layer_outputs(images))
+            user_models.refuse_views(workload.model, lambda: self._step.layer_outputs(images))
         self._losses: deque[torch.Tensor] = deque(maxlen=KEPT_LOSSES)
         self._begun = False
 
     @property
     def steps_per_dispatch(self) -> int:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         return self._spec.knobs["steps-per-dispatch"]
 
     def signature(self) -> dict[str, tuple[int, ...]]:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         return self._signature
 
     def assign(self, arrays: Arrays) -> None:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         layout.assign(self._leaves, arrays)
         self._step.reset()
 
     def feed(self, batches: Sequence[Batch]) -> None:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         if len({each.form for each in batches}) > 1:
             raise ValueError("a session takes batches of one size")
         self._input.feed(batches)
         self._losses.clear()
 
     def run(self, steps: int) -> None:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         with self._policy.scope():
             while steps:
                 taken, losses = self._input.dispatch(steps)
@@ -126,31 +136,31 @@ class TorchSession:
                 steps -= taken
 
     def wait(self) -> None:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
     def losses(self) -> Array:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         if not self._losses:
             return np.zeros(0)
         return np.concatenate([np.atleast_1d(loss.cpu().numpy()) for loss in self._losses])[-KEPT_LOSSES:]
 
     def logits(self, images: Array) -> Array:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         with self._policy.scope():
             placed, _ = self._input.placed(Batch(images, np.zeros(len(images), np.int32)))
             return layout.fetched({"logits": layout.channels_last(self._step.evaluate(placed))})["logits"]
 
     def inspect(self, batch: Batch) -> Arrays:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         with self._policy.scope():
             parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
             before = {leaf.name: leaf.tensor.detach().clone() for leaf in parameters}
             internals = self._step.inspected(*self._input.placed(batch))
         dtype, gradients = self._policy.parameter_dtype, internals["gradient"]
         outputs = activations.neutral(self._layers, internals["activation"])
-        own.refuse_other_dtypes(outputs, self._policy)
+        user_models.refuse_other_dtypes(outputs, self._policy)
         found = {f"activation/{name}": array.to(dtype) for name, array in outputs.items()}
         found |= {name: layout.channels_last(internals[name]) for name in ("logits", "loss")}
         kinds = {
@@ -166,7 +176,7 @@ class TorchSession:
         return layout.fetched(found)
 
     def export(self) -> State:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         arrays = layout.fetched(layout.export({leaf.name: leaf.tensor for leaf in self._leaves}, self._leaves))
         return State(
             parameters={leaf.name: arrays[leaf.name] for leaf in self._leaves if leaf.is_parameter},
@@ -176,7 +186,7 @@ class TorchSession:
         )
 
     def alone(self, layer: str, inputs: Array, training: bool) -> Array:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         if layer not in self._layers:
             raise Refused(f"no layer {layer!r} in this session; allowed: {', '.join(self._layers)}")
         placed = torch.from_numpy(inputs).to(self._device)
@@ -187,11 +197,11 @@ class TorchSession:
         return layout.fetched({"output": output.to(self._policy.parameter_dtype)})["output"]
 
     def memory(self) -> Memory:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         return memory.report(self._device)
 
     def kernels(self, steps: int) -> list[Kernel]:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
 
         def work() -> None:
             self.run(steps)
@@ -200,7 +210,7 @@ class TorchSession:
         return profile.kernels(work)
 
     def settings(self) -> dict[str, Any]:
-        """See `compare.interface.Session`."""
+        """See `compare.base.interface.Session`."""
         with self._policy.scope():
             images, labels = self._input.first()
             outputs = self._step.layer_outputs(images)
@@ -246,7 +256,7 @@ class TorchSession:
 def _model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]:
     """Return a model, its values yet to be assigned, and the table of what it consists of."""
     if spec.family == PAIR:
-        return own.adopt(spec, policy)
+        return user_models.adopt(spec, policy)
     twin = models.build(spec, policy)
     return twin, layout.names(twin)
 

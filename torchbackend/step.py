@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from compare.machines.crew import Place
-from compare.workloads import OptimizerSpec
+from compare.base.process_group import Place
+from compare.base.workloads import OptimizerSpec
 from torchbackend import activations, optim, parallel, precision, tuning
 from torchbackend.losses import softmax_cross_entropy
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from compare.interface import Batch
+from compare.base.interface import Batch
 from torchbackend import pixels, precision, tuning
 from torchbackend.step import TrainingStep
 

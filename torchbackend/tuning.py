@@ -17,7 +17,8 @@ from torch._inductor import cpu_vec_isa
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph
 
-from torchbackend import buckets, layout, memory, overlap, programs
+from torchbackend import layout, memory, overlap
+from torchbackend.only import buckets, programs
 
 # DistributedDataParallel orders its buckets in its first steps (pytorch.org, CUDA semantics).
 _WARM_UP_STEPS, _WARM_UP_STEPS_OF_DDP = 3, 11
@@ -30,7 +31,7 @@ Pass = Callable[[Graph], None]
 def compiled(function: Callable[..., Any], knobs: Mapping[str, Any], *, shared: bool = False) -> Callable[..., Any]:
     """Return the function compiled by TorchInductor if the knobs say so.
 
-    `shared`, other processes of this contender's compile it too (`torchbackend.programs`).
+    `shared`, other processes of this contender's compile it too (`torchbackend.only.programs`).
     """
     if not knobs["compile"]:
         return function

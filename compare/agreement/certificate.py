@@ -4,10 +4,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from compare.agreement import causes, gates, limits, measures, referee
+from compare.agreement import (
+    gates,
+    likely_causes,
+    limits,
+    measures,
+    referee,
+)
 from compare.agreement.floors import Noise
 from compare.agreement.gates import Gate
-from compare.interface import Arrays
+from compare.base.interface import Arrays
 
 STEPS = 3
 """Training steps that a certificate looks into."""
@@ -98,7 +104,7 @@ def make(
     *,
     normalised: bool = False,
 ) -> Certificate:
-    """Judge two contenders by their records (precision to arrays by name; `compare.certificates.recording` makes them).
+    """Judge two contenders by their records (precision to arrays by name; `compare.worker.recording` makes them).
 
     `normalised` says whether their optimizer divides by the gradient's size, as Adam does (`floors.of`).
     Without a noise floor at `precision` (float64 is its own reference) the precision gate is left out.
@@ -119,7 +125,7 @@ def make(
     if failing:
         first = failing[0]
         mismatch = f"{first} (e64 {e64[first]:.1e}, e32/e64 {ratios[first]:.1e})"
-        cause = causes.likely(baseline["float64"], contender["float64"], failing)
+        cause = likely_causes.likely(baseline["float64"], contender["float64"], failing)
     judged = (gates.semantic(e64), gates.scaling(ratios))
     if noise.roundoff is None:
         evidence = tuple(Figures(name, e64[name], e32[name], ratios[name]) for name in order)
@@ -132,7 +138,7 @@ def make(
         if first is not None:
             a, b = judge.baseline[first], judge.contender[first]
             side = baseline if a >= b else contender
-            cause = causes.switched(side["float64"], side[precision], first, max(a, b))
+            cause = likely_causes.switched(side["float64"], side[precision], first, max(a, b))
         mismatch = "; ".join(part for part in (first and judge.owner(first), judge.mismatch) if part)
         notes = (f"in float64 both are the same function: what failed is how one side computes in {precision}", *notes)
     evidence = tuple(

@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from compare import chunks
 from compare.agreement.limits import PRECISION_LIMIT, SEMANTIC_LIMIT
 from compare.agreement.measures import ROUNDOFF32, ROUNDOFF64, coarseness, in_execution_order, norm
 from compare.agreement.threads import by_name
-from compare.interface import Arrays
+from compare.base import chunks
+from compare.base.interface import Arrays
 
 # Unit roundoff by precision (half the distance from 1 to the next number). TF32 keeps 10 bits of the fraction.
 ROUNDOFF: Mapping[str, float] = {
@@ -49,7 +49,7 @@ _OWNED, _TIMES_THE_OTHER, _SCATTER = 0.5 / PRECISION_LIMIT, 2.5 / PRECISION_LIMI
 
 @dataclass(frozen=True)
 class Noise:
-    """By tensor, how far rounding the inputs moves it, relatively, float64 (`compare.certificates.recording.noise`).
+    """By tensor, how far rounding the inputs moves it, relatively, float64 (`compare.worker.recording.noise`).
 
     Attributes:
         ulp: at one ulp of float64. Most tensors move by about as much. One that cancels moves by far more, and cannot
@@ -85,7 +85,7 @@ def of(
 
     `sides` are both sides' errors by tensor, `record` is the baseline's in float64.
 
-    The floor of a tensor is its noise (`compare.certificates.recording.noise`) times the square root of the number
+    The floor of a tensor is its noise (`compare.worker.recording.noise`) times the square root of the number
     of layers, or what float32 storage resolves of it, or what a float32 sum loses, whichever is larger. It comes
     from rounding the inputs once; every layer rounds its output once more, and independent errors add in quadrature
     (Higham 2002, section 2.8). A kernel may add up n terms one after the other, whatever the precision of its

@@ -1,4 +1,4 @@
-"""The gates: pure functions over two contenders' recorded arrays (`compare.certificates.recording` says which)."""
+"""The gates: pure functions over two contenders' recorded arrays (`compare.worker.recording` says which)."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from compare.agreement.measures import (
     size,
 )
 from compare.agreement.threads import by_name
-from compare.interface import Arrays, is_buffer
+from compare.base.interface import Arrays, is_buffer
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compare import chunks
 from compare.agreement.limits import BUFFERS
-from compare.interface import Array, Arrays, is_buffer
+from compare.base import chunks
+from compare.base.interface import Array, Arrays, is_buffer
 
 ROUNDOFF64, ROUNDOFF32 = 2.0**-53, 2.0**-24
 _STORED = 4  # units in the last place

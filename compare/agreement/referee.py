@@ -13,7 +13,7 @@ from compare.agreement.gates import Gate
 from compare.agreement.limits import PRECISION_LIMIT
 from compare.agreement.measures import changes, in_execution_order, relative_error, size
 from compare.agreement.threads import by_name
-from compare.interface import Arrays
+from compare.base.interface import Arrays
 
 # A side whose median error is this much smaller than the other's computes in a higher precision than was asked for.
 _UNASKED = 30.0

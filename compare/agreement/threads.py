@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from compare.interface import Arrays
+from compare.base.interface import Arrays
 
 T = TypeVar("T")
 

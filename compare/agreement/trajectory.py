@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from compare.agreement.gates import Gate
-from compare.interface import Array
-from compare.statistics import equivalence
+from compare.base.interface import Array
+from compare.base.statistics import equivalence
 
 # The envelope is the largest of a handful of twins, the next twin may well lie a little outside.
 TRAJECTORY_LIMIT = 3.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compare.interface import Array, Batch, Refused
-from compare.workloads import Workload
+from compare.base.interface import Array, Batch, Refused
+from compare.base.workloads import Workload
 
 _NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 _ORIGINAL = (*_NATIVE, "photographs")
@@ -124,9 +124,9 @@ def synthesised(workload: Workload, image: tuple[int, int, int], *, seed: int, t
     Raises:
         Refused: they would need too much memory.
     """
-    from compare.data import shapes, synthetic
+    from compare.data import segmentation, synthetic
 
-    make = shapes.make if workload.data == "shapes" else synthetic.make
+    make = segmentation.make if workload.data == "shapes" else synthetic.make
     parts = make(image, classes=workload.model.classes, seed=seed, train=train, test=test)
     kind, shape = _SYNTHETIC.get(workload.data, "images"), "x".join(str(size) for size in image)
     return Dataset(*parts, f"synthetic {shape} {kind}, seed {seed} ({_counts(*parts)})")

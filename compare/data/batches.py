@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from compare.base.interface import Batch, Refused
 from compare.data.seeding import generator
-from compare.interface import Batch, Refused
 
 
 def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int, most: int | None = None) -> list[Batch]:

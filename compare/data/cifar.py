@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from compare.base.interface import Array, Batch, Refused
 from compare.data import levels
-from compare.interface import Array, Batch, Refused
 
 SIDE = 32
 RECORD = 1 + 3 * SIDE * SIDE

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from compare.base.interface import Array, Batch
 from compare.data.seeding import generator
-from compare.interface import Array, Batch
 
 TRAIN = 1437
 TEST = 360

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from compare.base.interface import Array, Batch, Refused
 from compare.data import levels, photographs, synthetic
 from compare.data.seeding import generator
-from compare.interface import Array, Batch, Refused
 
 TRAIN, TEST = "train", "val"
 SUFFIXES = (".jpg", ".jpeg", ".png")

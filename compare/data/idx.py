@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compare.interface import Array, Batch, Refused
+from compare.base.interface import Array, Batch, Refused
 
 SIDE = 28
 MOST_BYTES = 2**30

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compare.interface import Array
+from compare.base.interface import Array
 
 
 def table(mean: Sequence[float], std: Sequence[float]) -> Array:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from compare.interface import Array, Refused
+from compare.base.interface import Array, Refused
 
 FORMATS = ("JPEG", "PNG")
 MOST_BYTES = 2**28

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from compare.base.interface import Array, Batch, Refused
 from compare.data.seeding import generator
-from compare.interface import Array, Batch, Refused
 
 MOST_BYTES = 2**33
 _FEWEST = 4  # two to train on and two to test on

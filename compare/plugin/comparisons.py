@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from compare.plugin.asked import Asked
+from compare.plugin.comparison_request import Asked
 from compare.plugin.result import Result
 
 
@@ -45,16 +45,16 @@ class Comparisons:
             yield
 
     def _stored(self, asked: Asked) -> Result | None:
-        from compare import results
+        from compare.results import result_file
 
-        path = self._folder / asked.slug / results.FILE_NAME
-        return Result(results.load(path), path) if path.exists() else None
+        path = self._folder / asked.slug / result_file.FILE_NAME
+        return Result(result_file.load(path), path) if path.exists() else None
 
     def _made(self, asked: Asked) -> Result:
-        from compare import conduct
+        from compare.execution import execute
         from compare.plugin import reports
 
-        result, path = conduct.carried_out(asked.plan(self._folder / asked.slug), self._command)
+        result, path = execute.carried_out(asked.plan(self._folder / asked.slug), self._command)
         self._lines += [*([""] if self._lines else []), *reports.lines(result, self._width)]
         if self._report:
             path = reports.write(result, self._report / asked.slug)

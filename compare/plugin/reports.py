@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from compare import results
 from compare.report import terminal
+from compare.results import result_file
 
 _WIDTH = 100
 
@@ -20,7 +20,7 @@ def lines(result: Mapping[str, Any], width: int) -> list[str]:
 
 def write(result: Mapping[str, Any], folder: Path) -> Path:
     """Write the result file and the full report, `report.txt`, to a folder; return the result file's path."""
-    path = results.write(result, folder)
+    path = result_file.write(result, folder)
     (folder / "report.txt").write_text(_text(result, _WIDTH, brief=False), encoding="utf-8")
     return path
 

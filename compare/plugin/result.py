@@ -23,7 +23,7 @@ class Contender(NamedTuple):
         compile_seconds: of the first step, into an empty cache.
         step_seconds: geometric mean of the median blocks of the rounds that count.
         images_per_second: batch size by step time.
-        memory: bytes by the names of `compare.measure.memory.DEFINITIONS`.
+        memory: bytes by the names of `compare.machine.memory.DEFINITIONS`.
         blocks: seconds per step of every block of every round that counts, in the order of rounds.
     """
 
@@ -109,13 +109,13 @@ class Result:
     @property
     def failure(self) -> str | None:
         """Why the comparison failed (a contender did, or a claim did), None where it did not."""
-        from compare import judgement
+        from compare.execution import build_result
         from compare.report import sentences
 
-        if judgement.contender_failed(self.raw):
+        if build_result.contender_failed(self.raw):
             failed = [each for each in self.contenders if each.status != "ok"]
             return "; ".join(f"{each.name} failed ({each.status}): {each.reason}" for each in failed)
-        if not judgement.claim_failed(self.raw):
+        if not build_result.claim_failed(self.raw):
             return None
         invalid = [each for each in self.raw["comparisons"] if each["verdict"] == "INVALID"]
         return "; ".join(sentences.sentence(each) for each in invalid)
@@ -137,7 +137,7 @@ class Result:
 
 
 def _contender(raw: Mapping[str, Any], void: set[int]) -> Contender:
-    from compare import verdicts
+    from compare.results import verdicts
 
     step = raw["step_seconds"]
     rounds = enumerate(step["samples"]) if step else ()

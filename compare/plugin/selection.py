@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compare.plugin import asked
+from compare.plugin import comparison_request
 
 
 def is_comparison(item: pytest.Item) -> bool:
@@ -21,7 +21,7 @@ def marked(node: Any) -> dict[str, Any]:
         TypeError: for arguments that the marker does not take.
     """
     marker = node.get_closest_marker("samestep")
-    return asked.layer(*marker.args, **marker.kwargs) if marker else {}
+    return comparison_request.layer(*marker.args, **marker.kwargs) if marker else {}
 
 
 def parametrise(metafunc: pytest.Metafunc) -> None:
@@ -36,7 +36,7 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
     if not {"contender", "samestep"} & set(metafunc.fixturenames):
         raise _failed(definition, "it takes neither `contender` (one test for each contender) nor `samestep`")
     try:
-        names = asked.merged(marked(definition)).names
+        names = comparison_request.merged(marked(definition)).names
     except TypeError as error:
         raise _failed(definition, str(error)) from None
     if "contender" in metafunc.fixturenames:

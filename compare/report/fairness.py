@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from compare.agreement.settings import SHARED, alike
+from compare.agreement.effective_settings import SHARED, alike
 from compare.report.document import Table
 from compare.report.sentences import DASH, setting
 

@@ -6,7 +6,7 @@ Captions state what a reader must know: n, interval and hardware. What has no ta
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from compare.interface import Refused
+from compare.base.interface import Refused
 from compare.report.document import Report, Section, Table
 from compare.report.plots.canvas import WIDTH, Picture
 from compare.report.sentences import plain

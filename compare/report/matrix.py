@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compare.interface import PRECISIONS
-from compare.report import pair as pair_words
+from compare.base.interface import PRECISIONS
+from compare.report import pair_text as pair_words
 from compare.report import sections
 from compare.report.document import Report, Section, Table
-from compare.report.plots import ratios
+from compare.report.plots import ratio_plot
 from compare.report.sentences import basis, device, over_devices, percent, ratio_figures, way
 
 Results = Sequence[Mapping[str, Any]]
@@ -56,7 +56,7 @@ def overview(results: Results) -> Section:
     ratio = f"the ratio of step times ({pairs[0]})" if len(pairs) == 1 else "each ratio of step times"
     caption = f"The faster one, with {ratio} and its interval."
     table = Table("matrix", caption, (*heads, *columns), rows, basis(results), prose=True)
-    return Section("matrix", "Workload by precision", picture=ratios.picture(results), tables=[table])
+    return Section("matrix", "Workload by precision", picture=ratio_plot.picture(results), tables=[table])
 
 
 def winner(comparison: Mapping[str, Any]) -> str:

@@ -4,10 +4,17 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from compare.report import fairness, gates, measured, pair, surroundings, telemetry
+from compare.report import (
+    environment_table,
+    fairness,
+    gate_rows,
+    measurements,
+    pair_text,
+    telemetry_text,
+)
 from compare.report.document import Part, Section, Table
-from compare.report.plots import losses, memory, ratios, steps
-from compare.report.plots import telemetry as telemetry_picture
+from compare.report.plots import loss_plot, memory_plot, ratio_plot, step_plot
+from compare.report.plots import telemetry_plot as telemetry_picture
 from compare.report.sentences import (
     DASH,
     agreement_lines,
@@ -75,7 +82,7 @@ def _ratio(result: Result) -> Section:
         "ratio",
         "Ratio of step times",
         [f"{sentence(each)}." for each in comparisons] if len(comparisons) > 1 else (),
-        picture=ratios.picture([result]),
+        picture=ratio_plot.picture([result]),
         tables=[Table("ratios", caption, columns, rows, basis([result]))] if rows else (),
     )
 
@@ -99,11 +106,11 @@ def _ratio_row(comparison: Result) -> tuple[str, ...]:
 
 def _measured(result: Result) -> Section:
     contenders = result["contenders"]
-    figures = measured.rows(contenders, result["spec"])
+    figures = measurements.rows(contenders, result["spec"])
     rows = [(label.strip(), *cells) for label, cells in figures]
     nested = frozenset(index for index, (label, _) in enumerate(figures) if label.startswith(" "))
     columns = ("", *(each["name"] for each in contenders))
-    lines = [*measured.remarks(contenders), *measured.step_definition(contenders)]
+    lines = [*measurements.remarks(contenders), *measurements.step_definition(contenders)]
     if not rows:
         lines.append("No figure was measured.")
     table = Table("figures", "Times, throughput, memory and training.", columns, rows, basis([result]), nested=nested)
@@ -111,16 +118,16 @@ def _measured(result: Result) -> Section:
 
 
 def _steps(result: Result) -> Section:
-    return Section("steps", "Step times by round", picture=steps.picture(result))
+    return Section("steps", "Step times by round", picture=step_plot.picture(result))
 
 
 def _memory(result: Result) -> Section:
-    lines = list(measured.absent_memory(result["contenders"]))
-    return Section("memory", "Memory by definition", lines, picture=memory.picture(result))
+    lines = list(measurements.absent_memory(result["contenders"]))
+    return Section("memory", "Memory by definition", lines, picture=memory_plot.picture(result))
 
 
 def _loss(result: Result) -> Section:
-    return Section("loss", "Loss curves", picture=losses.picture(result))
+    return Section("loss", "Loss curves", picture=loss_plot.picture(result))
 
 
 def _certificate(result: Result) -> Section:
@@ -143,19 +150,21 @@ def _certificate(result: Result) -> Section:
 
 def _certificate_tables(result: Result, made: Result, number: int) -> Iterator[Table]:
     names = f"{made['contender']} against {made['baseline']}"
-    rows = [(*row, gates.MEANINGS.get(row[0], DASH)) for row in gates.gate_rows(made)]
+    rows = [(*row, gate_rows.MEANINGS.get(row[0], DASH)) for row in gate_rows.gate_rows(made)]
     failed = frozenset(index for index, gate in enumerate(made["gates"]) if not gate["passed"])
     caption = f"Certificate of {names}: {made['status']}. Every gate at its worst over all recorded tensors and steps."
-    columns = (*(head or "outcome" for head in gates.GATE_COLUMNS), "what it asks")
+    columns = (*(head or "outcome" for head in gate_rows.GATE_COLUMNS), "what it asks")
     yield Table(f"gates-{number}", caption, columns, rows, f"Setting: {setting(result)}.", failed, prose=True)
-    if tensors := gates.tensor_rows(made):
+    if tensors := gate_rows.tensor_rows(made):
         caption = f"Every tensor of {names} in execution order: relative errors."
-        yield Table(f"tensors-{number}", caption, gates.TENSOR_COLUMNS, tensors, detail=True)
+        yield Table(f"tensors-{number}", caption, gate_rows.TENSOR_COLUMNS, tensors, detail=True)
 
 
 def _pair(result: Result) -> Section:
-    table = pair.table(result)
-    return Section("pair", "The pair", [f"{line}." for line in pair.lines(result)], tables=[table] if table else ())
+    table = pair_text.table(result)
+    return Section(
+        "pair", "The pair", [f"{line}." for line in pair_text.lines(result)], tables=[table] if table else ()
+    )
 
 
 def _fairness(result: Result) -> Section:
@@ -165,10 +174,10 @@ def _fairness(result: Result) -> Section:
 
 
 def _telemetry(result: Result) -> Section:
-    lines = [*telemetry.lines(result), *telemetry.voids(result)]
+    lines = [*telemetry_text.lines(result), *telemetry_text.voids(result)]
     return Section("telemetry", "Telemetry", lines, picture=telemetry_picture.picture(result))
 
 
 def _environment(result: Result) -> Section:
     command = shlex.join(result["command"])
-    return Section("environment", "Environment and command", command=command, tables=surroundings.tables(result))
+    return Section("environment", "Environment and command", command=command, tables=environment_table.tables(result))

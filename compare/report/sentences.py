@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compare import verdicts
+from compare.results import verdicts
 
 DASH = "\N{EN DASH}"
 """Stands for a figure that there is none of."""

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report import columns, measured, pair, telemetry
+from compare.report import columns, measurements, pair_text, telemetry_text
 from compare.report.document import Section
 from compare.report.sentences import DASH, agreement_lines, heading, plain, sentence
 
 
 def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) -> None:
-    """Print the terminal report of a valid result object (see `compare.results`) on the console.
+    """Print the terminal report of a valid result object (see `compare.results.result_file`) on the console.
 
     `brief` leaves out definitions, and the gates of a certificate that did not fail.
     """
@@ -29,19 +29,19 @@ def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) 
     contenders: Sequence[Mapping[str, Any]] = result["contenders"]
     say(heading(result))
     say("")
-    rows = measured.rows(contenders, result["spec"])
+    rows = measurements.rows(contenders, result["spec"])
     _print_figures(rows, [each["name"] for each in contenders], console)
     certificate = agreement_lines(result["agreement"])
     if brief and result["agreement"]["status"] != "fail":
         certificate = certificate[:1]
     claims = [*map(sentence, result["comparisons"]), *certificate]
-    definitions = [] if brief else list(measured.definitions(contenders))
+    definitions = [] if brief else list(measurements.definitions(contenders))
     remarks = [
-        *pair.lines(result),
-        *measured.remarks(contenders),
-        *measured.absent_memory(contenders),
-        *telemetry.lines(result),
-        *telemetry.voids(result),
+        *pair_text.lines(result),
+        *measurements.remarks(contenders),
+        *measurements.absent_memory(contenders),
+        *telemetry_text.lines(result),
+        *telemetry_text.voids(result),
     ]
     for index, part in enumerate(part for part in (remarks, claims, definitions) if part):
         for line in ([""] if index else []) + part:

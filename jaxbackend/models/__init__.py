@@ -2,7 +2,7 @@
 
 from flax import nnx
 
-from compare.workloads import ModelSpec
+from compare.base.workloads import ModelSpec
 from jaxbackend.models.convnext import ConvNeXt
 from jaxbackend.models.mobilenet import MobileNetV2
 from jaxbackend.models.resnet import ResNet

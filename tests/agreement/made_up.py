@@ -1,10 +1,10 @@
-"""Made-up records of a small network, named and ordered as `compare.certificates.recording` makes them."""
+"""Made-up records of a small network, named and ordered as `compare.worker.recording` makes them."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from compare.interface import Array, Arrays
+from compare.base.interface import Array, Arrays
 
 ACTIVATIONS = {"first": (4, 8, 8, 3), "strided": (4, 4, 4, 3), "norm": (4, 4, 4, 3), "dense": (4, 5)}
 PARAMETERS = {"first.kernel": (3, 3, 2, 3), "strided.kernel": (3, 3, 3, 3), "norm.scale": (3,), "dense.kernel": (3, 5)}

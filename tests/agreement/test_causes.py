@@ -6,11 +6,17 @@ from functools import partial
 import numpy as np
 import pytest
 
-from compare.agreement import causes, certificate, gates, limits, measures
+from compare.agreement import (
+    certificate,
+    gates,
+    likely_causes,
+    limits,
+    measures,
+)
 from compare.agreement.certificate import Certificate
 from compare.agreement.floors import Noise
 from compare.agreement.gates import Gate
-from compare.interface import Array, Arrays
+from compare.base.interface import Array, Arrays
 from tests.agreement import made_up
 
 EXACT = made_up.exact()
@@ -84,14 +90,14 @@ PATTERNS: list[tuple[Arrays, str | None]] = [
 
 @pytest.mark.parametrize(("contender", "cause"), PATTERNS, ids=[str(cause)[:40] for _, cause in PATTERNS])
 def test_a_cause_is_suggested_by_its_pattern(contender: Arrays, cause: str | None):
-    assert causes.likely(EXACT, contender, failing(contender)) == cause
+    assert likely_causes.likely(EXACT, contender, failing(contender)) == cause
 
 
 def test_an_image_of_an_odd_size_is_halved_and_rounded_up():
     sizes = {"step1/activation/first": 9, "step1/activation/strided": 5}
     exact = EXACT | {name: np.ones((4, size, size, 3)) for name, size in sizes.items()}
     contender = made_up.changed(exact, noisy, "step1/activation/strided")
-    assert causes.likely(exact, contender, ["step1/activation/strided"]) == STRIDED
+    assert likely_causes.likely(exact, contender, ["step1/activation/strided"]) == STRIDED
 
 
 def test_a_gate_that_fails_after_a_mismatch_in_words_is_not_what_differs_first():
@@ -103,14 +109,14 @@ def test_a_gate_that_fails_after_a_mismatch_in_words_is_not_what_differs_first()
 def test_evaluation_without_buffers_has_a_cause_of_its_own():
     exact = {name: array for name, array in EXACT.items() if "/buffer/" not in name}
     names = ["evaluation/logits"]
-    assert causes.likely(exact, made_up.changed(exact, noisy, *names), names) == WITHOUT
+    assert likely_causes.likely(exact, made_up.changed(exact, noisy, *names), names) == WITHOUT
 
 
 def test_a_zero_gradient_has_no_factor():
     zero = made_up.changed(EXACT, np.zeros_like, "step1/gradient/norm.scale")
     contender = made_up.changed(zero, partial(scaled, 64.0), "gradient/")
     names = [name for name in EXACT if name.startswith("step1/gradient/")]
-    assert causes.likely(zero, contender, names) is None
+    assert likely_causes.likely(zero, contender, names) is None
 
 
 def test_the_certificate_names_tensor_errors_and_cause():

@@ -5,15 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from compare.agreement import certificate, gates, measures, settings
+from compare.agreement import certificate, effective_settings, gates, measures
 from compare.agreement.floors import Noise
-from compare.interface import Array, Arrays
+from compare.base.interface import Array, Arrays
 
 NAMES = ("conv.kernel", "dense.kernel")
 
 
 def record(dtype: str = "float64", noise: float = 0.0) -> Arrays:
-    """Return two steps of a model of two layers in the order in which `compare.certificates.recording` makes them."""
+    """Return two steps of a model of two layers in the order in which `compare.worker.recording` makes them."""
     random, errors = np.random.default_rng(0), np.random.default_rng(1)
 
     def draw() -> Array:
@@ -228,19 +228,22 @@ def test_determinism_is_equality_bit_for_bit():
     assert gates.determinism(once, again) == gates.Gate("determinism", 2, 0, False, "step1/gradient/conv.kernel")
 
 
-SHARED: dict[str, str] = dict.fromkeys(settings.SHARED, "same")
+SHARED: dict[str, str] = dict.fromkeys(effective_settings.SHARED, "same")
 
 
-@pytest.mark.parametrize("name", settings.SHARED)
+@pytest.mark.parametrize("name", effective_settings.SHARED)
 def test_a_setting_that_decides_the_mathematics_must_be_equal(name: str):
-    assert settings.unequal(SHARED, SHARED) is None
+    assert effective_settings.unequal(SHARED, SHARED) is None
     assert (
-        settings.unequal(SHARED, SHARED | {name: "other"})
+        effective_settings.unequal(SHARED, SHARED | {name: "other"})
         == f"unequal effective settings: {name} is same against other"
     )
     without = {key: value for key, value in SHARED.items() if key != name}
-    assert settings.unequal(without, SHARED) == f"unequal effective settings: {name} is None against same"
+    assert effective_settings.unequal(without, SHARED) == f"unequal effective settings: {name} is None against same"
 
 
 def test_settings_of_one_framework_alone_may_differ():
-    assert settings.unequal(SHARED | {"donation": True}, SHARED | {"channels-last": True, "compile": True}) is None
+    assert (
+        effective_settings.unequal(SHARED | {"donation": True}, SHARED | {"channels-last": True, "compile": True})
+        is None
+    )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from compare.workloads import WORKLOADS
+from compare.base.workloads import WORKLOADS
 from tests.planted import table
 from tests.planted.bug import Bug
 from tests.planted.bugs import BUGS

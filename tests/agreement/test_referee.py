@@ -9,7 +9,7 @@ from compare.agreement import certificate, limits, referee
 from compare.agreement.certificate import Certificate
 from compare.agreement.floors import ROUNDOFF, ULP64, Noise
 from compare.agreement.referee import Referee
-from compare.interface import Array, Arrays
+from compare.base.interface import Array, Arrays
 from tests.agreement import made_up
 
 EXACT = made_up.exact()

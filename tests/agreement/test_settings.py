@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from compare.agreement import settings
+from compare.agreement import effective_settings
 
 EQUAL: dict[str, Any] = {
     "parameter_dtype": "float32",
@@ -33,7 +33,7 @@ OTHERS = {
 
 
 def test_equal_settings_pass_whatever_else_a_framework_reports():
-    found = settings.gate({**EQUAL, "threads": 2, "donation": True}, {**EQUAL, "channels-last": True})
+    found = effective_settings.gate({**EQUAL, "threads": 2, "donation": True}, {**EQUAL, "channels-last": True})
     assert (found.name, found.value, found.limit) == ("settings", 0, 0)
     assert found.passed
     assert found.worst_tensor is None
@@ -41,33 +41,33 @@ def test_equal_settings_pass_whatever_else_a_framework_reports():
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_setting_that_decides_the_mathematics_fails_the_gate_by_name(name: str):
-    found = settings.gate(EQUAL, {**EQUAL, name: OTHERS[name]})
+    found = effective_settings.gate(EQUAL, {**EQUAL, name: OTHERS[name]})
     assert (found.value, found.passed, found.worst_tensor) == (1, False, name)
 
 
 def test_learning_rates_may_differ_by_their_rounding_and_a_step_that_has_one_by_nothing():
     rounded = {**EQUAL["learning_rates"], "20": 0.1 * (1 + 2**-23)}
-    assert settings.gate(EQUAL, {**EQUAL, "learning_rates": rounded}).passed
-    assert settings.unequal(EQUAL, {**EQUAL, "learning_rates": rounded}) is None
+    assert effective_settings.gate(EQUAL, {**EQUAL, "learning_rates": rounded}).passed
+    assert effective_settings.unequal(EQUAL, {**EQUAL, "learning_rates": rounded}) is None
     fewer = {"0": 0.05, "20": 0.1}
-    assert not settings.gate(EQUAL, {**EQUAL, "learning_rates": fewer}).passed
+    assert not effective_settings.gate(EQUAL, {**EQUAL, "learning_rates": fewer}).passed
     changed = {**EQUAL["learning_rates"], "20": 0.2}
     said = "unequal effective settings: learning_rates of 20 is 0.1 against 0.2"
-    assert settings.unequal(EQUAL, {**EQUAL, "learning_rates": changed}) == said
+    assert effective_settings.unequal(EQUAL, {**EQUAL, "learning_rates": changed}) == said
 
 
 def test_every_setting_that_decides_the_mathematics_is_here():
-    assert set(OTHERS) == set(EQUAL) == set(settings.SHARED)
+    assert set(OTHERS) == set(EQUAL) == set(effective_settings.SHARED)
 
 
 def test_the_gate_counts_all_that_differ_and_names_the_first():
-    found = settings.gate(EQUAL, {**EQUAL, "batch_size": 32, "compute_dtype": "float32"})
+    found = effective_settings.gate(EQUAL, {**EQUAL, "batch_size": 32, "compute_dtype": "float32"})
     assert (found.value, found.passed, found.worst_tensor) == (2, False, "compute_dtype")
 
 
 def test_layer_dtypes_are_named_layer_by_layer():
     changed = {"conv": "bfloat16", "pool": "float32", "dense": "float16"}
-    assert settings.unequal(EQUAL, {**EQUAL, "layer_dtypes": changed}) == (
+    assert effective_settings.unequal(EQUAL, {**EQUAL, "layer_dtypes": changed}) == (
         "unequal effective settings: layer_dtypes of pool is bfloat16 against float32, "
         "layer_dtypes of dense is bfloat16 against float16"
     )
@@ -76,41 +76,41 @@ def test_layer_dtypes_are_named_layer_by_layer():
 def test_a_layer_that_only_one_side_has_is_named():
     fewer = {"conv": "bfloat16", "pool": "bfloat16"}
     text = "unequal effective settings: layer_dtypes of dense is {} against {}"
-    assert settings.unequal(EQUAL, {**EQUAL, "layer_dtypes": fewer}) == text.format("bfloat16", None)
-    assert settings.unequal({**EQUAL, "layer_dtypes": fewer}, EQUAL) == text.format(None, "bfloat16")
+    assert effective_settings.unequal(EQUAL, {**EQUAL, "layer_dtypes": fewer}) == text.format("bfloat16", None)
+    assert effective_settings.unequal({**EQUAL, "layer_dtypes": fewer}, EQUAL) == text.format(None, "bfloat16")
 
 
 def test_excess_precision_of_one_side_is_remarked_and_fails_nothing():
     allowed = {**EQUAL, "excess_precision": True}
     rounds = {**EQUAL, "excess_precision": False}
     said = "compiler may keep float32 between fused operations (excess precision), the other rounds"
-    assert list(settings.remarks(allowed, rounds)) == [f"the baseline's {said}"]
-    assert list(settings.remarks(rounds, allowed)) == [f"the contender's {said}"]
-    assert settings.gate(allowed, rounds).passed
-    assert settings.unequal(allowed, rounds) is None
+    assert list(effective_settings.remarks(allowed, rounds)) == [f"the baseline's {said}"]
+    assert list(effective_settings.remarks(rounds, allowed)) == [f"the contender's {said}"]
+    assert effective_settings.gate(allowed, rounds).passed
+    assert effective_settings.unequal(allowed, rounds) is None
 
 
 @pytest.mark.parametrize("both", [{}, {"excess_precision": False}, {"excess_precision": True}], ids=str)
 def test_excess_precision_of_both_or_neither_is_not_remarked(both: dict[str, bool]):
-    assert not list(settings.remarks({**EQUAL, **both}, {**EQUAL, **both}))
+    assert not list(effective_settings.remarks({**EQUAL, **both}, {**EQUAL, **both}))
 
 
 def test_gradients_added_up_in_unlike_dtypes_are_remarked_and_fail_nothing():
     wide, narrow = ({**EQUAL, "reduction_dtype": dtype} for dtype in ("float32", "bfloat16"))
     said = "gradients are added up over devices in float32 (baseline), bfloat16 (contender)"
-    assert list(settings.remarks(wide, narrow)) == [said]
-    assert settings.gate(wide, narrow).passed
+    assert list(effective_settings.remarks(wide, narrow)) == [said]
+    assert effective_settings.gate(wide, narrow).passed
 
 
 @pytest.mark.parametrize("of_one_device", [{}, {"reduction_dtype": None}], ids=str)
 def test_a_side_that_reduces_nothing_is_not_remarked(of_one_device: dict[str, None]):
-    assert not list(settings.remarks({**EQUAL, "reduction_dtype": "float32"}, {**EQUAL, **of_one_device}))
+    assert not list(effective_settings.remarks({**EQUAL, "reduction_dtype": "float32"}, {**EQUAL, **of_one_device}))
 
 
 def test_a_side_that_is_debugged_is_remarked_and_fails_nothing():
     plain, debugged = ({**EQUAL, "debugging": modes} for modes in ([], ["jax_debug_nans", "jax_enable_checks"]))
     said = "the contender trains with jax_debug_nans, jax_enable_checks on, which slows it down"
-    assert list(settings.remarks(plain, debugged)) == [said]
-    assert list(settings.remarks(debugged, EQUAL)) == [said.replace("contender", "baseline")]
-    assert settings.gate(plain, debugged).passed
-    assert not list(settings.remarks(plain, EQUAL))
+    assert list(effective_settings.remarks(plain, debugged)) == [said]
+    assert list(effective_settings.remarks(debugged, EQUAL)) == [said.replace("contender", "baseline")]
+    assert effective_settings.gate(plain, debugged).passed
+    assert not list(effective_settings.remarks(plain, EQUAL))

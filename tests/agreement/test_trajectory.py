@@ -7,7 +7,7 @@ import pytest
 
 from compare.agreement import trajectory
 from compare.agreement.trajectory import Curves
-from compare.interface import Array
+from compare.base.interface import Array
 
 STEPS = 20
 LOSS = np.linspace(2.3, 0.1, STEPS)

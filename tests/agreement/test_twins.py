@@ -8,11 +8,11 @@ import pytest
 
 import jaxbackend.layers
 import torchbackend.layers
-from compare import workloads
 from compare.agreement import certificate
 from compare.agreement.floors import Noise
-from compare.data import Dataset, store, synthetic
-from compare.interface import Arrays
+from compare.base import workloads
+from compare.base.interface import Arrays
+from compare.data import Dataset, dataset_file, synthetic
 from tests.parity import twins
 
 BATCH_SIZE = {"digits-cnn": 16, "cifar-cnn": 8}
@@ -27,7 +27,7 @@ def recorded(folder: Path, backend: str, workload: str, precisions: tuple[str, .
     size, file = BATCH_SIZE[workload], folder / f"{workload}.safetensors"
     model = workloads.get(workload).model.resized(twins.IMAGE_SIZE[workload])
     train, test = synthetic.make(model.image, classes=model.classes, seed=1, train=2 * size, test=size)
-    store.save(Dataset(train, test, ""), file)
+    dataset_file.save(Dataset(train, test, ""), file)
     found: Records = {}
     for precision in precisions:
         spec = twins.spec(backend, workload, precision=precision, batch_size=size, data=str(file))

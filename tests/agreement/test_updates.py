@@ -8,7 +8,7 @@ import pytest
 from compare.agreement import gates, measures
 from compare.agreement.gates import Gate
 from compare.agreement.measures import Updates
-from compare.interface import Array
+from compare.base.interface import Array
 
 RANDOM = np.random.default_rng(0)
 KERNEL, ACROSS, BIAS = np.linalg.qr(RANDOM.standard_normal((64, 3)))[0].T  # of norm 1, and nothing in common

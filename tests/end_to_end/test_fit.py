@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from compare.fitting import bisection
-from compare.fitting import search as fit
-from compare.fitting.search import MEBIBYTE
+from compare.execution import bisection
+from compare.studies import fitting
+from compare.studies.fitting import MEBIBYTE
 
 MEMORY = 300
 BATCH = 64
@@ -17,10 +17,10 @@ def test_both_frameworks_end_at_an_edge_that_is_there(tmp_path: Path, monkeypatc
     # Every try compiles in a process of its own: a coarse search is enough to see that there is an edge.
     monkeypatch.setattr(bisection, "RESOLUTION", 0.5)
     monkeypatch.setattr(bisection, "PRECISION", 0.5)
-    monkeypatch.setattr(fit, "SMALLEST_BATCH", BATCH)
-    task = fit.make(["torch:stock", "jax"], memory=MEMORY, batch_size=BATCH, device="cpu", out=tmp_path)
-    found = fit.run(task, lambda *_: None)
-    for each, contender in zip(found, fit.result(task, found, [])["contenders"], strict=True):
+    monkeypatch.setattr(fitting, "SMALLEST_BATCH", BATCH)
+    task = fitting.make(["torch:stock", "jax"], memory=MEMORY, batch_size=BATCH, device="cpu", out=tmp_path)
+    found = fitting.run(task, lambda *_: None)
+    for each, contender in zip(found, fitting.result(task, found, [])["contenders"], strict=True):
         assert (contender["status"], contender["reason"], contender["stopped_by"]) == ("ok", None, "memory")
         largest, smallest = contender["largest_batch"], contender["smallest_memory_bytes"]
         assert largest > BATCH

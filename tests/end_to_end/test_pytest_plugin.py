@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compare import results
+from compare.results import result_file
 from tests.fakebackend import plans
 
 EXAMPLE = ["-m", "pytest", "examples/pytest", "-p", "tests.plugin.busy_machine", "--samestep-device=cpu"]
@@ -29,7 +29,7 @@ def test_the_example_suite_compares_both_frameworks(tmp_path: Path) -> None:
     assert "agreement in float32: pass" in process.stdout
 
     (path,) = tmp_path.glob("*/result.json")
-    measured = {each["name"]: each["step_seconds"]["samples"] for each in results.load(path)["contenders"]}
+    measured = {each["name"]: each["step_seconds"]["samples"] for each in result_file.load(path)["contenders"]}
     assert list(measured) == ["torch:stock", "jax:stock"]
     saved = json.loads((tmp_path / "saved").read_text())
     assert {"torch", "jax", "flax"} <= saved["machine_info"]["samestep"]["packages"].keys()

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from compare.measure import voiding
-from compare.scaling import stored, sweep
+from compare.execution import round_validity
+from compare.studies import scaling, scaling_result
 
 
 @pytest.mark.thorough
 def test_both_frameworks_train_and_agree_on_one_and_on_two_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)  # what is timed does not matter, only that it is
-    task = sweep.make(
+    monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)  # what is timed does not matter, only that it is
+    task = scaling.make(
         ["torch:stock+ddp", "jax:stock+sharded"], [1, 2], out=tmp_path, device="cpu", rounds=2, epochs=1, batch_size=32
     )
-    result = stored.result(task, sweep.run(task, [])[0], [])
-    assert stored.load(stored.write(result, tmp_path)) == result
+    result = scaling_result.result(task, scaling.run(task, [])[0], [])
+    assert scaling_result.load(scaling_result.write(result, tmp_path)) == result
     for each in result["scaling"]:
         assert (each["status"], each["reason"], each["unproven"], each["agreement"]) == ("ok", None, None, "pass")
         assert each["images_per_second"] > 0

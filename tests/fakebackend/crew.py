@@ -16,13 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from compare import worker
-from compare.interface import Arrays, Batch, Memory, Refused, RunSpec
-from compare.machines import ranks
-from compare.machines.crew import Crew, Place
-from compare.machines.ranks import Ranks
-from compare.machines.replicas import Replicas
-from compare.processes import family
+from compare.base import process_family
+from compare.base.interface import (
+    Arrays,
+    Batch,
+    Memory,
+    Refused,
+    RunSpec,
+)
+from compare.base.process_group import Crew, Place
+from compare.worker import rank_controller, server
+from compare.worker.distributed_session import Replicas
+from compare.worker.rank_controller import Ranks
 
 SCRIPT = json.loads(os.environ["SAMESTEP_CREW"])
 KILLS = Path(SCRIPT["folder"]) / "oom_kill"
@@ -95,6 +100,6 @@ SESSION: Any = CrewSession
 CREW = Crew(PACKAGE, BACKEND.versions, lambda *_: None, SESSION, BACKEND.out_of_memory)
 
 if __name__ == "__main__":
-    family.kernel_kills = lambda: int(KILLS.exists())
-    ranks._WORDS_LAST_SECONDS = 0.3
-    worker.serve(BACKEND, crew=CREW)
+    process_family.kernel_kills = lambda: int(KILLS.exists())
+    rank_controller._WORDS_LAST_SECONDS = 0.3
+    server.serve(BACKEND, crew=CREW)

@@ -10,12 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
-from compare import plan
-from compare.certificates import certification
-from compare.measure import voiding
-from compare.plan import Plan
-from compare.reproduction import recompute
-from compare.tuning import contenders, knobs
+from compare.base import knobs
+from compare.execution import record_certificates, round_validity
+from compare.reproduce import recompute
+from compare.settings import contenders, plan
+from compare.settings.plan import Plan
 from tests.fakebackend import BACKENDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,11 +43,11 @@ def register(
         monkeypatch.setitem(contenders.BACKENDS, name, value)
         monkeypatch.setitem(knobs.PARALLEL, name, ("ddp",))
     # Scripted time does not mind other programs, and passes in no window.
-    monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
+    monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)
     monkeypatch.setattr(recompute, "_ROUNDED", math.inf)
     # On every machine the same, because scripts number a backend's processes.
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: 2 * children)
-    monkeypatch.setitem(certification.MOST_CHILDREN, "cpu", children)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: 2 * children)
+    monkeypatch.setitem(record_certificates.MOST_CHILDREN, "cpu", children)
     for name, value in environment(folder, behaviours or {}).items():
         monkeypatch.setenv(name, value)
 

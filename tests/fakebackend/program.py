@@ -1,6 +1,6 @@
 """`samestep` with the fake backends registered: python -m tests.fakebackend.program compare fake other ..."""
 
 import tests.fakebackend.registered  # noqa: F401 -- registers them
-from compare import cli
+from compare.cli import app
 
-cli.main()
+app.main()

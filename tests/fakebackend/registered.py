@@ -3,13 +3,15 @@
 import math
 from typing import Any
 
-from compare.certificates import certification
-from compare.measure import voiding
-from compare.tuning import contenders, knobs
+from compare.base import knobs
+from compare.execution import record_certificates, round_validity
+from compare.settings import contenders
 from tests.fakebackend import BACKENDS
 
 ways: Any = knobs.PARALLEL
 ways.update(dict.fromkeys(BACKENDS, ("ddp",)))
 contenders.BACKENDS.update(BACKENDS)
-certification.MOST_CHILDREN = {"cpu": 1}  # on every machine the same, because scripts number a backend's processes
-voiding.FOREIGN_CORES = math.inf  # scripted time does not mind other programs
+record_certificates.MOST_CHILDREN = {
+    "cpu": 1
+}  # on every machine the same, because scripts number a backend's processes
+round_validity.FOREIGN_CORES = math.inf  # scripted time does not mind other programs

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.interface import Array, DiskFull, Refused
+from compare.base.interface import Array, DiskFull, Refused
 
 MEGABYTES = 4
 

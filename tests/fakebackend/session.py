@@ -15,10 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from compare import descriptions, worker
-from compare.interface import Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
-from compare.processes import protocol
-from compare.workloads import ModelSpec
+from compare.base import descriptions, protocol
+from compare.base.interface import (
+    Array,
+    Arrays,
+    Batch,
+    Kernel,
+    Memory,
+    Refused,
+    RunSpec,
+    State,
+)
+from compare.base.workloads import ModelSpec
+from compare.worker import server
 from tests.fakebackend.script import Script
 
 CLASSES = 10
@@ -223,4 +232,4 @@ def serve_as(name: str) -> None:
     script.at("start")
     if script.has("protocol"):
         protocol.VERSION += 1
-    worker.serve(FakeBackend(script), script.clock)
+    server.serve(FakeBackend(script), script.clock)

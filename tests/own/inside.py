@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from compare import cli, plan, weights, worker
-from compare.certificates import evidence, trajectories
-from compare.data import store
-from compare.interface import Arrays, Backend, ContenderFailed
-from compare.pairing import pairs
-from compare.pairing.asked import Request
-from compare.processes import launcher
-from compare.worker import Worker
-from compare.workloads import Workload
+from compare.base.interface import Arrays, Backend, ContenderFailed
+from compare.base.workloads import Workload
+from compare.cli import app
+from compare.data import dataset_file, weights
+from compare.execution import certificate_cases, launcher, prepare_pair, trajectories
+from compare.settings import plan
+from compare.settings.pair_spec import Request
+from compare.worker import server
+from compare.worker.server import Worker
 from tests.fakebackend.plans import ROOT
 
 
 class Inside:
-    """Stands for `compare.processes.child.Child`: what is asked of it is done at once, here."""
+    """Stands for `compare.execution.child.Child`: what is asked of it is done at once, here."""
 
     pid = 0
 
@@ -43,7 +43,7 @@ class Inside:
 
     def send(self, command: str, **arguments: Any) -> None:
         message = {"command": command, **arguments}
-        self._answers.append(worker._answer(self._backend, self._worker, message))
+        self._answers.append(server._answer(self._backend, self._worker, message))
 
     def has_replied(self, deadline: float) -> bool:
         del deadline
@@ -71,7 +71,7 @@ def run(*arguments: str, case: int = 0) -> CompletedProcess[str]:
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", ["samestep", *arguments])
         try:
-            cli.main()
+            app.main()
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)
@@ -85,18 +85,18 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
         out = folder / "out"
         chosen = plan.make(["torch", "jax"], out=out, workload=workload, rounds=None, device="cpu", request=request)
         started = launcher.Launcher(chosen, folder)
-        store.save(chosen.dataset, started.dataset)
-        pairs.prepare(started)
+        dataset_file.save(chosen.dataset, started.dataset)
+        prepare_pair.prepare(started)
         return weights.loaded(str(started.plan.weights))
 
 
 @contextlib.contextmanager
 def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
-    every = evidence.adversarial
+    every = certificate_cases.adversarial
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
         patch.setattr(trajectories, "jobs", lambda *_: {})
         patch.setattr(trajectories, "judge", lambda *_: None)
         patch.setenv("COLUMNS", "400")
-        patch.setattr(evidence, "adversarial", lambda plan: (every(plan)[case],))
+        patch.setattr(certificate_cases, "adversarial", lambda plan: (every(plan)[case],))
         yield patch

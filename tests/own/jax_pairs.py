@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import weights, workloads
-from compare.data import synthetic
-from compare.interface import Arrays, Batch, RunSpec, Session
-from compare.pairing import trace
-from compare.pairing.names import Crossing, Names
-from compare.pairing.trace import Layer, Trace
-from compare.tuning import tunings
-from compare.workloads import ModelSpec, OptimizerSpec, Workload
+from compare.base import trace, workloads
+from compare.base.interface import Arrays, Batch, RunSpec, Session
+from compare.base.names import Crossing, Names
+from compare.base.trace import Layer, Trace
+from compare.base.workloads import ModelSpec, OptimizerSpec, Workload
+from compare.data import synthetic, weights
+from compare.settings import tunings
 from jaxbackend.backend import BACKEND
 
 HERE = "tests/own/flax_models.py"
@@ -72,7 +71,7 @@ def opened(
 
 
 def randomised(shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """Return `compare.weights.randomised`, small numbers where it knows no name."""
+    """Return `compare.data.weights.randomised`, small numbers where it knows no name."""
     known = {"kernel", "bias", "scale", "mean", "var"}
     drawn = {name: shape for name, shape in shapes.items() if name.rpartition(".")[2] in known}
     values = weights.randomised(drawn, 3)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.pairing import factories
+from compare.worker import factories
 from tests.own import asked
 
 TORCH, FLAX = "tests.own.torch_models", "tests.own.flax_models"

@@ -1,4 +1,4 @@
-"""`compare.pairing.factories`: whatever a user's factory does, samestep gets a model or says what is wrong."""
+"""`compare.worker.factories`: whatever a user's factory does, samestep gets a model or says what is wrong."""
 
 import hashlib
 import sys
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from compare.interface import Refused
-from compare.pairing import factories
+from compare.base.interface import Refused
+from compare.worker import factories
 from tests.fakebackend.plans import ROOT
 
 BAD = ROOT / "tests/own/bad.py"

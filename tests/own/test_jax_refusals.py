@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.interface import Refused
+from compare.base.interface import Refused
 from tests.own import jax_pairs
 
 

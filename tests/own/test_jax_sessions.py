@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from compare.interface import Arrays, Refused, Session
-from compare.pairing.trace import Layer
-from compare.workloads import ModelSpec, OptimizerSpec
-from jaxbackend import own, precision
+from compare.base.interface import Arrays, Refused, Session
+from compare.base.trace import Layer
+from compare.base.workloads import ModelSpec, OptimizerSpec
+from jaxbackend import precision, user_models
 from tests.own import flax_models, jax_pairs, torch_layers
 from tests.parity import twins
 
@@ -231,7 +231,7 @@ def test_a_twin_s_layer_runs_alone_too():
 @pytest.mark.parametrize("factory", ["resnet", "measured"])
 def test_initial_values_are_those_of_flax_whether_or_not_they_depend_on_images(factory: str):
     model = jax_pairs.model(factory)
-    found = own.build(model, precision.policy("float32", "cpu"), initialised=True).model
+    found = user_models.build(model, precision.policy("float32", "cpu"), initialised=True).model
     module = getattr(flax_models, factory)()
     expected = module.init(jax.random.key(0), np.zeros((2, 9, 9, 3), np.float32))
     assert len(jax.tree.leaves(expected)) == len(jax.tree.leaves((found.parameters, found.buffers)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.pairing.trace import Layer
+from compare.base.trace import Layer
 from tests.own import jax_pairs
 
 

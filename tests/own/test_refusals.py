@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from compare.interface import ContenderFailed
+from compare.base.interface import ContenderFailed
 from tests.own import asked, inside
 
 BAD = "tests/own/bad.py"

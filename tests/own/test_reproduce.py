@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compare import pair
-from compare.pairing.asked import Request
+from compare.settings.pair_spec import Request
 from tests.fakebackend.plans import ROOT
 from tests.own import inside
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from compare.interface import Array, Arrays, Batch, Refused
-from compare.workloads import OptimizerSpec
+from compare.base.interface import Array, Arrays, Batch, Refused
+from compare.base.workloads import OptimizerSpec
 from tests.own import torch_models
 from tests.own import torch_pairs as pairs
 from tests.parity import twins

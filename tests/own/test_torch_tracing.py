@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from compare.interface import Refused
-from compare.pairing import trace
-from compare.pairing.trace import IMAGES, Layer, Trace
+from compare.base import trace
+from compare.base.interface import Refused
+from compare.base.trace import IMAGES, Layer, Trace
 from tests.own import torch_pairs as pairs
 
 SAME_WITH_EVEN_KERNEL = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")

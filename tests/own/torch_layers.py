@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from compare.interface import Array, Arrays
-from compare.pairing.trace import Layer
+from compare.base.interface import Array, Arrays
+from compare.base.trace import Layer
 
 
 def run(layer: Layer, variables: Arrays, inputs: Array, training: bool) -> Array:

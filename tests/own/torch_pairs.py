@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import torchbackend.backend
-from compare import descriptions, weights
-from compare.interface import RunSpec, Session
-from compare.pairing import trace
-from compare.pairing.names import Crossing, Names
-from compare.pairing.trace import Trace
-from compare.tuning import tunings
-from compare.workloads import PAIR, ModelSpec, OptimizerSpec, Workload
+from compare.base import descriptions, trace
+from compare.base.interface import RunSpec, Session
+from compare.base.names import Crossing, Names
+from compare.base.trace import Trace
+from compare.base.workloads import PAIR, ModelSpec, OptimizerSpec, Workload
+from compare.data import weights
+from compare.settings import tunings
 
 MODELS = Path(__file__).with_name("torch_models.py")
 SGD = OptimizerSpec("sgd", learning_rate=0.05, momentum=0.9, nesterov=True)

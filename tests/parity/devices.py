@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from compare import descriptions, workloads
-from compare.certificates.records import Record
-from compare.data import Dataset, store, synthetic
-from compare.interface import Arrays
-from compare.processes.child import Child
-from compare.tuning import tunings, variables
+from compare.base import descriptions, workloads
+from compare.base.interface import Arrays
+from compare.base.records import Record
+from compare.data import Dataset, dataset_file, synthetic
+from compare.execution.child import Child
+from compare.machine import variables
+from compare.settings import tunings
 from tests.parity import twins
 from tests.unoptimised import VARIABLES
 
@@ -39,7 +40,7 @@ class Recorder:
         self._made: dict[tuple[str, str, int, str, str], Arrays] = {}
         train, test = synthetic.make(WORKLOAD.model.image, classes=10, seed=1, train=STEPS * BATCH, test=BATCH)
         self.dataset = Dataset(train, test, "synthetic")
-        store.save(self.dataset, folder / "data.safetensors")
+        dataset_file.save(self.dataset, folder / "data.safetensors")
 
     def child(self, backend: str) -> Child:
         if backend not in self._children:

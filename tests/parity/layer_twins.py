@@ -14,7 +14,7 @@ import jaxbackend.precision
 import torchbackend.layers
 import torchbackend.layout
 import torchbackend.precision
-from compare.interface import Array, Arrays
+from compare.base.interface import Array, Arrays
 
 
 class Twin:

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from compare import descriptions, weights, workloads
-from compare.interface import Batch, RunSpec
-from compare.tuning import tunings
-from compare.workloads import Workload
+from compare.base import descriptions, workloads
+from compare.base.interface import Batch, RunSpec
+from compare.base.workloads import Workload
+from compare.data import weights
+from compare.settings import tunings
 from tests.parity import twins
 
 # What pooling and strides leave of so few pixels is a pixel at least.

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare.interface import Arrays, Batch, Session
+from compare.base.interface import Arrays, Batch, Session
 from tests.parity import twins
 
 PARTS = 4

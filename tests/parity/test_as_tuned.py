@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from compare import weights
-from compare.interface import Arrays
-from compare.workloads import Workload
+from compare.base.interface import Arrays
+from compare.base.workloads import Workload
+from compare.data import weights
 from tests.parity import recorded_graph, small, twins
 
 LAYOUT = "stock+channels-last+fused-optimizer"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from compare import weights, workloads
 from compare.agreement import gates
-from compare.data import Dataset, store, synthetic
-from compare.interface import Session
-from compare.workloads import OptimizerSpec, Schedule
+from compare.base import workloads
+from compare.base.interface import Session
+from compare.base.workloads import OptimizerSpec, Schedule
+from compare.data import Dataset, dataset_file, synthetic, weights
 from tests.parity import recorded_graph, twins
 from torchbackend import layout, tuning
 
@@ -96,7 +96,7 @@ def test_a_certificate_judges_the_graph_that_reads_batches_as_the_timed_one(
     twins.narrow(monkeypatch)
     recorded_graph.pretend(monkeypatch)
     train, test = synthetic.make((7, 7, 3), classes=10, seed=1, train=40, test=8)
-    store.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
+    dataset_file.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
     spec = twins.spec("torch", "cifar-cnn", data=str(tmp_path / "data.safetensors"))
     knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": 24}
     spec, one = replace(spec, knobs={**spec.knobs, **knobs}), tuning.Several._one
@@ -121,7 +121,7 @@ def test_a_certificate_reads_batches_as_the_timed_dispatches_do(
     recorded_graph.pretend(monkeypatch)
     spec = twins.spec("torch", "cifar-cnn", data=str(tmp_path / "data.safetensors"))
     train, test = synthetic.make((7, 7, 3), classes=10, seed=1, train=(9 if other else epoch) * spec.batch_size, test=8)
-    store.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
+    dataset_file.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
     knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": count}
     spec, read, one = replace(spec, knobs={**spec.knobs, **knobs}), set[bool](), tuning.Several._one
 

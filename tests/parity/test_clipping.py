@@ -15,9 +15,9 @@ import jaxbackend.optim
 import jaxbackend.precision
 import torchbackend.layout
 import torchbackend.optim
-from compare import workloads
-from compare.interface import Array, Arrays, Session
-from compare.workloads import OptimizerSpec
+from compare.base import workloads
+from compare.base.interface import Array, Arrays, Session
+from compare.base.workloads import OptimizerSpec
 from tests.parity import twins
 
 RANDOM = np.random.default_rng(0)

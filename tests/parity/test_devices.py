@@ -12,17 +12,17 @@ from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 
 import torchbackend.exchange as exchange_torch
-from compare import data, descriptions, workloads
-from compare.data import store
-from compare.interface import ContenderFailed
-from compare.machines import crew
-from compare.measure import exposure
-from compare.processes.child import Child
-from compare.tuning import tunings
+from compare import data
+from compare.base import communication, descriptions, process_group, workloads
+from compare.base.interface import ContenderFailed
+from compare.data import dataset_file
+from compare.execution.child import Child
+from compare.settings import tunings
 from jaxbackend import exchange
 from tests.parity import twins
 from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, printed, recorded
-from torchbackend import buckets, models, precision, tuning
+from torchbackend import models, precision, tuning
+from torchbackend.only import buckets
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
 
@@ -65,7 +65,7 @@ def test_every_kind_of_layer_is_split(recorder: Recorder, name: str, accumulate:
     image = 17, 17, 3
     narrow = replace(real, name=name, model=twins.narrowed(real.model, image=image, classes=5))
     dataset = data.load(narrow, folder=None, seed=0, batch_size=BATCH)
-    store.save(dataset, recorder.folder / f"{name}.safetensors")
+    dataset_file.save(dataset, recorder.folder / f"{name}.safetensors")
     told = {
         "described": descriptions.to_json(narrow),
         "data": str(recorder.folder / f"{name}.safetensors"),
@@ -120,7 +120,7 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     proof = child.call("proof", 120, steps=2)
     assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
     absent = child.call("communication", 120, steps=2)  # every process is asked for its kernels
-    assert absent == exposure.absent("the framework's profiler showed no kernels of a device")
+    assert absent == communication.absent("the framework's profiler showed no kernels of a device")
 
 
 @pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
@@ -217,7 +217,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._inductor.utils import run_fw_bw_and_get_code
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from compare.tuning import tunings
+from compare.settings import tunings
 from torchbackend import exchange, gradients, layers, precision, tuning
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -249,7 +249,7 @@ TOLD = """
 import torch.distributed as dist
 from torch._functorch import config as functorch
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from compare.machines.crew import Place
+from compare.base.process_group import Place
 from tests.parity import twins
 from torchbackend.session import TorchSession
 
@@ -351,7 +351,7 @@ def ranks(child: Child) -> list[psutil.Process]:
 def test_a_rank_that_dies_or_hangs_ends_its_contender_with_all_its_processes(
     recorder: Recorder, signal: str, deadline: float, status: str, reason: str
 ):
-    child = recorder.started("torch", {crew.FURTHER: '{"here": 2, "device": "cpu"}'})
+    child = recorder.started("torch", {process_group.FURTHER: '{"here": 2, "device": "cpu"}'})
     (begun,) = ranks(child)
     child.call("open", 120, spec=recorder.spec("torch", "stock+ddp", 2, "sync"))
     assert ranks(child) == [begun], "it was begun while torch was imported"

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from compare.tuning import tunings, variables
-from jaxbackend import flags
+from compare.machine import variables
+from compare.settings import tunings
+from jaxbackend.only import flags
 
 GPU, CPU = SimpleNamespace(platform="gpu"), SimpleNamespace(platform="cpu")
 BUFFERS, SEARCH = "--xla_gpu_enable_command_buffer", "--xla_gpu_autotune_level"

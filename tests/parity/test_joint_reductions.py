@@ -14,7 +14,8 @@ from torch.fx import Graph, GraphModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.parity.devices import printed
-from torchbackend import buckets, tuning
+from torchbackend import tuning
+from torchbackend.only import buckets
 
 DEVICES = 2
 SHAPES = [(64, 32, 3, 3), (64,), (128, 64, 3, 3), (10, 128), (10,)]
@@ -119,8 +120,8 @@ import torch.distributed as dist
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from compare.machines.crew import Place
-from compare.tuning import tunings
+from compare.base.process_group import Place
+from compare.settings import tunings
 from torchbackend import parallel, tuning
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from compare.tuning import tunings
+from compare.settings import tunings
 from jaxbackend import tuning
 
 NO_SEARCH = {"xla_gpu_autotune_level": 0}

@@ -15,11 +15,10 @@ import jaxbackend.layout
 import jaxbackend.losses
 import jaxbackend.precision
 import jaxbackend.stems
-import jaxbackend.sums
 import torchbackend.layers
 import torchbackend.losses
 import torchbackend.stems
-from compare.interface import Array, Arrays
+from compare.base.interface import Array, Arrays
 from tests.parity.layer_twins import Twin, same
 
 SHAPE = (3, 2, 5, 4)
@@ -321,14 +320,14 @@ def test_sums_and_gradients_taken_jointly_are_those_taken_one_by_one(shape: tupl
     x, weights, factor, offset = drawn(0, *shape), drawn(1, *shape), drawn(2, shape[-1]), drawn(3, shape[-1])
 
     def total(*arrays: jax.Array, jointly: bool) -> jax.Array:
-        return (jaxbackend.sums.affine(*arrays, jointly=jointly) * weights).sum()
+        return (jaxbackend.gradients.affine(*arrays, jointly=jointly) * weights).sum()
 
     with jaxbackend.precision.policy("float64", "cpu").scope():
         joint, apart = (
             jax.value_and_grad(partial(total, jointly=jointly), argnums=(0, 1, 2))(x, factor, offset)
             for jointly in (True, False)
         )
-        squares = [jaxbackend.sums.of_squares(jnp.asarray(x), jointly=jointly) for jointly in (True, False)]
+        squares = [jaxbackend.gradients.sums_of_squares(jnp.asarray(x), jointly=jointly) for jointly in (True, False)]
     jax.tree.map(same, joint, apart)
     jax.tree.map(same, *squares)
 

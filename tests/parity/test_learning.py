@@ -14,14 +14,15 @@ import pytest
 
 import jaxbackend.session
 import torchbackend.session
-from compare import data, descriptions, tensors, workloads
+from compare import data
 from compare.agreement import gates, trajectory
 from compare.agreement.measures import Updates
 from compare.agreement.trajectory import Curves
-from compare.certificates import training
-from compare.data import store
-from compare.interface import Backend, Batch, RunSpec
-from compare.worker import Worker
+from compare.base import descriptions, tensors, workloads
+from compare.base.interface import Backend, Batch, RunSpec
+from compare.data import dataset_file
+from compare.worker import training
+from compare.worker.server import Worker
 from tests.parity import twins
 
 EPOCHS, BATCH, SIZE, CLASSES = 5, 16, 17, 5
@@ -109,7 +110,7 @@ def test_what_a_program_rounds_worse_than_others_is_in_its_envelope():
 @pytest.mark.parametrize(("shrunk", "passed"), [(1.0, True), (0.4, False)])
 def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, passed: bool, tmp_path: Path):
     path = tmp_path / "dataset"
-    store.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), path)
+    dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), path)
     found: list[Updates] = []
     for backend in twins.BOTH:
         spec = replace(
@@ -131,7 +132,7 @@ def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, 
 
 @pytest.mark.parametrize("backend", twins.BOTH)
 def test_a_session_gives_its_memory_back_before_another_is_opened(backend: str, tmp_path: Path):
-    store.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), tmp_path / "dataset")
+    dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), tmp_path / "dataset")
     spec = replace(twins.spec(backend, batch_size=128), image_size=None, data=str(tmp_path / "dataset"))
     steps, alive = list[weakref.ref[Any]](), list[bool]()
 

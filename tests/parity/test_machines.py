@@ -16,14 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
-from compare import plan
-from compare.data import Dataset, store, synthetic
-from compare.interface import ContenderFailed
-from compare.machines import fleet
-from compare.machines.fleet import Fleet
-from compare.outcomes import Outcome
-from compare.processes.child import Child
-from compare.processes.launcher import Launcher
+from compare.base.interface import ContenderFailed
+from compare.cluster import cluster
+from compare.cluster.cluster import Fleet
+from compare.data import Dataset, dataset_file, synthetic
+from compare.execution.child import Child
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome
+from compare.settings import plan
 from tests.fakebackend import plans
 from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, recorded
 from tests.unoptimised import VARIABLES
@@ -36,7 +36,7 @@ SPREAD = ("torch:stock+ddp", "jax:stock+sharded", "jax:stock+pmap")
 
 def launched(number: int, **changes: str) -> dict[str, str]:
     """Return the variables that `torchrun --nnodes 2` sets on one of two machines."""
-    with fleet.wire.listening() as probe:
+    with cluster.wire.listening() as probe:
         port = probe.getsockname()[1]
     return {
         "RANK": str(number),
@@ -75,7 +75,7 @@ def two_machines() -> Generator[tuple[Fleet, "subprocess.Popen[str]"]]:
     variables = launched(0)
     second = follower(variables)
     try:
-        with fleet.joined(variables) as machines:
+        with cluster.joined(variables) as machines:
             yield machines, second
         assert second.wait(20) == 0 or second.returncode == -signal.SIGKILL
     finally:
@@ -158,7 +158,7 @@ def test_torch_on_two_machines_trains_as_one_device_does_until_one_runs_out_of_m
     few = far[0].memory_info().vms + (8 << 20)
     far[0].rlimit(resource.RLIMIT_AS, (few, few))
     train, test = synthetic.make(WORKLOAD.model.image, classes=10, seed=1, train=40000, test=40000)
-    store.save(Dataset(train, test, "synthetic"), tmp_path / "large.safetensors")
+    dataset_file.save(Dataset(train, test, "synthetic"), tmp_path / "large.safetensors")
     spec = run.spec("torch:stock+ddp") | {"data": str(tmp_path / "large.safetensors"), "batch_size": 40000}
     with pytest.raises(ContenderFailed, match=r"rank 2 of 4: ") as caught:
         child.call("open", 60, spec=spec)

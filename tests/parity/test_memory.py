@@ -9,7 +9,7 @@ import torch
 
 import jaxbackend.memory
 import torchbackend.memory
-from compare.interface import Refused
+from compare.base.interface import Refused
 from tests.parity import recorded_graph, twins
 from torchbackend.step import TrainingStep
 

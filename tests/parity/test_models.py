@@ -15,8 +15,8 @@ import jaxbackend.precision
 import torchbackend.activations
 import torchbackend.models
 import torchbackend.precision
-from compare import workloads
-from compare.workloads import ModelSpec
+from compare.base import workloads
+from compare.base.workloads import ModelSpec
 from tests.parity import twins
 
 # digits-cnn by hand (10 * 32 + 513 * 10), cifar-resnet18 as in kuangliu's pytorch-cifar, unet as in milesial's

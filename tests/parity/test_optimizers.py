@@ -12,8 +12,8 @@ import jaxbackend.optim
 import jaxbackend.precision
 import torchbackend.layout
 import torchbackend.optim
-from compare.interface import Array
-from compare.workloads import OptimizerSpec
+from compare.base.interface import Array
+from compare.base.workloads import OptimizerSpec
 
 RANDOM = np.random.default_rng(0)
 START = RANDOM.standard_normal(50)

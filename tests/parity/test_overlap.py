@@ -15,10 +15,11 @@ from torch._inductor import config as inductor
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
-from compare import workloads
-from compare.tuning import tunings
-from jaxbackend import layers, models, parts, precision
+from compare.base import workloads
+from compare.settings import tunings
+from jaxbackend import layers, models, precision
 from jaxbackend import overlap as overlap_jax
+from jaxbackend.only import sharded_layers
 from jaxbackend.parallel import AXIS
 from torchbackend import overlap, tuning
 
@@ -44,7 +45,10 @@ def _gradient(way: str, *, wanted: bool, channels: int = 4) -> core.Jaxpr:
 
     def loss(x: jax.Array, parameters: Any) -> jax.Array:
         norm, conv = made = nnx.merge(graph, parameters, statistics, copy=True)
-        with parts.applied(made, MESH if way == "sharded" else None), overlap_jax.beside_exchanges(wanted=wanted):
+        with (
+            sharded_layers.applied(made, MESH if way == "sharded" else None),
+            overlap_jax.beside_exchanges(wanted=wanted),
+        ):
             return jnp.sin(conv(jnp.pad(norm(x), (*((0, 0),) * 3, (0, channels - 4))))).sum()
 
     return jax.make_jaxpr(_split(jax.grad(loss), parameters, way))(jnp.ones((4, 2, 2, 4))).jaxpr
@@ -112,7 +116,7 @@ def test_every_batch_norm_s_ticket_is_taken(name: str, way: str):
     def forward(x: jax.Array, parameters: Any) -> jax.Array:
         made: Any = nnx.merge(graph, parameters, statistics, copy=True)
         mesh = MESH if way == "sharded" else None
-        with parts.applied(made, mesh), overlap_jax.beside_exchanges(wanted=True) as found:
+        with sharded_layers.applied(made, mesh), overlap_jax.beside_exchanges(wanted=True) as found:
             y = made(x)
         taken.append(found())
         return y

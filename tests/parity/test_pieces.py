@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbackend import pieces
-from jaxbackend.pieces import Pieces
+from jaxbackend.only import split_programs
+from jaxbackend.only.split_programs import Pieces
 
 WIDTH = 6
 
@@ -103,10 +103,10 @@ def test_what_none_needs_is_not_compiled():
 
 
 def test_compiler_options_are_left_out_where_xla_does_not_know_them(monkeypatch: pytest.MonkeyPatch):
-    pieces._options.cache_clear()
-    assert pieces._options() == (pieces._CPU_OPTIONS if jax.default_backend() == "cpu" else None)
-    monkeypatch.setattr(pieces, "_CPU_OPTIONS", {"xla_cpu_no_such_option": True})
-    pieces._options.cache_clear()
-    assert pieces._options() is None
+    split_programs._options.cache_clear()
+    assert split_programs._options() == (split_programs._CPU_OPTIONS if jax.default_backend() == "cpu" else None)
+    monkeypatch.setattr(split_programs, "_CPU_OPTIONS", {"xla_cpu_no_such_option": True})
+    split_programs._options.cache_clear()
+    assert split_programs._options() is None
     assert Pieces(jnp.sin)(jnp.ones(3)).shape == (3,)
-    pieces._options.cache_clear()
+    split_programs._options.cache_clear()

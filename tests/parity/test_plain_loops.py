@@ -12,7 +12,7 @@ import torch
 import torchbackend.models
 import torchbackend.precision
 from benchmarks.beside_plain import LOOPED
-from compare import workloads
+from compare.base import workloads
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

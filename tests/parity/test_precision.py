@@ -14,8 +14,8 @@ import jaxbackend.layout
 import jaxbackend.precision
 import torchbackend.layers
 import torchbackend.precision
-from compare import weights
-from compare.interface import Array, Session
+from compare.base.interface import Array, Session
+from compare.data import weights
 from tests.parity import twins
 
 INFINITE, FINITE = False, True

@@ -17,15 +17,16 @@ from torch._inductor.utils import fresh_inductor_cache
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] -- documented there
 
-from compare.machines.crew import Place
-from compare.processes.child import Child
+from compare.base.process_group import Place
+from compare.execution.child import Child
 from tests.parity.devices import Recorder
-from torchbackend import buckets, programs, tuning
-from torchbackend.programs import Shared
+from torchbackend import tuning
+from torchbackend.only import buckets, programs
+from torchbackend.only.programs import Shared
 
 PREPARED = """
 import sys
-from compare.tuning import tunings
+from compare.settings import tunings
 from torchbackend import backend, session, tuning
 tuning.prepare(tunings.resolve("torch", sys.argv[1], "cpu", "digits-cnn"), "cpu", exchanges=False)
 print("torch._inductor.compile_fx" in sys.modules)

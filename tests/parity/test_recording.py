@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import tensors, weights, workloads
 from compare.agreement import floors, gates, measures
-from compare.certificates import recording
-from compare.data import Dataset, store
-from compare.interface import Array, Arrays, Batch, Refused, RunSpec, Session
-from compare.tuning import tunings
+from compare.base import tensors, workloads
+from compare.base.interface import (
+    Array,
+    Arrays,
+    Batch,
+    Refused,
+    RunSpec,
+    Session,
+)
+from compare.data import Dataset, dataset_file, weights
+from compare.settings import tunings
+from compare.worker import recording
 from jaxbackend import tuning
 from tests.parity import twins
 
@@ -27,7 +34,7 @@ PERTURBATIONS = [(floors.ULP64, 0, 2), (floors.ROUNDOFF["float32"], 2, 3)]
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> RunSpec:
     """Return what a backend, the parameter, is told to record: two batches of digits."""
     whole, test = twins.batches("digits-cnn", 1, size=16)[0], twins.batches("digits-cnn", 1)[0]
-    store.save(Dataset(whole, test, ""), tmp_path / "data.safetensors")
+    dataset_file.save(Dataset(whole, test, ""), tmp_path / "data.safetensors")
     return twins.spec(request.param, data=str(tmp_path / "data.safetensors"))
 
 
@@ -50,7 +57,7 @@ def test_sgd_steps_at_the_rate_of_its_batch(
     small = replace(workloads.get("cifar-cnn"), batch_size=of_the_workload)
     monkeypatch.setattr(workloads, "WORKLOADS", {"cifar-cnn": small})
     train = twins.batches("cifar-cnn", 1, size=4)[0]
-    store.save(Dataset(train, train, ""), tmp_path / "data.safetensors")
+    dataset_file.save(Dataset(train, train, ""), tmp_path / "data.safetensors")
     spec = twins.spec(backend, "cifar-cnn", batch_size=4, data=str(tmp_path / "data.safetensors"))
     found = twins.recorded(twins.BACKENDS[backend], spec, 1)
     step = 1.9 * found["step1/gradient/dense.kernel"]  # Nesterov's first, with a momentum of 0.9
@@ -146,9 +153,9 @@ def test_no_batch_is_made_or_moved_that_is_not_taken(
         moved.append(array.shape)
         return perturbed(array, *arguments)
 
-    train, test = store.load(spec.data)
+    train, test = dataset_file.load(spec.data)
     many = Batch(np.concatenate([train.images] * 8), np.concatenate([train.labels] * 8), train.levels)
-    store.save(Dataset(many, test, ""), Path(spec.data))
+    dataset_file.save(Dataset(many, test, ""), Path(spec.data))
     monkeypatch.setattr(kind, "feed", counted)
     for evenly in (True, False):
         recording.record(backend, spec, STEPS, lambda part, arrays: None, evenly=evenly)

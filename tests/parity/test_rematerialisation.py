@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import jaxbackend.rematerialisation
-import torchbackend.programs
+import torchbackend.only.programs
 import torchbackend.rematerialisation
-from compare import weights, workloads
-from compare.interface import Arrays, Batch, Refused
-from compare.workloads import BLOCKS
+from compare.base import workloads
+from compare.base.interface import Arrays, Batch, Refused
+from compare.base.workloads import BLOCKS
+from compare.data import weights
 from tests.parity import recorded_graph, twins
 from tests.parity.small import SIDES, batches, opened, small, spec
 
@@ -151,7 +152,7 @@ def test_torch_counts_a_batch_once():
 def test_a_compiled_program_recomputes_records_once_and_moves_the_statistics_once(
     compiler: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(torchbackend.programs, "compiler", lambda **_: compiler)
+    monkeypatch.setattr(torchbackend.only.programs, "compiler", lambda **_: compiler)
     workload = small("cifar-cnn", 7, widths=(4,))
     pool = batches(workload)
     wanted = steps(opened(workload, "torch", "stock"), pool)

@@ -11,10 +11,10 @@ import torch
 
 import jaxbackend.optim
 import torchbackend.optim
-from compare import workloads
-from compare.agreement import settings
-from compare.interface import Arrays, Session
-from compare.workloads import OptimizerSpec, Schedule
+from compare.agreement import effective_settings
+from compare.base import workloads
+from compare.base.interface import Arrays, Session
+from compare.base.workloads import OptimizerSpec, Schedule
 from tests.parity import twins
 
 RATE = 0.3
@@ -121,13 +121,13 @@ def test_effective_settings_have_the_learning_rates_of_the_steps_at_which_a_sche
         assert [*each["learning_rates"]] == [str(step) for step in turns]
         wanted = [expected(schedule)[step] for step in turns]
         np.testing.assert_allclose([*each["learning_rates"].values()], wanted, rtol=5e-6)
-    assert settings.unequal(found["torch"], found["jax"]) is None
+    assert effective_settings.unequal(found["torch"], found["jax"]) is None
     for module in (jaxbackend.optim, torchbackend.optim):  # a step later, which no step before the turn tells
         right = module.learning_rate
         monkeypatch.setattr(
             module, "learning_rate", lambda spec, step, right=right: right(spec, step + (step > schedule.warmup))
         )
-        gate = settings.gate(fed("torch").settings(), fed("jax").settings())
+        gate = effective_settings.gate(fed("torch").settings(), fed("jax").settings())
         assert (gate.passed, gate.worst_tensor) == (
             (True, None) if name[:8] == "constant" else (False, "learning_rates")
         )

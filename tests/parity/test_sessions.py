@@ -11,9 +11,9 @@ from torch._functorch import config as functorch
 
 import torchbackend.session
 import torchbackend.tuning
-from compare import weights
-from compare.interface import Arrays, Refused, Session
-from compare.tuning import variables
+from compare.base.interface import Arrays, Refused, Session
+from compare.data import weights
+from compare.machine import variables
 from tests.parity import twins
 
 BOTH = pytest.mark.parametrize("backend", twins.BOTH)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import compare.interface
+import compare.base.interface
 import jaxbackend
 import jaxbackend.session
 import torchbackend
@@ -318,7 +318,7 @@ def test_the_lists_of_differences_name_nothing_that_is_not_one():
 @pytest.mark.parametrize("kind", ["Session", "Backend"])
 @pytest.mark.parametrize("package", [jaxbackend, torchbackend], ids=["jax", "torch"])
 def test_the_classes_are_the_interface_s_and_no_more(package: ModuleType, kind: str):
-    protocol = methods(getattr(compare.interface, kind))
+    protocol = methods(getattr(compare.base.interface, kind))
     prefix = "Jax" if package is jaxbackend else "Torch"
     own = methods(getattr(module(package, f"{kind.lower()}.py"), prefix + kind))
     assert own.keys() - {"__init__"} == protocol.keys() - {"__init__", "name"}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from compare import weights
-from compare.interface import Array, Arrays, Batch, Session
-from compare.tuning import tunings
+from compare.base.interface import Array, Arrays, Batch, Session
+from compare.data import weights
+from compare.settings import tunings
 from tests.parity import recorded_graph, twins
 
 STEPS = 11  # more than there are batches, and no multiple of the steps of a dispatch

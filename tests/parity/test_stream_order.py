@@ -10,7 +10,7 @@ import torch
 
 import jaxbackend.stream
 import torchbackend.stream
-from compare.interface import Batch
+from compare.base.interface import Batch
 
 
 class Machine:

@@ -8,10 +8,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from compare.data import Dataset, store, synthetic
-from compare.processes.child import Child
-from compare.tuning import variables
-from jaxbackend import threads
+from compare.data import Dataset, dataset_file, synthetic
+from compare.execution.child import Child
+from compare.machine import variables
+from jaxbackend.only import threads
 from tests.parity import twins
 
 TOLD = 1
@@ -27,7 +27,7 @@ def test_the_threads_that_torch_is_told_to_have_jax_has_too(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", str(TOLD))
     train, test = synthetic.make((8, 8, 1), classes=10, seed=1, train=8, test=8)
-    store.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
+    dataset_file.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
     spec = vars(twins.spec(backend, data=str(tmp_path / "data.safetensors")))
     added = variables.child_environment(backend, {}, "cpu", False, os.environ)
     with closing(Child(backend, f"{backend}backend", added, tmp_path)) as child:
@@ -54,7 +54,7 @@ def test_the_threads_that_torch_is_told_to_have_jax_has_too(
 def test_a_users_own_word_to_xla_wins_and_threads_beyond_the_cores_are_none_of_torchs(
     inherited: dict[str, str], added: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: 8)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: 8)
     assert variables.child_environment("jax", {}, "cpu", False, inherited).get("PJRT_NPROC") == added
     for backend, device in (("torch", "cpu"), ("jax", "cuda")):
         assert "PJRT_NPROC" not in variables.child_environment(backend, {}, device, False, inherited)

@@ -11,7 +11,7 @@ import jaxbackend.losses
 import jaxbackend.precision
 import torchbackend.layers
 import torchbackend.losses
-from compare.interface import Array, Arrays
+from compare.base.interface import Array, Arrays
 from tests.parity.layer_twins import Twin, same
 
 RANDOM = np.random.default_rng(0)

@@ -19,8 +19,8 @@ import torchbackend.layers
 import torchbackend.layout
 import torchbackend.optim
 import torchbackend.precision
-from compare.interface import Array, Arrays
-from compare.workloads import OptimizerSpec
+from compare.base.interface import Array, Arrays
+from compare.base.workloads import OptimizerSpec
 
 SHAPES = {"0.kernel": (3, 4), "0.bias": (4,), "1.scale": (4,), "1.bias": (4,), "2.gamma": (4,)}
 RANDOM = np.random.default_rng(0)

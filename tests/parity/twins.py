@@ -11,12 +11,18 @@ import pytest
 
 import jaxbackend.backend
 import torchbackend.backend
-from compare import weights, workloads
-from compare.certificates import recording
-from compare.data import synthetic
-from compare.interface import Arrays, Backend, Batch, RunSpec, Session
-from compare.tuning import tunings
-from compare.workloads import ModelSpec
+from compare.base import workloads
+from compare.base.interface import (
+    Arrays,
+    Backend,
+    Batch,
+    RunSpec,
+    Session,
+)
+from compare.base.workloads import ModelSpec
+from compare.data import synthetic, weights
+from compare.settings import tunings
+from compare.worker import recording
 
 BACKENDS: dict[str, Backend] = {"jax": jaxbackend.backend.BACKEND, "torch": torchbackend.backend.BACKEND}
 BOTH = tuple(BACKENDS)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from compare import descriptions
 from compare.agreement import certificate, floors
 from compare.agreement.floors import Noise
-from compare.certificates import recording
-from compare.interface import Arrays, Backend, RunSpec, Session
+from compare.base import descriptions
+from compare.base.interface import Arrays, Backend, RunSpec, Session
+from compare.worker import recording
 from tests.parity import twins
 from tests.planted.bug import Bug
 from tests.planted.probes import STEPS, Side

@@ -13,9 +13,9 @@ import jaxbackend.gradients
 import jaxbackend.layers
 import jaxbackend.stems
 import torchbackend.optim
-from compare import weights
-from compare.certificates import recording
-from compare.interface import Arrays, Batch
+from compare.base.interface import Arrays, Batch
+from compare.data import weights
+from compare.worker import recording
 from tests.planted.probes import BATCH, CLASSES, Side
 
 Plant = Callable[[Side], None]

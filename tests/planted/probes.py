@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import data, workloads
-from compare.data import Dataset, store
-from compare.interface import Array, Arrays, Batch, RunSpec
-from compare.workloads import OptimizerSpec, Schedule, Workload
+from compare import data
+from compare.base import workloads
+from compare.base.interface import Array, Arrays, Batch, RunSpec
+from compare.base.workloads import OptimizerSpec, Schedule, Workload
+from compare.data import Dataset, dataset_file
 from tests.parity import twins
 
 BATCH, CLASSES, STEPS = 4, 5, 3
@@ -97,7 +98,7 @@ class Side:
         """Write the data and return what the backend is told."""
         self.patch.setattr(workloads, "WORKLOADS", {self.workload.name: self.workload})
         file = folder / "data.safetensors"
-        store.save(Dataset(self.train, self.test, ""), file)
+        dataset_file.save(Dataset(self.train, self.test, ""), file)
         spec = twins.spec(backend, precision=precision, batch_size=BATCH, seed=self.seed, data=str(file))
         accumulate = _ACCUMULATE.get(self.probe, 1)
         return replace(spec, workload=self.workload.name, image_size=None, accumulate=accumulate)

@@ -2,6 +2,6 @@
 
 import math
 
-from compare.measure import voiding
+from compare.execution import round_validity
 
-voiding.FOREIGN_CORES = math.inf
+round_validity.FOREIGN_CORES = math.inf

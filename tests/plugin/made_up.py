@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import data, judgement, runner
-from compare.interface import Batch
-from compare.outcomes import Outcomes
-from compare.plan import Plan
+from compare import data
+from compare.base.interface import Batch
+from compare.execution import build_result, phases
+from compare.execution.run_state import Outcomes
+from compare.settings.plan import Plan
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 ROUNDS = 2
@@ -82,6 +83,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Put what is made up in place for this suite alone: it may run inside another one's process."""
     patch = pytest.MonkeyPatch()
     patch.setattr(data, "load", _load)
-    patch.setattr(runner, "run", _run)
-    patch.setattr(judgement, "result", result)
+    patch.setattr(phases, "run", _run)
+    patch.setattr(build_result, "result", result)
     config.add_cleanup(patch.undo)

@@ -40,7 +40,7 @@ def test_loading_brings_nothing_but_the_plugins_own_files() -> None:
     _, modules = loaded()
     assert {module for module in modules if module.split(".")[0] != "compare"} == set()
     own = {module for module in modules if not module.startswith("compare.plugin.")}
-    assert own == {"compare", "compare.tuning", "compare.tuning.naming", "compare.plugin", "compare.pytest_plugin"}
+    assert own == {"compare", "compare.settings", "compare.settings.naming", "compare.plugin", "compare.pytest_plugin"}
 
 
 @pytest.mark.alone

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compare import results
+from compare.results import result_file
 from tests.fakebackend import plans
 from tests.plugin.suites import SUITE, Suite, rows
 
@@ -29,7 +29,7 @@ def reported(suite: Suite) -> dict[str, Any]:
     path = suite.only("reports/*/result.json")
     assert path.parent.name.startswith("digits-cnn-fake-other-")
     assert "images/s" in (path.parent / "report.txt").read_text()
-    result = results.load(path)
+    result = result_file.load(path)
     assert result["command"][0] == "pytest"
     assert set(REPORTED) <= set(result["command"])
     assert not plans.remaining(plans.started(suite.folder))

@@ -9,14 +9,13 @@ import pytest
 
 from compare.agreement import certificate
 from compare.agreement.certificate import Certificate
-from compare.certificates import certification, evidence, judging
-from compare.certificates.evidence import Case
-from compare.certificates.records import Record
-from compare.data import store
-from compare.outcomes import Outcome, Outcomes
-from compare.processes import jobs
-from compare.processes.jobs import Queue
-from compare.processes.launcher import Launcher
+from compare.base.records import Record
+from compare.data import dataset_file
+from compare.execution import certificate_cases, jobs, judge_certificates, record_certificates
+from compare.execution.certificate_cases import Case
+from compare.execution.jobs import Queue
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome, Outcomes
 from tests.fakebackend import plans
 
 FIRST, SECOND = CASES = (Case(8, None), Case(4, None))
@@ -54,11 +53,11 @@ class Certified:
         self._owners: dict[str, str] = {}
         self._queues: dict[str, Queue] = {}
         self.frees: Callable[[], bool] = lambda: False
-        monkeypatch.setattr(certification, "ThreadPoolExecutor", AtOnce)
+        monkeypatch.setattr(record_certificates, "ThreadPoolExecutor", AtOnce)
         monkeypatch.setattr(certificate, "make", lambda *_, **__: Certificate((), None))
         monkeypatch.setattr(Record, "load", lambda _: {})
         monkeypatch.setattr(certificate, "combine", lambda _: Certificate((), None))
-        store.save(plan.dataset, self._launcher.dataset)
+        dataset_file.save(plan.dataset, self._launcher.dataset)
 
     def run(self, script: Callable[[Look], None]) -> None:
         """Certify, with `script` in the place of the children; it is given what looks at the records."""
@@ -71,7 +70,7 @@ class Certified:
             script(lambda: progress(0, 1))
 
         self._monkeypatch.setattr(jobs, "carry_out", carry_out)
-        certification.certify(self._launcher, self.outcomes, CASES, lambda *_: None)
+        record_certificates.certify(self._launcher, self.outcomes, CASES, lambda *_: None)
 
     def may_record(self, name: str) -> bool:
         """Return whether the next record of a contender may begin."""
@@ -117,11 +116,11 @@ def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certified:
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:
-    monkeypatch.setattr(judging.tensors, "room", lambda _: free())
+    monkeypatch.setattr(judge_certificates.tensors, "room", lambda _: free())
 
 
 @pytest.fixture(params=[True, False])
 def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether memory takes what noise is held against, which is as large as a record in float64."""
-    monkeypatch.setattr(evidence.tensors, "memory_takes", lambda _: request.param)
+    monkeypatch.setattr(certificate_cases.tensors, "memory_takes", lambda _: request.param)
     return request.param

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from compare import results, verdicts
+from compare.results import result_file, verdicts
 from tests.unit.result_factory import make_contender, make_result
 
 _STEP = ("logits", "loss", "gradient/dense.kernel", "buffer/norm.mean", "update/dense.kernel")
@@ -100,7 +100,7 @@ def on_a_gpu() -> dict[str, Any]:
     )
 
 
-SOURCES = [consistent(), on_a_gpu(), *(results.load(path) for path in H200 if "digits" in path.parent.name)]
+SOURCES = [consistent(), on_a_gpu(), *(result_file.load(path) for path in H200 if "digits" in path.parent.name)]
 
 HOSTILE_TEXTS = (
     "",

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compare import workloads
+from compare.base import workloads
+from compare.base.interface import Batch
 from compare.data import Dataset, folders
-from compare.interface import Batch
 
 RESNET = workloads.get("resnet50")
 IMAGE = (16, 16, 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compare import cli
+from compare.cli import app
 from tests.fakebackend import plans
 
 
@@ -18,7 +18,7 @@ class Program:
     def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self._capfd, self._monkeypatch = folder, capfd, monkeypatch
 
-    def run(self, *arguments: str, main: Callable[[], None] = cli.main) -> tuple[int, str, str]:
+    def run(self, *arguments: str, main: Callable[[], None] = app.main) -> tuple[int, str, str]:
         """Return the exit code, standard output and standard error."""
         self._monkeypatch.setattr(sys, "argv", ["samestep", *arguments])
         with pytest.raises(SystemExit) as caught:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from compare.interface import ContenderFailed
-from compare.outcomes import Outcome
-from compare.processes import jobs, launcher
-from compare.processes.jobs import Command, Job, Queue
-from compare.processes.launcher import Launcher
-from compare.tuning import contenders
+from compare.base.interface import ContenderFailed
+from compare.execution import jobs, launcher
+from compare.execution.jobs import Command, Job, Queue
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome
+from compare.settings import contenders
 from tests.fakebackend import plans
 
 
@@ -60,7 +60,7 @@ class Scripted:
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
     plans.register(monkeypatch, tmp_path)
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: 1)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: 1)
     Scripted.said, Scripted.environments, Scripted.open = [], [], 0
     monkeypatch.setattr(launcher, "Child", Scripted)
     monkeypatch.setattr(jobs.time, "sleep", lambda _: None)

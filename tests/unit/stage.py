@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from compare import judgement, results, runner
-from compare.interruptions import Held
-from compare.reproduction import bundle, recompute, verification
+from compare.base.interruptions import Held
+from compare.execution import build_result, phases
+from compare.reproduce import bundle, recompute, verification
+from compare.results import result_file
 from tests.fakebackend import plans
 
 Result = dict[str, Any]
@@ -24,9 +25,9 @@ class Stage:
     def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Result:
         plans.register(self._monkeypatch, self.folder, script)
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), **changes)
-        outcomes = runner.run(plan, lambda *step: self.progress.append(step), Held())
+        outcomes = phases.run(plan, lambda *step: self.progress.append(step), Held())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
-        result = judgement.result(plan, outcomes, ["samestep", "compare", *texts])
+        result = build_result.result(plan, outcomes, ["samestep", "compare", *texts])
         return _kept(result, plan.out)
 
     def agree(
@@ -34,9 +35,9 @@ class Stage:
     ) -> Result:
         plans.register(self._monkeypatch, self.folder, script, children)
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), rounds=None, **changes)
-        outcomes = runner.agree(plan, seeds, lambda *step: self.progress.append(step), Held())
+        outcomes = phases.agree(plan, seeds, lambda *step: self.progress.append(step), Held())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
-        result = judgement.result(plan, outcomes, ["samestep", "agree", *texts])
+        result = build_result.result(plan, outcomes, ["samestep", "agree", *texts])
         return _kept(result, plan.out)
 
     @property
@@ -51,8 +52,8 @@ class Stage:
 
 def _kept(result: Result, folder: Path) -> Result:
     """Return a result that survives its file and a bundle, and whose every figure its raw samples give again."""
-    path = results.write(result, folder)
-    assert results.load(path) == result
+    path = result_file.write(result, folder)
+    assert result_file.load(path) == result
     assert recompute.mismatches(result) == []
     packed, checks = verification.verify(bundle.make(path.read_bytes()))
     assert packed == result
@@ -61,6 +62,6 @@ def _kept(result: Result, folder: Path) -> Result:
 
 
 def exit_code(result: Result) -> int:
-    if judgement.contender_failed(result):
+    if build_result.contender_failed(result):
         return 3
-    return 1 if judgement.claim_failed(result) else 0
+    return 1 if build_result.claim_failed(result) else 0

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import judgement, results, rounds
-from compare.certificates import heap
-from compare.data import store
-from compare.interface import Array, Arrays
-from compare.interruptions import Held
-from compare.measure import load
-from compare.outcomes import Outcome, Outcomes
-from compare.processes.launcher import Launcher
-from compare.worker import Worker
+from compare.base.interface import Array, Arrays
+from compare.base.interruptions import Held
+from compare.data import dataset_file
+from compare.execution import build_result, rounds
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome, Outcomes
+from compare.machine import cpu_load
+from compare.results import result_file
+from compare.worker import memory_reuse
+from compare.worker.server import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend, FakeSession
@@ -60,7 +61,7 @@ class Quiet(Script):
 
 
 class InProcess:
-    """Stands for `compare.processes.child.Child`, with the worker in this process."""
+    """Stands for `compare.execution.child.Child`, with the worker in this process."""
 
     pid = 0
 
@@ -95,7 +96,7 @@ class Trials:
         self._variable, self._machine = json.dumps(script), Machine(drift)
         self._plan = plans.make(folder / "out", ("fake", "other"), rounds=ROUNDS, agreement=False)
         self._launcher = Launcher(self._plan, folder)
-        store.save(self._plan.dataset, self._launcher.dataset)
+        dataset_file.save(self._plan.dataset, self._launcher.dataset)
         self._launcher.started = self._started  # pyright: ignore[reportAttributeAccessIssue] -- no process is started
 
     def _started(self, outcome: Outcome, **_: Any) -> Any:
@@ -106,8 +107,8 @@ class Trials:
         self._machine.blocks = 0
         outcomes = Outcomes([Outcome(contender) for contender in self._plan.contenders])
         rounds.time_rounds(self._launcher, outcomes, lambda *step: None, Held())
-        result = judgement.result(self._plan, outcomes, ["samestep"])
-        results.validate(result)
+        result = build_result.result(self._plan, outcomes, ["samestep"])
+        result_file.validate(result)
         return result["comparisons"][0]["ratio"]
 
 
@@ -121,12 +122,12 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial
     plans.register(monkeypatch, tmp_path)
     monkeypatch.setattr(FakeSession, "_prepared", lambda session, batch: batch)
     monkeypatch.setattr(FakeSession, "_train", _count)
-    monkeypatch.setattr(store, "load", functools.cache(store.load))
-    monkeypatch.setattr(load, "read", lambda children: load.Reading(0, 0, 0))
-    monkeypatch.setattr(load, "taken", lambda pids: 0.0)  # all contenders are this process
-    monkeypatch.setattr(judgement.environment, "describe", dict)
+    monkeypatch.setattr(dataset_file, "load", functools.cache(dataset_file.load))
+    monkeypatch.setattr(cpu_load, "read", lambda children: cpu_load.Reading(0, 0, 0))
+    monkeypatch.setattr(cpu_load, "taken", lambda pids: 0.0)  # all contenders are this process
+    monkeypatch.setattr(build_result.environment, "describe", dict)
     # To give memory back 4,000 times takes minutes in a process that has run other tests.
-    monkeypatch.setattr(heap, "kept", contextlib.nullcontext)
+    monkeypatch.setattr(memory_reuse, "kept", contextlib.nullcontext)
 
     def run(slowdown: float, drift: float) -> list[dict[str, float]]:
         made = Trials(tmp_path, slowdown, drift)

@@ -10,10 +10,10 @@ import pytest
 from flax import linen
 from torch.nn import functional
 
-from compare.pairing import spelling
-from compare.pairing.advice import Advice, advice, differences, table
-from compare.pairing.matching import match
-from compare.pairing.trace import Layer
+from compare.base.trace import Layer
+from compare.user_models import code_suggestions
+from compare.user_models.diagnosis import Advice, advice, differences, table
+from compare.user_models.matching import match
 from tests.unit.traces import batch_norm, convolution, dense, jax, renamed, torch
 
 CONVOLUTION = {
@@ -228,7 +228,7 @@ WORDS = (
 
 @pytest.mark.parametrize("word", WORDS)
 def test_functions_that_advice_names_are_there_and_differ_where_one_side_has_none(word: str):
-    spelled = spelling.function_in_flax(word), spelling.function_in_torch(word)
+    spelled = code_suggestions.function_in_flax(word), code_suggestions.function_in_torch(word)
     homes: Any = {"nn": linen, "jax": jax_package, "F": functional}
     for code, rest in (each.split("(", 1) for each in spelled):
         first, *names = code.split(".")

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import tensors
 from compare.agreement import trajectory
+from compare.base import tensors
 from tests.fakebackend import plans
 from tests.unit.stage import Result, Stage, exit_code
 

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from compare import environment, results
+from compare.machine import environment
+from compare.results import result_file
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -61,7 +62,7 @@ def test_json_is_one_object_and_the_trajectory_is_drawn(program: Program) -> Non
     code, out, error = program.run(*AGREE, "--json")
     assert (code, error) == (0, "")
     result = json.loads(out)
-    assert result == results.load(program.folder / "out/result.json")
+    assert result == result_file.load(program.folder / "out/result.json")
     assert result["command"] == ["samestep", *AGREE, "--json"]
     assert program.files() == ["out", "out/result.json", "out/trajectory.svg"]
     assert ElementTree.parse(program.folder / "out/trajectory.svg").getroot().tag.endswith("svg")

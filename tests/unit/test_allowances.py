@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from compare.agreement import gates
-from compare.interface import Arrays
-from compare.pairing.allowances import ALLOWED, momenta, with_biased_variance
-from compare.pairing.trace import Layer
+from compare.agreement.allowances import ALLOWED, momenta, with_biased_variance
+from compare.base.interface import Arrays
+from compare.base.trace import Layer
 
 SHAPE, CHANNELS, STEPS = (4, 3, 3, 5), 5, 3
 MOMENTUM = 0.1

@@ -7,11 +7,13 @@ from typing import Any, NoReturn
 import pytest
 
 import compare
-from compare import conduct, plan, results
-from compare.interface import Refused
-from compare.plan import Plan
-from compare.plugin import asked
+from compare.base.interface import Refused
+from compare.execution import execute
+from compare.plugin import comparison_request
 from compare.plugin.result import Result
+from compare.results import result_file
+from compare.settings import plan
+from compare.settings.plan import Plan
 from tests.fakebackend import plans
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
@@ -31,7 +33,7 @@ def test_contenders_are_compared_and_the_result_kept(tmp_path: Path):
     assert repr(found) == f"<comparison of digits-cnn with fake: agreement pass, other {verdict}>"
     with pytest.raises(LookupError, match="fake is the baseline"):
         found.verdict("fake")
-    assert results.load(found.path) == found.raw
+    assert result_file.load(found.path) == found.raw
     assert found.path.parent == tmp_path / "out"
 
 
@@ -118,7 +120,7 @@ def test_a_pair_that_is_not_timed_is_not_compiled_as_a_whole(tmp_path: Path, mon
     def carried_out(plan: Plan, command: list[str], **_: object) -> NoReturn:
         raise Refused(", ".join(each.name for each in plan.contenders))
 
-    monkeypatch.setattr(conduct, "carried_out", carried_out)
+    monkeypatch.setattr(execute, "carried_out", carried_out)
     for workload, named in ((PAIR, "torch:stock, jax:pieces"), ("digits-cnn", "torch, jax")):
         with pytest.raises(Refused, match=f"^{named}$"):
             compare.certify(workload, out=tmp_path)
@@ -130,7 +132,8 @@ def test_a_pair_that_is_not_timed_is_not_compiled_as_a_whole(tmp_path: Path, mon
 
 def test_a_test_may_ask_for_a_pair():
     one, other = (
-        asked.merged(asked.layer(each)) for each in (PAIR, compare.pair("a:b", "c:d", image="8x8x1", classes=3))
+        comparison_request.merged(comparison_request.layer(each))
+        for each in (PAIR, compare.pair("a:b", "c:d", image="8x8x1", classes=3))
     )
     assert one.slug.startswith("e-f-")
     assert one.key != other.key
@@ -140,12 +143,12 @@ def test_a_test_may_say_all_that_the_command_line_may() -> None:
     of_plans = {"texts": "contenders", "data_folder": "data"}
     inner = {"out", "communication", "dataset", "least_contenders", "fleet", "rotation"}
     plans = {of_plans.get(name, name) for name in inspect.signature(plan.make).parameters} - inner
-    assert set(asked.Settings.__annotations__) | {"workload"} == plans | {"check"}
+    assert set(comparison_request.Settings.__annotations__) | {"workload"} == plans | {"check"}
 
 
 def test_a_test_may_split_batches_over_devices(tmp_path: Path) -> None:
     ways = {"contenders": ["jax:pmap", "torch:ddp"], "device": "cpu"}
-    made = asked.merged({**ways, "devices": 2, "batch_norm": "local"}).plan(tmp_path)
+    made = comparison_request.merged({**ways, "devices": 2, "batch_norm": "local"}).plan(tmp_path)
     assert (made.devices, made.batch_norm) == (2, "local")
     with pytest.raises(Refused, match="batch_norm other is not allowed; allowed: sync, local"):
-        asked.merged({**ways, "batch_norm": "other"}).plan(tmp_path)
+        comparison_request.merged({**ways, "batch_norm": "other"}).plan(tmp_path)

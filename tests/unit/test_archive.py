@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compare.interface import Refused
-from compare.reproduction import archive
-from compare.untrusted import SIZE_LIMIT
+from compare.base.interface import Refused
+from compare.base.untrusted import SIZE_LIMIT
+from compare.reproduce import archive
 
 ALLOWED = ("result.json", "report.txt")
 MEMBERS = {"result.json": b'{"a": 1}' * 50, "report.txt": b"fine\n"}

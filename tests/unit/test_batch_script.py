@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from compare import environment
-from compare.interface import Refused
-from compare.machines import slurm
+from compare.base.interface import Refused
+from compare.cluster import slurm
+from compare.machine import environment
 from tests.unit import programs
 from tests.unit.programs import Program
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import kernel_times, step_time, timeline
-from compare.interface import Kernel
-from compare.machines import crew
-from compare.machines.crew import Place
+from compare.base import process_group
+from compare.base.interface import Kernel
+from compare.base.process_group import Place
 from tests.unit import programs
 from tests.unit.programs import Program
 
@@ -35,16 +35,16 @@ def test_a_timeline_tells_what_children_and_judges_did(program: Program) -> None
 
 
 def test_a_lever_reaches_all_processes_of_a_contender(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = crew.start_command("torchbackend", Place(1, 2, 2), 29500)
-    monkeypatch.setattr(crew, "start_command", crew.start_command)
+    plain = process_group.start_command("torchbackend", Place(1, 2, 2), 29500)
+    monkeypatch.setattr(process_group, "start_command", process_group.start_command)
     monkeypatch.setenv(step_time.LEVER_VARIABLE, "")
     step_time._pass_on(["none"])
-    levered = crew.start_command("torchbackend", Place(1, 2, 2), 29500)
+    levered = process_group.start_command("torchbackend", Place(1, 2, 2), 29500)
     assert levered == ["benchmarks.levered_rank" if each == "torchbackend" else each for each in plain]
 
 
 def test_a_lever_changes_what_another_process_trains() -> None:
-    told = "import compare.worker as worker; from torchbackend.layers import MaxPool;"
+    told = "import compare.worker.server as worker; from torchbackend.layers import MaxPool;"
     told += "own = vars(MaxPool).copy(); worker.serve = lambda *_, **__: print(own.keys() - vars(MaxPool));"
     told += "import benchmarks.levered_rank"
     environment = {**os.environ, step_time.LEVER_VARIABLE: "none torch-library-max-pool"}

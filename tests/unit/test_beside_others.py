@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from compare.certificates import certification, evidence
-from compare.data import store
-from compare.measure import memory
-from compare.outcomes import Outcome, Outcomes
-from compare.processes.child import Child
-from compare.processes.launcher import BESIDE_OTHERS, Launcher
-from compare.report import measured
-from compare.tuning import contenders
+from compare.data import dataset_file
+from compare.execution import certificate_cases, record_certificates
+from compare.execution.child import Child
+from compare.execution.launcher import BESIDE_OTHERS, Launcher
+from compare.execution.run_state import Outcome, Outcomes
+from compare.machine import memory
+from compare.report import measurements
+from compare.settings import contenders
 from tests.fakebackend import plans
 from tests.unit.stage import Stage, exit_code
 
@@ -108,7 +108,7 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
 ) -> None:
     cold = stage.run("fake", "other", "third", agreement=False)
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", beside)
-    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, *_: backend == "other")
+    monkeypatch.setattr("compare.settings.tunings.keeps_search", lambda backend, *_: backend == "other")
     events, threads, begin, close = list[str](), list[str | None](), Child.__init__, Child.close
 
     def begun(child: Child, name: str, package: str, environment: dict[str, str], *rest: Any) -> None:
@@ -134,7 +134,9 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
         assert all(each[figure] is not None for each in cold["contenders"])
         assert all(each[figure] is None for each in shared["contenders"])
     assert all(each["cached_compile_seconds"] is not None for each in shared["contenders"])
-    labels = [next(label for label, _ in measured.rows(each["contenders"], each["spec"])) for each in (cold, shared)]
+    labels = [
+        next(label for label, _ in measurements.rows(each["contenders"], each["spec"])) for each in (cold, shared)
+    ]
     assert labels == ["compile (s)", "compile, from cache (s)"]
 
 
@@ -143,7 +145,7 @@ def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_cou
     stage: Stage, monkeypatch: pytest.MonkeyPatch, anew: bool
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
-    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda backend, *_: backend == "other")
+    monkeypatch.setattr("compare.settings.tunings.keeps_search", lambda backend, *_: backend == "other")
     caches, events, kept = dict[str, list[str]](), list[str](), list[int]()
     begin, send = Child.__init__, Child.send
 
@@ -204,15 +206,17 @@ def test_as_many_record_as_a_gpu_has_memory_for(
         alive.discard(id(child))
         close(child)
 
-    monkeypatch.setattr(certification, "_MOST_BYTES", 0)  # what a session holds is nothing here: contexts alone count
+    monkeypatch.setattr(
+        record_certificates, "_MOST_BYTES", 0
+    )  # what a session holds is nothing here: contexts alone count
     plans.register(monkeypatch, stage.folder, children=3)
     plan = plans.make(stage.folder / "out", ("fake", "other"))
     launcher = Launcher(plan, stage.folder)
-    store.save(plan.dataset, launcher.dataset)
+    dataset_file.save(plan.dataset, launcher.dataset)
     outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
     monkeypatch.setattr(Child, "__init__", begun)
     monkeypatch.setattr(Child, "close", closed)
-    certification.certify(launcher, outcomes, (evidence.native(plan),), lambda *_: None)
+    record_certificates.certify(launcher, outcomes, (certificate_cases.native(plan),), lambda *_: None)
     assert peak[0] == most
     assert [made.status for made in outcomes.certificates.values()] == ["pass"]
 
@@ -232,14 +236,14 @@ def test_what_a_record_takes_of_a_gpu_goes_by_its_model_and_what_its_session_hel
 ) -> None:
     outcome = Outcome(contenders.parse(["torch"], 1)[0], opened={"parameter_count": parameters})
     outcome.held = int(held * 2**30)
-    assert certification._memory(outcome, precision) / 2**30 == pytest.approx(expected)
+    assert record_certificates._memory(outcome, precision) / 2**30 == pytest.approx(expected)
 
 
 def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone_and_its_search_serves_its_training(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
-    monkeypatch.setattr("compare.tuning.tunings.searches_anew", lambda backend, _: backend == "other")
+    monkeypatch.setattr("compare.settings.tunings.searches_anew", lambda backend, _: backend == "other")
     sent, send, close = list[tuple[str, int, str]](), Child.send, Child.close
 
     def sending(child: Child, command: str, **arguments: Any) -> None:
@@ -298,7 +302,7 @@ def test_programs_are_loaded_side_by_side_after_the_first_round(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, searching: Sequence[str]
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
-    monkeypatch.setattr("compare.tuning.tunings.searches_anew", lambda backend, _: backend in searching)
+    monkeypatch.setattr("compare.settings.tunings.searches_anew", lambda backend, _: backend in searching)
     names = ("fake", "other", "third")
     sent = _spied(monkeypatch, Child, "send")
     result = stage.run(

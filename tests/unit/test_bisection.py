@@ -5,7 +5,7 @@ from math import ceil, log, log2
 
 import pytest
 
-from compare.fitting.bisection import Bracket, largest, smallest
+from compare.execution.bisection import Bracket, largest, smallest
 
 
 class Asked:

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compare import __version__, environment, results, verdicts
-from compare.interface import Refused
-from compare.reproduction import archive, bundle, verification, writer
+from compare import __version__
+from compare.base.interface import Refused
+from compare.machine import environment
+from compare.reproduce import archive, authorship, bundle, verification
+from compare.results import result_file, verdicts
 from tests.unit.mutations import H200, UNLIKE, consistent, text
 
 GOOD = bundle.make(text(consistent()))
@@ -50,7 +52,7 @@ HERE, OTHER = ({"commit": digit * 40, "dirty": False} for digit in "ab")
 @pytest.fixture(autouse=True)
 def this_samestep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this samestep be of a commit, whatever the checkout."""
-    monkeypatch.setattr(writer, "here", lambda: writer.told(__version__, HERE))
+    monkeypatch.setattr(authorship, "here", lambda: authorship.told(__version__, HERE))
 
 
 def about(git: Any = HERE, version: str = __version__) -> dict[str, bytes]:
@@ -83,7 +85,7 @@ def test_published_results_are_packed_and_verified(path: Path) -> None:
     made = bundle.make(path.read_bytes())
     assert made == bundle.make(path.read_bytes())
     result, checks = verification.verify(made)
-    assert result == results.load(path)
+    assert result == result_file.load(path)
     assert [check.held for check in checks] == [True] * 7
 
 
@@ -92,7 +94,7 @@ def test_a_bundle_tells_which_samestep_packed_it(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(environment, "checkout", lambda git=git: git)
         made = archive.unpack(bundle.make(text(consistent())), bundle.MEMBERS)["bundle.json"]
         assert json.loads(made) == {"format": 1, "samestep": __version__, "git": git}
-        assert bundle.packed_by(made) == writer.told(__version__, git)
+        assert bundle.packed_by(made) == authorship.told(__version__, git)
 
 
 def test_the_members_are_what_they_say() -> None:
@@ -211,7 +213,7 @@ def test_words_of_another_samestep_are_told_from_forged_ones_and_not_checked(kin
 
 def test_of_two_checkouts_with_changes_nobody_knows_whether_they_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = HERE | {"dirty": True}
-    monkeypatch.setattr(writer, "here", lambda: writer.told(__version__, changed))
+    monkeypatch.setattr(authorship, "here", lambda: authorship.told(__version__, changed))
     reworded = MEMBERS["report.txt"].replace(b" times as fast as ", b"-fold faster than ")
     assert unchecked(packed({"report.txt": reworded, **about(changed)})).keys() == {REPORT}
 

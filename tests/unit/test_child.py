@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from compare.interface import ContenderFailed
-from compare.processes.child import Child
+from compare.base.interface import ContenderFailed
+from compare.execution.child import Child
 from tests.fakebackend import BACKENDS, plans
 
 DEADLINE = 1.5
@@ -145,7 +145,7 @@ def test_a_backend_that_cannot_be_found_is_a_crash_that_says_so(nursery: Nursery
 
 def test_the_kernels_memory_killer_is_told_from_other_kills(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     kills = iter([3, 4])
-    monkeypatch.setattr("compare.processes.family.kernel_kills", lambda: next(kills))
+    monkeypatch.setattr("compare.base.process_family.kernel_kills", lambda: next(kills))
     failure = nursery.failure("settings", fault="kill", at="start")
     assert failure.status == "oom"
     assert "memory ran out" in failure.reason
@@ -204,7 +204,7 @@ def test_processes_lost_elsewhere_are_noticed_long_before_the_deadline(
     nursery: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     share: Any = SimpleNamespace(lost=lambda: ("crash", "node2: rank 1 was killed"), end=lambda: None)
-    monkeypatch.setattr("compare.processes.child._WORDS_SECONDS", 0.1)
+    monkeypatch.setattr("compare.execution.child._WORDS_SECONDS", 0.1)
     child = nursery.child(fault="hang", at="start")
     child._share = share
     assert child.has_replied(3600)

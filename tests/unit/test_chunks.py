@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from compare import chunks, weights
 from compare.agreement import measures
-from compare.interface import Array
+from compare.base import chunks
+from compare.base.interface import Array
+from compare.data import weights
 
 SIZES = [0, 1, chunks.SIZE - 1, chunks.SIZE, chunks.SIZE + 1, 2 * chunks.SIZE + 3]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import workloads
+from compare.base import workloads
+from compare.base.interface import Array, Refused
 from compare.data import cifar, load
-from compare.interface import Array, Refused
 
 NAMES = (*cifar.TRAIN, *cifar.TEST)
 COUNTS = (3, 1, 2, 4, 1, 5)

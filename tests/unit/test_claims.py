@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from compare.reproduction import claims, training
-from compare.reproduction.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
+from compare.reproduce import claims, training_claims
+from compare.reproduce.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 
@@ -127,12 +127,12 @@ def test_agreement(stored: str, here: str, outcome: str) -> None:
     ],
 )
 def test_one_accuracy(here: float, outcome: str) -> None:
-    assert training.accuracy(0.98, here, 360, 0.95)[0] == outcome
+    assert training_claims.accuracy(0.98, here, 360, 0.95)[0] == outcome
 
 
 def test_more_images_tell_more() -> None:
-    assert training.accuracy(0.98, 0.96, 100, 0.95)[0] == INCONCLUSIVE
-    assert training.accuracy(0.98, 0.96, 10_000, 0.95)[0] == NOT_REPRODUCED
+    assert training_claims.accuracy(0.98, 0.96, 100, 0.95)[0] == INCONCLUSIVE
+    assert training_claims.accuracy(0.98, 0.96, 10_000, 0.95)[0] == NOT_REPRODUCED
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_more_images_tell_more() -> None:
     ],
 )
 def test_accuracies_over_seeds(here: list[float], outcome: str) -> None:
-    assert training.accuracies([0.980, 0.981, 0.979], here)[0] == outcome
+    assert training_claims.accuracies([0.980, 0.981, 0.979], here)[0] == outcome
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_accuracies_over_seeds(here: list[float], outcome: str) -> None:
     ],
 )
 def test_final_loss(stored: float | None, here: float | None, spread: float, outcome: str) -> None:
-    assert training.final_loss(stored, here, spread)[0] == outcome
+    assert training_claims.final_loss(stored, here, spread)[0] == outcome
 
 
 def judged(stored: dict[str, Any], result: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    found = [*claims.judge(stored, result), *training.judge(stored, result)]
+    found = [*claims.judge(stored, result), *training_claims.judge(stored, result)]
     return {claim.subject: (claim.outcome, claim.reason) for claim in found}
 
 

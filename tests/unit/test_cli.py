@@ -11,12 +11,20 @@ from typing import Any
 
 import pytest
 
-from compare import __version__, environment, output, plan
-from compare.interface import Refused
-from compare.tuning import contenders, variables
-from compare.tuning.knobs import KNOBS, Value
-from compare.tuning.tunings import SYNCHRONISED, TUNED, resolve, soonest, unsearched
-from compare.workloads import WORKLOADS
+from compare import __version__
+from compare.base import output
+from compare.base.interface import Refused
+from compare.base.knobs import KNOBS, Value
+from compare.base.workloads import WORKLOADS
+from compare.machine import environment, variables
+from compare.settings import contenders, plan
+from compare.settings.tunings import (
+    SYNCHRONISED,
+    TUNED,
+    resolve,
+    soonest,
+    unsearched,
+)
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -35,7 +43,7 @@ from compare import __main__ as program
 
 class Interrupting:
     def find_spec(self, name, path, target=None):
-        if name == "compare.cli":
+        if name == "compare.cli.app":
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(60)
 
@@ -181,7 +189,9 @@ def test_energy_is_measured_unless_time_is_to_be_saved(
     assert (asked["rounds"], asked["energy"]) == (rounds, energy)
 
 
-@pytest.mark.parametrize(("command", "where"), [("compare", "compare.plan"), ("scale", "compare.scaling.sweep")])
+@pytest.mark.parametrize(
+    ("command", "where"), [("compare", "compare.settings.plan"), ("scale", "compare.studies.scaling")]
+)
 def test_compile_times_are_cold_and_kernels_searched_for_once_unless_other_is_asked(
     program: Program, monkeypatch: pytest.MonkeyPatch, command: str, where: str
 ) -> None:

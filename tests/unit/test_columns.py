@@ -8,26 +8,31 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from compare import results
-from compare.report import certificate, columns, matrix, regression, scaling, terminal
-from compare.reproduction import regression as judged
-from compare.scaling import stored as scalings
+from compare.report import certificate_text, columns, matrix, terminal
+from compare.reproduce import regression as judged
+from compare.reproduce import regression_report
+from compare.results import result_file
+from compare.studies import scaling_report
+from compare.studies import scaling_result as scalings
 from tests.unit import stored
 
 H200 = Path(__file__).resolve().parents[2] / "benchmarks" / "h200"
-FASTER = results.load(stored.path("faster"))
-AGREE = results.load(H200 / "agree-digits-cnn-float32" / "result.json")
+FASTER = result_file.load(stored.path("faster"))
+AGREE = result_file.load(H200 / "agree-digits-cnn-float32" / "result.json")
 SCALE = scalings.load(H200 / "scale-cifar-cnn" / "result.json")
 CHANGES = judged.changes(FASTER, FASTER, 0.03)
 SHOWN: dict[str, tuple[Callable[[Console], Any], list[str]]] = {
     "compare": (lambda console: terminal.render(FASTER, console), ["33,311", "53,713", "0.2204", "97.01", "1.921"]),
     "agree": (
-        lambda console: certificate.render(AGREE, console, verbose=True),
+        lambda console: certificate_text.render(AGREE, console, verbose=True),
         ["2.1e-14", ">= 1e+06", "3.3e+07", "<= 0.01"],
     ),
-    "scale": (lambda console: scaling.render(SCALE, console), ["426,109", "771,202", "0.905 (0.899\u20130.911)"]),
+    "scale": (
+        lambda console: scaling_report.render(SCALE, console),
+        ["426,109", "771,202", "0.905 (0.899\u20130.911)"],
+    ),
     "diff": (
-        lambda console: regression.render(CHANGES, 0.03, (), console),
+        lambda console: regression_report.render(CHANGES, 0.03, (), console),
         ["1.921", "66.3", "-0.8 to +0.8 %", "torch:stock step time", "UNCHANGED"],
     ),
     "matrix": (

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from compare import consistency, results
-from compare.interface import Refused
+from compare.base.interface import Refused
+from compare.results import consistency, result_file
 from tests.unit import stored
 from tests.unit.mutations import H200
 from tests.unit.result_factory import make_comparison, make_contender, make_result
@@ -21,7 +21,7 @@ def _step(**changes: Any) -> dict[str, Any]:
 
 
 def _checked(result: dict[str, Any]) -> None:
-    results.validate(result)
+    result_file.validate(result)
     consistency.check_verdicts(result)
 
 
@@ -40,7 +40,7 @@ def _agreement(pair: str = "pass", gate: bool = True) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", [*map(stored.path, stored.NAMES), *H200], ids=lambda path: path.parent.name)
 def test_what_samestep_wrote_holds(path: Path) -> None:
-    results.load_true(path)
+    result_file.load_true(path)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_contradiction_is_named_with_its_place(changes: dict[str, Any], said: 
 
 
 def test_an_invalid_comparison_needs_no_ratio_that_fits() -> None:
-    results.validate(make_result(comparisons=[make_comparison(verdict="INVALID")]))
+    result_file.validate(make_result(comparisons=[make_comparison(verdict="INVALID")]))
 
 
 def test_deep_nesting_is_refused() -> None:
@@ -154,4 +154,4 @@ def test_deep_nesting_is_refused() -> None:
     for _ in range(40):
         nested = [nested]
     with pytest.raises(Refused, match="nested too deeply or contains itself; allowed: 32 levels"):
-        results.validate(make_result(environment={"x": nested}))
+        result_file.validate(make_result(environment={"x": nested}))

@@ -8,9 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import workloads
-from compare.data import Dataset, batches, digest, digits, load, seeding, store, synthetic
-from compare.interface import Array, Batch, Refused
+from compare.base import workloads
+from compare.base.interface import Array, Batch, Refused
+from compare.data import (
+    Dataset,
+    batches,
+    dataset_file,
+    digest,
+    digits,
+    load,
+    seeding,
+    synthetic,
+)
 
 DIGITS = workloads.get("digits-cnn")
 MNIST = workloads.get("mnist-cnn")
@@ -283,7 +292,7 @@ def test_a_digest_ignores_the_memory_layout() -> None:
 
 
 def test_importing_the_package_stays_light() -> None:
-    code = "import compare.weights, sys; sys.exit(any(m in sys.modules for m in ('sklearn', 'scipy', 'torch', 'jax')))"
+    code = "import compare.data.weights, sys; sys.exit(any(m in sys.modules for m in ('sklearn', 'scipy', 'torch', 'jax')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 
 
@@ -295,9 +304,9 @@ def test_digits_bits_are_pinned() -> None:
 def test_a_stored_dataset_is_mapped_and_what_is_written_to_it_stays_here(tmp_path: Path) -> None:
     images, levels = np.arange(48, dtype=np.uint8).reshape(4, 2, 2, 3), np.zeros((256, 3), np.float32)
     part = Batch(images, np.arange(4, dtype=np.int32), levels)
-    store.save(Dataset(part, part, ""), tmp_path / "data")
+    dataset_file.save(Dataset(part, part, ""), tmp_path / "data")
     for _ in range(2):
-        for loaded in store.load(str(tmp_path / "data")):
+        for loaded in dataset_file.load(str(tmp_path / "data")):
             for name, array in vars(part).items():
                 mapped = getattr(loaded, name)
                 assert np.array_equal(mapped, array)

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from compare import judgement, results, rounds, runner, usage
-from compare.interface import Refused
-from compare.interruptions import Held
-from compare.measure import load, memory, voiding
-from compare.measure.voiding import Round
-from compare.outcomes import Outcome, Outcomes
-from compare.processes.launcher import Launcher, Progress
-from compare.reproduction import recompute
-from compare.tuning import contenders
+from compare.base.interface import Refused
+from compare.base.interruptions import Held
+from compare.execution import build_result, phases, round_validity, rounds, usage
+from compare.execution.launcher import Launcher, Progress
+from compare.execution.round_validity import Round
+from compare.execution.run_state import Outcome, Outcomes
+from compare.machine import cpu_load, memory
+from compare.reproduce import recompute
+from compare.results import result_file
+from compare.settings import contenders
 from tests.fakebackend import plans
 from tests.unit.stage import Stage
 
@@ -63,7 +64,7 @@ def test_sequential_rounds_are_named_an_invalid_design(tmp_path: Path, monkeypat
     (comparison,) = result["comparisons"]
     assert comparison["verdict"] == "INVALID"
     assert comparison["reason"].startswith("invalid design: all rounds of one contender were timed before the other's")
-    assert not judgement.claim_failed(result), "it was asked for"
+    assert not build_result.claim_failed(result), "it was asked for"
 
 
 def test_contenders_that_do_not_fit_together_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def test_a_round_that_was_tried_in_vain_counts_for_nothing(tmp_path: Path, monke
         outcomes.contenders[1].reason = "done again alone"
 
     monkeypatch.setattr(usage, "measure", noted)
-    outcomes = runner.run(plan, lambda *step: None, Held())
+    outcomes = phases.run(plan, lambda *step: None, Held())
     assert outcomes.design == "turns"
     assert [(each.status, each.reason) for each in outcomes.contenders] == [("ok", None), ("ok", "done again alone")]
     assert [len(each.cached_compile_seconds) for each in outcomes.contenders] == [2, 2]
@@ -97,17 +98,17 @@ def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans.register(monkeypatch, tmp_path, {"other": {"fault": "oom", "at": "wait", "process": 3, "visit": 30}})
-    readings = iter([load.Reading(0, 0, 0)])
+    readings = iter([cpu_load.Reading(0, 0, 0)])
 
-    def interrupted(_: object) -> load.Reading:
+    def interrupted(_: object) -> cpu_load.Reading:
         try:
             return next(readings)
         except StopIteration:  # all blocks of the round are done, or have failed
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(load, "read", interrupted)
+    monkeypatch.setattr(cpu_load, "read", interrupted)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2)
-    outcomes = runner.run(plan, lambda *step: None, held := Held())
+    outcomes = phases.run(plan, lambda *step: None, held := Held())
     assert isinstance(held.pending, KeyboardInterrupt)
     assert outcomes.rounds == []
     assert [(each.status, each.reason, each.unsteady) for each in outcomes.contenders] == [("ok", None, [])] * 2
@@ -140,7 +141,7 @@ def test_in_turns_the_most_that_others_did_beside_any_contender_is_the_round_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = iter([0.5, 0.0, 0.25, 0.75])
-    monkeypatch.setattr(load, "foreign_cores", lambda before, after: next(kept))
+    monkeypatch.setattr(cpu_load, "foreign_cores", lambda before, after: next(kept))
     result = run(tmp_path, monkeypatch, design="turns")
     assert result["telemetry"]["foreign_cores"] == [0.5, 0.75]
 
@@ -175,8 +176,8 @@ def test_contenders_that_fit_together_are_timed_together(
 
 
 def scripted_load(monkeypatch: pytest.MonkeyPatch, cores: list[float]) -> None:
-    monkeypatch.setattr(load, "foreign_cores", lambda before, after: cores.pop(0))
-    monkeypatch.setattr(voiding, "FOREIGN_CORES", 0.25)
+    monkeypatch.setattr(cpu_load, "foreign_cores", lambda before, after: cores.pop(0))
+    monkeypatch.setattr(round_validity, "FOREIGN_CORES", 0.25)
 
 
 def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
@@ -186,7 +187,7 @@ def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
     plans.register(monkeypatch, tmp_path, script)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=4)
     scripted_load(monkeypatch, [0.0, 0.8, 0.1, 0.0])
-    result = judgement.result(plan, runner.run(plan, lambda *step: None, Held()), ["samestep"])
+    result = build_result.result(plan, phases.run(plan, lambda *step: None, Held()), ["samestep"])
     assert result["voided"] == [{"round": 2, "reason": "other programs kept 0.80 cores busy"}]
     (comparison,) = result["comparisons"]
     assert (comparison["rounds"], comparison["verdict"]) == (3, "SLOWER")
@@ -203,12 +204,12 @@ def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=3)
     scripted_load(monkeypatch, [0.9, 0.0, 0.9])
-    result = judgement.result(plan, runner.run(plan, lambda *step: None, Held()), ["samestep"])
+    result = build_result.result(plan, phases.run(plan, lambda *step: None, Held()), ["samestep"])
     (comparison,) = result["comparisons"]
     assert (comparison["verdict"], comparison["rounds"]) == ("INCONCLUSIVE", 1)
     assert comparison["reason"] == "2 of 3 rounds are void"
-    assert not judgement.claim_failed(result)
-    assert results.load(results.write(result, plan.out)) == result
+    assert not build_result.claim_failed(result)
+    assert result_file.load(result_file.write(result, plan.out)) == result
 
 
 def test_an_unknown_design_is_refused(tmp_path: Path) -> None:
@@ -228,9 +229,9 @@ def test_contenders_that_compute_while_another_is_timed_void_the_round(
         return 0.2 * len(pids) * time.monotonic()
 
     scripted_load(monkeypatch, [0.0, 0.0, 0.0])
-    monkeypatch.setattr(load, "taken", taken)
+    monkeypatch.setattr(cpu_load, "taken", taken)
     monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 0.0)
-    result = judgement.result(plan, runner.run(plan, lambda *step: None, Held()), ["samestep"])
+    result = build_result.result(plan, phases.run(plan, lambda *step: None, Held()), ["samestep"])
     assert set(looked) == {2}  # the processes of the two others
     assert result["telemetry"]["idle_cores"] == pytest.approx([0.4] * 3, rel=0.1)
     reasons = [each["reason"] for each in result["voided"]]
@@ -248,7 +249,7 @@ def test_one_contender_s_blocks_tell_of_the_others_whatever_lasts_longer() -> No
 def test_blocks_lead_in_until_the_others_are_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 5.0)
     spun = iter([0.0, 0.9, 1.0, 1.5, 1.5, 1.51, 1.51, 1.51])  # before and after each block, of one second
-    monkeypatch.setattr(load, "taken", lambda pids: next(spun))
+    monkeypatch.setattr(cpu_load, "taken", lambda pids: next(spun))
     found, calls = blocks_of(monkeypatch)
     assert calls == 4  # three lead in
     assert found == rounds._Block(0.25, (3.0, 4.0), 0.0)
@@ -257,7 +258,7 @@ def test_blocks_lead_in_until_the_others_are_quiet(monkeypatch: pytest.MonkeyPat
 def test_blocks_do_not_lead_in_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 5.0)
     busy = iter(range(100))
-    monkeypatch.setattr(load, "taken", lambda pids: next(busy))
+    monkeypatch.setattr(cpu_load, "taken", lambda pids: next(busy))
     found, calls = blocks_of(monkeypatch)
     assert calls == 6
     assert found.idle == 1.0

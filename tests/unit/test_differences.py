@@ -1,7 +1,7 @@
 import pytest
 
-from compare.reproduction import differences
-from compare.reproduction.differences import Difference
+from compare.reproduce import differences
+from compare.reproduce.differences import Difference
 from tests.unit.result_factory import make_contender, make_result
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compare import verdicts
-from compare.scaling import efficiency
+from compare.results import verdicts
+from compare.studies import efficiency
 from tests.unit.result_factory import make_contender, make_result
 
 Result = dict[str, Any]

@@ -15,11 +15,11 @@ import psutil
 import pytest
 from rich.console import Console
 
-from compare import results
-from compare.measure import voiding
-from compare.report import scaling, telemetry
-from compare.reproduction import recompute
-from compare.scaling import stored
+from compare.execution import round_validity
+from compare.report import telemetry_text
+from compare.reproduce import recompute
+from compare.results import result_file
+from compare.studies import scaling_report, scaling_result
 from tests.fakebackend import plans
 
 COMPARE = ["compare", "fake", "other", "--device", "cpu", "--epochs", "1", "--rounds", "2"]
@@ -68,7 +68,7 @@ def test_a_killed_parent_leaves_no_child_that_works(parents: Parents) -> None:
 
 
 def test_a_killed_parent_leaves_no_grandchild_of_a_child_that_waits(parents: Parents, tmp_path: Path) -> None:
-    code = "import sys, time\nfrom pathlib import Path\nfrom compare.processes.child import Child\n"
+    code = "import sys, time\nfrom pathlib import Path\nfrom compare.execution.child import Child\n"
     code += "child = Child('fake', 'tests.fakebackend', {}, Path(sys.argv[1]))\nchild.greet(20)\n"
     code += "print('greeted', flush=True)\ntime.sleep(60)\n"
     parent = parents.start(["-c", code, str(tmp_path)], fault="grandchild", at="start")
@@ -124,7 +124,7 @@ def test_what_came_before_the_rounds_is_kept(
     assert (parent.returncode, out) == (128 + number, "")
     (path,) = parents.folder.glob("samestep-out/*/result.json")
     assert f"samestep: {whole}: {path.relative_to(parents.folder)}\n" in error
-    result = results.load_true(path)
+    result = result_file.load_true(path)
     assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (process - 3, 4)
     (comparison,) = result["comparisons"]
     why = f"interrupted after {process - 3} of 4 rounds"
@@ -162,7 +162,7 @@ def test_what_came_again_before_an_interruption_is_told(parents: Parents) -> Non
 _SIGNALLED = """
 import os, signal, sys
 from compare import judgement, results
-from compare.scaling import stored
+from compare.studies import stored
 import tests.fakebackend.registered
 from compare import cli
 
@@ -211,11 +211,11 @@ def test_signals_that_come_when_all_numbers_of_devices_are_finished_wait_until_t
     out, error = parent.communicate(timeout=120)
     assert (parent.returncode, out, "Traceback" in error) == (128 + signal.SIGTERM, "", False)
     assert "samestep: interrupted after 2 of 2 numbers of devices, which are kept: out/result.json\n" in error
-    assert len(stored.load(parents.folder / "out" / "result.json")["scaling"]) == 4
+    assert len(scaling_result.load(parents.folder / "out" / "result.json")["scaling"]) == 4
 
 
 def test_an_interruption_goes_on_where_the_result_cannot_be_written(parents: Parents) -> None:
-    code = "from compare import results\nfrom compare.interface import Refused\n"
+    code = "from compare import results\nfrom compare.base.interface import Refused\n"
     code += "def kept(*_):\n    raise Refused('no room anywhere')\nresults.kept = kept\n"
     parent = parents.start(["-c", code + _SIGNALLED, "number", *COMPARE, "--out", "out"])
     _, error = parent.communicate(timeout=120)
@@ -228,7 +228,7 @@ def test_an_interruption_goes_on_where_the_result_cannot_be_written(parents: Par
 def test_rounds_that_were_whole_before_a_signal_are_kept(
     parents: Parents, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, design: str
 ) -> None:
-    monkeypatch.setattr(voiding, "FOREIGN_CORES", math.inf)
+    monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)
     monkeypatch.setattr(recompute, "_ROUNDED", math.inf)  # scripted time passes in no window
     arguments = ["-m", "tests.fakebackend.program", *COMPARE[:-1], "4", "--design", design]
     parent = parents.start(arguments, ["other"], fault="grandchild-hang", at="run", process=5)
@@ -239,12 +239,12 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
     assert out == ""
     (path,) = parents.folder.glob("samestep-out/*/result.json")
     assert f"samestep: interrupted after 2 of 4 rounds, which are kept: {path.relative_to(parents.folder)}\n" in error
-    result = results.load(path)
+    result = result_file.load(path)
     assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (2, 4)
     assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]
     assert [comparison["rounds"] for comparison in result["comparisons"]] == [2]
     assert recompute.mismatches(result) == []
-    assert "the run was interrupted after 2 of 4 rounds" in list(telemetry.lines(result))
+    assert "the run was interrupted after 2 of 4 rounds" in list(telemetry_text.lines(result))
 
 
 # On each number of devices process 0 of a contender trains, 1 makes the certificate, 2 takes the memory, 3 to 6 are of
@@ -282,12 +282,12 @@ def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(
     assert (
         f"samestep: interrupted after {len(rounds)} of 3 numbers of devices, which are kept: out/result.json\n" in error
     )
-    result = stored.load(parents.folder / "out" / "result.json")
+    result = scaling_result.load(parents.folder / "out" / "result.json")
     assert (result["spec"]["devices"], result["spec"]["devices_requested"]) == (devices, [1, 2, 4])
     assert [len(each["step_seconds"]["samples"]) for each in result["scaling"]] == rounds * 2
     assert (parents.folder / "out" / "scaling.svg").exists() == (len(devices) > 1)
     console = Console(file=io.StringIO(), width=200)
-    scaling.render(result, console)
+    scaling_report.render(result, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert f"the run was interrupted after {len(rounds)} of 3 numbers of devices (1, 2, 4)" in text
@@ -309,7 +309,7 @@ def test_a_search_for_a_smaller_batch_that_is_interrupted_loses_no_round(parents
     assert (parent.returncode, out) == (128 + signal.SIGINT, "")
     kept = "in the search for a smaller batch; all that came before it is kept: out/result.json"
     assert f"samestep: interrupted {kept}\n" in error
-    *timed, short = results.load_true(parents.folder / "out" / "result.json")["contenders"]
+    *timed, short = result_file.load_true(parents.folder / "out" / "result.json")["contenders"]
     assert [len(each["step_seconds"]["samples"]) for each in timed] == [2, 2]
     assert short["status"] == "oom"
 
@@ -346,10 +346,10 @@ def test_a_search_that_is_interrupted_says_that_nothing_is_kept_and_leaves_no_fo
 def test_a_result_that_replaces_another_says_so_and_takes_its_pictures_away(parents: Parents) -> None:
     folder = parents.folder / "out"
     folder.mkdir()
-    for name in (results.FILE_NAME, "trajectory.svg", "scaling.svg", "notes.txt"):
+    for name in (result_file.FILE_NAME, "trajectory.svg", "scaling.svg", "notes.txt"):
         (folder / name).write_text("older")
     parent = parents.start(["-m", "tests.fakebackend.program", *COMPARE, "--out", "out"])
     _, error = parent.communicate()
     assert "samestep: out/result.json was there before, and is replaced" in error
-    assert {each.name for each in folder.iterdir()} == {results.FILE_NAME, "notes.txt"}
-    assert results.load(folder / results.FILE_NAME)
+    assert {each.name for each in folder.iterdir()} == {result_file.FILE_NAME, "notes.txt"}
+    assert result_file.load(folder / result_file.FILE_NAME)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from compare import __version__, environment
-from compare.measure import memory
-from compare.measure import nvml as nvml_module
+from compare import __version__
+from compare.machine import environment, memory
+from compare.machine import nvml as nvml_module
 
 
 class NVMLError(Exception):

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from compare import plan, worker
 from compare.agreement.floors import ROUNDOFF, ULP64
-from compare.certificates import certification, evidence, recording
-from compare.certificates.evidence import Case, Evidence
-from compare.data import store
-from compare.outcomes import Outcome, Outcomes
-from compare.plan import Plan
-from compare.processes import jobs
-from compare.processes.jobs import Command, Queue
-from compare.processes.launcher import Launcher
+from compare.data import dataset_file
+from compare.execution import certificate_cases, jobs, record_certificates
+from compare.execution.certificate_cases import Case, Evidence
+from compare.execution.jobs import Command, Queue
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome, Outcomes
+from compare.settings import plan
+from compare.settings.plan import Plan
+from compare.worker import recording, server
 from tests.fakebackend import plans
 
 CASE = Case(2, None)
@@ -34,8 +34,8 @@ def _asked_of_the_baseline(made: Plan, folder: Path, patch: pytest.MonkeyPatch) 
 
     patch.setattr(jobs, "carry_out", look)
     launcher, outcomes = Launcher(made, folder), Outcomes([Outcome(contender) for contender in made.contenders])
-    store.save(made.dataset, launcher.dataset)
-    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
+    dataset_file.save(made.dataset, launcher.dataset)
+    record_certificates.certify(launcher, outcomes, [CASE], lambda *_: None)
     return asked
 
 
@@ -93,7 +93,7 @@ def test_noise_is_made_on_one_device_where_that_computes_the_same_and_nothing_is
 def test_what_takes_longest_begins_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, first: str
 ) -> None:
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: cores)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: cores)
     made = plan.make(["torch", "jax"], out=tmp_path, device="cpu")
     # All of the noise in one job, or in as many as there are cores for, shorter each than what compiles.
     begun, *then = (command.name for command in _asked_of_the_baseline(made, tmp_path, monkeypatch))
@@ -130,8 +130,8 @@ def test_kernels_are_searched_for_in_the_precision_that_is_timed(
     made = plan.make(["jax", "torch"], out=tmp_path, workload="cifar-cnn", precision=precision)
     launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
     monkeypatch.setattr(launcher, "spec", as_on_a_gpu)
-    store.save(made.dataset, launcher.dataset)
-    certification.certify(launcher, outcomes, [CASE], lambda *_: None)
+    dataset_file.save(made.dataset, launcher.dataset)
+    record_certificates.certify(launcher, outcomes, [CASE], lambda *_: None)
     assert searched.pop("noise float64") is False
     assert searched == {f"record {each}": each == precision for each in {"float64", "float32", precision}}
 
@@ -142,8 +142,10 @@ def test_infinite_noise_crosses_the_pipe(tmp_path: Path, monkeypatch: pytest.Mon
     launcher, evidence = Launcher(made, tmp_path), Evidence({CASE: tmp_path / "data"}, "float64")
     told = launcher.spec(Outcome(made.contenders[0]))
     nobody: Any = None
-    said = worker.Worker(nobody, time.perf_counter).noise(told, 3, [(ULP64, 0, 5)])
-    (queue, _) = certification._queues(launcher, Outcomes([Outcome(each) for each in made.contenders]), evidence, bool)
+    said = server.Worker(nobody, time.perf_counter).noise(told, 3, [(ULP64, 0, 5)])
+    (queue, _) = record_certificates._queues(
+        launcher, Outcomes([Outcome(each) for each in made.contenders]), evidence, bool
+    )
     (command,) = (each for job in queue.jobs for each in job.commands if each.name == "noise")
     command.keep(json.loads(json.dumps(said, allow_nan=False)))
     assert evidence.noise(CASE).ulp == {"gate.kernel": math.inf, "dense.kernel": 1e-9}
@@ -156,4 +158,4 @@ def test_an_odd_batch_of_large_images_is_small(
     plans.register(monkeypatch, tmp_path)
     made = plans.make(tmp_path / "out", ("fake", "other"))
     plan = replace(made, workload=replace(made.workload, model=made.workload.model.resized(size)))
-    assert evidence.adversarial(plan)[1:] == (Case(2, size + 1), Case(batch, size + 2))
+    assert certificate_cases.adversarial(plan)[1:] == (Case(2, size + 1), Case(batch, size + 2))

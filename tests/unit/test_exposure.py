@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from compare import environment
-from compare.interface import Kernel
-from compare.measure import exposure
-from compare.scaling import stored, sweep
+from compare.base import communication
+from compare.base.interface import Kernel
+from compare.machine import environment
+from compare.studies import scaling, scaling_result
 from tests.fakebackend import plans
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -33,8 +33,8 @@ def kernel(name: str, begin: int, end: int, device: str = "0") -> Kernel:
     ],
 )
 def test_only_communication_with_nothing_beside_it_counts(kernels: list[Kernel], ticks: float) -> None:
-    assert exposure.exposed_seconds(kernels, 1) == pytest.approx(ticks * TICK)
-    assert exposure.exposed_seconds(kernels, 4) == pytest.approx(ticks * TICK / 4)
+    assert communication.exposed_seconds(kernels, 1) == pytest.approx(ticks * TICK)
+    assert communication.exposed_seconds(kernels, 4) == pytest.approx(ticks * TICK / 4)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -48,7 +48,7 @@ def test_it_is_what_counting_every_tick_gives(seed: int) -> None:
     for tick in range(110):
         running = {each.name for each in kernels if each.begin < (tick + 0.5) * TICK < each.end}
         exposed += running == {NCCL}
-    assert exposure.exposed_seconds(kernels, 1) == pytest.approx(exposed * TICK)
+    assert communication.exposed_seconds(kernels, 1) == pytest.approx(exposed * TICK)
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,20 @@ def test_it_is_what_counting_every_tick_gives(seed: int) -> None:
     ],
 )
 def test_communication_is_told_by_the_kernels_name(name: str, communicates: bool) -> None:
-    assert (exposure.exposed_seconds([kernel(name, 0, 1)], 1) > 0) == communicates
+    assert (communication.exposed_seconds([kernel(name, 0, 1)], 1) > 0) == communicates
 
 
 def test_without_kernels_there_is_a_reason_and_no_zero() -> None:
-    found = exposure.figures([], 10)
+    found = communication.figures([], 10)
     assert (found["exposed_seconds"], found["steps"]) == (None, None)
     assert "no kernels" in found["reason"]
 
 
 def test_kernels_without_any_of_communication_give_a_reason_and_no_zero() -> None:
-    found = exposure.figures([kernel("gemm", 0, 5)], 10)
+    found = communication.figures([kernel("gemm", 0, 5)], 10)
     assert (found["exposed_seconds"], found["steps"]) == (None, None)
     assert "none of communication" in found["reason"]
-    assert exposure.figures([kernel("gemm", 0, 5), kernel(NCCL, 1, 4)], 10)["exposed_seconds"] == 0
+    assert communication.figures([kernel("gemm", 0, 5), kernel(NCCL, 1, 4)], 10)["exposed_seconds"] == 0
 
 
 def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **script: Any) -> list[dict[str, Any]]:
@@ -86,9 +86,9 @@ def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **script: Any) -> li
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
     monkeypatch.setattr(environment, "visible_gpus", lambda: 2)
     small: dict[str, Any] = {"rounds": 2, "epochs": 1, "batch_size": 8, "deadline": 20.0}
-    task = sweep.make(["fake:stock+ddp", "other:stock+ddp"], [1, 2], out=tmp_path / "out", device="cuda", **small)
-    result = stored.result(task, sweep.run(task, [])[0], [])
-    assert stored.load(stored.write(result, tmp_path / "out")) == result
+    task = scaling.make(["fake:stock+ddp", "other:stock+ddp"], [1, 2], out=tmp_path / "out", device="cuda", **small)
+    result = scaling_result.result(task, scaling.run(task, [])[0], [])
+    assert scaling_result.load(scaling_result.write(result, tmp_path / "out")) == result
     return result["scaling"]
 
 

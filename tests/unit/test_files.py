@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from compare import files
-from compare.interface import Refused
+from compare.base import files
+from compare.base.interface import Refused
 
 
 def _names(folder: Path) -> list[str]:

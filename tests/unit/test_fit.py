@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from compare import environment
+from compare.base.interface import Refused
 from compare.data import synthetic
-from compare.fitting import bisection, trial
-from compare.fitting import search as fit
-from compare.fitting.search import MEBIBYTE
-from compare.interface import Refused
-from compare.processes import child
-from compare.report import fit as report
-from compare.tuning import variables
+from compare.execution import batch_trial, bisection, child
+from compare.machine import environment, variables
+from compare.studies import fit_report as report
+from compare.studies import fitting
+from compare.studies.fitting import MEBIBYTE
 from tests.fakebackend import plans
 
 Result = dict[str, Any]
@@ -37,7 +35,7 @@ class Stage:
         self.folder, self._monkeypatch = folder, monkeypatch
         self.progress: list[tuple[str, int, int]] = []
 
-    def make(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> fit.Task:
+    def make(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> fitting.Task:
         plans.register(self._monkeypatch, self.folder, script)
         values: dict[str, Any] = {
             "device": "cpu",
@@ -46,14 +44,14 @@ class Stage:
             "batch_size": 8,
             "out": self.folder / "out",
         }
-        return fit.make(texts or ("fake",), **(values | changes))
+        return fitting.make(texts or ("fake",), **(values | changes))
 
     def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> list[Result]:
         """Return the contenders of the result."""
         task = self.make(*texts, script=script, **changes)
-        found = fit.run(task, lambda *step: self.progress.append(step))
+        found = fitting.run(task, lambda *step: self.progress.append(step))
         assert not plans.remaining(plans.started(self.folder), within=0.5)
-        return fit.result(task, found, ["samestep", "fit"])["contenders"]
+        return fitting.result(task, found, ["samestep", "fit"])["contenders"]
 
 
 @pytest.fixture
@@ -137,13 +135,13 @@ def test_the_asked_batch_and_dispatches_of_many_steps(stage: Stage, monkeypatch:
 @pytest.mark.usefixtures("roughly")
 def test_only_one_batch_of_the_right_images_is_trained_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, ...]] = []
-    save = trial.store.save
+    save = batch_trial.dataset_file.save
 
     def spied(dataset: Any, path: Path) -> None:
         seen.append((*dataset.train.images.shape, len(dataset.test.labels)))
         save(dataset, path)
 
-    monkeypatch.setattr(trial.store, "save", spied)
+    monkeypatch.setattr(batch_trial.dataset_file, "save", spied)
     (found,) = stage.run(workload="mnist-cnn", script={"fake": {"most_images": 3}}, batch_size=64)
     assert found["status"] == "oom"  # the asked batch of 64
     assert seen == [(size, 28, 28, 1, 0) for size in (2, 64, 32, 16, 8, 4, 2, 3, 64)]
@@ -266,7 +264,7 @@ def test_the_limit_reaches_the_child_as_bytes_and_as_a_fraction(stage: Stage, mo
 
 
 def test_only_linux_limits_a_process(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit.sys, "platform", "darwin")
+    monkeypatch.setattr(fitting.sys, "platform", "darwin")
     with pytest.raises(Refused, match="only Linux limits the memory of a process"):
         stage.make()
 

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from compare import environment
+from compare.machine import environment
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compare.pairing.flattening import channels
+from compare.user_models.flattening import channels
 
 
 def _flattened(count: int, height: int, width: int, *, seed: int = 0, batch: int = 2) -> tuple[np.ndarray, np.ndarray]:

@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from compare.interface import Batch, ContenderFailed, Refused, RunSpec
-from compare.machines import fleet, follower, wire
-from compare.machines.crew import Place, last_words
-from compare.machines.fleet import Fleet, Machine
-from compare.machines.launched import Here
-from compare.processes.protocol import ProtocolError
+from compare.base.interface import Batch, ContenderFailed, Refused, RunSpec
+from compare.base.process_group import Place, last_words
+from compare.base.protocol import ProtocolError
+from compare.cluster import cluster, follower, wire
+from compare.cluster.cluster import Fleet, Machine
+from compare.cluster.launch_info import Here
 from tests.fakebackend import plans
 
 TOKEN = "a-secret-of-tests"
@@ -45,7 +45,7 @@ class Second:
 
     def __init__(self, first: Here, said: Mapping[str, Any] | None = None, **changes: Any) -> None:
         self._here = replace(first, **({"number": 1} | changes))
-        self._said = {**fleet._said(), **(said or {})}
+        self._said = {**cluster._said(), **(said or {})}
         self.ended: int | str | None = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
@@ -63,8 +63,8 @@ class Second:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "GATHER_SECONDS", 1.5)
-    monkeypatch.setattr(fleet, "_ACCEPT_SECONDS", 0.2)
+    monkeypatch.setattr(cluster, "GATHER_SECONDS", 1.5)
+    monkeypatch.setattr(cluster, "_ACCEPT_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_other_machine_ends_with_the_first_one_s_code(first: Here, error: Ba
     second = Second(first)
     with (
         contextlib.nullcontext() if error is None else pytest.raises(type(error)),
-        fleet.joined(variables(first)) as machines,
+        cluster.joined(variables(first)) as machines,
     ):
         assert machines.count == 2
         assert machines.others[0].environment["python"]
@@ -88,7 +88,7 @@ def test_machines_that_do_not_belong_together_are_refused_by_name(first: Here):
     second = Second(first, token="another-secret-of-tests")
     with (
         pytest.raises(Refused, match=r"machine 1 of 2 did not come to 127\.0\.0\.1 port \d+ within 1\.5 s"),
-        fleet.joined(variables(first)),
+        cluster.joined(variables(first)),
     ):
         pass
     assert "has another SAMESTEP_TOKEN; allowed: the same on all machines" in str(second.end())
@@ -96,11 +96,11 @@ def test_machines_that_do_not_belong_together_are_refused_by_name(first: Here):
 
 @pytest.mark.parametrize("name", ["samestep", "python"])
 def test_other_versions_are_refused_by_name(first: Here, name: str):
-    said = fleet._said()
+    said = cluster._said()
     second = Second(first, said | {"host": "far", "environment": said["environment"] | {name: "0.0"}})
     with (
         pytest.raises(Refused, match=rf"machine 1 \(far\) has {name} 0\.0; allowed: .*, as on this one"),
-        fleet.joined(variables(first)),
+        cluster.joined(variables(first)),
     ):
         pass
     assert second.end() == 2
@@ -108,7 +108,7 @@ def test_other_versions_are_refused_by_name(first: Here, name: str):
 
 def test_a_machine_that_says_it_is_another_is_refused(first: Here):
     second = Second(first, number=7)
-    with pytest.raises(Refused, match=r"machine 7 .* is none of 1 to 1"), fleet.joined(variables(first)):
+    with pytest.raises(Refused, match=r"machine 7 .* is none of 1 to 1"), cluster.joined(variables(first)):
         pass
     assert second.end() == 2
 
@@ -116,7 +116,7 @@ def test_a_machine_that_says_it_is_another_is_refused(first: Here):
 def test_a_machine_that_says_it_is_one_that_has_come_is_refused(first: Here):
     of_three = replace(first, count=3)
     others = [Second(of_three), Second(of_three)]
-    with pytest.raises(Refused, match=r"machine 1 .* came twice"), fleet.joined(variables(of_three)):
+    with pytest.raises(Refused, match=r"machine 1 .* came twice"), cluster.joined(variables(of_three)):
         pass
     assert [each.end() for each in others] == [2, 2]
 
@@ -125,14 +125,14 @@ def test_a_port_that_is_taken_is_refused_by_name(first: Here):
     with (
         wire.listening(first.port),
         pytest.raises(Refused, match=rf"port {first.port}, .* cannot be had: .*in use.*SAMESTEP_PORT"),
-        fleet.joined(variables(first)),
+        cluster.joined(variables(first)),
     ):
         pass
 
 
 def test_a_first_machine_that_is_not_there_is_refused_by_name(first: Here, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(Refused, match=r"machine 0 of 2 cannot be reached at 127\.0\.0\.1 port"):
-        follower.follow(replace(first, number=1), 0.3, fleet._said())
+        follower.follow(replace(first, number=1), 0.3, cluster._said())
 
 
 class Stand(Fleet):
@@ -171,15 +171,15 @@ class Stand(Fleet):
 def test_devices_that_machines_do_not_have_are_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: tuple[str, str], changes: dict[str, Any], said: str
 ):
-    monkeypatch.setattr("compare.environment.has_cuda", lambda: True)
-    monkeypatch.setattr("compare.environment.visible_gpus", lambda: 2)
+    monkeypatch.setattr("compare.machine.environment.has_cuda", lambda: True)
+    monkeypatch.setattr("compare.machine.environment.visible_gpus", lambda: 2)
     with pytest.raises(Refused, match=said):
         plans.make(tmp_path, texts, fleet=Stand(1), **changes)
 
 
 def test_a_machine_that_is_gone_ends_what_is_spread_over_it_and_names_it(first: Here):
     second = Second(first, {"host": "far"})
-    with fleet.joined(variables(first)) as machines:
+    with cluster.joined(variables(first)) as machines:
         share = machines.share()
         assert share is not None
         peer = machines._peers[0]
@@ -210,7 +210,7 @@ def test_each_process_of_another_machine_sees_its_own_gpu_alone(tmp_path: Path, 
 
 def test_what_cannot_be_started_there_says_why(first: Here):
     second = Second(first, {"host": "far"})
-    with fleet.joined(variables(first)) as machines:
+    with cluster.joined(variables(first)) as machines:
         share = machines.share()
         assert share is not None
         share.start("fake", "tests.fakebackend.absent", "cpu", {}, "cache", 1)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from compare import workloads
+from compare.base import workloads
+from compare.base.interface import Refused
 from compare.data import load, synthetic
-from compare.interface import Refused
 from tests.unit.photo_folders import RESNET, fill, made, names, picture
 from tests.unit.photo_folders import flat as flat
 from tests.unit.photo_folders import parted as parted

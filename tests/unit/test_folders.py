@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compare import workloads
-from compare.certificates import training
-from compare.data import Dataset, batches, digest, folders, load, store
-from compare.interface import Array, RunSpec
+from compare.base import workloads
+from compare.base.interface import Array, RunSpec
+from compare.data import (
+    Dataset,
+    batches,
+    dataset_file,
+    digest,
+    folders,
+    load,
+)
+from compare.worker import training
 from tests.unit.photo_folders import COLOURS, COUNTS, IMAGE, RESNET, dataset, fill, made, names
 from tests.unit.photo_folders import flat as flat
 from tests.unit.photo_folders import parted as parted
@@ -89,11 +96,11 @@ def test_links_within_the_folder_are_followed(flat: Path) -> None:
 
 
 def test_files_beside_the_classes_and_hidden_ones_are_not_looked_at(flat: Path) -> None:
-    before = store.sha256(dataset(flat))
+    before = dataset_file.sha256(dataset(flat))
     (flat / "LICENSE.txt").write_text("free")
     (flat / "bee" / ".DS_Store").write_bytes(b"\0\0")
     (flat / ".cache").mkdir()
-    assert store.sha256(dataset(flat)) == before
+    assert dataset_file.sha256(dataset(flat)) == before
 
 
 def test_another_process_and_other_threads_make_the_same_bytes(flat: Path) -> None:
@@ -103,7 +110,7 @@ def test_another_process_and_other_threads_make_the_same_bytes(flat: Path) -> No
     )
     command = [sys.executable, "-c", code, str(flat)]
     elsewhere = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
-    assert {store.sha256(dataset(flat, seed=3, epochs=2, threads=threads)) for threads in (1, 2, 7)} == {
+    assert {dataset_file.sha256(dataset(flat, seed=3, epochs=2, threads=threads)) for threads in (1, 2, 7)} == {
         elsewhere.stdout.strip()
     }
 
@@ -162,9 +169,9 @@ def test_every_child_reads_the_pixels_of_the_digest(flat: Path, tmp_path: Path) 
         f"photographs in {flat} (3 of 1,000 classes; 15 train, 4 test, cropped afresh for each of 2 epochs)"
     )
     assert (data.train.images.shape, data.test.images.shape) == ((30, 224, 224, 3), (4, 224, 224, 3))
-    store.save(data, tmp_path / "data.safetensors")
-    read = Dataset(*store.load(str(tmp_path / "data.safetensors")), "")
-    assert store.sha256(read) == store.sha256(data)
+    dataset_file.save(data, tmp_path / "data.safetensors")
+    read = Dataset(*dataset_file.load(str(tmp_path / "data.safetensors")), "")
+    assert dataset_file.sha256(read) == dataset_file.sha256(data)
     spec = RunSpec(**{**SPEC, "data": str(tmp_path / "data.safetensors")})
     first, second = (training.epoch(spec, read.train, epoch)[0] for epoch in range(2))
     assert digest(first.images) != digest(second.images)
@@ -190,15 +197,15 @@ def test_workloads_on_photographs_are_synthetic_without_a_folder(name: str, flat
 
 def test_a_run_has_crops_for_each_epoch_and_seed(flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digests: list[str] = []
-    real = store.save
+    real = dataset_file.save
 
     def save(kept: Dataset, path: Path) -> None:
         if kept.source.startswith("photographs"):
             assert len(kept.train.images) == 2 * len(kept.train.labels) == 30
-            digests.append(store.sha256(kept))
+            digests.append(dataset_file.sha256(kept))
         real(kept, path)
 
-    monkeypatch.setattr(store, "save", save)
+    monkeypatch.setattr(dataset_file, "save", save)
     few = replace(RESNET, model=replace(RESNET.model, image=IMAGE, classes=3))
     asked = {"workload": few, "data_folder": str(flat), "batch_size": 4, "epochs": 2}
     result = Stage(tmp_path, monkeypatch).agree(**asked, seeds=3)
@@ -215,7 +222,7 @@ def test_a_run_draws_its_images_anew_for_each_seed_and_says_so(
     flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digests: list[str] = []
-    real = store.save
+    real = dataset_file.save
 
     def save(kept: Dataset, path: Path) -> None:
         if kept.source.startswith("photographs"):
@@ -224,7 +231,7 @@ def test_a_run_draws_its_images_anew_for_each_seed_and_says_so(
             digests.append(digest(kept.train.labels, np.sort(kept.train.images.mean((1, 2, 3)))))
         real(kept, path)
 
-    monkeypatch.setattr(store, "save", save)
+    monkeypatch.setattr(dataset_file, "save", save)
     few = replace(RESNET, model=replace(RESNET.model, image=IMAGE, classes=3))
     result = Stage(tmp_path, monkeypatch).agree(
         workload=few, data_folder=str(flat), batch_size=4, epochs=1, seeds=3, images=6

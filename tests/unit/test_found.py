@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
 from compare.agreement.gates import Gate
-from compare.pairing.allowances import RUNNING_VARIANCE
-from compare.pairing.found import Pairing
-from compare.pairing.matching import Matching, match
+from compare.user_models.match_report import Pairing
+from compare.user_models.matching import Matching, match
 from tests.unit.traces import Said, batch_norm, convolution, dense, jax, torch
 
 FAILED = Certificate((Gate("semantic", 1.0, 1e-10, False, None),), "it differs", cause="arithmetic")

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from compare.agreement.measures import Updates
-from compare.certificates import heap, recording, training
-from compare.worker import Worker
+from compare.worker import memory_reuse, recording, training
+from compare.worker.server import Worker
 from tests.parity import twins
 
 _COUNTED = """
 import contextlib, resource, sys
 import numpy as np
 import psutil
-from compare.certificates import heap
+from compare.execution import heap
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -59,7 +59,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
         yield
         done.append("given back")
 
-    monkeypatch.setattr(heap, "kept", kept)
+    monkeypatch.setattr(memory_reuse, "kept", kept)
 
 
 @pytest.mark.parametrize(("command", "arguments"), [("record", {"path": "record"}), ("noise", {"perturbations": []})])

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from compare import data, environment
-from compare.interface import Refused
+from compare import data
+from compare.base.interface import Refused
+from compare.machine import environment
 from tests.fakebackend import plans
 
 MADE = data.unread("none")

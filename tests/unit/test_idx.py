@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import workloads
+from compare.base import workloads
+from compare.base.interface import Array, Refused
 from compare.data import idx, load
-from compare.interface import Array, Refused
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 

@@ -32,7 +32,7 @@ def imported() -> tuple[list[str], set[str]]:
 
 def test_every_module_of_compare_is_found(imported: tuple[list[str], set[str]]) -> None:
     names, _ = imported
-    assert {"compare.interface", "compare.workloads", "compare.environment"} <= set(names)
+    assert {"compare.base.interface", "compare.base.workloads", "compare.machine.environment"} <= set(names)
 
 
 def test_compare_imports_no_framework_and_no_backend(imported: tuple[list[str], set[str]]) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from compare import installed, plan
-from compare.interface import Refused
-from compare.workloads import PAIR
+from compare.base import installed
+from compare.base.interface import Refused
+from compare.base.workloads import PAIR
+from compare.settings import plan
 from tests.fakebackend.plans import ROOT
 
 MODULE = """
@@ -56,7 +57,7 @@ def test_a_built_in_workload_keeps_its_name_and_no_package_is_looked_at(monkeypa
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("text", "is a str; allowed: a compare.workloads.Workload"),
+        ("text", "is a str; allowed: a compare.base.workloads.Workload"),
         ("fails", "OSError: no weights here"),
         ("gone", "nonesuch"),
         ("nobody", "allowed: digits-cnn, "),

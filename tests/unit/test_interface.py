@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.interface import first_line, shortened
+from compare.base.interface import first_line, shortened
 
 
 @pytest.mark.parametrize(

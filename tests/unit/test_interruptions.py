@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from compare.interruptions import ENDING, Held
+from compare.base.interruptions import ENDING, Held
 
 
 @pytest.fixture(autouse=True)

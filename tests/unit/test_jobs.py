@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from compare import pair
-from compare.certificates import evidence
-from compare.certificates.evidence import Case
-from compare.measure import memory
-from compare.outcomes import Outcome
-from compare.processes.child import Child
-from compare.processes.jobs import Queue
-from compare.processes.launcher import Launcher
-from compare.tuning import contenders, variables
+from compare.execution import certificate_cases
+from compare.execution.certificate_cases import Case
+from compare.execution.child import Child
+from compare.execution.jobs import Queue
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome
+from compare.machine import memory, variables
+from compare.settings import contenders
 from tests.fakebackend import plans
 from tests.unit.scripted_children import Scripted, asked, carried_out, queue
 from tests.unit.scripted_children import started as started
@@ -76,7 +76,7 @@ def test_a_child_that_ends_makes_room_for_another_contenders(started: Launcher) 
 def test_what_memory_does_not_hold_is_not_started_where_others_leave_room(
     started: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: 8)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: 8)
     answers: list[str] = []
     large = replace(queue("fake", *(asked(answers, (f"fake {n}", 1)) for n in range(3))), most=1)
     carried_out(started, large, queue("other", *(asked(answers, ("other", 1)) for _ in range(3))))
@@ -99,7 +99,7 @@ def test_a_failure_ends_its_contenders_work_and_no_others(started: Launcher) -> 
 def test_a_job_that_lacks_memory_is_done_again_by_fewer_children_in_the_end_by_one(
     started: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: 4)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: 4)
     answers: list[str] = []
     large = asked(answers, ("before", 0), ("large", 1), ("after", 0))
     most = queue("fake", large, *(asked(answers, (f"fake {n}", 2)) for n in range(4)))
@@ -151,7 +151,7 @@ def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_conten
 
 
 def test_nothing_begins_beside_what_is_to_be_alone(started: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: 4)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: 4)
     answers: list[str] = []
     alone = replace(asked(answers, ("alone", 9)), alone=True)
     carried_out(started, queue("fake", asked(answers, ("one", 2)), alone), queue("other", asked(answers, ("two", 5))))
@@ -163,7 +163,7 @@ def test_nothing_begins_beside_what_is_to_be_alone(started: Launcher, monkeypatc
 def test_what_is_known_to_take_much_of_a_gpu_leaves_room_there_for_others(
     started: Launcher, monkeypatch: pytest.MonkeyPatch, size: int, beside: int
 ) -> None:
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: 9)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: 9)
     monkeypatch.setattr(memory, "device_bytes", lambda device: 100)
     answers: list[str] = []
     large = [replace(asked(answers, (f"large {n}", 5)), memory=size) for n in range(4)]
@@ -201,7 +201,7 @@ def test_children_side_by_side_share_the_cores(
     started: Launcher, monkeypatch: pytest.MonkeyPatch, cores: int, threads: str
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: cores)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: cores)
     carried_out(started, *(queue(name, asked([], ("one", 0))) for name in ("fake", "other")))
     assert [each["OMP_NUM_THREADS"] for each in Scripted.environments] == [threads, threads]
     started.started(Outcome(contenders.parse(["fake", "other"])[0]), purpose="training")
@@ -250,7 +250,7 @@ def test_a_pair_is_certified_at_the_size_asked_for_and_at_its_neighbour(
     workload = pair("a:b", "c:d", image=(size, size, 3), classes=4)
     made = plans.make(tmp_path / "out", ("fake", "other"), workload=workload, accumulate=2, batch_size=32)
     plan = replace(made, resizable=resizable)
-    assert evidence.adversarial(plan) == (evidence.native(plan), Case(6, other))
+    assert certificate_cases.adversarial(plan) == (certificate_cases.native(plan), Case(6, other))
 
 
 def test_a_job_that_may_not_begin_waits_and_so_do_those_behind_it(started: Launcher) -> None:
@@ -282,7 +282,7 @@ def test_children_find_the_programs_of_what_their_queue_is_for(started: Launcher
 def test_what_is_to_be_alone_begins_before_others_and_its_child_goes_on_beside_them(
     started: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compare.processes.cores.usable", lambda: 4)
+    monkeypatch.setattr("compare.machine.cores.usable", lambda: 4)
     answers: list[str] = []
     alone = replace(asked(answers, ("alone", 3)), alone=True)
     carried_out(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.tuning import variables
+from compare.machine import variables
 
 
 def test_programs_are_kept_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compare import environment
+from compare.machine import environment
 from tests.unit import programs
 from tests.unit.programs import Program
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from compare import judgement, plan, runner
-from compare.machines.fleet import Fleet
-from compare.outcomes import Outcome, Outcomes
-from compare.processes.launcher import Launcher
-from compare.tuning import contenders
+from compare.cluster.cluster import Fleet
+from compare.execution import build_result, phases
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome, Outcomes
+from compare.settings import contenders, plan
 from tests.fakebackend import plans
 
 
@@ -38,7 +38,7 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
 
 
 @pytest.mark.parametrize(
-    ("machines", "cold", "phases"),
+    ("machines", "cold", "expected"),
     [
         (1, False, ["compile"]),
         (1, True, ["start contenders", "train fake", "train other"]),
@@ -46,7 +46,7 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
     ],
 )
 def test_gpus_of_one_machine_alone_compile_side_by_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: int, cold: bool, phases: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: int, cold: bool, expected: list[str]
 ) -> None:
     plans.register(monkeypatch, tmp_path)
     made = plans.make(tmp_path / "out", ("fake", "other"), cold_compile=cold)
@@ -54,11 +54,11 @@ def test_gpus_of_one_machine_alone_compile_side_by_side(
     launcher, told = Launcher(there, tmp_path), list[str]()
     child = SimpleNamespace(greet=lambda _: {"versions": {}}, close=lambda: None)
     monkeypatch.setattr(launcher, "started", lambda *_, **__: child)
-    monkeypatch.setattr(runner.jobs, "carry_out", lambda launcher, queues, progress, **_: progress(0, 1))
-    monkeypatch.setattr(runner.jobs, "carry_out_alone", lambda *_: None)
+    monkeypatch.setattr(phases.jobs, "carry_out", lambda launcher, queues, progress, **_: progress(0, 1))
+    monkeypatch.setattr(phases.jobs, "carry_out_alone", lambda *_: None)
     outcomes = Outcomes([Outcome(contender) for contender in there.contenders])
-    assert len(runner._train(launcher, outcomes, lambda phase, *_: told.append(phase))) == 2
-    assert told == phases
+    assert len(phases._train(launcher, outcomes, lambda phase, *_: told.append(phase))) == 2
+    assert told == expected
 
 
 @pytest.mark.parametrize(("cold", "folders"), [(True, {"cache-fake", "cache-fake:stock"}), (False, {"cache-fake"})])
@@ -73,7 +73,7 @@ def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
         found.add(Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent.name)
         return SimpleNamespace(pid=1)
 
-    monkeypatch.setattr("compare.processes.launcher.Child", child)
+    monkeypatch.setattr("compare.execution.launcher.Child", child)
     launcher = Launcher(made, tmp_path)
     for contender in made.contenders:
         launcher.started(Outcome(contender), purpose="round")
@@ -110,14 +110,14 @@ def test_a_result_tells_how_often_kernels_were_searched_for(
 ) -> None:
     made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
     there = replace(made, **{"device": "cuda", **changes})
-    assert judgement._kernel_search(there, Outcome(contenders.parse([contender], 1)[0])) == searched
+    assert build_result._kernel_search(there, Outcome(contenders.parse([contender], 1)[0])) == searched
 
 
 def test_what_a_users_own_flags_turn_off_is_no_search(tmp_path: Path) -> None:
     made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
     there = replace(made, device="cuda")
     outcome = Outcome(there.contenders[1], settings={"kernel-search": False})
-    assert judgement._kernel_search(there, outcome) is None
+    assert build_result._kernel_search(there, outcome) is None
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_only_programs_whose_compile_time_nobody_reads_are_kept_from_run_to_run(
 
     plans.register(monkeypatch, tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    monkeypatch.setattr("compare.processes.launcher.Child", child)
+    monkeypatch.setattr("compare.execution.launcher.Child", child)
     made = plans.make(tmp_path / "out", ("fake", "other"))
     (tmp_path / "scratch").mkdir()
     Launcher(made, tmp_path / "scratch").started(Outcome(made.contenders[0]), purpose=purpose)
@@ -171,8 +171,8 @@ def test_a_contender_is_told_of_the_machines_that_it_trains_on(
         return {}
 
     plans.register(monkeypatch, tmp_path)
-    monkeypatch.setattr("compare.tuning.variables.child_environment", environment)
-    monkeypatch.setattr("compare.processes.launcher.Child", lambda *_: SimpleNamespace(pid=1))
+    monkeypatch.setattr("compare.machine.variables.child_environment", environment)
+    monkeypatch.setattr("compare.execution.launcher.Child", lambda *_: SimpleNamespace(pid=1))
     made = plans.make(tmp_path / "out", (f"fake:{tuning}", "other:stock+ddp"), devices=2, batch_size=8)
     share = SimpleNamespace(start=lambda *_: None, environment={})
     fleet = cast(Fleet, SimpleNamespace(count=2, share=lambda: share))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compare.pairing.matching import Matching, match
-from compare.pairing.trace import Trace
+from compare.base.trace import Trace
+from compare.user_models.matching import Matching, match
 from tests.unit.traced_models import attention, refused, resnet, scaled, shortcut_first, without
 from tests.unit.traces import Said, again, both, convolution, dense, flax_path, jax, parameters, renamed, torch
 

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from compare import worker
-from compare.interface import Backend, RunSpec
-from compare.tuning import variables
+from compare.base.interface import Backend, RunSpec
+from compare.machine import variables
+from compare.worker import server
 from tests.fakebackend import plans
 
 
@@ -19,16 +19,16 @@ def test_the_worker_limits_its_process_on_a_cpu_before_it_reads_data(
     monkeypatch: pytest.MonkeyPatch, device: str, limit: int | None, held: list[int]
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr("compare.measure.limit.hold", seen.append)
+    monkeypatch.setattr("compare.worker.memory_limit.hold", seen.append)
     spec = RunSpec("digits-cnn", "float32", device, 8, 0, {}, 1, "no such file", memory_limit_bytes=limit)
     with pytest.raises(FileNotFoundError):
-        worker.Worker(cast(Backend, None), time.perf_counter).open(spec.to_json())
+        server.Worker(cast(Backend, None), time.perf_counter).open(spec.to_json())
     assert seen == held
 
 
 def test_the_limit_of_a_process_counts_from_what_it_holds() -> None:
     program = (
-        "from compare.measure import limit\n"
+        "from compare.machine import limit\n"
         "kept = bytearray(200 << 20)\n"
         "limit.hold(100 << 20)\n"
         "more = bytearray(80 << 20)\n"

@@ -10,13 +10,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from compare import results
-from compare.interface import Refused
-from compare.report import regression as regression_report
-from compare.report import reproduction as reproduction_report
+from compare.base.interface import Refused
 from compare.report import terminal
-from compare.report import verification as verification_report
-from compare.reproduction import bundle, claims, differences, recompute, regression, repetition, training, verification
+from compare.reproduce import (
+    bundle,
+    claims,
+    differences,
+    recompute,
+    regression,
+    repetition,
+    training_claims,
+    verification,
+)
+from compare.reproduce import regression_report as regression_report
+from compare.reproduce import reproduction_report as reproduction_report
+from compare.reproduce import verification_report as verification_report
+from compare.results import result_file
 from tests.unit.mutations import SOURCES, consistent, results_mutated, text
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -26,7 +35,7 @@ UNTOUCHED = consistent()
 def loaded(result: Any) -> dict[str, Any] | None:
     """Return a result that survived reading, None where it is refused in few words."""
     try:
-        return results.parse(text(result))
+        return result_file.parse(text(result))
     except Refused as error:
         words = str(error)
     assert 0 < len(words) < 2000
@@ -83,7 +92,7 @@ def test_claims_of_a_mutated_result_are_judged(mutated: dict[str, Any]) -> None:
     names = [each["name"] for each in UNTOUCHED["contenders"]]
     if result is None or [each["name"] for each in result["contenders"]] != names:
         return  # `repetition.plan_of` refuses other contenders
-    found = [*claims.judge(result, UNTOUCHED), *training.judge(result, UNTOUCHED)]
+    found = [*claims.judge(result, UNTOUCHED), *training_claims.judge(result, UNTOUCHED)]
     assert {claim.outcome for claim in found} <= {claims.REPRODUCED, claims.NOT_REPRODUCED, claims.INCONCLUSIVE}
     differing = differences.before_run(
         result, UNTOUCHED["environment"], {"data_sha256": "0" * 64, "weights_sha256": None}
@@ -112,4 +121,4 @@ def test_a_plan_for_a_mutated_result_is_made_or_refused(
 
 def test_what_nobody_touched_comes_again() -> None:
     for source in SOURCES:
-        assert recompute.mismatches(results.parse(text(source))) == []
+        assert recompute.mismatches(result_file.parse(text(source))) == []

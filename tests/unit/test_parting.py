@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from compare.pairing.matching import match
+from compare.user_models.matching import match
 from tests.unit.traced_models import attention, refused, resnet, scaled, shortcut_first, without
 from tests.unit.traces import batch_norm, both, convolution, dense, flax_path, jax, renamed, torch
 

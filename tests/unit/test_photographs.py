@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from compare.base.interface import Array, Refused
 from compare.data import photographs
 from compare.data.seeding import generator
-from compare.interface import Array, Refused
 
 SIDES = st.integers(1, 3000)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.report import progress
+from compare.execution import progress
 
 
 def test_the_log_of_a_long_job_has_a_line_a_minute(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):

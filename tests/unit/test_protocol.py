@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 import pytest
 
-from compare.processes import protocol
-from compare.processes.protocol import Channel, ProtocolError
+from compare.base import protocol
+from compare.base.protocol import Channel, ProtocolError
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from compare.data import Dataset, store, synthetic
-from compare.interface import ContenderFailed, RunSpec
-from compare.machines import crew, ranks
-from compare.machines.crew import Place, interface_of
-from compare.machines.launched import TOKEN
-from compare.machines.ranks import Further, Ranks
-from compare.processes import family
-from compare.processes.child import Child
+from compare.base import process_family, process_group
+from compare.base.interface import ContenderFailed, RunSpec
+from compare.base.process_group import Place, interface_of
+from compare.cluster.launch_info import TOKEN
+from compare.data import Dataset, dataset_file, synthetic
+from compare.execution.child import Child
+from compare.worker import rank_controller
+from compare.worker.rank_controller import Further, Ranks
 from tests.fakebackend import plans
 from torchbackend.backend import TorchBackend
 
@@ -34,7 +34,7 @@ class Contender:
     def __init__(self, folder: Path) -> None:
         self.folder, self._children = folder, list[Child]()
         train, test = synthetic.make((8, 8, 1), classes=10, seed=1, train=16, test=8)
-        store.save(Dataset(train, test, "synthetic"), folder / "data.safetensors")
+        dataset_file.save(Dataset(train, test, "synthetic"), folder / "data.safetensors")
 
     def failure(self, first: str, second: str) -> ContenderFailed:
         """Return how a timed block fails whose second process ends."""
@@ -122,8 +122,8 @@ def test_a_contender_ends_as_the_process_that_ended_did(
 @pytest.mark.parametrize(
     ("code", "before", "status", "reason"),
     [
-        (family.EXIT_CODES["oom"], 3, "oom", "ended because memory ran out"),
-        (family.EXIT_CODES["refused"], 3, "refused", "ended because it refused what it was asked"),
+        (process_family.EXIT_CODES["oom"], 3, "oom", "ended because memory ran out"),
+        (process_family.EXIT_CODES["refused"], 3, "refused", "ended because it refused what it was asked"),
         (1, 3, "crash", "ended with exit code 1"),
         (-9, 2, "oom", "killed by the kernel because memory ran out"),
         (-9, 3, "crash", "killed by signal 9 (SIGKILL)"),
@@ -133,17 +133,17 @@ def test_a_contender_ends_as_the_process_that_ended_did(
 def test_an_exit_code_tells_how_a_process_ended(
     monkeypatch: pytest.MonkeyPatch, code: int, before: int, status: str, reason: str
 ) -> None:
-    monkeypatch.setattr(family, "kernel_kills", lambda: 3)
-    assert family.ending(code, before) == (status, reason)
+    monkeypatch.setattr(process_family, "kernel_kills", lambda: 3)
+    assert process_family.ending(code, before) == (status, reason)
 
 
 SHARED = """
 import json, os, sys
 from pathlib import Path
 import numpy as np
-from compare.interface import Batch, RunSpec
-from compare.machines.ranks import Ranks
-from compare.machines.replicas import Replicas
+from compare.base.interface import Batch, RunSpec
+from compare.worker.rank_controller import Ranks
+from compare.worker.distributed_session import Replicas
 from tests.fakebackend.crew import CREW, SCRIPT
 
 ranks = Ranks(CREW, 2, "cpu")
@@ -189,7 +189,7 @@ def test_processes_hand_over_their_own_part_and_give_their_session_back(contende
 
 BEGUN = """
 import os, sys
-from compare.machines import crew, ranks
+from compare.cluster import crew, ranks
 from tests.fakebackend.crew import CREW, PACKAGE
 
 ranks.begin(PACKAGE)
@@ -209,7 +209,7 @@ def test_processes_that_were_begun_are_used_if_they_live_and_are_those(
     tmp_path: Path, device: str, then: str, used: bool
 ) -> None:
     script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
-    told = {"SAMESTEP_CREW": script, crew.FURTHER: json.dumps({"here": 2, "device": device})}
+    told = {"SAMESTEP_CREW": script, process_group.FURTHER: json.dumps({"here": 2, "device": device})}
     arguments, environment = [sys.executable, "-c", BEGUN, then], {**os.environ, **told}
     # In a session of its own: a process whose first is gone ends all of its group.
     done = subprocess.run(
@@ -221,7 +221,9 @@ def test_processes_that_were_begun_are_used_if_they_live_and_are_those(
 def test_a_process_whose_first_is_gone_before_it_looks_ends(tmp_path: Path) -> None:
     script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        *command, place = crew.start_command("tests.fakebackend.crew", Place(1, 2, 2), listener.getsockname()[1])
+        *command, place = process_group.start_command(
+            "tests.fakebackend.crew", Place(1, 2, 2), listener.getsockname()[1]
+        )
         gone = json.loads(place) | {"parent": 2**30}
         environment = {**os.environ, "SAMESTEP_CREW": script, TOKEN: "token"}
         done = subprocess.run(
@@ -231,23 +233,23 @@ def test_a_process_whose_first_is_gone_before_it_looks_ends(tmp_path: Path) -> N
 
 
 def test_who_is_told_of_no_process_begins_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(crew.FURTHER, raising=False)
-    ranks.begin("none")
-    assert ranks._begun is None
+    monkeypatch.delenv(process_group.FURTHER, raising=False)
+    rank_controller.begin("none")
+    assert rank_controller._begun is None
 
 
 def test_a_process_that_cannot_be_begun_is_not_missed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object, **__: object) -> None:
         raise OSError("no more")
 
-    monkeypatch.setattr("compare.machines.ranks.subprocess.Popen", failing)
-    monkeypatch.setenv(crew.FURTHER, '{"here": 2, "device": "cpu"}')
-    monkeypatch.setattr(ranks, "_begun", None)
-    ranks.begin("none")
-    assert ranks._begun is not None
-    assert not ranks._begun.all_live
-    with pytest.raises(OSError, match="no more"), closing(ranks._begun.listener):
-        ranks._further("none", 2, "cpu")
+    monkeypatch.setattr("compare.worker.rank_controller.subprocess.Popen", failing)
+    monkeypatch.setenv(process_group.FURTHER, '{"here": 2, "device": "cpu"}')
+    monkeypatch.setattr(rank_controller, "_begun", None)
+    rank_controller.begin("none")
+    assert rank_controller._begun is not None
+    assert not rank_controller._begun.all_live
+    with pytest.raises(OSError, match="no more"), closing(rank_controller._begun.listener):
+        rank_controller._further("none", 2, "cpu")
 
 
 def test_torch_trains_on_one_device_when_the_sessions_of_several_have_been_given_back(
@@ -270,7 +272,7 @@ def test_a_process_sees_its_own_gpu_alone(
     monkeypatch: pytest.MonkeyPatch, inherited: str | None, own: list[str]
 ) -> None:
     environments = list[dict[str, str]]()
-    monkeypatch.setattr("compare.machines.ranks.subprocess.Popen", lambda _, env: environments.append(env))
+    monkeypatch.setattr("compare.worker.rank_controller.subprocess.Popen", lambda _, env: environments.append(env))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited or "")
     if inherited is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -278,5 +280,7 @@ def test_a_process_sees_its_own_gpu_alone(
     further.start()
     further.listener.close()
     assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == own
-    assert crew.own_gpu(Place(1, 2, 1), "cuda", {"CUDA_VISIBLE_DEVICES": "2,3"}) == {}, "it trains on all that it sees"
-    assert crew.own_gpu(Place(1, 2, 2), "cpu", {}) == {}
+    assert process_group.own_gpu(Place(1, 2, 1), "cuda", {"CUDA_VISIBLE_DEVICES": "2,3"}) == {}, (
+        "it trains on all that it sees"
+    )
+    assert process_group.own_gpu(Place(1, 2, 2), "cpu", {}) == {}

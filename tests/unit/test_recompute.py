@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compare import results, statistics, verdicts
-from compare.reproduction import evidence, recompute
+from compare.base import statistics
+from compare.reproduce import recompute, rejudge_gates
+from compare.results import result_file, verdicts
 from tests.unit.mutations import H200, TENSORS, consistent, on_a_gpu
 from tests.unit.result_factory import make_comparison
 
@@ -19,12 +20,12 @@ ON_A_CPU = Path(__file__).resolve().parents[1] / "data" / "faster" / "result.jso
 
 @pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)
 def test_published_results_come_again(path: Path) -> None:
-    assert recompute.mismatches(results.load(path)) == []
+    assert recompute.mismatches(result_file.load(path)) == []
 
 
 @pytest.mark.parametrize("made", [consistent(), on_a_gpu()], ids=["cpu", "gpu"])
 def test_a_result_with_voids_comes_again(made: dict[str, Any]) -> None:
-    results.validate(made)
+    result_file.validate(made)
     assert recompute.mismatches(made) == []
 
 
@@ -36,7 +37,7 @@ def test_what_happens_on_a_gpu_that_a_round_was_not_on_does_not_void_it() -> Non
     assert {each.place for each in recompute.mismatches(made)} >= {"number of voided"}
     made["voided"] = []
     again = verdicts.completed(made)
-    results.validate(again)
+    result_file.validate(again)
     assert recompute.mismatches(again) == []
 
 
@@ -65,7 +66,7 @@ DERIVED = [
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(DERIVED), st.floats(1e-6, 1e-1), st.sampled_from((-1, 1)), st.booleans())
 def test_a_figure_that_was_touched_is_found(path: str, change: float, sign: int, published: bool) -> None:
-    result = results.load(FLOAT32) if published else consistent()
+    result = result_file.load(FLOAT32) if published else consistent()
     holder, key = at(result, path)
     holder[key] *= 1 + sign * change
     places = {each.place for each in recompute.mismatches(result)}
@@ -141,7 +142,7 @@ def test_a_place_that_was_touched_is_found(path: str, value: Any, place: str) ->
     ],
 )
 def test_a_certificate_that_was_touched_is_found(path: str, value: Any, place: str) -> None:
-    result = results.load(FLOAT32)
+    result = result_file.load(FLOAT32)
     holder, key = at(result["agreement"], path)
     holder[key] = value
     assert place in {each.place for each in recompute.mismatches(result)}
@@ -244,7 +245,7 @@ def test_spreads_over_void_rounds_too_are_those_of_earlier_results() -> None:
 
 
 def test_images_per_second_of_the_first_results_were_by_the_median_and_of_later_ones_are_not() -> None:
-    result = results.load(FLOAT32)
+    result = result_file.load(FLOAT32)
     side = result["contenders"][0]
     assert side["images_per_second"] == 512 / side["step_seconds"]["median"]
     side["step_seconds"]["estimate"] = verdicts.step_seconds(side)  # which came with what the rate is by since
@@ -253,11 +254,11 @@ def test_images_per_second_of_the_first_results_were_by_the_median_and_of_later_
 
 @pytest.mark.parametrize("path", [ON_A_CPU, FLOAT32])
 def test_a_pair_passes_with_all_its_evidence_alone(path: Path) -> None:
-    pair = results.load(path)["agreement"]["pairs"][0]
-    assert not list(evidence.missing(pair, "float32"))
+    pair = result_file.load(path)["agreement"]["pairs"][0]
+    assert not list(rejudge_gates.missing(pair, "float32"))
     for index, tensor in enumerate(pair["tensors"]):
         left = pair | {"tensors": [*pair["tensors"][:index], *pair["tensors"][index + 1 :]]}
-        assert list(evidence.missing(left, "float32")) == [f"tensors[{tensor['name']}]"]
+        assert list(rejudge_gates.missing(left, "float32")) == [f"tensors[{tensor['name']}]"]
 
 
 def test_every_kind_of_evidence_is_asked_of_a_pair_that_passes() -> None:
@@ -265,19 +266,19 @@ def test_every_kind_of_evidence_is_asked_of_a_pair_that_passes() -> None:
     (pair,) = result["agreement"]["pairs"]
     for name in TENSORS:
         less = pair | {"tensors": [each for each in pair["tensors"] if each["name"] != name]}
-        assert list(evidence.missing(less, "float32")) == [f"tensors[{name}]"]
+        assert list(rejudge_gates.missing(less, "float32")) == [f"tensors[{name}]"]
         bare = [each | {"noise": None} if each["name"] == name else each for each in pair["tensors"]]
-        assert list(evidence.missing(pair | {"tensors": bare}, "float32")) == [f"tensors[{name}].noise"]
-        assert not list(evidence.missing(pair | {"tensors": bare}, "float64"))
+        assert list(rejudge_gates.missing(pair | {"tensors": bare}, "float32")) == [f"tensors[{name}].noise"]
+        assert not list(rejudge_gates.missing(pair | {"tensors": bare}, "float64"))
         # What is zero, and no longer where inputs are rounded, has no floor and no errors.
         none = dict.fromkeys(("noise", "baseline_error", "contender_error"))
         bare = [each | none if each["name"] == name else each for each in pair["tensors"]]
-        assert not list(evidence.missing(pair | {"tensors": bare}, "float32"))
+        assert not list(rejudge_gates.missing(pair | {"tensors": bare}, "float32"))
     for name in ("semantic", "scaling", "precision"):
         less = pair | {"gates": [gate for gate in pair["gates"] if gate["name"] != name]}
-        assert list(evidence.missing(less, "float32")) == [f"gates[{name}]"]
-    assert not list(evidence.missing(less | {"status": "skipped", "tensors": []}, "float32"))
-    assert "gates[precision]" not in list(evidence.missing(less, "float64"))
+        assert list(rejudge_gates.missing(less, "float32")) == [f"gates[{name}]"]
+    assert not list(rejudge_gates.missing(less | {"status": "skipped", "tensors": []}, "float32"))
+    assert "gates[precision]" not in list(rejudge_gates.missing(less, "float64"))
     pair["tensors"] = [each for each in pair["tensors"] if each["name"] != "step2/loss"]
     (found,) = recompute.mismatches(result)
     assert (found.place, found.missing) == ("agreement.pairs[0].tensors[step2/loss]", True)
@@ -286,9 +287,9 @@ def test_every_kind_of_evidence_is_asked_of_a_pair_that_passes() -> None:
 def test_evidence_is_asked_of_every_case() -> None:
     (pair,) = consistent()["agreement"]["pairs"]
     cases = [each | {"name": f"{each['name']} [{case}]"} for case in ("batch 2", "batch 7") for each in pair["tensors"]]
-    assert not list(evidence.missing(pair | {"tensors": cases}, "float32"))
+    assert not list(rejudge_gates.missing(pair | {"tensors": cases}, "float32"))
     less = [each for each in cases if each["name"] != "step3/update/dense.kernel [batch 7]"]
-    assert list(evidence.missing(pair | {"tensors": less}, "float32")) == [
+    assert list(rejudge_gates.missing(pair | {"tensors": less}, "float32")) == [
         "tensors[step3/update/dense.kernel [batch 7]]"
     ]
 

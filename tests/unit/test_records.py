@@ -14,15 +14,16 @@ from safetensors import SafetensorError
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare import data, tensors, workloads
-from compare.certificates import certification
-from compare.certificates.evidence import Case
-from compare.certificates.records import Record
-from compare.data import store
-from compare.interface import Arrays, Refused, RunSpec
-from compare.outcomes import Outcome, Outcomes
-from compare.processes.launcher import Launcher
-from compare.worker import Worker
+from compare import data
+from compare.base import tensors, workloads
+from compare.base.interface import Arrays, Refused, RunSpec
+from compare.base.records import Record
+from compare.data import dataset_file
+from compare.execution import record_certificates
+from compare.execution.certificate_cases import Case
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome, Outcomes
+from compare.worker.server import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend
@@ -38,8 +39,8 @@ def test_records_are_deleted_when_they_are_judged_but_those_that_were_made_twice
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), precision="float64", deterministic=deterministic)
     launcher, outcomes = Launcher(plan, tmp_path), Outcomes([Outcome(contender) for contender in plan.contenders])
-    store.save(plan.dataset, launcher.dataset)
-    certification.certify(launcher, outcomes, CASES, lambda *_: None)
+    dataset_file.save(plan.dataset, launcher.dataset)
+    record_certificates.certify(launcher, outcomes, CASES, lambda *_: None)
     assert outcomes.certificates["other"].passed
     assert len(list(tmp_path.glob("record-*"))) == left
 
@@ -196,7 +197,7 @@ class Silent(Script):
 
 
 def test_a_record_that_fails_leaves_its_space_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=8), tmp_path / "data")
+    dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=8), tmp_path / "data")
     worker = Worker(FakeBackend(Silent("fake", json.dumps({"folder": ""}))), lambda: 0.0)
     path, knobs = str(tmp_path / "data"), {"steps-per-dispatch": 1}
     told = RunSpec("digits-cnn", "float64", "cpu", batch_size=8, seed=0, knobs=knobs, epochs=1, data=path)

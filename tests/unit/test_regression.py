@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from compare import verdicts
-from compare.commands.diff import fraction
-from compare.interface import Refused
-from compare.report import regression as report
-from compare.reproduction import regression
-from compare.reproduction.regression import IMPROVEMENT, INCONCLUSIVE, REGRESSION, UNCHANGED, Change
-from compare.statistics import Ratio
+from compare.base.interface import Refused
+from compare.base.statistics import Ratio
+from compare.cli.diff import fraction
+from compare.reproduce import regression
+from compare.reproduce import regression_report as report
+from compare.reproduce.regression import (
+    IMPROVEMENT,
+    INCONCLUSIVE,
+    REGRESSION,
+    UNCHANGED,
+    Change,
+)
+from compare.results import verdicts
 from tests.unit.result_factory import make_contender, make_result
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from compare import data, workloads
-from compare.data import store
-from compare.interface import RunSpec
-from compare.worker import Worker
+from compare import data
+from compare.base import workloads
+from compare.base.interface import RunSpec
+from compare.data import dataset_file
+from compare.worker.server import Worker
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend, FakeSession
 
@@ -17,7 +18,7 @@ from tests.fakebackend.session import FakeBackend, FakeSession
 def spec(folder: Path, seed: int, **changes: Any) -> dict[str, Any]:
     path = folder / f"{seed}.safetensors"
     if not path.exists():
-        store.save(data.load(workloads.get("digits-cnn"), folder=None, seed=seed, batch_size=64), path)
+        dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=seed, batch_size=64), path)
     knobs = {"steps-per-dispatch": 1}
     told = {"precision": "float64", "device": "cpu", "batch_size": 64, "knobs": knobs, "epochs": 1, **changes}
     return RunSpec(workload="digits-cnn", seed=seed, data=str(path), **told).to_json()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from compare.measure import repeated
+from compare.execution import reproducibility
 
 BEFORE: dict[str, Any] = {"steps": 8, "losses": [2.3, 2.2, 2.0], "moved": {"kernel": 0.02, "scale": 1e-3}}
 SAID = "the contender changed while it was timed: from the same weights and batches, "
@@ -28,13 +28,13 @@ def moved(**changes: float | None) -> dict[str, Any]:
     ],
 )
 def test_what_rounding_does_is_no_change(again: dict[str, Any]) -> None:
-    assert repeated.change(BEFORE, again, "bfloat16") is None
+    assert reproducibility.change(BEFORE, again, "bfloat16") is None
 
 
 def test_what_moves_by_rounding_alone_is_not_asked() -> None:
     still = BEFORE | {"moved": {"kernel": 0.02, "scale": 5e-8}}
-    assert repeated.change(still, still | {"moved": {"kernel": 0.02, "scale": 9e-7}}, "float32") is None
-    assert repeated.change(still, still | {"moved": {"kernel": 0.02, "scale": 2e-6}}, "float32") is not None
+    assert reproducibility.change(still, still | {"moved": {"kernel": 0.02, "scale": 9e-7}}, "float32") is None
+    assert reproducibility.change(still, still | {"moved": {"kernel": 0.02, "scale": 2e-6}}, "float32") is not None
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,13 @@ def test_what_moves_by_rounding_alone_is_not_asked() -> None:
     ],
 )
 def test_a_change_is_told_in_words(again: dict[str, Any], precision: str, said: str) -> None:
-    assert repeated.change(BEFORE, again, precision) == SAID + said
+    assert reproducibility.change(BEFORE, again, precision) == SAID + said
 
 
 def test_what_was_infinite_before_alone_is_a_change_and_both_times_none() -> None:
     infinite = moved(kernel=None)
-    assert repeated.change(infinite, infinite, "float32") is None
+    assert reproducibility.change(infinite, infinite, "float32") is None
     assert (
-        repeated.change(infinite, BEFORE, "float32") == SAID + "kernel becomes infinite before the timed blocks alone"
+        reproducibility.change(infinite, BEFORE, "float32")
+        == SAID + "kernel becomes infinite before the timed blocks alone"
     )

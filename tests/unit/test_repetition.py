@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from compare import environment, plan, verdicts
-from compare.interface import Refused
-from compare.reproduction import repetition
+from compare.base.interface import Refused
+from compare.machine import environment
+from compare.reproduce import repetition
+from compare.results import verdicts
+from compare.settings import plan
 from tests.fakebackend import plans
 from tests.unit.result_factory import make_contender, make_result
 
@@ -35,7 +37,7 @@ def planned(result: dict[str, Any], tmp_path: Path, **options: Any) -> plan.Plan
 
 
 def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compare.tuning.tunings.keeps_search", lambda *_: True)
+    monkeypatch.setattr("compare.settings.tunings.keeps_search", lambda *_: True)
     spec = {
         "batch_size": 32,
         "precision": "float64",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import tables
-from compare import results
+from compare.results import result_file
 from tests.unit import markup, programs, stored
 from tests.unit.mutations import UNLIKE
 from tests.unit.programs import Program
@@ -63,9 +63,9 @@ def test_of_several_results_the_matrix_comes_first(program: Program) -> None:
 
 def test_unlike_work_has_rows_of_its_own(program: Program) -> None:
     (program.folder / "parts").mkdir()
-    result = results.load(Path(FASTER))
+    result = result_file.load(Path(FASTER))
     result["spec"] |= {"accumulate": 4, "deterministic": True}
-    results.replace(program.folder / "parts" / "result.json", result)
+    result_file.replace(program.folder / "parts" / "result.json", result)
     assert program.run("report", FASTER, "parts", "--markdown", "page.md")[0] == 0
     page = (program.folder / "page.md").read_text()
     assert "| digits-cnn, batch 64 | jax 0.620 (0.616 to 0.625) |" in page
@@ -223,4 +223,4 @@ def test_a_report_beside_its_result_is_what_the_readme_shows(program: Program) -
     shutil.copytree(stored.path("faster").parent, program.folder / "out")
     code, _, _ = program.run("report", "out", "--html", "out/report.html", "--figures", "out")
     assert code == 0
-    results.load(program.folder / "out/result.json")
+    result_file.load(program.folder / "out/result.json")

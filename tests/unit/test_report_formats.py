@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
-from compare import verdicts
-from compare.interface import Refused
-from compare.report import csv, figures, html, latex, markdown, matrix, surroundings
+from compare.base.interface import Refused
+from compare.report import (
+    csv,
+    environment_table,
+    figures,
+    html,
+    latex,
+    markdown,
+    matrix,
+)
 from compare.report.document import Report
 from compare.report.sentences import plain, sentence
+from compare.results import verdicts
 from tests.unit import markup, stored
 from tests.unit.mutations import HOSTILE_TEXTS
 from tests.unit.result_factory import make_comparison, make_contender, make_result
@@ -330,7 +338,7 @@ def test_the_first_facts_of_an_environment_hold_its_variables_and_what_went_in()
         "memory_bytes": 16 * 2**30,
         "git": {"dirty": True},
     }
-    first, everything = surroundings.tables(make_result(environment=environment))
+    first, everything = environment_table.tables(make_result(environment=environment))
     assert first.rows == [
         ("git.dirty", "yes"),
         ("memory_bytes", "17,179,869,184"),

@@ -10,10 +10,18 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings, strategies
 from rich.console import Console
 
-from compare import consistency, results
-from compare.interface import Refused
-from compare.report import certificate, csv, html, latex, markdown, matrix, terminal
+from compare.base.interface import Refused
+from compare.report import (
+    certificate_text,
+    csv,
+    html,
+    latex,
+    markdown,
+    matrix,
+    terminal,
+)
 from compare.report.sentences import plain, sentence
+from compare.results import consistency, result_file
 from tests.unit import markup, mutations, stored
 from tests.unit.result_factory import make_watched
 
@@ -30,7 +38,7 @@ def _loaded(data: bytes) -> dict[str, Any] | None:
         path = Path(folder) / "result.json"
         path.write_bytes(data)
         try:
-            found = results.load(path)
+            found = result_file.load(path)
             consistency.check_verdicts(found)
             return found
         except Refused:
@@ -51,7 +59,7 @@ def test_a_changed_result_is_refused_or_told_truly(changed: dict[str, Any]) -> N
     stream = io.StringIO()
     console = Console(file=stream, width=10_000)
     terminal.render(result, console)
-    certificate.render(result, console, verbose=True)
+    certificate_text.render(result, console, verbose=True)
     for text in told:
         assert text in words
         assert text in stream.getvalue()
@@ -78,5 +86,5 @@ def test_nothing_of_a_changed_result_runs_on_its_page(changed: dict[str, Any]) -
 def test_a_damaged_file_is_refused_or_valid(data: bytes) -> None:
     result = _loaded(data)
     if result is not None:
-        results.validate(result)
+        result_file.validate(result)
         markup.check_latex(latex.render(matrix.report([result]), {}))

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from compare import environment, results
-from compare.report import reproduction as report
+from compare.machine import environment
+from compare.reproduce import reproduction_report as report
+from compare.results import result_file
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -52,9 +53,9 @@ def test_a_run_that_comes_again_is_reproduced_claim_by_claim(
     program: Program, monkeypatch: pytest.MonkeyPatch, stored: Path
 ) -> None:
     scripted(program, monkeypatch, SLOW)
-    changed = results.load(stored)
+    changed = result_file.load(stored)
     changed["environment"] |= {"python": "3.9\x1b[2J", "nvidia": {"driver": "1.0", "gpus": [{"name": "NVIDIA Old"}]}}
-    results.replace(stored, changed)
+    result_file.replace(stored, changed)
     code, out, error = program.run("reproduce", "stored.json", "--rounds", "4", "--out", "again")
     text = " ".join(out.split())
     assert (code, error) == (0, "")
@@ -66,7 +67,7 @@ def test_a_run_that_comes_again_is_reproduced_claim_by_claim(
     assert "8 claims: 8 REPRODUCED, 0 NOT REPRODUCED, 0 INCONCLUSIVE" in text
     assert "fake: step time 1 ms stored, 1" in text
     assert out.endswith("result file: again/result.json\n")
-    again = results.load(program.folder / "again" / "result.json")
+    again = result_file.load(program.folder / "again" / "result.json")
     assert again["command"] == ["samestep", "reproduce", "stored.json", "--rounds", "4", "--out", "again"]
     assert again["spec"] == changed["spec"] | {"rounds": 4, "rounds_requested": 4}
     assert program.files() == ["again", "again/reproduction.json", "again/result.json", "stored.json"]
@@ -110,8 +111,8 @@ def test_json_is_one_object_the_same_as_in_the_file(
     told = json.loads(out)
     assert (code, error) == (1, "")
     assert told == json.loads((program.folder / "again" / "reproduction.json").read_text())
-    assert told["stored"]["id"] == results.load(stored)["id"]
-    assert told["result"] == results.load(program.folder / "again" / "result.json")["id"]
+    assert told["stored"]["id"] == result_file.load(stored)["id"]
+    assert told["result"] == result_file.load(program.folder / "again" / "result.json")["id"]
     changed = {"place": "fake: settings.compute_dtype", "stored": "float32", "here": "float16"}
     assert told["differences"] == [changed]
     assert {claim["outcome"] for claim in told["claims"]} == {"REPRODUCED", "NOT REPRODUCED", "INCONCLUSIVE"}
@@ -129,7 +130,7 @@ def test_a_certificate_is_made_again_over_as_many_seeds(
     assert "5 claims: 5 REPRODUCED" in text
     assert "fake: loss by step" in text
     assert "points over 3 seeds" in text
-    again = results.load(program.folder / "again" / "result.json")
+    again = result_file.load(program.folder / "again" / "result.json")
     assert [len(each) for each in again["agreement"]["accuracies"].values()] == [3, 3]
 
 
@@ -175,9 +176,9 @@ def test_the_stored_file_is_never_overwritten(program: Program, slow: Result, na
 
 
 def test_a_result_that_contradicts_itself_is_not_repeated(program: Program, stored: Path) -> None:
-    changed = results.load(stored)
+    changed = result_file.load(stored)
     changed["agreement"]["status"] = "fail"
-    results.replace(stored, changed)
+    result_file.replace(stored, changed)
     code, out, error = program.run("reproduce", "stored.json", "--out", "again")
     assert (code, out) == (2, "")
     assert error == "samestep: stored.json: agreement.status is fail; allowed by its pairs: pass\n"

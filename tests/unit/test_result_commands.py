@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compare import results, verdicts
-from compare.measure import voiding
-from compare.reproduction import archive, bundle
+from compare.execution import round_validity
+from compare.reproduce import archive, bundle
+from compare.results import result_file, verdicts
 from tests.unit import programs
 from tests.unit.mutations import consistent, text
 from tests.unit.programs import Program
@@ -17,9 +17,9 @@ from tests.unit.result_factory import make_comparison
 
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
-    limit = voiding.FOREIGN_CORES
+    limit = round_validity.FOREIGN_CORES
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
-        monkeypatch.setattr(voiding, "FOREIGN_CORES", limit)  # nothing is run here: the stored load counts
+        monkeypatch.setattr(round_validity, "FOREIGN_CORES", limit)  # nothing is run here: the stored load counts
         (program.folder / "old.json").write_bytes(text(consistent()))
         (program.folder / "slow.json").write_bytes(text(slower(1.05)))
         yield program
@@ -141,7 +141,7 @@ def test_a_result_may_be_named_by_its_folder(program: Program) -> None:
 
 def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None:
     forged = consistent() | {"comparisons": [make_comparison()]}
-    results.validate(forged)
+    result_file.validate(forged)
     (program.folder / "x.zip").write_bytes(bundle.make(text(forged)))
     code, out, error = program.run("verify", "x.zip")
     assert (code, error) == (1, "")

@@ -11,11 +11,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import compare.results
-import compare.untrusted
-from compare.interface import Refused
+import compare.base.untrusted
+import compare.results.result_file
+from compare.base.interface import Refused
 from compare.report.terminal import render
-from compare.results import fits, kept, load, named, validate, write
+from compare.results.result_file import (
+    fits,
+    kept,
+    load,
+    named,
+    validate,
+    write,
+)
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 
@@ -98,7 +105,7 @@ def test_a_result_that_cannot_be_kept_anywhere_leaves_no_folder(
         raise Refused(f"cannot write {next(iter(contents))}: No space left on device")
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(compare.results.files, "write", full)
+    monkeypatch.setattr(compare.results.result_file.files, "write", full)
     with pytest.raises(Refused, match="No space left on device"):
         kept(make_result(), tmp_path)
     assert not [*tmp_path.iterdir()]

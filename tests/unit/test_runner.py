@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from compare import rounds
-from compare.measure import repeated
-from compare.outcomes import Outcome
-from compare.processes.launcher import BESIDE_OTHERS
-from compare.tuning import contenders
+from compare.execution import reproducibility, rounds
+from compare.execution.launcher import BESIDE_OTHERS
+from compare.execution.run_state import Outcome
+from compare.settings import contenders
 from tests.fakebackend import plans
 from tests.unit.stage import Result, Stage, exit_code
 
@@ -47,7 +46,7 @@ def test_compilation_is_reported_cold_and_from_the_cache_and_is_part_of_no_step_
 
 def test_each_contenders_variables_are_in_the_result(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "compare.tuning.variables.child_environment", lambda name, *_, **__: {"XLA_FLAGS": f"--of={name}"}
+        "compare.machine.variables.child_environment", lambda name, *_, **__: {"XLA_FLAGS": f"--of={name}"}
     )
     result = stage.run("fake", "other", agreement=False)
     assert [each["variables"]["XLA_FLAGS"] for each in result["contenders"]] == ["--of=fake", "--of=other"]
@@ -281,7 +280,7 @@ def test_rounds_that_train_otherwise_than_the_training_run_are_unproven(stage: S
     ],
 )
 def test_losses_of_two_launches(timed: Sequence[float | None], precision: str, step: int | None) -> None:
-    found = repeated.difference(timed, (2.0, 1.5, 1.0), precision)
+    found = reproducibility.difference(timed, (2.0, 1.5, 1.0), precision)
     assert (found is None) if step is None else (found or "").startswith(f"the loss at step {step} of a timed round")
 
 

@@ -15,15 +15,16 @@ import pytest
 import referencing
 from rich.console import Console
 
-from compare import data, environment, plan, results
+from compare import data
+from compare.base.interface import Refused
 from compare.data import Dataset
-from compare.interface import Refused
-from compare.report import scaling as scaling_report
-from compare.report import scaling_sections
-from compare.report.plots import scaling
+from compare.machine import environment
 from compare.report.plots.canvas import Absent, Picture
 from compare.report.sentences import DASH
-from compare.scaling import efficiency, stored, sweep
+from compare.results import result_file
+from compare.settings import plan
+from compare.studies import efficiency, scaling, scaling_plot, scaling_result, scaling_sections
+from compare.studies import scaling_report as scaling_report
 from tests.fakebackend import plans
 from tests.unit import markup, programs
 
@@ -39,19 +40,19 @@ class Stage:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.out, self._monkeypatch = folder, folder / "out", monkeypatch
 
-    def make(self, devices: str, *texts: str, script: dict[str, Any] | None = None, **changes: Any) -> sweep.Task:
+    def make(self, devices: str, *texts: str, script: dict[str, Any] | None = None, **changes: Any) -> scaling.Task:
         plans.register(self._monkeypatch, self.folder, script)
         values: dict[str, Any] = {"rounds": 2, "epochs": 1, "device": "cpu", "deadline": 20.0, "batch_size": 8}
-        return sweep.make(texts or CONTENDERS, sweep.counts(devices), out=self.out, **(values | changes))
+        return scaling.make(texts or CONTENDERS, scaling.counts(devices), out=self.out, **(values | changes))
 
     def run(self, devices: str, *texts: str, script: dict[str, Any] | None = None, **changes: Any) -> Result:
         """Return the object of the result file."""
         task = self.make(devices, *texts, script=script, **changes)
-        found, interruption = sweep.run(task, ["samestep", "scale"])
+        found, interruption = scaling.run(task, ["samestep", "scale"])
         assert interruption is None
         assert not plans.remaining(plans.started(self.folder), within=0.5)
-        result = stored.result(task, found, ["samestep", "scale"])
-        assert stored.load(stored.write(result, self.out)) == result
+        result = scaling_result.result(task, found, ["samestep", "scale"])
+        assert scaling_result.load(scaling_result.write(result, self.out)) == result
         return result
 
 
@@ -99,7 +100,7 @@ def test_weak_scaling_gives_every_device_the_batch(weak: tuple[Result, Path]) ->
 def test_each_number_of_devices_has_its_own_whole_result(weak: tuple[Result, Path]) -> None:
     result, folder = weak
     assert [run["file"] for run in result["runs"]] == [f"devices-{count}/result.json" for count in (1, 2, 4)]
-    runs = [results.load(folder / run["file"]) for run in result["runs"]]
+    runs = [result_file.load(folder / run["file"]) for run in result["runs"]]
     for run, whole in zip(result["runs"], runs, strict=True):
         assert whole["spec"]["devices"] == run["devices"]
         assert whole["spec"]["batch_size"] == run["batch_size"] == 8 * run["devices"]
@@ -112,18 +113,19 @@ def test_each_number_of_devices_has_its_own_whole_result(weak: tuple[Result, Pat
 
 def test_the_schema_is_draft_07_and_a_second_implementation_agrees(weak: tuple[Result, Path]) -> None:
     shipped = [
-        json.loads((Path(results.__file__).parent / name).read_text()) for name in (stored.SCHEMA, results.SCHEMA)
+        json.loads((Path(result_file.__file__).parent / name).read_text())
+        for name in (scaling_result.SCHEMA, result_file.SCHEMA)
     ]
     own, other = shipped
     jsonschema.Draft7Validator.check_schema(own)
-    registry = referencing.Registry().with_resource(results.SCHEMA, referencing.Resource.from_contents(other))
+    registry = referencing.Registry().with_resource(result_file.SCHEMA, referencing.Resource.from_contents(other))
     validator = jsonschema.Draft7Validator(own, registry=registry)
     validator.validate(weak[0])
     for key in own["required"]:
         less = {name: value for name, value in weak[0].items() if name != key}
         assert not validator.is_valid(less)
         with pytest.raises(Refused, match=f"lacks {key}"):
-            stored.validate(less)
+            scaling_result.validate(less)
 
 
 def test_the_report_has_every_figure(weak: tuple[Result, Path]) -> None:
@@ -157,7 +159,7 @@ def test_rounds_that_are_lacking_are_told_where_they_are(weak: tuple[Result, Pat
 
 def test_the_picture_shows_efficiency_and_speed_with_intervals(weak: tuple[Result, Path]) -> None:
     result, _ = weak
-    picture = scaling.picture(result)
+    picture = scaling_plot.picture(result)
     assert isinstance(picture, Picture)
     assert "weak scaling of digits-cnn in float32, batch 8 for each device" in picture.basis
     top, bottom = picture.draw().axes
@@ -174,7 +176,7 @@ def test_the_picture_shows_efficiency_and_speed_with_intervals(weak: tuple[Resul
 
 def test_a_picture_of_nothing_is_none(weak: tuple[Result, Path]) -> None:
     nothing = {**weak[0], "scaling": [{**each, "efficiency": None} for each in weak[0]["scaling"]]}
-    assert isinstance(scaling.picture(nothing), Absent)
+    assert isinstance(scaling_plot.picture(nothing), Absent)
 
 
 CHANGES = [
@@ -196,14 +198,14 @@ def test_a_stored_scaling_that_was_changed_is_refused(
     assert old in text
     (tmp_path / "changed.json").write_text(text.replace(old, new))
     with pytest.raises(Refused) as refusal:
-        stored.load(tmp_path / "changed.json")
+        scaling_result.load(tmp_path / "changed.json")
     assert said in str(refusal.value)
 
 
 def test_only_what_would_be_read_is_written(weak: tuple[Result, Path], tmp_path: Path) -> None:
     for broken in ({"kind": "fit"}, {"runs": weak[0]["runs"][::-1]}):
         with pytest.raises(Refused):
-            stored.write({**weak[0], **broken}, tmp_path)
+            scaling_result.write({**weak[0], **broken}, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -250,7 +252,7 @@ def test_figures_of_one_number_of_devices_are_refused(weak: tuple[Result, Path],
     result = deepcopy(weak[0])
     result["spec"]["devices"], result["runs"] = [1], result["runs"][:1]
     result["scaling"] = [each for each in result["scaling"] if each["devices"] == 1]
-    path = stored.write(result, tmp_path)
+    path = scaling_result.write(result, tmp_path)
     asked = ["report", str(path), "--figures", str(tmp_path)]
     done = subprocess.run([sys.executable, "-m", "compare", *asked], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -259,7 +261,7 @@ def test_figures_of_one_number_of_devices_are_refused(weak: tuple[Result, Path],
 
 def test_a_report_says_which_step_times_hang_on_one_search_for_kernels(weak: tuple[Result, Path]) -> None:
     result, (first, second, _) = deepcopy(weak[0]), weak[0]["runs"]
-    runs = [results.load(weak[1] / run["file"]) for run in (first, second)]
+    runs = [result_file.load(weak[1] / run["file"]) for run in (first, second)]
     for run, searches in zip(runs, (("once", "every round"), ("once", "once")), strict=True):
         for each, search in zip(run["contenders"], searches, strict=True):
             each["kernel_search"] = search
@@ -273,9 +275,9 @@ def test_a_report_says_which_step_times_hang_on_one_search_for_kernels(weak: tup
 
 def test_a_scaling_is_no_comparison_and_says_so(weak: tuple[Result, Path]) -> None:
     with pytest.raises(Refused, match=r"is of samestep scale; allowed: .* devices-1/result\.json"):
-        results.load(weak[1] / "result.json")
+        result_file.load(weak[1] / "result.json")
     with pytest.raises(Refused, match="lacks"):
-        stored.load(weak[1] / "devices-1" / "result.json")
+        scaling_result.load(weak[1] / "devices-1" / "result.json")
 
 
 def test_strong_scaling_splits_the_same_batch_and_begins_where_it_is_told(stage: Stage) -> None:
@@ -313,11 +315,11 @@ def test_data_that_are_the_same_at_any_batch_are_read_once(stage: Stage, monkeyp
 )
 def test_numbers_of_devices_are_whole_and_increase(text: str) -> None:
     with pytest.raises(Refused, match="is not allowed; allowed: 2 to 16 whole numbers from 1 to 9999 that"):
-        sweep.counts(text)
+        scaling.counts(text)
 
 
 def test_numbers_of_devices_are_what_was_written() -> None:
-    assert sweep.counts("1,2,4,8") == [1, 2, 4, 8]
+    assert scaling.counts("1,2,4,8") == [1, 2, 4, 8]
 
 
 def test_batch_norm_of_each_device_is_that_of_one_device_too(stage: Stage) -> None:
@@ -340,7 +342,7 @@ def test_rounds_go_around_on_as_many_gpus_as_the_most_devices(stage: Stage, monk
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
     monkeypatch.setattr(environment, "visible_gpus", lambda: 4)
     names = ["one kind"] * 4
-    monkeypatch.setattr(sweep.nvml, "describe", lambda: {"gpus": [{"name": name} for name in names]})
+    monkeypatch.setattr(scaling.nvml, "describe", lambda: {"gpus": [{"name": name} for name in names]})
     assert [each.rotation for each in stage.make("1,2,4", device="cuda").plans] == [4, 4, 1]
     assert [each.rotation for each in stage.make("1,2,3", device="cuda").plans] == [3, 1, 1]
     names[3] = "another"
@@ -351,7 +353,7 @@ def test_a_report_says_on_which_gpus_rounds_were(weak: tuple[Result, Path]) -> N
     result = deepcopy(weak[0])
     assert "go around" not in " ".join(printed(result))
     result["spec"]["rotation"] = 4
-    stored.validate(result)
+    scaling_result.validate(result)
     text = " ".join(printed(result))
     assert "rounds on 1, 2 of the 4 GPUs go around on all of them, in whole parts" in text
     uneven = "rounds that count are not equally many on each part of the GPUs"

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from compare import environment
-from compare.commands import scale
-from compare.scaling import stored
+from compare.cli import scale
+from compare.machine import environment
+from compare.studies import scaling_result
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -97,7 +97,7 @@ def test_contenders_that_do_not_say_so_take_the_usual_way(
         given.extend((*asked, options))
         raise SystemExit(0)
 
-    monkeypatch.setattr(scale.sweep, "make", made)
+    monkeypatch.setattr(scale.scaling, "make", made)
     program.run("scale", *arguments, "--devices", "1,4", "--quick")
     assert given[:2] == [texts, [1, 4]]
     assert (given[2]["rounds"], given[2]["strong"]) == (5, False)
@@ -119,7 +119,7 @@ def test_a_contender_that_fails_on_some_devices_is_exit_code_3_beside_all_other_
     code, out, error = program.run("scale", *PAIR, *SMALL, "--json")
     assert (code, error) == (3, "")
     result = json.loads(out)
-    assert result == stored.load(program.folder / "out/result.json")
+    assert result == scaling_result.load(program.folder / "out/result.json")
     assert result["command"] == ["samestep", "scale", *PAIR, *SMALL, "--json"]
     ok, short, *others = result["scaling"]
     assert (ok["status"], ok["agreement"], short["status"], short["agreement"]) == ("ok", "pass", "oom", "skipped")
@@ -145,7 +145,7 @@ def test_contenders_that_disagree_are_exit_code_1_and_have_no_efficiency(
     assert "agreement on 2 devices: fail, first mismatch step1/gradient/dense.kernel" in text
     assert "no efficiency: no agreement on 1 device (fake:stock+ddp on 1; other:stock+ddp on 1)" in text
     assert "INVALID, their times must not be compared" in text
-    result = stored.load(program.folder / "out/result.json")
+    result = scaling_result.load(program.folder / "out/result.json")
     assert [each["efficiency"] for each in result["scaling"]] == [None] * 4
     assert all(each["images_per_second"] for each in result["scaling"])
     assert not (program.folder / "out/scaling.svg").exists()
@@ -162,4 +162,4 @@ def test_a_scaling_that_replaces_another_says_so_and_takes_its_pictures_away(
     assert (code, error) == (1, f"samestep: out/result.json was there before, and is replaced\n{NO_PICTURE}")
     left = {path.name for path in (program.folder / "out").iterdir() if path.is_file()}
     assert left == {"result.json", "notes.txt"}
-    assert stored.load(program.folder / "out/result.json")
+    assert scaling_result.load(program.folder / "out/result.json")

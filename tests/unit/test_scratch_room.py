@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.certificates import evidence
+from compare.execution import certificate_cases
 from tests.unit.certified import CASES, FAKE, FIRST, OTHER, SECOND, THIRD, Certified, Look, disk
 from tests.unit.certified import certified as certified
 from tests.unit.certified import memory as memory
@@ -67,7 +67,7 @@ LEAST = 8 * 8 * PARAMETERS
 def test_a_job_is_said_to_write_what_the_largest_record_tells_and_the_parameters_until_then(
     certified: Certified, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence.tensors, "memory_takes", lambda _: False)
+    monkeypatch.setattr(certificate_cases.tensors, "memory_takes", lambda _: False)
 
     def expected(whole: int) -> list[int]:
         return [*2 * [whole, whole // 2, whole // 2]]
@@ -97,7 +97,7 @@ def test_noise_is_said_to_write_nothing_while_memory_takes_what_it_is_held_again
         free -= 1
         assert sorted(certified.rooms(FAKE)) == sorted(records + [LEAST] * len(noise))
 
-    monkeypatch.setattr(evidence.tensors, "memory_takes", lambda size: size <= free)
+    monkeypatch.setattr(certificate_cases.tensors, "memory_takes", lambda size: size <= free)
     certified.outcomes.contenders[0].opened = {"parameter_count": PARAMETERS}
     certified.run(script)
 

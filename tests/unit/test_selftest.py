@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from compare import selftest, statistics
-from compare.interface import Refused
-from compare.measure import simulation, voiding
-from compare.report.selftest import render
-from compare.statistics import Ratio
+from compare.base import statistics
+from compare.base.interface import Refused
+from compare.base.statistics import Ratio
+from compare.execution import round_validity, simulation
+from compare.studies import selftest
+from compare.studies.selftest_report import render
 from tests.fakebackend import plans
 from tests.unit import programs
 
@@ -55,7 +56,7 @@ def test_voiding_holds() -> None:
     ids=["none", "all"],
 )
 def test_voiding_too_little_or_too_much_is_found(voids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voiding, "voids", voids)
+    monkeypatch.setattr(round_validity, "voids", voids)
     assert set(held(list(selftest.voided())).values()) == {False}
 
 

@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
-from compare import environment, plan, runner
-from compare.interface import Refused
-from compare.interruptions import Held
-from compare.machines.crew import FURTHER
-from compare.measure.order import gpus_of_round
-from compare.measure.telemetry import Telemetry
-from compare.outcomes import Outcome, Outcomes
-from compare.processes.child import Child
-from compare.processes.launcher import Launcher
-from compare.tuning import contenders, tunings, variables
+from compare.base import process_group
+from compare.base.interface import Refused
+from compare.base.interruptions import Held
+from compare.base.process_group import FURTHER
+from compare.execution import phases
+from compare.execution.child import Child
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.telemetry import Telemetry
+from compare.machine import environment, variables
+from compare.settings import contenders, plan, tunings
+from compare.settings.block_order import gpus_of_round
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -166,7 +168,7 @@ def test_a_contender_sees_the_gpus_that_it_trains_on_and_no_others(
     inherited: str | None, devices: range, seen: str
 ) -> None:
     given = {} if inherited is None else {"CUDA_VISIBLE_DEVICES": inherited}
-    assert variables.visible_environment(devices, given) == {"CUDA_VISIBLE_DEVICES": seen}
+    assert process_group.visible_environment(devices, given) == {"CUDA_VISIBLE_DEVICES": seen}
 
 
 def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +178,7 @@ def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: p
         children.append(environment)
         return SimpleNamespace(pid=0)
 
-    monkeypatch.setattr("compare.processes.launcher.Child", started)
+    monkeypatch.setattr("compare.execution.launcher.Child", started)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     made = plan.make(["torch:stock+ddp", "jax"], out=tmp_path, workload="cifar-cnn", devices=2, device="cpu")
     for device in ("cuda", "cpu"):
@@ -219,10 +221,10 @@ def test_the_children_of_a_round_begin_at_its_first_gpu(
 
     plans.register(monkeypatch, tmp_path)
     monkeypatch.setattr(Launcher, "started", started)
-    monkeypatch.setattr("compare.rounds.BESIDE_OTHERS", {"cpu": True})
+    monkeypatch.setattr("compare.execution.rounds.BESIDE_OTHERS", {"cpu": True})
     texts = ("fake:stock+ddp", "other:stock+ddp")
     made = plans.make(tmp_path / "out", texts, design=design, rounds=3, rotation=2, agreement=False)
-    outcomes = runner.run(made, lambda *_: None, Held())
+    outcomes = phases.run(made, lambda *_: None, Held())
     turns = [(("fake", gpu), ("other", gpu)) for gpu in (0, 1)] + [(("other", 0), ("fake", 0))]
     assert first == [child for turn in turns for child in turn], "each comes first on each GPU"
     assert [each.gpus for each in outcomes.rounds] == [range(1), range(1, 2), range(1)]
@@ -244,10 +246,10 @@ def test_as_many_gpus_are_watched_as_any_contender_trains_on(
 
     plans.register(monkeypatch, tmp_path)
     made = replace(plans.make(tmp_path / "out", texts, devices=2, batch_size=8), device="cuda", rotation=rotation)
-    monkeypatch.setattr(runner.telemetry, "sampled", sampled)
-    monkeypatch.setattr(runner, "time_rounds", lambda *_: None)
+    monkeypatch.setattr(phases.telemetry, "sampled", sampled)
+    monkeypatch.setattr(phases, "time_rounds", lambda *_: None)
     outcomes = Outcomes([Outcome(contender) for contender in made.contenders])
-    runner._time(Launcher(made, tmp_path), outcomes, lambda *_: None, Held())
+    phases._time(Launcher(made, tmp_path), outcomes, lambda *_: None, Held())
     assert watched == [most]
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import workloads
-from compare.certificates import training
-from compare.data import digest, load, shapes, store
-from compare.interface import Batch, Refused
+from compare.base import workloads
+from compare.base.interface import Batch, Refused
+from compare.data import dataset_file, digest, load, segmentation
+from compare.worker import training
 
 UNET = workloads.get("unet")
 IMAGE, CLASSES = (24, 32, 3), 5
@@ -17,7 +17,7 @@ PINNED = "41b5a2c78bcab2787636889e37ac00aaee0123eda436d92ab156611ee36c0c7c"
 
 
 def made(seed: int = 0, train: int = 40, test: int = 8) -> tuple[Batch, Batch]:
-    return shapes.make(IMAGE, classes=CLASSES, seed=seed, train=train, test=test)
+    return segmentation.make(IMAGE, classes=CLASSES, seed=seed, train=train, test=test)
 
 
 def test_every_pixel_has_a_label() -> None:
@@ -51,7 +51,7 @@ def test_objects_are_discs_and_boxes_on_the_background() -> None:
     assert 0.4 < (train.labels == 0).mean() < 0.8
     random, filled = np.random.default_rng(0), list[float]()
     for _ in range(400):
-        mask = shapes._object((96, 96, 3), random)  # one, without others over it
+        mask = segmentation._object((96, 96, 3), random)  # one, without others over it
         rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
         whole = min(rows[0], columns[0]) > 0 and max(rows[-1], columns[-1]) < 95
         height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
@@ -69,8 +69,8 @@ def test_the_workload_trains_on_them_at_every_image_size(tmp_path: Path) -> None
     dataset = load(UNET, folder=None, seed=3, batch_size=2, image_size=9)
     assert dataset.source == "synthetic 9x9x3 shapes, seed 3 (16 train, 4 test)"
     assert dataset.train.labels.shape == (16, 9, 9)
-    store.save(dataset, tmp_path / "data.safetensors")
-    train, _ = store.load(str(tmp_path / "data.safetensors"))
+    dataset_file.save(dataset, tmp_path / "data.safetensors")
+    train, _ = dataset_file.load(str(tmp_path / "data.safetensors"))
     assert np.array_equal(train.labels, dataset.train.labels)
     (batch, *_) = training.epoch_batches(train, seed=0, epoch=0, batch_size=2)
     assert batch.labels.shape == (2, 9, 9)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compare.statistics import (
+from compare.base.statistics import (
     Ratio,
     geometric_interval,
     independent_ratio,

@@ -5,9 +5,9 @@ from statistics import mean, median
 
 import pytest
 
-from compare import results, verdicts
 from compare.plugin.result import Result
-from compare.report import measured
+from compare.report import measurements
+from compare.results import result_file, verdicts
 from tests.unit.result_factory import make_contender, make_result
 
 ROUNDS = [[0.0030, 0.0031, 0.0032], [0.05, 0.06, 0.07], [0.0020, 0.0021, 0.0022]]
@@ -29,7 +29,7 @@ def test_a_step_time_is_of_the_rounds_that_count(void: list[int], seconds: float
     found["spec"]["rounds"] = 3
     found["voided"] = [{"round": number, "reason": "other programs"} for number in void]
     found = verdicts.completed(found)
-    results.validate(found)
+    result_file.validate(found)
     for contender in found["contenders"]:
         rate = None if seconds is None else found["spec"]["batch_size"] / seconds
         assert verdicts.step_seconds(contender) == (seconds and pytest.approx(seconds))
@@ -39,7 +39,7 @@ def test_a_step_time_is_of_the_rounds_that_count(void: list[int], seconds: float
         blocks = blocks or [value for blocks in ROUNDS for value in blocks]
         assert contender["step_seconds"]["median"] == pytest.approx(median(blocks))
         assert contender["step_seconds"]["mean"] == pytest.approx(mean(blocks))
-    cells = dict(measured.rows(found["contenders"], found["spec"]))
+    cells = dict(measurements.rows(found["contenders"], found["spec"]))
     assert any(label.startswith("step time") for label in cells) == (seconds is not None)
     assert Result(found, tmp_path).contender("jax").step_seconds == verdicts.step_seconds(found["contenders"][1])
 

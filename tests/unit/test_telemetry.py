@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from compare.measure import energy, nvml, telemetry, voiding
-from compare.measure.nvml import SLOWDOWNS
-from compare.measure.telemetry import Family, Sample, Telemetry
-from compare.measure.voiding import Round
+from compare.execution import energy, round_validity, telemetry
+from compare.execution.round_validity import Round
+from compare.execution.telemetry import Family, Sample, Telemetry
+from compare.machine import nvml
+from compare.machine.nvml import SLOWDOWNS
 from tests.fakebackend import plans
 
 
@@ -142,13 +143,13 @@ def test_every_gpu_that_is_trained_on_is_watched(monkeypatch: pytest.MonkeyPatch
 
 def test_what_happens_on_any_gpu_voids_the_rounds_that_it_touches():
     throttled = [Sample(tick / 10, clock_reasons=0x40, foreign=(), own=1) for tick in range(12, 19)]
-    found = voiding.voids(ROUNDS, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")
+    found = round_validity.voids(ROUNDS, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")
     assert dict(found) == {1: "GPU 1: hardware thermal slowdown"}
     gpus = [range(1, 2), range(1), range(1, 2), range(1), range(1, 2)]
     rounds = [replace(each, gpus=used) for each, used in zip(ROUNDS, gpus, strict=True)]
-    assert dict(voiding.voids(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")) == {}
+    assert dict(round_validity.voids(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")) == {}
     rounds[1].gpus = range(2)
-    assert dict(voiding.voids(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")) == dict(found)
+    assert dict(round_validity.voids(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")) == dict(found)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_a_child_and_what_it_starts_are_of_the_family_and_others_are_not():
 
 def test_what_is_only_in_this_process_s_group_is_not_of_the_family():
     code = (
-        "import subprocess; from compare.measure.telemetry import Family; other = subprocess.Popen(['sleep', '60']); "
+        "import subprocess; from compare.execution.telemetry import Family; other = subprocess.Popen(['sleep', '60']); "
         "print(Family()(other.pid)); other.kill()"
     )
     command = [sys.executable, "-c", code]
@@ -267,7 +268,7 @@ ROUNDS = [Round([(number + 0.2, number + 0.5), (number + 0.5, number + 0.8)]) fo
 
 def scripted_voids(change: dict[str, Any], start: float, end: float, device: str = "cuda") -> dict[int, str]:
     samples = [Sample(**(vars(each) | (change if start <= round(each.seconds, 3) <= end else {}))) for each in QUIET]
-    return dict(voiding.voids(ROUNDS, Telemetry(samples), device))
+    return dict(round_validity.voids(ROUNDS, Telemetry(samples), device))
 
 
 @pytest.mark.parametrize(("bit", "name"), SLOWDOWNS.items())
@@ -286,7 +287,7 @@ def test_a_foreign_process_voids_the_rounds_that_it_touches():
 
 def test_where_nvml_hides_processes_none_is_called_foreign():
     samples = [Sample(**(vars(each) | {"own": 0, "foreign": (4711,)})) for each in QUIET]
-    assert dict(voiding.voids(ROUNDS, Telemetry(samples), "cuda")) == {}
+    assert dict(round_validity.voids(ROUNDS, Telemetry(samples), "cuda")) == {}
 
 
 def test_an_ecc_increment_voids_the_round_in_which_the_counter_rose():
@@ -307,13 +308,13 @@ def test_two_reasons_are_both_told():
 
 def test_on_a_cpu_other_programs_void_a_round_and_the_gpu_does_not_matter():
     rounds = [Round([(0.0, 1.0)], cores) for cores in (0.0, 0.25, 0.26, None)]
-    found = voiding.voids(rounds, Telemetry([Sample(0.5, xids=(79,))]), "cpu")
+    found = round_validity.voids(rounds, Telemetry([Sample(0.5, xids=(79,))]), "cpu")
     assert dict(found) == {2: "other programs kept 0.26 cores busy"}
 
 
 def test_on_a_cpu_contenders_that_were_not_timed_void_a_round():
     rounds = [Round([(0.0, 1.0)], 0.3, cores) for cores in (0.25, 0.26, None)]
-    found = voiding.voids(rounds, Telemetry([]), "cpu")
+    found = round_validity.voids(rounds, Telemetry([]), "cpu")
     assert found == {
         0: "other programs kept 0.30 cores busy",
         1: "other programs kept 0.30 cores busy; contenders that were not timed kept 0.26 cores busy",

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from compare.measure.memory import DEFINITIONS
-from compare.report import pair
-from compare.report.measured import time_unit
+from compare.machine.memory import DEFINITIONS
+from compare.report import pair_text
+from compare.report.measurements import time_unit
 from compare.report.sentences import agreement_lines, gate_value, heading, ratio_figures, sentence, setting
 from compare.report.terminal import render
-from compare.results import validate
+from compare.results.result_file import validate
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 SPEED_WORDS = re.compile(r"fast|slow|times as|ratio|speed|equivalent|same time", re.IGNORECASE)
@@ -328,7 +328,7 @@ def test_what_was_found_of_a_users_own_pair_is_told() -> None:
         "sides": sides,
     }
     model = {"family": "pair", "torch": "t.py:net", "jax": "m.py:net"}
-    told = pair.lines(make_result(spec={"pair": found, "model": model}))
+    told = pair_text.lines(make_result(spec={"pair": found, "model": model}))
     alone = "alone, on the same input and weights, does not compute the same on both sides"
     assert told == [
         "torch model: t.py:net (source SHA-256 0123456789ab)",
@@ -340,7 +340,7 @@ def test_what_was_found_of_a_users_own_pair_is_told() -> None:
         "dropout at rate 0 in flax: drop1, drop2",
         "m.py:net imported torch",
     ]
-    assert pair.lines(make_result()) == []
+    assert pair_text.lines(make_result()) == []
 
 
 def test_agreement_names_each_gate_and_the_mismatch() -> None:

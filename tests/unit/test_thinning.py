@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from compare import conduct, judgement, results, runner, untrusted
-from compare.measure import voiding
-from compare.measure.telemetry import Telemetry
-from compare.measure.thinning import thinned
-from compare.measure.voiding import Round
-from compare.outcomes import Outcomes
-from compare.report import telemetry
-from compare.reproduction import recompute
+from compare.base import untrusted
+from compare.execution import build_result, execute, phases, round_validity
+from compare.execution.round_validity import Round
+from compare.execution.run_state import Outcomes
+from compare.execution.telemetry import Telemetry
+from compare.report import telemetry_text
+from compare.reproduce import recompute
+from compare.results import result_file
+from compare.results.thinning import thinned
 from tests.unit.mutations import on_a_gpu
 from tests.unit.result_factory import make_watched
 
@@ -47,7 +48,7 @@ def _faulty(chance: random.Random) -> dict[str, list[Any]]:
 def _voids(result: dict[str, Any]) -> Any:
     windows = result["contenders"][0]["step_seconds"]["windows"]
     rounds = [Round([(start, end) for start, end in blocks]) for blocks in windows]
-    return voiding.voids(rounds, Telemetry.of_json(result["telemetry"]), "cuda")
+    return round_validity.voids(rounds, Telemetry.of_json(result["telemetry"]), "cuda")
 
 
 def test_the_same_rounds_are_void_for_the_same_reasons() -> None:
@@ -69,7 +70,7 @@ def test_the_same_rounds_are_void_for_the_same_reasons() -> None:
 def test_what_is_left_of_a_result_is_a_result_that_comes_again() -> None:
     result = on_a_gpu()
     less = thinned(result)
-    results.validate(less)
+    result_file.validate(less)
     assert recompute.mismatches(less) == recompute.mismatches(result) == []
 
 
@@ -82,15 +83,15 @@ def test_a_result_of_many_hours_is_kept_and_says_what_is_left_out(
     seconds = [tick / 10 for tick in range(ticks)]
     made["telemetry"]["samples"] = {**series, "seconds": seconds, "memory_clock_mhz": [3201] * ticks}
     monkeypatch.setattr(untrusted, "ITEM_LIMIT", ticks)
-    monkeypatch.setattr(runner, "run", lambda *_: Outcomes([]))
-    monkeypatch.setattr(judgement, "result", lambda *_: made)
+    monkeypatch.setattr(phases, "run", lambda *_: Outcomes([]))
+    monkeypatch.setattr(build_result, "result", lambda *_: made)
     plan: Any = SimpleNamespace(out=tmp_path / "out")
-    result, path = conduct.carried_out(plan, [])
-    assert results.load(path) == result
+    result, path = execute.carried_out(plan, [])
+    assert result_file.load(path) == result
     left = len(result["telemetry"]["samples"]["seconds"])
     assert 60 <= left < 130
     said = f"{ticks - left:,} samples of telemetry between blocks are left out, for the file's size"
     assert said in capfd.readouterr().err
-    before, after = ([*telemetry.lines(each)] for each in (made, result))
+    before, after = ([*telemetry_text.lines(each)] for each in (made, result))
     assert after[:-1] == before
     assert after[-1].startswith(f"{ticks - left:,} samples between blocks are left out")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compare.agreement import threads
-from compare.interface import Arrays
+from compare.base.interface import Arrays
 
 NAMES = ("third", "first", "second")
 SMALL: Arrays = {name: np.zeros(1) for name in NAMES}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compare.interface import Refused
-from compare.results import load
-from compare.untrusted import ITEM_LIMIT, SIZE_LIMIT
+from compare.base.interface import Refused
+from compare.base.untrusted import ITEM_LIMIT, SIZE_LIMIT
+from compare.results.result_file import load
 from tests.unit.result_factory import make_result
 
 _TEXT = json.dumps(make_result())

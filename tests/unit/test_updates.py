@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import plan, tensors, workloads
+from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
 from compare.agreement.measures import Updates
-from compare.certificates import updates
-from compare.data import store
-from compare.outcomes import Outcome, Outcomes
-from compare.pairing.allowances import RUNNING_VARIANCE
-from compare.processes.launcher import Launcher
-from compare.tuning import contenders
-from compare.workloads import Schedule, Workload
+from compare.base import tensors, workloads
+from compare.base.workloads import Schedule, Workload
+from compare.data import dataset_file
+from compare.execution import updates
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome, Outcomes
+from compare.settings import contenders, plan
 
 
 def taken(folder: Path, text: str, count: int = 3, **changes: Any) -> tuple[list[tuple[str, dict[str, Any]]], Outcome]:
     made = plan.make([text, "torch"], out=folder, batch_size=16, device="cpu", **changes)
     launcher, outcome = Launcher(made, folder), Outcome(made.contenders[0])
-    store.save(made.dataset, launcher.dataset)
+    dataset_file.save(made.dataset, launcher.dataset)
     asked = updates.commands(launcher, outcome, count)
     for command in asked:
         if command.name == "update":

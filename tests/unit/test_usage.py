@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from compare import usage
-from compare.interface import Backend, RunSpec
-from compare.measure import exposure, nvml
-from compare.outcomes import Outcome, Outcomes
-from compare.processes.launcher import Launcher
-from compare.worker import Worker
+from compare.base.communication import absent
+from compare.base.interface import Backend, RunSpec
+from compare.execution import usage
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import Outcome, Outcomes
+from compare.machine import nvml
+from compare.worker.server import Worker
 from tests.fakebackend import plans
 
 ENERGY, COMMUNICATION = {"joules_per_step": 2.0}, {"exposed_seconds": 0.001}
@@ -65,7 +66,7 @@ def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
     plan = plans.make(tmp_path / "out", ("fake", "other"), energy=energy, communication=communication)
     launcher = Launcher(replace(plan, device="cuda"), tmp_path)
     done, told = list[str](), list[str]()
-    monkeypatch.setattr("compare.usage.energy.measure", measured)
+    monkeypatch.setattr("compare.execution.usage.energy.measure", measured)
     monkeypatch.setattr(launcher, "started", lambda *_, **__: Said(done))
     monkeypatch.setattr(launcher, "spec", lambda _: {"devices": devices})
     monkeypatch.setattr(launcher, "devices_here", lambda _: devices)
@@ -75,7 +76,7 @@ def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
     assert done == asked
     assert told == (["usage of fake"] if asked else [])
     assert good.energy == (ENERGY if energy else usage.energy.absent("not asked for"))
-    one = exposure.absent("one device has none to communicate with")
+    one = absent("one device has none to communicate with")
     assert good.communication == ((COMMUNICATION if devices > 1 else one) if communication else None)
     assert (bad.energy, bad.communication) == (None, None)
 
@@ -86,7 +87,7 @@ def test_energy_is_that_of_blocks_as_they_are_timed_and_a_window_is_beyond_their
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), energy=True)
     launcher, child = Launcher(replace(plan, device="cuda"), tmp_path), Said([])
-    monkeypatch.setattr("compare.usage.energy.measure", lambda train, count: {"steps": train()})
+    monkeypatch.setattr("compare.execution.usage.energy.measure", lambda train, count: {"steps": train()})
     monkeypatch.setattr(launcher, "started", lambda *_, **__: child)
     outcome = Outcome(plan.contenders[0], memory={}, steps_per_block=40)
     usage.measure(launcher, Outcomes([outcome]), lambda *_: None)
@@ -123,7 +124,7 @@ def test_energy_of_a_contender_on_several_machines_is_absent_with_its_reason(
         numbers.append(count)
         return ENERGY
 
-    monkeypatch.setattr("compare.usage.energy.measure", measured)
+    monkeypatch.setattr("compare.execution.usage.energy.measure", measured)
     monkeypatch.setattr(launcher, "started", lambda *_, **__: Said(asked))
     outcome = Outcome(plan.contenders[0], memory={})
     usage.measure(launcher, Outcomes([outcome]), lambda *_: None)

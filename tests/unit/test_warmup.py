@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare.measure import load, simulation, warmup
-from compare.measure.simulation import Machine
-from compare.statistics import change_point
+from compare.base.statistics import change_point
+from compare.execution import simulation
+from compare.execution.simulation import Machine
+from compare.machine import cpu_load
+from compare.worker import warm_up
 
 
 class Blocks:
@@ -31,14 +33,14 @@ class Blocks:
 
 def test_a_flat_series_is_settled_at_once():
     blocks = Blocks(itertools.repeat(1.0))
-    found, settled = warmup.settle(blocks, 10)
+    found, settled = warm_up.settle(blocks, 10)
     assert settled
     assert len(found) == blocks.taken == 16
 
 
 def test_warming_up_is_over_when_the_slow_blocks_have_left_the_tail():
     blocks = Blocks(itertools.chain([1.5] * 8, [1.2] * 8, itertools.repeat(1.0)))
-    found, settled = warmup.settle(blocks, 1)
+    found, settled = warm_up.settle(blocks, 1)
     assert settled
     assert 26 <= len(found) <= 28  # 16 and up to four of the slower level in the tail
     assert max(found[-11:]) < 1.05
@@ -46,20 +48,20 @@ def test_warming_up_is_over_when_the_slow_blocks_have_left_the_tail():
 
 def test_a_series_that_never_settles_is_said_not_to():
     blocks = Blocks(1.02**n for n in range(100))
-    found, settled = warmup.settle(blocks, 1)
+    found, settled = warm_up.settle(blocks, 1)
     assert not settled
     assert len(found) == 64
 
 
 def test_a_change_too_small_to_matter_does_not_delay():
     blocks = Blocks(itertools.chain([1.005] * 8, itertools.repeat(1.0)), noise=0.0)
-    assert len(warmup.settle(blocks, 1)[0]) == 16
+    assert len(warm_up.settle(blocks, 1)[0]) == 16
 
 
 @pytest.mark.parametrize("before", [[1.0], [0.02] * 12, []], ids=["a hiccup", "slow at first", "steady"])
 def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before: list[float]):
     blocks = Blocks(itertools.chain(before, itertools.repeat(0.003)))
-    steps, taken, settled = warmup.chosen(blocks, 4, 0.1)
+    steps, taken, settled = warm_up.chosen(blocks, 4, 0.1)
     assert settled
     assert steps % 4 == 0
     assert 0.1 <= steps * 0.003 < 0.2
@@ -69,13 +71,13 @@ def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before:
 
 def test_a_length_that_was_too_short_is_not_tried_again():
     blocks = Blocks(itertools.chain([0.2], itertools.repeat(0.085)), noise=0.0)
-    assert warmup.chosen(blocks, 1, 0.1)[0] == 2
+    assert warm_up.chosen(blocks, 1, 0.1)[0] == 2
     assert blocks.taken == 17 + 17  # of one step, and of two
 
 
 def test_blocks_last_at_least_as_long_as_asked():
     blocks = Blocks(itertools.repeat(0.003), noise=0.0)
-    steps = warmup.block_length(blocks, 4, 0.1, 4)
+    steps = warm_up.block_length(blocks, 4, 0.1, 4)
     assert steps % 4 == 0
     assert 0.1 <= steps * 0.003 <= 0.2
 
@@ -113,10 +115,10 @@ def test_another_program_on_the_cpu_is_seen_and_a_child_is_not():
     with subprocess.Popen(command) as other:
         try:
             time.sleep(0.3)
-            before, blind = load.read([]), load.read([other.pid])
+            before, blind = cpu_load.read([]), cpu_load.read([other.pid])
             time.sleep(1.0)
-            foreign = load.foreign_cores(before, load.read([]))
-            own = load.foreign_cores(blind, load.read([other.pid]))
+            foreign = cpu_load.foreign_cores(before, cpu_load.read([]))
+            own = cpu_load.foreign_cores(blind, cpu_load.read([other.pid]))
         finally:
             other.kill()
     assert foreign > 0.25
@@ -128,10 +130,10 @@ def test_what_a_child_took_is_not_another_programs_when_it_has_ended():
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
-        before = load.read([child.pid])
+        before = cpu_load.read([child.pid])
         child.kill()
         child.wait()
-        assert load.read([child.pid]).own > before.own - 0.005  # sums of hundredths, rounded
+        assert cpu_load.read([child.pid]).own > before.own - 0.005  # sums of hundredths, rounded
 
 
 @contextmanager
@@ -149,29 +151,29 @@ def parent() -> Generator[subprocess.Popen[bytes]]:
 @pytest.mark.alone
 def test_what_a_child_has_started_is_not_another_program():
     with parent() as child:
-        before = load.read([child.pid])
+        before = cpu_load.read([child.pid])
         time.sleep(1.0)
-        after = load.read([child.pid])
+        after = cpu_load.read([child.pid])
     assert after.own - before.own > 0.1
 
 
 def test_what_ticks_cannot_tell_is_none():
-    assert load.foreign_cores(load.Reading(0, 1.0, 0.5), load.Reading(0.1, 1.14, 0.6)) == 0
-    assert load.foreign_cores(load.Reading(0, 1.0, 0.5), load.Reading(0.5, 1.9, 0.9)) == pytest.approx(1.0)
+    assert cpu_load.foreign_cores(cpu_load.Reading(0, 1.0, 0.5), cpu_load.Reading(0.1, 1.14, 0.6)) == 0
+    assert cpu_load.foreign_cores(cpu_load.Reading(0, 1.0, 0.5), cpu_load.Reading(0.5, 1.9, 0.9)) == pytest.approx(1.0)
 
 
 @pytest.mark.alone
 def test_what_a_child_and_those_that_it_has_started_take_is_told_for_moments():
     with parent() as child:
-        child_alone, family = [child.pid], load.family(child.pid)
-        before, idle = load.taken(family), load.taken(child_alone)
+        child_alone, family = [child.pid], cpu_load.family(child.pid)
+        before, idle = cpu_load.taken(family), cpu_load.taken(child_alone)
         time.sleep(0.1)
-        took, alone = load.taken(family) - before, load.taken(child_alone) - idle
+        took, alone = cpu_load.taken(family) - before, cpu_load.taken(child_alone) - idle
     assert 0.02 < took < 0.15
     assert sys.platform != "linux" or abs(100 * took - round(100 * took)) > 1e-6, "counted in ticks"
     assert alone < 0.005
     assert len(family) == 2
-    assert load.taken(child_alone) == 0
+    assert cpu_load.taken(child_alone) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all CPUs are read")
@@ -193,6 +195,6 @@ def test_cpus_are_read_by_their_numbers(
         # user nice system idle iowait irq softirq steal guest guest_nice
         lines.insert(-2, f"cpu{cpu} {each} {each} {each} 7000 8000 {each} {each} {each} 900 900")
     (tmp_path / "stat").write_text("\n".join(lines))
-    monkeypatch.setattr(load, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(cpu_load, "_STAT", tmp_path / "stat")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed)
-    assert load.read([]).busy == seen
+    assert cpu_load.read([]).busy == seen

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import weights
-from compare.interface import Arrays, Refused
+from compare.base.interface import Arrays, Refused
+from compare.data import weights
 
 Maker = Callable[[Mapping[str, tuple[int, ...]], int], Arrays]
 

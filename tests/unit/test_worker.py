@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import data, workloads
-from compare.certificates import training
-from compare.data import store
-from compare.interface import RunSpec, State
-from compare.worker import Worker
+from compare import data
+from compare.base import workloads
+from compare.base.interface import RunSpec, State
+from compare.data import dataset_file
+from compare.worker import training
+from compare.worker.server import Worker
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend, FakeSession
 
@@ -29,7 +30,7 @@ class Silent(Script):
 @pytest.fixture
 def spec(tmp_path: Path) -> dict[str, Any]:
     path = tmp_path / "data.safetensors"
-    store.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=64), path)
+    dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=64), path)
     return RunSpec("digits-cnn", "float64", "cpu", 64, 0, {"steps-per-dispatch": 7}, 1, str(path)).to_json()
 
 

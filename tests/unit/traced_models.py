@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from compare.interface import Refused
-from compare.pairing.matching import match
-from compare.pairing.trace import Trace
+from compare.base.interface import Refused
+from compare.base.trace import Trace
+from compare.user_models.matching import match
 from tests.unit.traces import Said, batch_norm, convolution, dense, parameters, renamed
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compare.pairing.trace import IMAGES, Layer, Trace, Variable
+from compare.base.trace import IMAGES, Layer, Trace, Variable
 
 _TORCH = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var"}
 _FOUR = ("scale", "bias", "mean", "var")

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from compare.workloads import ModelSpec
+from compare.base.workloads import ModelSpec
 from torchbackend.models.convnext import ConvNeXt
 from torchbackend.models.mobilenet import MobileNetV2
 from torchbackend.models.resnet import ResNet

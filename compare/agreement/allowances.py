@@ -1,0 +1,95 @@
+"""Differences between two models that are real but leave training the same, and may be accepted by name (`--allow`)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from compare.base.interface import Array, Arrays
+from compare.base.trace import Layer
+
+RUNNING_VARIANCE = "running-variance"
+
+ALLOWED: Mapping[str, str] = {
+    RUNNING_VARIANCE: (
+        "batch norm keeps the biased running variance on one side (flax), n/(n-1) times as much on the other (torch): "
+        "training is the same, evaluation after it is not"
+    ),
+}
+"""Name to what it accepts, one line each. None is ever accepted without being named."""
+
+
+def momenta(layers: Iterable[tuple[Layer, Layer]]) -> dict[str, dict[str, float]]:
+    """Return by side (`torch`, `jax`) the layers that keep the unbiased variance where the other keeps the biased one.
+
+    `layers` are matched layers (torch's, flax's); their names are torch's paths, with the momentum of the side named
+    (the weight of the new batch). A cumulative average has none and is left out: it is not accepted. So is a frozen
+    layer, which normalises by its running statistics and moves none.
+    """
+    found: dict[str, dict[str, float]] = {"torch": {}, "jax": {}}
+    for pair in layers:
+        frozen = all(each.settings.get("statistics") == "running" for each in pair)
+        kinds = [None if frozen else each.settings.get("running_variance") for each in pair]
+        for side, layer, kind, other in zip(found, pair, kinds, kinds[::-1], strict=True):
+            momentum = layer.settings.get("momentum")
+            if (kind, other) == ("unbiased", "biased") and momentum is not None:
+                found[side][pair[0].path] = float(momentum)
+    return found
+
+
+def with_biased_variance(record: Arrays, momenta: Mapping[str, float], *, accumulate: int = 1) -> Arrays:
+    """Return a side's record as it would be if the layers of `momenta` kept the biased running variance.
+
+    With momentum c, the state after t updates is (1-c)^t start + c sum_i (1-c)^(t-i) variance_i. Of unbiased variances
+    every term of the sum is n/(n-1) times that of biased ones, n being the batch's elements a channel. So the state
+    minus (1-c)^t start, divided by n/(n-1), is the other side's; the decayed start is put back, so that gates compare
+    the change from the start as for any buffer, and a wrong momentum or factor still shows. Changed are
+    `step{s}/buffer/LAYER.var` and `delta/LAYER.var`, in the record's own dtype; a layer is left as it is where its
+    calls differ in n, or n is 1, which has no unbiased variance. n is counted from `step{s}/activation/LAYER`.
+
+    Args:
+        record: arrays of one side, as `compare.worker.recording` makes them.
+        momenta: by layer, as of `momenta`.
+        accumulate: micro-batches of a step: each updates the state once, with n of its own.
+    """
+    steps = 0
+    while f"step{steps + 1}/loss" in record:
+        steps += 1
+    changed, calls = dict(record), _calls(record)
+    for layer, momentum in momenta.items():
+        name = f"{layer}.var" if layer else "var"
+        start = record[f"initial/{name}"].astype(np.float64)
+        counted = [_count(calls[step, layer], accumulate) for step in range(1, steps + 1)]
+        if not counted or len(set(counted)) > 1 or counted[0] is None:
+            continue
+        updates, size = counted[0]
+        kept = (1 - momentum) ** updates
+
+        def biased(state: Array, step: int, kept: float = kept, size: int = size, start: Array = start) -> Array:
+            decayed = kept**step * start
+            return decayed + (state - decayed) * ((size - 1) / size)
+
+        for step in range(1, steps + 1):
+            key = f"step{step}/buffer/{name}"
+            changed[key] = biased(record[key], step).astype(record[key].dtype)
+        key = f"delta/{name}"
+        if key in record:
+            changed[key] = (biased(start + record[key], steps) - start).astype(record[key].dtype)
+    return changed
+
+
+def _calls(record: Arrays) -> Mapping[tuple[int, str], list[Array]]:
+    """Return by step and layer what each call of the layer returned."""
+    found: dict[tuple[int, str], list[Array]] = defaultdict(list)
+    for name, array in record.items():
+        stage, _, rest = name.partition("/")
+        kind, _, call = rest.partition("/")
+        if kind == "activation":
+            found[int(stage.removeprefix("step")), call.partition("#")[0]].append(array)
+    return found
+
+
+def _count(calls: Sequence[Array], accumulate: int) -> tuple[int, int] | None:
+    """Return the updates of a step and each one's elements a channel, None where these differ or are less than 2."""
+    sizes = {array.size // array.shape[-1] // accumulate for array in calls}
+    return (len(calls) * accumulate, *sizes) if len(sizes) == 1 and min(sizes) > 1 else None

@@ -1,0 +1,1 @@
+"""What parent, child and backends share: the interface, workloads, knobs, messages and files."""

@@ -1,0 +1,78 @@
+"""Arguments: checked, and in messages called what the caller calls them, an option or a name in Python."""
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec, TypeVar, cast
+
+from compare.base.interface import Refused
+
+LARGEST = 2**31 - 1
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_OTHERWISE = {"input": "image", "model-args": "arguments"}
+"""Options that have another name in Python than their own."""
+
+
+def check(right: bool, name: str, value: object, allowed: str) -> None:
+    """Check what is known of an argument.
+
+    Raises:
+        Refused: it is not `right`.
+    """
+    if not right:
+        raise Refused(f"{name} {value!r} is not allowed; allowed: {allowed}")
+
+
+def typed(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
+    """Check that an argument is of one of these types.
+
+    Raises:
+        Refused: it is not.
+    """
+    check(isinstance(value, kinds), name, value, allowed)
+
+
+def text_list(name: str, value: object, allowed: str) -> None:
+    """Check a list of texts.
+
+    Raises:
+        Refused: it is none, a single text for example.
+    """
+    check(_is_text_list(value), name, value, allowed)
+
+
+def whole(name: str, value: object, least: int) -> None:
+    """Check a whole number.
+
+    Raises:
+        Refused: it is none, or below `least`, or above `LARGEST`.
+    """
+    right = type(value) is int and least <= value <= LARGEST  # Python may give anything, True as well
+    check(right, name, value, f"a whole number from {least} to {LARGEST}")
+
+
+def in_python(message: str, otherwise: Mapping[str, str] = _OTHERWISE) -> str:
+    """Return a message whose options are named as arguments in Python: `--batch-size` is `batch_size`."""
+    return re.sub(r"--([a-z][a-z-]*)", lambda found: otherwise.get(found[1], found[1].replace("-", "_")), message)
+
+
+def of_python(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return a function that refuses in the words of Python what `call` refuses in those of the command line."""
+
+    @functools.wraps(call)
+    def worded(*given: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return call(*given, **named)
+        except Refused as error:
+            raise type(error)(in_python(str(error))) from error
+
+    return worded
+
+
+def _is_text_list(value: object) -> bool:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return False
+    return all(isinstance(each, str) for each in cast("Sequence[object]", value))

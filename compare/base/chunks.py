@@ -1,0 +1,18 @@
+"""Large arrays chunk by chunk, so that what is computed from them stays in a core's cache.
+
+Whole arrays as intermediate results cost more than the arithmetic: memory for them is found, cleared and read again.
+"""
+
+from collections.abc import Iterator
+
+from compare.base.interface import Array
+
+SIZE = 2**17
+"""Elements of a chunk: 1 MiB in float64. Threads that compute smaller ones wait for each other: Python takes turns."""
+
+
+def of(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Yield the same elements of every array, `SIZE` at a time, flat and in order; all have as many."""
+    flat = [array.reshape(-1) for array in arrays]
+    for start in range(0, flat[0].size, SIZE):
+        yield tuple(array[start : start + SIZE] for array in flat)

@@ -1,0 +1,55 @@
+"""A workload as JSON: what travels to a child, and what a result says of it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from compare.base import workloads
+from compare.base.interface import RunSpec
+from compare.base.workloads import ModelSpec, OptimizerSpec, Schedule, Workload
+
+
+def of(spec: RunSpec) -> Workload:
+    """Return the workload that a child is to build.
+
+    Raises:
+        Refused: for a name that nobody described.
+    """
+    return workloads.get(spec.workload) if spec.described is None else from_json(spec.described)
+
+
+def to_json(workload: Workload) -> dict[str, Any]:
+    """Return a whole workload as JSON types; `from_json` is the inverse."""
+    return json.loads(json.dumps(asdict(workload)))  # tuples become lists
+
+
+def from_json(values: Mapping[str, Any]) -> Workload:
+    """Return the workload of what `to_json` gave."""
+    optimizer = dict(values["optimizer"])
+    schedule = dict(optimizer["schedule"])
+    schedule["milestones"] = tuple(schedule["milestones"])
+    optimizer |= {"betas": tuple(optimizer["betas"]), "schedule": Schedule(**schedule)}
+    made = dict(values)
+    made |= {"model": model_from_json(values["model"]), "optimizer": OptimizerSpec(**optimizer)}
+    return Workload(**made)
+
+
+def model_from_json(values: Mapping[str, Any]) -> ModelSpec:
+    """Return the model of a workload's JSON."""
+    made = dict(values)
+    made["image"] = tuple(values["image"])
+    return ModelSpec(**made)
+
+
+def described(workload: Workload) -> dict[str, Any]:
+    """Return what decides the arithmetic of a workload, as JSON types (not how the variables of a pair are called)."""
+    model = workload.model
+    values = {
+        "image": model.image,
+        "classes": model.classes,
+        "model": {"family": model.family, **{key: v for key, v in model.arguments.items() if key != "names"}},
+        "optimizer": asdict(workload.optimizer),
+        "label_smoothing": workload.label_smoothing,
+    }
+    return json.loads(json.dumps(values))  # tuples become lists

@@ -1,0 +1,77 @@
+"""Folders that are written to: that of a run's results, made before there are any or only looked at, and others."""
+
+import atexit
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from compare.base.interface import Refused
+
+
+def writable(folder: Path) -> None:
+    """Make the output folder; if nothing has come into it when the program ends, it is gone again.
+
+    Raises:
+        Refused: when results could not be written there.
+    """
+    try:
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        atexit.register(_remove_empty, missing)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_be_made(folder, error.strerror) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Refused(f"--out {folder}: not writable; allowed: a folder you may write to")
+
+
+def is_there(folder: Path) -> bool:
+    """Whether the output folder is there; nothing is made.
+
+    Raises:
+        Refused: it is not, and could not be made.
+    """
+    try:
+        nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    except OSError as error:
+        raise _cannot_be_made(folder, error.strerror) from error
+    if not nearest.is_dir():
+        raise _cannot_be_made(folder, f"{nearest} is no folder")
+    return nearest == folder
+
+
+def check_there(option: str, folder: Path) -> None:
+    """Look whether files can be written to a folder that is not made for them.
+
+    Raises:
+        Refused: they cannot, naming the option that asks for it.
+    """
+    try:
+        there = folder.is_dir()
+    except OSError:  # a name too long, for example
+        there = False
+    if not there:
+        raise Refused(f"{option}: {folder} is no folder; allowed: one that is there")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Refused(f"{option}: {folder} is not writable; allowed: a folder you may write to")
+
+
+def check_scratch() -> None:
+    """Look whether files can be written where the variable TMPDIR says; Python would take another folder in silence.
+
+    Raises:
+        Refused: they cannot.
+    """
+    named = os.environ.get("TMPDIR")
+    if named and not (Path(named).is_dir() and os.access(named, os.W_OK | os.X_OK)):
+        raise Refused(f"TMPDIR={named}: no folder that may be written to; allowed: one that is there, or TMPDIR unset")
+
+
+def _cannot_be_made(folder: Path, why: str | None) -> Refused:
+    return Refused(f"--out {folder}: cannot be made: {why}; allowed: a folder you may write to")
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for each in folders:
+        with suppress(OSError):  # not empty, or never made
+            each.rmdir()

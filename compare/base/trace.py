@@ -1,0 +1,128 @@
+"""What one traced forward pass of a user's model says of it, the same words from both frameworks.
+
+Shapes are neutral (`compare.base.interface`): images NHWC, convolution kernels HWIO, a transposed convolution's HWOI, dense
+kernels [inputs, outputs]. A layer is a module without sub-modules that holds parameters or buffers; a module's own
+parameters beside its sub-modules make a layer as well.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+IMAGES = ""
+"""Stands among the layers that a layer comes after for the images themselves."""
+
+ROLES = (
+    "convolution",
+    "transposed-convolution",
+    "dense",
+    "batch-norm",
+    "layer-norm",
+    "group-norm",
+    "embedding",
+    "parameters",
+)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One parameter or buffer.
+
+    Attributes:
+        own: its name in the user's model: torch's state-dict name (`layer1.0.conv1.weight`), or flax's collection and
+            path joined by slashes (linen `params/Block_0/Conv_0/kernel`, nnx the same with `/` between attributes).
+        role: `kernel`, `bias`, `scale`, `mean`, `var`, `embedding` or, of no known layer, `gamma` (one axis longer than
+            1 at most) or `free`.
+        shape: neutral; axes of length 1 are left out of a `gamma`.
+        is_parameter: whether it is trained.
+    """
+
+    own: str
+    role: str
+    shape: tuple[int, ...]
+    is_parameter: bool
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One call of a layer, in execution order.
+
+    Attributes:
+        path: the layer's name in the user's model, dotted in torch, joined by slashes in flax; a second call in the
+            same pass has `#2` at its end, and no variables.
+        role: one of `ROLES`.
+        variables: kernel before bias; scale, bias, mean, var.
+        settings: what decides its arithmetic, in torch's conventions, only what its role has: `kernel`, `stride`,
+            `dilation` ([height, width]), `padding` ([[top, bottom], [left, right]], as it comes out for this input),
+            `padding_mode` (`zeros` or its own name), `groups`, `output_padding`; `epsilon`; `momentum` (the weight of
+            the new batch; None: a cumulative average); `running_variance` (`biased` or `unbiased`); `statistics`
+            (`batch` or `running`, used in the traced training pass); `fast_variance` (E[x^2] - E[x]^2).
+        written: settings as the user's framework writes them, where that is not how they stand in `settings`
+            (`{"padding": "SAME", "momentum": 0.9}`).
+        input, output: shapes for the traced batch, [N, H, W, C] or [N, F] (others as they are).
+        after: paths of the nearest layers whose outputs reach its input, in execution order, `IMAGES` for the images.
+        between: the functions between those and this layer, in words that both frameworks share: `relu`, `relu6`,
+            `gelu(exact)`, `gelu(tanh)`, `silu`, `max-pool(kernel, stride, padding)`, `average-pool(...)`, `mean`,
+            `add`, `multiply`, `concatenate`, `reshape`, ...; what has no shared name stands under the framework's.
+    """
+
+    path: str
+    role: str
+    variables: tuple[Variable, ...]
+    settings: Mapping[str, Any]
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    after: tuple[str, ...]
+    between: tuple[str, ...] = ()
+    written: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One model's pass over a batch, in training.
+
+    Attributes:
+        framework: `flax.linen`, `flax.nnx` or `torch`.
+        layers: in execution order.
+        output: shape of the logits.
+        after, between: as a layer's, of the logits.
+        unused: own names of parameters and buffers that the pass did not reach.
+        dropout: paths of dropout layers, whose rate samestep sets to 0.
+        source_sha256: of the file that defines the factory.
+        notes: what a reader should know: the factory printed, imported the other framework, ...
+    """
+
+    framework: str
+    layers: tuple[Layer, ...]
+    output: tuple[int, ...]
+    after: tuple[str, ...]
+    between: tuple[str, ...]
+    unused: tuple[str, ...]
+    dropout: tuple[str, ...]
+    source_sha256: str
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON types; `from_json` is the inverse."""
+        return asdict(self)
+
+
+def from_json(values: Mapping[str, Any]) -> Trace:
+    """Return the trace of what `Trace.to_json` gave, by way of JSON or not."""
+    made = dict(values)
+    made |= {key: tuple(values[key]) for key in ("output", "after", "between", "unused", "dropout", "notes")}
+    made["layers"] = tuple(_layer(each) for each in values["layers"])
+    return Trace(**made)
+
+
+def _layer(values: Mapping[str, Any]) -> Layer:
+    made = dict(values)
+    made |= {key: tuple(values[key]) for key in ("input", "output", "after", "between")}
+    made["variables"] = tuple(_variable(each) for each in values["variables"])
+    return Layer(**made)
+
+
+def _variable(values: Mapping[str, Any]) -> Variable:
+    made = dict(values)
+    made["shape"] = tuple(values["shape"])
+    return Variable(**made)

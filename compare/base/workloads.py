@@ -1,0 +1,320 @@
+"""What is trained, said without any framework: model, data, loss, optimizer.
+
+A workload is data only. Each backend's `models` folder builds the model that `ModelSpec` names, and its `optim.py`
+the optimizer, so that one description drives both twins.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from compare.base.interface import Refused
+
+PAIR = "pair"
+"""The family of a user's own models (`compare.user_models`)."""
+
+LONGEST_NAME = 200
+_NAME = re.compile(rf"[A-Za-z][A-Za-z0-9:=+#._,-]{{0,{LONGEST_NAME - 1}}}")  # as result.schema.json has it
+
+BLOCKS: Mapping[str, tuple[str, ...]] = {
+    "staged": ("blocks",),
+    "resnet": ("blocks",),
+    "convnext": ("blocks",),
+    "vgg": ("stages",),
+    "mobilenet": ("blocks",),
+    "unet": ("down", "up"),
+}
+"""By family, the attributes of both twins that list a model's blocks: each is recomputed by `rematerialisation`.
+
+`simple` has none: with one convolution, all that recomputing it could free is needed again at once.
+"""
+
+WITH_BATCH_NORM = ("staged", "resnet", "mobilenet", "unet")
+"""The families whose twins have batch norm, whose moments several devices exchange if it is synchronised."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model: `family` names a file in each backend's `models`, `arguments` its keyword arguments.
+
+    Of the family `pair`, a user's own models, `arguments` are: `jax` and `torch`, the references of their factories;
+    `arguments`, by backend, what these are called with; `names`, by backend, `compare.base.names.Names` as JSON,
+    once they are known; `allow`, the differences that are accepted (`compare.agreement.allowances`).
+
+    `image` is (height, width, channels) of one input, `classes` the number of outputs.
+    """
+
+    family: str
+    image: tuple[int, int, int]
+    classes: int
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def resized(self, size: int | None) -> "ModelSpec":
+        """Return the same model for square images of `size` pixels (unchanged if None)."""
+        return self if size is None else replace(self, image=(size, size, self.image[2]))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The factor on the learning rate at each step, counted from 0.
+
+    `constant`: 1. `step`: `factor` to the power of how many `milestones` have been reached. `cosine`: half a cosine
+    wave from 1 at the end of warm-up to 0 at `total` steps (Loshchilov and Hutter 2017, without restarts). In the first
+    `warmup` steps, any of these times (step + 1) / warmup (Goyal et al. 2017).
+
+    A learning rate that is not constant is rounded to float32, whatever the precision: torch's fused updates read it
+    from the device's memory as such.
+    """
+
+    name: str = "constant"
+    warmup: int = 0
+    total: int = 0
+    milestones: tuple[int, ...] = ()
+    factor: float = 0.1
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every step has the same learning rate."""
+        return self.name == "constant" and not self.warmup
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """The first step, those around each point at which the rule changes, and the middle of the wave."""
+        points = [self.warmup, *self.milestones] + ([self.total] if self.name == "cosine" else [])
+        middle = [(self.warmup + self.total) // 2] if self.name == "cosine" else []
+        return tuple(sorted({0, *points, *middle, *(point - 1 for point in points if point)}))
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """An update rule in torch's convention.
+
+    `sgd`: buffer = momentum * buffer + gradient (no dampening, first buffer = gradient); step = gradient + momentum *
+    buffer if nesterov else buffer (torch.optim.SGD; Sutskever et al. 2013 in torch's form).
+    `adam`: Kingma and Ba 2015, epsilon outside the square root (torch.optim.Adam, optax.adam with eps_root=0).
+
+    `weight_decay` times the parameter is added to the gradient, or, if `decoupled` (adam only), to the step (AdamW,
+    Loshchilov and Hutter 2019); only kernels decay if `decay_kernels_only`.
+
+    Before all that, gradients whose common Euclidean norm exceeds `clip_norm` are scaled down to it: all are multiplied
+    by min(1, clip_norm / (norm + 1e-6)) (torch.nn.utils.clip_grad_norm_; Pascanu et al. 2013).
+
+    Raises:
+        ValueError: decoupled decay of another rule than adam; Nesterov's step without momentum.
+    """
+
+    name: str
+    learning_rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    decay_kernels_only: bool = False
+    clip_norm: float | None = None
+    schedule: Schedule = Schedule()
+
+    def __post_init__(self) -> None:
+        """Refuse a combination that frameworks understand differently."""
+        if self.decoupled and self.name != "adam":
+            raise ValueError(f"decoupled weight decay is defined for adam, not for {self.name}")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+
+    def decays(self, name: str) -> bool:
+        """Tell whether weight decay applies to the parameter of that neutral name."""
+        return not self.decay_kernels_only or name.rpartition(".")[2] == "kernel"
+
+    def slowed(self, part: float) -> "OptimizerSpec":
+        """Return the rule at that part of its learning rate if its steps grow with the gradient (SGD); else itself."""
+        return replace(self, learning_rate=part * self.learning_rate) if self.name == "sgd" else self
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained. `data` names a source of `compare.data`; `batch_size` and `epochs` are defaults.
+
+    `label_smoothing` is spread evenly over all classes, the true one included (Szegedy et al. 2016).
+
+    Raises:
+        Refused: for a name that no result may have.
+    """
+
+    name: str
+    summary: str
+    model: ModelSpec
+    optimizer: OptimizerSpec
+    data: str
+    batch_size: int
+    epochs: int
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a name that would only be refused with the finished result."""
+        if not _NAME.fullmatch(str(self.name)):
+            allowed = f"a letter, then letters, digits and :=+#._,-, at most {LONGEST_NAME} together"
+            raise Refused(f"workload name {self.name!r} is not allowed; allowed: {allowed}")
+
+
+# Expansion, channels, blocks and first stride of each stage (Sandler et al. 2018, table 2).
+_INVERTED_RESIDUALS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+_ADAM = OptimizerSpec("adam", learning_rate=1e-3)
+
+_ALL = (
+    Workload(
+        name="digits-cnn",
+        summary="the classic Keras tutorial CNN on scikit-learn's 8x8 handwritten digits, Adam",
+        model=ModelSpec("simple", (8, 8, 1), 10, {"features": 32}),
+        optimizer=_ADAM,
+        data="digits",
+        batch_size=64,
+        epochs=30,
+    ),
+    Workload(
+        name="mnist-cnn",
+        summary="the same CNN on 28x28 MNIST from a local folder (--data DIR), Adam",
+        model=ModelSpec("simple", (28, 28, 1), 10, {"features": 32}),
+        optimizer=_ADAM,
+        data="mnist",
+        batch_size=64,
+        epochs=5,
+    ),
+    Workload(
+        name="cifar-cnn",
+        summary="six 3x3 convolutions with batch norm on CIFAR-10 (--data DIR) or synthetic 32x32 images, SGD Nesterov",
+        model=ModelSpec("staged", (32, 32, 3), 10, {"widths": (32, 64, 128)}),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.05, momentum=0.9, nesterov=True),
+        data="cifar10",
+        batch_size=512,
+        epochs=4,
+    ),
+    Workload(
+        name="cifar-resnet18",
+        summary="ResNet-18 with a 3x3 stem on CIFAR-10 (--data DIR) or synthetic 32x32 images, SGD Nesterov",
+        model=ModelSpec(
+            "resnet",
+            (32, 32, 3),
+            10,
+            {"block": "basic", "depths": (2, 2, 2, 2), "widths": (64, 128, 256, 512), "stem": "cifar"},
+        ),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        data="cifar10",
+        batch_size=512,
+        epochs=4,
+    ),
+    Workload(
+        name="resnet50",
+        summary="ResNet-50 v1.5 on photographs (--data DIR) or synthetic images, SGD Nesterov, label smoothing",
+        model=ModelSpec(
+            "resnet",
+            (224, 224, 3),
+            1000,
+            {"block": "bottleneck", "depths": (3, 4, 6, 3), "widths": (64, 128, 256, 512), "stem": "imagenet"},
+        ),
+        optimizer=OptimizerSpec(
+            "sgd", learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=5e-5, decay_kernels_only=True
+        ),
+        data="photographs",
+        batch_size=256,
+        epochs=1,
+        label_smoothing=0.1,
+    ),
+    Workload(
+        name="convnext-tiny",
+        summary="ConvNeXt-T on photographs (--data DIR) or synthetic images, AdamW with warm-up, label smoothing",
+        model=ModelSpec("convnext", (224, 224, 3), 1000, {"depths": (3, 3, 9, 3), "widths": (96, 192, 384, 768)}),
+        optimizer=OptimizerSpec(
+            "adam",
+            learning_rate=1e-3,
+            weight_decay=0.05,
+            decoupled=True,
+            decay_kernels_only=True,
+            schedule=Schedule("cosine", warmup=20, total=1000),
+        ),
+        data="photographs",
+        batch_size=128,
+        epochs=1,
+        label_smoothing=0.1,
+    ),
+    Workload(
+        name="vgg16",
+        summary="VGG-16 without batch norm on photographs (--data DIR) or synthetic images, SGD with momentum",
+        model=ModelSpec(
+            "vgg",
+            (224, 224, 3),
+            1000,
+            {"depths": (2, 2, 3, 3, 3), "widths": (64, 128, 256, 512, 512), "hidden": (4096, 4096)},
+        ),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.01, momentum=0.9, weight_decay=5e-4),
+        data="photographs",
+        batch_size=128,
+        epochs=1,
+    ),
+    Workload(
+        name="mobilenet-v2",
+        summary="MobileNetV2 on photographs (--data DIR) or synthetic images, SGD with momentum, warm-up and cosine",
+        model=ModelSpec("mobilenet", (224, 224, 3), 1000, {"stem": 32, "stages": _INVERTED_RESIDUALS, "head": 1280}),
+        optimizer=OptimizerSpec(
+            "sgd",
+            learning_rate=0.045,
+            momentum=0.9,
+            weight_decay=4e-5,
+            schedule=Schedule("cosine", warmup=20, total=1000),
+        ),
+        data="photographs",
+        batch_size=256,
+        epochs=1,
+    ),
+    Workload(
+        name="unet",
+        summary="U-Net with batch norm, a class for every pixel of synthetic 256x256 shapes, SGD, gradients clipped",
+        model=ModelSpec("unet", (256, 256, 3), 5, {"widths": (64, 128, 256, 512, 1024)}),
+        optimizer=OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9, clip_norm=1.0),
+        data="shapes",
+        batch_size=16,
+        epochs=4,
+    ),
+)
+
+WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in _ALL}
+
+
+def get(name: str, more: Iterable[str] = ()) -> Workload:
+    """Return the built-in workload of that name.
+
+    Raises:
+        Refused: for an unknown name, listing those that exist, and `more`.
+    """
+    try:
+        return WORKLOADS[name]
+    except KeyError:
+        raise Refused(f"unknown workload {name!r}; allowed: {', '.join([*WORKLOADS, *more])}") from None
+
+
+def is_built_in(workload: Workload) -> bool:
+    """Whether `get` returns this workload."""
+    return WORKLOADS.get(workload.name) == workload
+
+
+def blocks(model: ModelSpec) -> tuple[str, ...]:
+    """Return the attributes of a model's twins that list its blocks (`BLOCKS`).
+
+    Raises:
+        Refused: it has none, so the knob `rematerialisation` has nothing to recompute.
+    """
+    if model.family in BLOCKS:
+        return BLOCKS[model.family]
+    why = "which of its layers make a block is not known" if model.family == PAIR else "it is one block as a whole"
+    whose = "a model of your own" if model.family == PAIR else "this workload's model"
+    having = (name for name, workload in WORKLOADS.items() if workload.model.family in BLOCKS)
+    raise Refused(f"rematerialisation of {whose}: {why}; allowed: the workloads {', '.join(having)}")

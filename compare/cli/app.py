@@ -1,0 +1,159 @@
+"""The command line. Exit codes: 0 done, 1 a claim failed, 2 refused input, 3 a contender failed."""
+
+import errno
+import io
+import itertools
+import os
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from compare import __version__
+from compare.base.interface import MatchingFailed, Refused
+from compare.cli import (
+    agree,
+    bundle,
+    compare,
+    diff,
+    exit_codes,
+    fit,
+    launch,
+    lists,
+    map,
+    prepared_run,
+    report,
+    reproduce,
+    scale,
+    selftest,
+    verify,
+)
+from compare.cluster import launch_info
+from compare.report.sentences import printable
+
+_NUMBERS = {"integer": "a whole number", "float": "a number", "number": "a number"}
+
+
+class _Commands(TyperGroup):
+    """Refuses what is no number, where one is wanted, in the words in which it refuses a number."""
+
+    def invoke(self, ctx: Any) -> Any:  # typer's own class of contexts has moved from version to version
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            wanted = next((said for word, said in _NUMBERS.items() if f"valid {word}" in error.message), None)
+            if wanted is None or error.param is None:
+                raise
+            option = error.param.opts[0]
+            raise Refused(f"{option} {_given(option)!r} is not allowed; allowed: {wanted}") from error
+
+
+def _given(option: str) -> str:
+    """Return the value that the command line gives an option."""
+    apart = [value for name, value in itertools.pairwise(sys.argv) if name == option]
+    joined = [word.partition("=")[2] for word in sys.argv if word.startswith(f"{option}=")]
+    return [*joined, *apart][-1]
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="samestep",
+    help="Train the same CNN in JAX and in PyTorch, prove that both compute the same thing, and compare their speed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"samestep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
+    ] = False,
+) -> None:
+    del version
+    command = str(context.invoked_subcommand)
+    if command not in launch.COMMANDS and (here := launch_info.here(os.environ)):
+        raise Refused(
+            f"{here.launcher} started samestep {command} on {here.count} machines; allowed on several: "
+            f"{', '.join(launch.COMMANDS)}"
+        )
+
+
+COMMANDS = (
+    prepared_run.carried_out(compare.compare),
+    prepared_run.carried_out(agree.agree),
+    map.map,
+    report.report,
+    selftest.selftest,
+    fit.fit,
+    scale.scale,
+    launch.launch,
+    reproduce.reproduce,
+    diff.diff,
+    bundle.bundle,
+    verify.verify,
+    lists.workloads,
+    lists.knobs,
+    lists.env,
+)
+for command in COMMANDS:
+    app.command()(command)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_STDIN, _STDOUT, _STDERR = 0, 1, 2  # of the process: Python's own may be closed
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _open_standard_streams() -> None:
+    """Open those that are closed: else a pipe gets such a number, and a child's own stream takes its place."""
+    for number in (_STDIN, _STDOUT, _STDERR):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+
+
+def main() -> None:
+    """Run the program."""
+    _open_standard_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a dash that the locale has not is no reason to lose a report
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has SIGHUP ignored
+            signal.signal(number, _end)  # so that children are ended on the way out
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] -- closed before the start
+                sys.stdout.flush()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer ends as for an error; who read has read enough
+            sys.exit(128 + signal.SIGPIPE)
+        raise
+    except Refused as error:
+        lines = [printable(line) for line in str(error).splitlines()]  # it may quote a file that somebody else wrote
+        typer.echo("samestep: " + "\n".join(lines), err=True)
+        sys.exit(exit_codes.CONTENDER_FAILED if isinstance(error, MatchingFailed) else exit_codes.REFUSED)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        typer.echo(f"samestep: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # what is left of it has nowhere to go
+        sys.exit(exit_codes.REFUSED)

@@ -1,0 +1,37 @@
+"""`samestep bundle`."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compare.base import output, untrusted
+from compare.base.interface import Refused
+from compare.cli import options
+from compare.reproduce import bundle as bundles
+from compare.results import consistency, result_file
+
+
+def bundle(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="RESULT", parser=options.path, help="A result.json, or its folder.", show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", parser=options.path, help="The zip file to write.", show_default=False)
+    ],
+) -> None:
+    """Pack a result with its raw samples, report, versions and checksums into one zip file."""
+    file = result_file.named(file)
+    output.check_there(f"--out {out}", out.parent)
+    with suppress(OSError):  # one of them is not there, which is said of the result when it is read
+        if out.samefile(file):
+            raise Refused(f"--out {out} would be written over the result; allowed: another file")
+    try:
+        data = untrusted.read(file, untrusted.SIZE_LIMIT, result_file.KIND)
+        consistency.check_verdicts(result_file.parse(data))
+        packed = bundles.make(data)
+    except Refused as error:
+        raise Refused(f"{file}: {error}") from None
+    typer.echo(f"bundle: {result_file.replace_bytes(out, packed)} ({len(packed):,} bytes)")

@@ -1,0 +1,84 @@
+"""`samestep diff`."""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from compare.base.interface import Refused
+from compare.base.untrusted import SHORT
+from compare.cli import exit_codes, options
+from compare.reproduce import regression
+from compare.reproduce import regression_report as report
+from compare.results import result_file
+
+
+def diff(
+    old: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OLD", parser=options.path, help="The earlier result.json, or its folder.", show_default=False
+        ),
+    ],
+    new: Annotated[
+        Path,
+        typer.Argument(
+            metavar="NEW", parser=options.path, help="The later result.json, or its folder.", show_default=False
+        ),
+    ],
+    fail_above: Annotated[
+        str, typer.Option(metavar="3%|0.03", help="Slowdown, or growth of memory, above which it fails.")
+    ] = "3%",
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare even another workload, precision, batch or device.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the changes as JSON alone.")] = False,
+) -> None:
+    """Tell whether contenders became slower, or take more memory, from one result to another: a regression gate."""
+    threshold = fraction(fail_above)
+    before, after = (result_file.load_true(result_file.named(each)) for each in (old, new))
+    unlike = regression.unlike(before, after)
+    if unlike and not anyway:
+        raise Refused(f"{old} and {new} are not of the same work: {'; '.join(unlike)}; allowed with --anyway")
+    found = regression.changes(before, after, threshold)
+    failed = any(change.outcome == regression.REGRESSION for change in found)
+    if as_json:
+        typer.echo(json.dumps(_told(before, after, threshold, unlike, found, failed), indent=2, allow_nan=False))
+    else:
+        report.render(found, threshold, [f"not the same work: {each}" for each in unlike], Console())
+    raise typer.Exit(exit_codes.CLAIM_FAILED if failed else 0)
+
+
+def fraction(text: str) -> float:
+    """Return the threshold that a user writes: `3%` and `0.03` are the same.
+
+    Raises:
+        Refused: for what is neither, and for a number of 1 or more without a percent sign, which is hardly meant.
+    """
+    match = re.fullmatch(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?|\.[0-9]{1,9}) ?(?P<percent>%?)", text.strip())
+    value = float(match["number"]) / (100 if match["percent"] else 1) if match else 0.0
+    if match is None or (value >= 1 and not match["percent"]):
+        raise Refused(f"--fail-above {SHORT.repr(text)} is not allowed; allowed: 3%, or a part below 1, as 0.03")
+    return value
+
+
+def _told(
+    before: dict[str, Any],
+    after: dict[str, Any],
+    threshold: float,
+    unlike: list[str],
+    found: list[regression.Change],
+    failed: bool,
+) -> dict[str, Any]:
+    return {
+        "old": {key: before[key] for key in ("id", "created")},
+        "new": {key: after[key] for key in ("id", "created")},
+        "fail_above": threshold,
+        "unlike": unlike,
+        "changes": [asdict(change) for change in found],
+        "regression": failed,
+    }

@@ -1,0 +1,65 @@
+"""The commands that only print what there is: `samestep workloads`, `samestep knobs` and `samestep env`."""
+
+import json
+from collections.abc import Mapping
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from compare.base import installed
+from compare.base.knobs import KNOBS, Value
+from compare.base.workloads import WORKLOADS
+from compare.machine import environment
+from compare.settings.tunings import GIVEN, SYNCHRONISED, TUNED, TUNINGS
+
+_LEAST_WIDTH = 76
+"""Columns below which names would be cut: a narrower terminal breaks lines itself."""
+
+
+def workloads() -> None:
+    """List what can be trained."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("workload", "image", "batch", "epochs", "optimizer"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("what it is", overflow="fold")
+    for each in WORKLOADS.values():
+        image = "x".join(map(str, each.model.image))
+        rule = "adamw" if each.optimizer.decoupled else each.optimizer.name
+        optimizer = f"{rule} {each.optimizer.learning_rate:g}"
+        table.add_row(each.name, image, str(each.batch_size), str(each.epochs), optimizer, each.summary)
+    for name, distribution in installed.names().items():
+        table.add_row(Text(name), "", "", "", "", Text(f"installed with {distribution}"))
+    console = Console()
+    console.width = max(console.width, _LEAST_WIDTH)
+    console.print(table)
+
+
+def knobs() -> None:
+    """List the optimisation switches, what each does in either framework, and the tunings made of them."""
+    for knob in KNOBS.values():
+        typer.echo(f"{knob.name}: {knob.summary}")
+        for side in ("jax", "torch"):
+            typer.echo(f"  {side:5}  {knob.told(side)}")
+    for name, meaning in TUNINGS.items():
+        typer.echo(f"\n{name}: {meaning}")
+        for (backend, tuning), settings in GIVEN.items():
+            if tuning == name:
+                typer.echo(f"  {backend:5}  {_written(settings)}")
+    for (backend, device, workload), (settings, evidence) in TUNED.items():
+        measured = f"measured: {evidence}" if evidence else "not measured"
+        typer.echo(f"  {backend:5}  {device}, {workload}: {_written(settings)} ({measured})")
+    for (backend, device, workload), (settings, evidence) in SYNCHRONISED.items():
+        where = f"{device}, {workload} over devices that synchronise batch norm, besides, unless knobs exclude it"
+        typer.echo(f"  {backend:5}  {where}: {_written(settings)} (measured: {evidence})")
+
+
+def _written(settings: Mapping[str, Value]) -> str:
+    named = [name if value is True else f"{name}={value}" for name, value in settings.items()]
+    return ", ".join(named) or "no knob"
+
+
+def env() -> None:
+    """Print what a reader needs to repeat a run here: packages, devices, variables, as JSON."""
+    typer.echo(json.dumps(environment.describe(), indent=2))

@@ -1,0 +1,100 @@
+"""`samestep reproduce`."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from compare.base.interface import Refused
+from compare.cli import exit_codes, options
+from compare.data import dataset_file
+from compare.execution import build_result, execute, phases
+from compare.machine import environment
+from compare.reproduce import (
+    claims,
+    differences,
+    repetition,
+    training_claims,
+    user_code,
+)
+from compare.reproduce import reproduction_report as report
+from compare.results import result_file, verdicts
+
+FILE_NAME = "reproduction.json"
+
+
+def reproduce(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", parser=options.path, help="A result.json, or its folder.", show_default=False),
+    ],
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds in place of the stored number.", show_default=False)
+    ] = None,
+    data: options.Data = None,
+    deadline: options.Deadline = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option(user_code.TRUST, help="The result is of a user's own models: import the code that FILE names."),
+    ] = False,
+    changed_code: Annotated[
+        bool, typer.Option(user_code.CHANGED, help="Accept that this code is not the one that made the result.")
+    ] = False,
+    out: options.Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what differs and the claims as JSON alone.")] = False,
+) -> None:
+    """Run a stored result's exact specification again, and say which of its claims come again.
+
+    Where that is interrupted once timed rounds have begun, this is said of what was measured.
+    """
+    file = result_file.named(file)
+    stored = result_file.load_true(file)
+    user_code.check_trust(stored, trusted=trust_code, changed=changed_code)
+    seeds = None if verdicts.is_comparison(stored) else repetition.seeds(stored)
+    folder = out or exit_codes.default_out()
+    if (folder / result_file.FILE_NAME).resolve() == file.resolve():
+        raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
+    plan = repetition.plan_of(
+        stored, out=folder, rounds=rounds, data_folder=data, deadline=deadline, changed_code=changed_code
+    )
+    console = Console(quiet=as_json)
+    hashes: dict[str, str | None] = {"data_sha256": dataset_file.sha256(plan.dataset)}
+    if not user_code.is_named(stored):  # whose weights are known when its models have been matched
+        hashes["weights_sha256"] = phases.opened(plan).get("weights_sha256")
+    before = differences.before_run(stored, environment.describe(), hashes)
+    report.render_start(stored, before, console)
+    if user_code.is_named(stored):
+        report.render_code(user_code.lines(stored), changed_code, console)
+    result, path, interruption = execute.as_far_as_it_came(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
+    after = differences.after_run(stored, result)
+    found = [*claims.judge(stored, result), *training_claims.judge(stored, result)]
+    console.print()
+    report.render_differences(after, console, "contenders ran with the versions and settings that are stored")
+    console.print()
+    report.render_claims(found, stored, result, console)
+    told = {
+        "stored": {key: stored[key] for key in ("id", "created", "command")},
+        "result": result["id"],
+        "differences": [asdict(each) for each in (*before, *after)],
+        "claims": [asdict(each) for each in found],
+    }
+    result_file.replace(plan.out / FILE_NAME, told)
+    if as_json:
+        typer.echo(json.dumps(told, indent=2, allow_nan=False))
+    console.print(f"result file: {path}", markup=False, highlight=False, soft_wrap=True)
+    if interruption is not None:
+        raise interruption
+    raise typer.Exit(exit_code(stored, result, found))
+
+
+def exit_code(stored: dict[str, Any], result: dict[str, Any], found: list[claims.Claim]) -> int:
+    """Return 3 where a contender failed here, 1 where a claim did not come again or one of this run failed, else 0."""
+    if build_result.contender_failed(result):
+        return exit_codes.CONTENDER_FAILED
+    refuted = any(claim.outcome == claims.NOT_REPRODUCED for claim in found)
+    broken = build_result.claim_failed(result) and not build_result.claim_failed(stored)
+    return exit_codes.CLAIM_FAILED if refuted or broken else 0

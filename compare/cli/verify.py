@@ -1,0 +1,37 @@
+"""`samestep verify`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from compare.base import untrusted
+from compare.base.interface import Refused
+from compare.cli import exit_codes, options
+from compare.reproduce import archive, verification
+from compare.reproduce import verification_report as report
+
+
+def verify(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BUNDLE", parser=options.path, help="A zip file of samestep bundle.", show_default=False
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON alone.")] = False,
+) -> None:
+    """Check a bundle offline: its hashes, its schema, and every table and verdict from the raw samples."""
+    try:
+        result, checks = verification.verify(untrusted.read(file, archive.TOTAL_LIMIT, "a bundle"))
+    except Refused as error:
+        raise Refused(f"{file}: {error}") from None
+    if as_json:
+        told = {"id": result["id"], "checks": [asdict(check) | {"held": check.held} for check in checks]}
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        report.render(result, checks, Console())
+    raise typer.Exit(exit_codes.CLAIM_FAILED if any(check.problems for check in checks) else 0)

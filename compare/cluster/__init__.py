@@ -1,0 +1,1 @@
+"""Several machines and several processes of one contender."""

@@ -1,0 +1,113 @@
+"""A machine that follows the first one of a run: it starts and ends its share of contenders' processes."""
+
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from compare.base.interface import Refused
+from compare.base.process_family import Started
+from compare.base.process_group import Place, own_gpu, start_command
+from compare.base.protocol import Message, ProtocolError
+from compare.cluster import launch_info, wire
+from compare.cluster.launch_info import Here
+from compare.cluster.wire import Wire
+from compare.machine import variables
+
+GONE = 3
+
+
+def follow(here: Here, seconds: float, said: Message) -> int:
+    """Serve the first machine, which gets `seconds` to appear, until it lets this one go; return the exit code.
+
+    Raises:
+        Refused: the first machine cannot be reached, or has another token.
+    """
+    where = f"{here.address} port {here.port}"
+    try:
+        first = wire.connected(here.address, here.port, here.token, seconds)
+    except PermissionError as error:
+        raise Refused(f"{where} has another {launch_info.TOKEN}; allowed: the same on all machines") from error
+    except OSError as error:
+        raise Refused(
+            f"machine 0 of {here.count} cannot be reached at {where}: {error.strerror or error}; allowed: samestep "
+            f"started on all by {here.launcher}, which this machine can connect to"
+        ) from error
+    first.send({"machine": here.number, **said})
+    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
+        shares = Shares(first, here.address, Path(scratch))
+        try:
+            return shares.served()
+        except (EOFError, ProtocolError, OSError):
+            sys.stderr.write(f"samestep: machine 0 of {here.count} at {where} is gone\n")
+            return GONE
+        finally:
+            shares.end_all()
+            first.close()
+
+
+class Shares:
+    """The processes of this machine, by the share that they belong to."""
+
+    def __init__(self, first: Wire, address: str, scratch: Path) -> None:
+        self._first, self._address, self._scratch = first, address, scratch
+        self._running: dict[int, list[Started]] = {}
+        self._logs = 0
+
+    def served(self) -> int:
+        """Do what the first machine says; return the exit code that it gives at the end.
+
+        Raises:
+            EOFError, ProtocolError, OSError: it is gone.
+        """
+        while True:
+            message, _ = self._first.receive()
+            match message:
+                case {"command": "close", "code": code}:
+                    return int(code)
+                case {"command": "start", "share": int(share)}:
+                    self._first.send(self._started(share, message))
+                case {"command": "end", "share": int(share)}:
+                    self._end(share)
+                    self._first.send({"done": share})
+                case _:
+                    raise ProtocolError(str(message)[:80])
+
+    def end_all(self) -> None:
+        """End every process."""
+        for share in list(self._running):
+            self._end(share)
+
+    def _started(self, share: int, told: dict[str, Any]) -> Message:
+        kept = told["cache"] is None
+        folder = variables.user_cache(self._scratch / "cache-kept") if kept else self._scratch / str(told["cache"])
+        added = told["environment"] | variables.cache_environment(told["backend"], folder)
+        running = self._running.setdefault(share, [])
+        for each in told["places"]:
+            self._logs += 1
+            log = self._scratch / f"{self._logs:05d}.log"
+            place = replace(Place(**each), host=self._address)  # the first machine does not know how others call it
+            try:
+                own = added | own_gpu(place, told["device"], os.environ)
+                process = Started(start_command(told["package"], place, told["port"]), own, log)
+            except OSError as error:
+                self._end(share)
+                return {"error": f"a process could not be started: {error.strerror}"}
+            running.append(process)
+            threading.Thread(target=self._watch, args=(share, process), daemon=True).start()
+        return {"done": share}
+
+    def _end(self, share: int) -> None:
+        for process in self._running.pop(share, ()):
+            process.end()
+
+    def _watch(self, share: int, process: Started) -> None:
+        process.wait()
+        if process in self._running.get(share, ()):  # it has not been told to
+            status, reason = process.death() or ("crash", "ended")
+            with contextlib.suppress(OSError):
+                self._first.send({"lost": share, "status": status, "reason": f"a process {reason}"})

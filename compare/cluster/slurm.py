@@ -1,0 +1,145 @@
+"""The batch script that runs one comparison over the nodes of a Slurm allocation."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare.base import process_family
+from compare.base.interface import Refused
+from compare.cluster.launch_info import TOKEN
+
+LOG = "slurm-%j.log"
+"""The file that Slurm writes a job's output to; `%j` stands for the job's number."""
+_SUBMIT_SECONDS = 60
+_SET_BY = {
+    "--nodes": "--nodes of samestep launch",
+    "--gpus-per-node": "--gpus-per-node of samestep launch",
+    "--output": "--out of samestep launch",
+    "--dry-run": "--dry-run of samestep launch",
+    **dict.fromkeys(
+        ("--ntasks", "--ntasks-per-node", "--exclusive", "--chdir", "--array", "--wrap"),
+        "options that samestep does not write itself, of one job",
+    ),
+}
+"""Options of sbatch that a job has already, and what is allowed in their place."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What Slurm is asked for.
+
+    Attributes:
+        nodes: how many machines.
+        gpus: on each, 0 for none.
+        options: further options of sbatch, as `--partition=gpu`.
+        directory: where samestep runs.
+    """
+
+    nodes: int
+    gpus: int
+    options: Sequence[str]
+    directory: Path
+
+    def script(self, arguments: Sequence[str], folder: Path) -> str:
+        """Return the batch script: one samestep on each node, which starts what is needed there itself.
+
+        `arguments` are samestep's, the command first; `folder` has to be there when the job starts, for its log.
+        Slurm must not end the others when one ends in failure: the first still has results to write, and ends them.
+        """
+        asked = [
+            "--job-name=samestep",
+            f"--nodes={self.nodes}",
+            "--ntasks-per-node=1",
+            "--exclusive",  # what is timed shares its machine with nobody
+            *([f"--gpus-per-node={self.gpus}"] if self.gpus else []),
+            f"--chdir={self.directory}",
+            f"--output={_pattern(folder)}/{LOG}",
+            *self.options,
+        ]
+        step = f"--nodes={self.nodes} --ntasks={self.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
+        # Every core of the job is samestep's: srun neither takes over how many there are, nor leaves tasks unbound.
+        cores = "--cpu-bind=none ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
+        return "\n".join(
+            [
+                "#!/bin/bash",
+                *(f"#SBATCH {_directive(option)}" for option in asked),
+                "set -eu",
+                "# By this the machines know each other; srun hands it on to all of them.",
+                f"{TOKEN}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')",
+                f"export {TOKEN}",
+                f"exec srun {step} \\",
+                f"    {cores} --export=ALL \\",
+                f"    {shlex.join(process_family.command('compare', *arguments))}",
+                "",
+            ]
+        )
+
+
+def checked(job: Job) -> Job:
+    """Return a job that can be asked for.
+
+    Raises:
+        Refused: fewer than two nodes, or what is no option of sbatch or one that the job has already.
+    """
+    if not 2 <= job.nodes <= 4096:
+        raise Refused(f"--nodes {job.nodes} is not allowed; allowed: 2 to 4096; one machine needs no launcher")
+    if not 0 <= job.gpus <= 64:
+        raise Refused(f"--gpus-per-node {job.gpus} is not allowed; allowed: 0 to 64")
+    for option in job.options:
+        if not re.fullmatch(r"--[a-z][a-z-]*(=[^\n]+)?", option):
+            raise Refused(f"--sbatch {option!r} is not allowed; allowed: an option of sbatch, as --partition=gpu")
+        if instead := _SET_BY.get(option.partition("=")[0]):
+            raise Refused(f"--sbatch {option} is not allowed: the job says so itself; allowed: {instead}")
+    return job
+
+
+def submitted(script: Path) -> str:
+    """Submit a batch script; return what sbatch says, as `Submitted batch job 17`.
+
+    Raises:
+        Refused: sbatch is not there, or does not take the script.
+    """
+    program = shutil.which("sbatch")
+    if program is None:
+        raise Refused(
+            f"sbatch is not installed here, so {script} was written and not submitted; allowed: a machine from which "
+            "Slurm takes jobs, or --dry-run"
+        )
+    try:
+        done = subprocess.run(
+            [program, str(script)], capture_output=True, text=True, timeout=_SUBMIT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Refused(f"sbatch {script}: {error}") from error
+    if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip() or "no reason given"
+        raise Refused(f"sbatch did not take {script} (exit code {done.returncode}): {said}")
+    return done.stdout.strip()
+
+
+def _pattern(folder: Path) -> str:
+    """Return a folder as a file name pattern of sbatch has it, which replaces `%` and a letter.
+
+    Raises:
+        Refused: for a backslash, after which Slurm replaces nothing in all of a pattern.
+    """
+    if "\\" in str(folder):
+        raise Refused(f"--out {str(folder)!r}: Slurm writes no log there; allowed: a folder without a backslash")
+    return str(folder).replace("%", "%%")
+
+
+def _directive(option: str) -> str:
+    """Return an option as a line #SBATCH has it: quoted where it has spaces (slurm.schedmd.com/sbatch.html).
+
+    Raises:
+        Refused: for what would not stay on its line, or is no text.
+    """
+    if not option.isprintable():
+        raise Refused(f"sbatch would not read {option!r}; allowed: without control characters, and in UTF-8")
+    if re.fullmatch(r"[\w%+,./:=@-]+", option):
+        return option
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,34 @@
+"""A dataset as one safetensors file: the parent reads every original format once, its children read this."""
+
+from pathlib import Path
+
+from compare.base import tensors
+from compare.base.interface import Batch
+from compare.data import Dataset, digest
+
+
+def save(dataset: Dataset, path: Path) -> None:
+    """Write a dataset's arrays, as `compare.base.tensors.save` does."""
+    arrays = {
+        f"{part}.{name}": array
+        for part, batch in (("train", dataset.train), ("test", dataset.test))
+        for name, array in vars(batch).items()
+        if array is not None
+    }
+    tensors.save(arrays, path)
+
+
+def load(path: str) -> tuple[Batch, Batch]:
+    """Map the training and the test set that `save` wrote: all children share the memory that they take."""
+    arrays = tensors.load(Path(path), writable=True)  # as torch wants all memory to be
+    train, test = (
+        Batch(arrays[f"{part}.images"], arrays[f"{part}.labels"], arrays.get(f"{part}.levels"))
+        for part in ("train", "test")
+    )
+    return train, test
+
+
+def sha256(dataset: Dataset) -> str:
+    """Return the digest of values and labels: that of bytes is that of the values they stand for."""
+    train, test = dataset.train, dataset.test
+    return digest(train.values(), train.labels, test.values(), test.labels)

@@ -1,0 +1,192 @@
+"""From what was measured to what may be said: outcomes of a run become the result object."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from compare.agreement.certificate import Certificate
+from compare.base import descriptions
+from compare.base.interface import Array
+from compare.data import dataset_file
+from compare.execution.run_state import Outcome, Outcomes
+from compare.machine import environment
+from compare.results import result_file, verdicts
+from compare.settings import tunings
+from compare.settings.plan import Plan
+
+
+def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, Any]:
+    """Return the result object of `compare.results.result_file` for a finished run; without timed rounds it compares nothing."""
+    raw: dict[str, Any] = {
+        **result_file.head(result_file.SCHEMA_VERSION, command),
+        "spec": _spec(plan, outcomes),
+        "environment": environment.describe() | _others(plan),
+        "contenders": [_contender(plan, outcome) for outcome in outcomes.contenders],
+        "comparisons": [],
+        "agreement": _agreement(plan, outcomes),
+        "voided": [{"round": index + 1, "reason": reason} for index, reason in sorted(outcomes.voided.items())],
+        "telemetry": {
+            **outcomes.telemetry.to_json(),
+            "foreign_cores": [each.foreign_cores for each in outcomes.rounds],
+            "idle_cores": [each.idle_cores for each in outcomes.rounds],
+        },
+    }
+    return verdicts.completed(raw)
+
+
+def claim_failed(result: dict[str, Any]) -> bool:
+    """Whether the contenders ran but a claim failed: no agreement, or work that was not proved."""
+    return result["agreement"]["status"] == "fail" or any(
+        comparison["verdict"] == "INVALID" and comparison["reason"] not in (verdicts.SKIPPED, verdicts.SEQUENTIAL)
+        for comparison in result["comparisons"]
+    )
+
+
+def contender_failed(result: dict[str, Any]) -> bool:
+    """Whether any contender stopped working."""
+    return any(contender["status"] != "ok" for contender in result["contenders"])
+
+
+def _others(plan: Plan) -> dict[str, Any]:
+    """Return what the other machines of a run say of themselves, where there are any."""
+    found = [{"host": other.host, **other.environment} for other in plan.fleet.others]
+    return {"other_machines": found} if found else {}
+
+
+def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
+    opened: dict[str, Any] = {}
+    for outcome in outcomes.contenders:
+        opened = opened or outcome.opened
+    dataset = plan.dataset
+    return {
+        "workload": plan.workload.name,
+        "contenders": [contender.name for contender in plan.contenders],
+        "batch_size": plan.batch_size,
+        "accumulate": plan.accumulate,
+        "devices": plan.devices,
+        "rotation": plan.rotation,
+        "machines": plan.fleet.count,
+        "batch_norm": plan.batch_norm,
+        "precision": plan.precision,
+        "device": plan.device,
+        "rounds": len(outcomes.rounds),
+        "rounds_requested": plan.rounds,
+        "seed": plan.seed,
+        "epochs": plan.epochs,
+        "margin": plan.margin,
+        "confidence": plan.confidence,
+        **descriptions.described(plan.workload),
+        "parameter_count": opened.get("parameter_count"),
+        "data_source": dataset.source,
+        "data_folder": plan.data_folder,
+        "images": plan.images,
+        "data_sha256": dataset_file.sha256(dataset),
+        "train_images": len(dataset.train.labels),
+        "test_images": len(dataset.test.labels),
+        "weights_sha256": opened.get("weights_sha256"),
+        "agreement_requested": plan.agreement,
+        "energy_requested": plan.energy,
+        "cold_compile_requested": plan.cold_compile,
+        "search_anew_requested": plan.search_anew,
+        "deterministic": plan.deterministic,
+        "deadline_seconds": plan.deadline,
+        "design": outcomes.design,
+        "design_reason": outcomes.design_reason,
+        **({} if outcomes.pairing is None else {"pair": outcomes.pairing.to_json()}),
+    }
+
+
+def _contender(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    # Beside others, or with programs of others, it took another time.
+    start = (outcome.start or {}) if plan.cold_compile else {}
+    return {
+        "name": outcome.contender.name,
+        "backend": outcome.contender.backend,
+        "tuning": outcome.contender.tuning,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "unproven": outcome.unproven,
+        "settings": outcome.settings,
+        "variables": outcome.variables,
+        "versions": outcome.versions,
+        "kernel_search": _kernel_search(plan, outcome),
+        "compile_seconds": start.get("compile_seconds"),
+        "cached_compile_seconds": median(outcome.cached_compile_seconds) if outcome.cached_compile_seconds else None,
+        "first_step_seconds": start.get("first_step_seconds"),
+        "warmup_seconds": start.get("warmup_seconds"),
+        "steady": start.get("steady"),
+        "unsteady_rounds": sum(outcome.unsteady),
+        "step_seconds": _blocks(outcome),
+        "images_per_second": None,
+        "memory": outcome.memory,
+        "energy": outcome.energy,
+        "communication": outcome.communication,
+        "training": outcome.training,
+    }
+
+
+def _kernel_search(plan: Plan, outcome: Outcome) -> str | None:
+    """Return how often kernels were timed against each other for the rounds, None where they were not.
+
+    A user's own XLA_FLAGS may have another search than the knob. On several machines JAX keeps programs on the first
+    alone, so that there is no one answer.
+    """
+    contender, backend = outcome.contender, outcome.contender.backend
+    values = plan.knobs(contender)
+    known = outcome.settings.get("kernel-search", True) if backend == "jax" else True
+    if not plan.rounds or plan.fleet.count > 1 or known is False:
+        return None
+    if plan.keeps_search(contender):
+        return "every round" if plan.search_anew else "once"
+    return "every round" if plan.device == "cuda" and tunings.searches_anew(backend, values) else None
+
+
+def _blocks(outcome: Outcome) -> dict[str, Any] | None:
+    if not outcome.samples:
+        return None
+    return {
+        "samples": outcome.samples,
+        "windows": [[list(window) for window in windows] for windows in outcome.windows],
+        "steps_per_block": outcome.steps_per_block,
+    }
+
+
+def _agreement(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
+    baseline = outcomes.contenders[0].contender.name
+    return {
+        "status": None,
+        "precision": plan.precision,
+        "reason": None,
+        "pairs": [_pair(baseline, name, certificate) for name, certificate in outcomes.certificates.items()],
+        "gates": [],
+        "first_mismatch": None,
+        "accuracies": outcomes.accuracies,
+        "twin_accuracies": outcomes.twin_accuracies,
+        "trajectory": {
+            name: {"loss": _finite(curves.own), "envelope": _finite(curves.envelope)}
+            for name, curves in outcomes.curves.items()
+        },
+    }
+
+
+def _finite(values: Array) -> list[float | None]:
+    return [float(value) if math.isfinite(value) else None for value in values]
+
+
+def _pair(baseline: str, name: str, certificate: Certificate) -> dict[str, Any]:
+    return {
+        "baseline": baseline,
+        "contender": name,
+        "status": certificate.status,
+        "gates": [asdict(gate) for gate in certificate.gates],
+        "first_mismatch": certificate.first_mismatch,
+        "notes": list(certificate.notes),
+        "tensors": [_json(asdict(evidence)) for evidence in certificate.evidence],
+    }
+
+
+def _json(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures with None for infinity, the error of a tensor whose reference is zero."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in figures.items()}

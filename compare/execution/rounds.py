@@ -1,0 +1,313 @@
+"""Timed rounds: fresh processes, all alive together, one working at a time, and proof that the work was done."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from compare.base.interruptions import ENDING, Held
+from compare.execution import reproducibility
+from compare.execution.child import Child
+from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
+from compare.execution.round_validity import FOREIGN_CORES, Round, Window
+from compare.execution.run_state import Outcome, Outcomes, attempt
+from compare.machine import cpu_load, memory
+from compare.settings.block_order import in_turn, palindromic, parts
+from compare.settings.plan import Plan
+
+BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
+_PALINDROMES = 3
+_SPINNING_SECONDS = 1.0
+_NONE: Mapping[str, Child] = MappingProxyType({})
+_TOO_MUCH = "the contenders do not fit in memory together"
+
+
+def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress, held: Held) -> None:
+    """Time all rounds of a plan in its design, filling samples, windows and `outcomes.rounds`.
+
+    `alternating`: all contenders of a round are alive together and their blocks alternate. `turns`: one after the other
+    in each round, because they do not fit in memory together: that is known when each has been measured alone, or shows
+    when they are tried. Either way the last comes first in every other round. `sequential`: all rounds of one, then all
+    of the next.
+
+    Where Ctrl-C or a signal ends the program meanwhile, that is `held` for later, as is what comes afterwards; rounds
+    that were whole stay, what was timed of the next is dropped.
+    """
+    try:
+        _time_all(launcher, outcomes, progress)
+        held.begin()
+    except ENDING as interruption:
+        held.begin()
+        held.keep(interruption)
+        _keep_whole(outcomes)
+
+
+def _keep_whole(outcomes: Outcomes) -> None:
+    """Drop what not every contender has been timed in."""
+    count = min((len(outcome.windows) for outcome in outcomes.alive), default=0)  # the last that a round is given
+    del outcomes.rounds[count:]
+    for outcome in outcomes.contenders:
+        del outcome.samples[count:], outcome.windows[count:], outcome.unsteady[count:]
+
+
+def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
+    total = launcher.plan.rounds
+    outcomes.design = launcher.plan.design
+    outcomes.rounds = [Round(gpus=launcher.plan.gpus_of_round(number)) for number in range(total)]
+    if outcomes.design == "alternating" and (excess := _excess(launcher.plan, outcomes)):
+        outcomes.design, outcomes.design_reason = "turns", f"from round 1 on: {_TOO_MUCH}: {excess}"
+    if outcomes.design == "sequential":
+        for outcome in outcomes.alive:
+            for number in range(total):
+                progress(f"timed rounds of {outcome.contender.name}", number, total)
+                if outcome.status == "ok":
+                    _time(launcher, [outcome], outcomes.rounds[number])
+        return
+    for number in range(total):
+        progress("timed rounds", number, total)
+        together = in_turn(outcomes.alive, number // parts(launcher.plan.devices, launcher.plan.rotation))
+        if outcomes.design == "alternating" and not _time(launcher, together, outcomes.rounds[number]):
+            outcomes.design, outcomes.design_reason = "turns", f"from round {number + 1} on: {_TOO_MUCH}"
+        if outcomes.design == "turns":
+            _take_turns(launcher, together, outcomes.rounds[number])
+
+
+def _take_turns(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> None:
+    """Time one round of these contenders, one after the other.
+
+    On a GPU, whose memory an import does not take, their processes start side by side; on several machines each starts
+    when its turn comes (`compare.execution.launcher.Launcher.children`).
+    """
+    waiting, plan = dict[str, Child](), launcher.plan
+    try:
+        if BESIDE_OTHERS[plan.device] and plan.fleet.count == 1:
+            for step in (partial(_start, launcher, waiting, seen), partial(_greet, plan, waiting)):
+                for outcome in alive:
+                    if outcome.status == "ok":
+                        _attempt(outcome, step)
+        for outcome in alive:
+            if outcome.status == "ok":
+                _time(launcher, [outcome], seen, waiting)
+            waiting.pop(outcome.contender.name, None)
+    finally:
+        for child in waiting.values():
+            child.close()
+
+
+def _excess(plan: Plan, outcomes: Outcomes) -> str | None:
+    """Return by how much what each of these held alone is more than the device has, None where it is not or unknown."""
+    total = memory.device_bytes(plan.device)
+    held = [(outcome.memory or {}).get("process_bytes") for outcome in outcomes.alive]
+    known = [each for each in held if each is not None]
+    if total is None or len(known) < len(held) or sum(known) <= total:
+        return None
+    return f"alone they held {sum(known) / 2**30:,.1f} GiB in all, of {total / 2**30:,.1f}"
+
+
+def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Mapping[str, Child] = _NONE) -> bool:
+    """Time one round of these contenders; False where memory did not hold them together (nothing is then kept).
+
+    Of the children that are `waiting` they take their own.
+    """
+    plan, names = launcher.plan, {outcome.contender.name for outcome in alive}
+    known = [(each, each.reason, len(each.unsteady), len(each.cached_compile_seconds)) for each in alive]
+
+    def undone() -> bool:
+        """Whether memory did not hold them together; each is then as it was before."""
+        if len(alive) == 1 or all(outcome.status != "oom" for outcome in alive):
+            return False
+        for outcome, reason, warmed, loads in known:
+            outcome.status, outcome.reason = "ok", reason
+            del outcome.unsteady[warmed:], outcome.cached_compile_seconds[loads:]
+        return True
+
+    children = {name: child for name, child in waiting.items() if name in names}
+    try:
+        timed = _ready(launcher, alive, children, seen)
+        blocks: dict[str, list[_Block]] = {outcome.contender.name: [] for outcome in timed}
+        pids = [child.pid for child in {**waiting, **children}.values()]
+        # Void rounds of a GPU are told by what it does itself.
+        families = {name: cpu_load.family(child.pid) for name, child in children.items() if plan.device == "cpu"}
+        before = cpu_load.read(pids)
+        for index in palindromic(len(timed), _PALINDROMES):
+            outcome = timed[index]
+            if outcome.status == "ok":
+                _attempt(outcome, lambda o: blocks[o.contender.name].append(_block(launcher, children, o, families)))
+        after = cpu_load.read(pids)
+        if undone():
+            return False
+        if timed:
+            seen.foreign_cores = max(seen.foreign_cores or 0.0, cpu_load.foreign_cores(before, after))
+            if families:
+                seen.idle_cores = max(seen.idle_cores or 0.0, *map(_idle_cores, blocks.values()))
+        able = [outcome for outcome in timed if outcome.status == "ok"]
+        for outcome in able:
+            _attempt(outcome, lambda o: _prove(plan, children[o.contender.name], o))
+        if undone():
+            return False
+        for outcome in able:  # a round that ends before its proofs is none
+            seconds, windows, _ = zip(*blocks[outcome.contender.name], strict=True)
+            seen.windows += windows
+            outcome.samples.append(list(seconds))
+            outcome.windows.append(list(windows))
+        return True
+    except ENDING:
+        undone()
+        raise
+    finally:
+        for child in children.values():
+            child.close()
+
+
+def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Child], seen: Round) -> list[Outcome]:
+    """Start, open and warm up a child for each contender; return those that got there.
+
+    In the first round each is alone while it finds its programs in the cache, for that time is reported. Later those
+    that may do so side by side, before any of them warms up; one that is compiled anew never does.
+    """
+    plan = launcher.plan
+    able = [
+        o
+        for o in alive
+        if o.cached_compile_seconds and launcher.may_load_beside_others(o) and not launcher.compiles_anew(o)
+    ]
+    together = able if len(able) > 1 else []
+    loaded = {outcome.contender.name for outcome in together}
+    steps: Sequence[tuple[Sequence[Outcome], Callable[[Outcome], object]]] = (
+        ([o for o in alive if o.contender.name not in children], partial(_start, launcher, children, seen)),
+        (alive, lambda o: _open(launcher, children[o.contender.name], o)),
+        (alive, lambda o: children[o.contender.name].reply("open", plan.deadlines["open"])),
+        (together, lambda o: children[o.contender.name].send("block", steps=o.opened["steps_per_dispatch"])),
+        (together, lambda o: children[o.contender.name].reply("block", plan.deadlines["warm_up"])),
+        (alive, lambda o: _warm_up(launcher, children[o.contender.name], o, loaded=o.contender.name in loaded)),
+    )
+    for asked, step in steps:
+        for outcome in asked:
+            if outcome.status == "ok":
+                _attempt(outcome, step)
+    return [outcome for outcome in alive if outcome.status == "ok"]
+
+
+def _attempt(outcome: Outcome, action: Callable[[Outcome], object]) -> None:
+    attempt(outcome, "timed rounds", partial(action, outcome))
+
+
+def _start(launcher: Launcher, children: dict[str, Child], seen: Round, outcome: Outcome) -> None:
+    first = seen.gpus.start if seen.gpus else 0
+    children[outcome.contender.name] = launcher.started(outcome, purpose="round", first_gpu=first)
+
+
+def _greet(plan: Plan, children: Mapping[str, Child], outcome: Outcome) -> None:
+    children[outcome.contender.name].greet(plan.deadlines["start"])
+
+
+def _open(launcher: Launcher, child: Child, outcome: Outcome) -> None:
+    child.greet(launcher.plan.deadlines["start"])
+    child.send("open", spec=launcher.spec(outcome))
+
+
+def _warm_up(launcher: Launcher, child: Child, outcome: Outcome, *, loaded: bool) -> None:
+    plan = launcher.plan
+    seconds, steps = BLOCK_SECONDS[plan.device], outcome.steps_per_block
+    warm = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=steps)
+    outcome.steps_per_block = warm["steps_per_block"]
+    outcome.unsteady.append(not warm["steady"])
+    if not loaded and not launcher.compiles_anew(outcome):
+        outcome.cached_compile_seconds.append(warm["compile_seconds"])
+    trained = outcome.start
+    if trained is not None:
+        unlike = reproducibility.difference(warm["first_losses"], trained["first_losses"], plan.precision)
+        outcome.unproven = outcome.unproven or unlike
+
+
+class _Block(NamedTuple):
+    """A timed block: its `seconds` a step, when it ran, and the CPU seconds that the others took meanwhile."""
+
+    seconds: float
+    window: Window
+    idle: float
+
+
+def _idle_cores(blocks: Sequence[_Block]) -> float:
+    """Return how many cores the others kept busy during one contender's blocks."""
+    lasted = sum(end - start for _, (start, end), _ in blocks)
+    return sum(block.idle for block in blocks) / lasted if lasted else 0.0
+
+
+def _block(
+    launcher: Launcher, children: Mapping[str, Child], outcome: Outcome, families: Mapping[str, Sequence[int]]
+) -> _Block:
+    """Time one block, while the processes of all other contenders are looked at.
+
+    An equal block, which does not count, leads in: it outlasts what the contender that worked before has left behind
+    (caches, clocks, threads that still spin: those of LLVM's and Intel's OpenMP do so for 0.2 s). More of them lead in
+    until the others are quiet, for a second at most.
+    """
+    child, steps, deadline = children[outcome.contender.name], outcome.steps_per_block, launcher.plan.deadlines["block"]
+    others = [pid for name, pids in families.items() if name != outcome.contender.name for pid in pids]
+    assert steps is not None  # set by _warm_up
+
+    def trained() -> _Block:
+        before, start = cpu_load.taken(others), launcher.now()
+        seconds = child.call("block", deadline, steps=steps) / steps
+        end = launcher.now()
+        return _Block(seconds, (start, end), max(0.0, cpu_load.taken(others) - before))
+
+    begun = launcher.now()
+    while _idle_cores([trained()]) > FOREIGN_CORES and launcher.now() - begun < _SPINNING_SECONDS:
+        pass
+    return trained()
+
+
+def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
+    ask = partial(child.call, "proof", plan.deadlines["block"], steps=outcome.steps_per_block)
+    proofs = [ask()]
+    while _is_late(proofs[-1]) and len(proofs) < _PROOFS:
+        proofs.append(ask())
+    least = min(proofs, key=_left)
+    missing = next((fault for fault in map(_missing, proofs) if fault is not None), None)
+    if missing is not None:
+        outcome.unproven = missing
+    elif _is_late(least):
+        outcome.unproven = (
+            f"after wait() returned, {1e3 * least['unwaited_seconds']:.3g} ms of a block's work were still to be done "
+            f"({1e3 * least['block_seconds']:.3g} ms had been timed)"
+        )
+    else:
+        outcome.unproven = outcome.unproven or _changed(plan, child)
+
+
+def _changed(plan: Plan, child: Child) -> str | None:
+    """Return what of a contender is another after its blocks, every time that it is asked."""
+    changed = None
+    for _ in range(_PROOFS):
+        begun = child.call("again", plan.deadlines["open"])
+        changed = reproducibility.change(begun["before"], begun["after"], plan.precision)
+        if changed is None:
+            break
+    return changed
+
+
+def _missing(proof: Mapping[str, Any]) -> str | None:
+    """Return what work was not done at all, or not in finite numbers."""
+    if proof["exported"] != proof["dispatched"]:
+        return f"{proof['dispatched']} steps were dispatched but {proof['exported']} trained"
+    if proof["not_finite"] is not None:
+        return f"the loss was not finite at step {proof['not_finite']} of a timed round"
+    return None
+
+
+def _is_late(proof: Mapping[str, Any]) -> bool:
+    return _left(proof) > _UNWAITED
+
+
+def _left(proof: Mapping[str, Any]) -> float:
+    """Return what `wait` left undone of a block, as a part of it."""
+    return proof["unwaited_seconds"] / proof["block_seconds"]
+
+
+# More of a block than this may not be unfinished when `wait` returns: the exports that tell of it jitter, too.
+_UNWAITED = 0.25
+# What `wait` leaves undone, it leaves every time; an export of much takes longer now and then (of resnet50 by 57 ms).
+# And what has changed is changed every time; what rounding moves may be moved by chance.
+_PROOFS = 3

@@ -1,0 +1,58 @@
+"""Simulated rounds of two contenders whose true times are known: what the statistics make of them can be checked."""
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from compare.base import statistics
+from compare.base.statistics import Ratio
+from compare.settings.block_order import in_turn, palindromic
+
+PALINDROMES = 3
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How times scatter: standard deviation of ln(speed) from process to process and of ln(time) from block to block.
+
+    `drift` is by how much, relatively, the machine slows down from the first block of a run to the last.
+    """
+
+    launch_noise: float = 0.005
+    step_noise: float = 0.01
+    drift: float = 0.0
+
+
+def trial(generator: np.random.Generator, machine: Machine, *, rounds: int, slowdown: float = 0.0) -> Ratio:
+    """Return the measured ratio of a contender that is slower than the baseline by `slowdown` (0.01 for one percent).
+
+    Blocks are ordered as in a real run, a round's median block stands for it, and `statistics.paired_ratio` judges.
+    """
+    medians: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        sides = in_turn((0, 1), number)
+        order = [sides[place] for place in palindromic(2, PALINDROMES)]
+        launch = np.exp(generator.normal(0, machine.launch_noise, 2)) * (1.0, 1.0 + slowdown)
+        passed = number + np.arange(len(order)) / len(order)
+        noise = np.exp(generator.normal(0, machine.step_noise, len(order)))
+        times = launch[order] * noise * (1 + machine.drift * passed / rounds)
+        for side in sides:
+            medians[side].append(median(float(t) for t, who in zip(times, order, strict=True) if who == side))
+    return statistics.paired_ratio(*medians)
+
+
+def significant(machine: Machine, *, trials: int, rounds: int, slowdown: float = 0.0, seed: int = 0) -> int:
+    """Return in how many of `trials` runs the interval excluded a ratio of 1."""
+    return sum(not each.low <= 1 <= each.high for each in _trials(machine, trials, rounds, slowdown, seed))
+
+
+def covered(machine: Machine, *, trials: int, rounds: int, slowdown: float, seed: int = 0) -> int:
+    """Return in how many of `trials` runs the interval held the true ratio."""
+    return sum(each.low <= 1 + slowdown <= each.high for each in _trials(machine, trials, rounds, slowdown, seed))
+
+
+def _trials(machine: Machine, trials: int, rounds: int, slowdown: float, seed: int) -> list[Ratio]:
+    generator = np.random.default_rng([seed, rounds, math.floor(1e6 * slowdown)])
+    return [trial(generator, machine, rounds=rounds, slowdown=slowdown) for _ in range(trials)]

@@ -1,0 +1,1 @@
+"""This machine: its description, GPUs, cores, memory, load and environment variables."""

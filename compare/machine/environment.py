@@ -1,0 +1,143 @@
+"""Where a run took place: all that a reader needs to repeat it, gathered without importing any framework."""
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from compare import __version__
+from compare.machine import cores, nvml
+
+DISTRIBUTIONS = (
+    "jax",
+    "jaxlib",
+    *(f"jax-cuda{cuda}-{part}" for cuda in (12, 13) for part in ("plugin", "pjrt")),
+    "flax",
+    "optax",
+    "ml_dtypes",
+    "torch",
+    "triton",
+    *(f"nvidia-{part}-cu{cuda}" for cuda in (12, 13) for part in ("cudnn", "nccl")),
+    *(f"nvidia-{part}{cuda}" for cuda in ("-cu12", "") for part in ("cublas", "cuda-runtime", "cuda-nvrtc")),
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "safetensors",
+    "psutil",
+    "nvidia-ml-py",
+    "pytest",
+    "pytest-benchmark",
+)
+PREFIXES = (
+    *("XLA_", "JAX_", "PJRT_", "NPROC", "TORCH", "PYTORCH_", "ATEN_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NCCL_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "LD_PRELOAD"),
+)
+"""How the names of variables begin that frameworks and what they compute with read."""
+
+_SOURCE = Path(__file__).resolve().parent.parent
+
+
+def describe() -> dict[str, Any]:
+    """Return the software, the machine and its load now, as JSON types.
+
+    Memory is in bytes, clocks in MHz, power in watts. What this machine does not tell is None; `nvidia` then says
+    why under `reason`. Never raises for something that could not be read.
+    """
+    return {
+        "samestep": __version__,
+        "git": checkout(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": {
+            "model": _cpu_model(),
+            "physical_cores": psutil.cpu_count(logical=False),
+            "logical_cores": psutil.cpu_count(logical=True),
+            "usable_cores": cores.usable(),
+            "load_average": list(psutil.getloadavg()),
+        },
+        "memory_bytes": psutil.virtual_memory().total,
+        "nvidia": nvml.describe(),
+        "packages": {name: version(name) for name in DISTRIBUTIONS},
+        "variables": _variables(os.environ),
+    }
+
+
+def checkout() -> dict[str, Any] | None:
+    """Return `commit` and `dirty` of the checkout that samestep runs from; None where it runs from none."""
+    if not (_SOURCE / ".git").exists():
+        return None
+    commit = _git_output(_SOURCE, "rev-parse", "HEAD")
+    changes = _git_output(_SOURCE, "status", "--porcelain")
+    if not commit:
+        return None
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def has_cuda() -> bool:
+    """Tell whether a child sees at least one NVIDIA GPU. Starts no CUDA context."""
+    return visible_gpus() > 0
+
+
+def why_no_cuda() -> str:
+    """Return why a child sees no NVIDIA GPU."""
+    if nvml.named() and nvml.describe()["gpus"]:
+        return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} leaves none of this machine's GPUs"
+    return "this machine has no NVIDIA GPU that NVML can see"
+
+
+def visible_gpus() -> int:
+    """Return how many NVIDIA GPUs a child sees."""
+    return len(nvml.visible())
+
+
+def installed(distribution_or_module: str) -> bool:
+    """Tell whether a distribution or top-level module of that name is installed, without importing it."""
+    if version(distribution_or_module) is not None:
+        return True
+    # find_spec imports the parents of a dotted name.
+    return distribution_or_module.isidentifier() and importlib.util.find_spec(distribution_or_module) is not None
+
+
+def version(distribution: str) -> str | None:
+    """Return the version of an installed distribution (None if it is not installed)."""
+    try:
+        return importlib.metadata.version(distribution)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: environment[name] for name in sorted(environment) if name.startswith(PREFIXES)}
+
+
+def _git_output(tree: Path, *arguments: str) -> str | None:
+    # No optional locks: describing a run must not get in the way of a git command in the same tree.
+    command = ["git", "--no-optional-locks", "-C", str(tree), *arguments]
+    # Inside a git hook GIT_DIR and its like name the hook's repository, which need not be this one.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        process = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return process.stdout.strip()
+
+
+@functools.cache
+def _cpu_model() -> str:
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()

@@ -1,0 +1,50 @@
+"""What the four memory figures mean, and the bytes that a process holds as the machine counts them."""
+
+import contextlib
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from compare.machine import nvml
+
+DEFINITIONS: Mapping[str, str] = {
+    "live_peak_bytes": "most bytes held by live tensors and libraries' workspaces, not in searches for kernels, by the "
+    "framework's own allocator",
+    "pool_peak_bytes": "most bytes that this allocator had reserved from the device, likewise",
+    "process_bytes": "bytes of the whole process (NVML on a GPU, of several the one where it holds most; peak resident "
+    "set on a CPU), less those of a process that only imports the framework; of several processes the first",
+    "static_bytes": "the compiler's own plan for one step: arguments, outputs and temporaries (XLA only)",
+}
+
+
+def process_bytes(device: str) -> int | None:
+    """Return the bytes of this process: its device memory by NVML on `cuda`, its peak resident set on `cpu`.
+
+    None where NVML does not list the process (a container or virtual machine may hide process ids).
+    """
+    if device == "cuda":
+        return nvml.process_bytes(os.getpid())
+    if sys.platform == "linux":
+        # Not ru_maxrss: it never falls below the resident set of the process that started this one (getrusage(2)).
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def device_bytes(device: str) -> int | None:
+    """Return the memory of the GPU that contenders train on.
+
+    None where NVML does not tell, or a GPU is divided (MIG), and on `cpu`, where processes share part of what each
+    holds.
+    """
+    gpu = nvml.first(nvml.describe()["gpus"]) if device == "cuda" else None
+    return None if gpu is None or gpu["mig"] else gpu["memory_bytes"]
+
+
+def reset_peak() -> None:
+    """Let the peak resident set of this process begin anew at what it holds now (proc(5), clear_refs); Linux only."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")

@@ -1,0 +1,152 @@
+"""Environment variables of a child process: what a framework reads before it starts."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from compare.machine import cores
+
+_THREADS_PER_VIRTUAL_DEVICE = 128
+_COMPILERS_OFF = {
+    "torch": {"TORCH_COMPILE_DISABLE": ("1",), "TORCHDYNAMO_DISABLE": ("1",)},
+    "jax": {"JAX_DISABLE_JIT": ("y", "yes", "t", "true", "on", "1")},
+}
+
+
+def child_environment(
+    backend: str,
+    knobs: Mapping[str, Any],
+    device: str,
+    deterministic: bool,
+    inherited: Mapping[str, str],
+    memory_fraction: float | None = None,
+    devices: int = 1,
+    machines: int = 1,
+) -> dict[str, str]:
+    """Return the variables to add for one child process, merged with what the user has set.
+
+    GPUs are numbered as NVML does, which watches them, so that on a machine of unlike GPUs both mean the same one.
+    No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
+    (jax.readthedocs.io, GPU memory allocation), whatever a user has set: its memory would be all that there is.
+    `memory_fraction` of a GPU's memory is the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU,
+    JAX sees as many `devices` as asked, and has a thread for every exchange between them that may be waited for at
+    once: with fewer, all wait forever. One such device has as many threads as torch is told to have. On several
+    `machines`, with so many devices each, XLA's processes do not share out the search for kernels: one that
+    finds its program in its cache would leave the others waiting for its part.
+    """
+    added: dict[str, str] = {}
+    flags: list[str] = []
+    if device == "cuda":
+        added["CUDA_DEVICE_ORDER"] = inherited.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if backend == "torch" and deterministic:
+        added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch.use_deterministic_algorithms asks for it
+    if backend == "torch" and knobs.get("graph-capture") and knobs.get("parallel") == "ddp":
+        added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # as a captured step needs it (pytorch.org, CUDA semantics)
+    if backend == "jax":
+        added["JAX_PLATFORMS"] = device
+        added["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        if memory_fraction is not None and device == "cuda":
+            added["XLA_CLIENT_MEM_FRACTION"] = repr(memory_fraction)
+            added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name; jaxlib refuses both
+        if device == "cuda" and not knobs.get("kernel-search", True):
+            flags.append("--xla_gpu_autotune_level=0")
+        if device == "cpu" and devices == 1:
+            added |= _as_many_threads(inherited)
+        if device == "cpu" and devices > 1:
+            flags.append(f"--xla_force_host_platform_device_count={devices}")
+            added["PJRT_NPROC"] = inherited.get("PJRT_NPROC", str(_THREADS_PER_VIRTUAL_DEVICE * devices))
+        if device == "cuda" and machines > 1:
+            flags.append("--xla_gpu_shard_autotuning=false")
+        # What XLA captures is one chain, in which nothing runs beside an exchange.
+        if knobs.get("graph-capture") and not (devices * machines > 1 and knobs.get("overlap-exchanges")):
+            flags.append(f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{_captured_too(devices, machines)}")
+        if knobs.get("concurrent-kernels"):
+            flags.append("--xla_gpu_command_buffer_scheduling_mode=CONCURRENT")
+        if knobs.get("overlap-reduction") and devices * machines > 1:
+            flags.append("--xla_gpu_enable_latency_hiding_scheduler=true")
+        if deterministic and device == "cuda":
+            flags.append("--xla_gpu_deterministic_ops=true")
+        if merged := " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip():
+            added["XLA_FLAGS"] = merged
+    return added
+
+
+def compiler_off(backend: str, inherited: Mapping[str, str]) -> str | None:
+    """Return the variable, as it is set, by which a framework compiles nothing; None where there is none.
+
+    By `torch._dynamo.config` and docs.jax.dev, configuration options.
+    """
+    meant = {name: (inherited.get(name, ""), off) for name, off in _COMPILERS_OFF.get(backend, {}).items()}
+    return next((f"{name}={value}" for name, (value, off) in meant.items() if value.lower() in off), None)
+
+
+def _captured_too(devices: int, machines: int) -> str:
+    """Return what XLA is to capture beside convolutions: on several devices of a machine their exchanges, else loops.
+
+    A loop that is captured is a conditional node, in which CUDA allows nothing that NCCL's captures have in them
+    (github.com/pytorch/pytorch/issues/180960); XLA then starts each turn of the loop from the host, as one graph.
+    """
+    return "+COLLECTIVES" if devices > 1 and machines == 1 else "+WHILE"
+
+
+def overridden(flags: str) -> list[tuple[str, str]]:
+    """Return the first and the last text of every flag that is given twice, unlike: the last holds, a user's own."""
+    first, last = dict[str, str](), dict[str, str]()
+    for flag in flags.split():
+        name = flag.partition("=")[0]
+        first.setdefault(name, flag)
+        last[name] = flag
+    return [(first[name], last[name]) for name in first if first[name] != last[name]]
+
+
+def user_cache(otherwise: Path) -> Path:
+    """Return the folder for compiled programs that are kept from run to run, or a run's own where there can be none."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home, one that cannot be written to, or a file in its place
+        return otherwise
+    return folder if os.access(folder, os.W_OK | os.X_OK) else otherwise
+
+
+def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that gives a child so many threads, where it shares the cores with others; a user's own wins.
+
+    Torch's threads spin while they wait for each other. Those of two children that have every core each spend the time
+    waiting for threads that are not running.
+    """
+    return {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", str(threads))}
+
+
+def _as_many_threads(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that gives XLA the threads that a user's own variables give torch, and the user XLA none.
+
+    Torch has as many as MKL, which asks these in this order and takes no more than there are cores; XLA asks neither,
+    and has a thread for each core.
+    """
+    told = (inherited.get(name, "").partition(",")[0].strip() for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
+    threads = next((int(each) for each in told if each.isdecimal() and int(each) > 0), cores.usable())
+    if threads >= cores.usable() or "PJRT_NPROC" in inherited or "NPROC" in inherited:
+        return {}
+    return {"PJRT_NPROC": str(threads)}
+
+
+def matching_environment(backend: str) -> dict[str, str]:
+    """Return the variable by which a child leaves its programs unoptimised: to match a pair, each runs only once."""
+    return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"} if backend == "jax" else {}
+
+
+def cache_environment(backend: str, folder: Path) -> dict[str, str]:
+    """Return the variables that put a backend's persistent cache of compiled programs into `folder`."""
+    if backend == "jax":
+        return {
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        # Else a program with a torch.autograd.Function in it, such as the twins' max-pool, is traced anew every time.
+        "TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1",
+    }

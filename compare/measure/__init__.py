@@ -1,1 +1,0 @@
-"""What is measured and how: blocks, memory, energy, communication, the machine's state; faults planted to prove it."""

@@ -1,1 +1,0 @@
-"""The parent's side of its children: started, spoken to with deadlines, given jobs, and ended with all they started."""

@@ -1,0 +1,87 @@
+"""Step times by round: every block's, the median of each round, and which rounds are void; a panel for a contender."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from compare.report import sentences
+from compare.report.measurements import time_unit
+from compare.report.palette import light
+from compare.report.plots.canvas import (
+    MOST_CONTENDERS,
+    MOST_ROUNDS,
+    Absent,
+    Axes,
+    Figure,
+    Picture,
+    colour,
+    drawn_of,
+    label,
+    panels,
+    shade,
+)
+
+_PANEL_INCHES, _AXIS_INCHES = 1.0, 0.32
+_MOST_BLOCKS = 20_000
+_SPREAD = 0.5  # of the distance between rounds, over which a round's blocks lie side by side
+
+
+def picture(result: Mapping[str, Any]) -> Picture | Absent:
+    """Return the picture of the step times of all contenders that were timed."""
+    samples: dict[str, Sequence[Sequence[float]]] = {
+        each["name"]: each["step_seconds"]["samples"]
+        for each in result["contenders"]
+        if each["step_seconds"] and any(each["step_seconds"]["samples"])
+    }
+    if not samples:
+        return Absent("no steps were timed")
+    drawn = dict(list(samples.items())[:MOST_CONTENDERS])
+    blocks = sum(len(blocks) for rounds in drawn.values() for blocks in rounds)
+    rounds = max(map(len, drawn.values()))
+    if blocks > _MOST_BLOCKS or rounds > MOST_ROUNDS:
+        return Absent(f"{blocks:,} blocks of {rounds:,} rounds are too many to draw; the CSV file has them")
+    places = {each["name"]: index for index, each in enumerate(result["contenders"])}
+    void = {each["round"] for each in result["voided"]}
+    caption = (
+        "Time per training step by round of fresh processes; dots: the single blocks in the order in which they were "
+        "timed, lines: each round's median. Each panel has its own scale, which does not begin at 0."
+    ) + drawn_of(len(samples))
+    if void:
+        caption += " Shaded: void rounds, which count for no ratio."
+    invalid = [sentences.sentence(each) for each in result["comparisons"] if each["verdict"] == "INVALID"]
+    caption = " ".join([caption, *(f"{each}." for each in invalid)])
+    return Picture(
+        "steps", "Step times by round", caption, sentences.basis([result]), lambda: _draw(drawn, places, void)
+    )
+
+
+def _draw(samples: Mapping[str, Sequence[Sequence[float]]], places: Mapping[str, int], void: set[int]) -> Figure:
+    figure, found = panels([_PANEL_INCHES] * len(samples), _AXIS_INCHES)
+    most = max(len(rounds) for rounds in samples.values())
+    for axes, (name, rounds) in zip(found, samples.items(), strict=True):
+        _draw_panel(axes, rounds, colour(places[name]))
+        axes.set_title(label(name), color=colour(places[name]), pad=2)
+        shade(axes, [(number - 0.5, number + 0.5) for number in range(1, most + 1) if number in void])
+        axes.set_xlim(0.5, most + 0.5)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.tick_params(labelbottom=axes is found[-1])
+    found[-1].set_xlabel("round")
+    figure.align_ylabels(found)
+    return figure
+
+
+def _draw_panel(axes: Axes, rounds: Sequence[Sequence[float]], shown: str) -> None:
+    scale, unit = time_unit([seconds for blocks in rounds for seconds in blocks])
+    numbered = [(number, blocks) for number, blocks in enumerate(rounds, start=1) if blocks]
+    offsets = [
+        number + _SPREAD * (k + 0.5 - len(blocks) / 2) / len(blocks)
+        for number, blocks in numbered
+        for k in range(len(blocks))
+    ]
+    times = [seconds / scale for _, blocks in numbered for seconds in blocks]
+    axes.plot(offsets, times, "o", color=shown, markersize=2.2, alpha=0.75, markeredgewidth=0)
+    places = [number for number, _ in numbered]
+    medians = [median(blocks) / scale for _, blocks in numbered]
+    axes.hlines(medians, [x - 0.35 for x in places], [x + 0.35 for x in places], color=light("ink"), linewidth=1)
+    axes.set_ylabel(f"{unit} per step")
+    axes.margins(y=0.15)

@@ -1,0 +1,1 @@
+"""Stored results: repeat them, compare them, pack them and verify them."""

@@ -1,1 +1,0 @@
-"""Stored results met again: repeated, compared with another, packed for others, and checked."""

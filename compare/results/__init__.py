@@ -1,0 +1,1 @@
+"""The result file: reading, writing, its schema, and what follows from its samples."""

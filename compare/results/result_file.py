@@ -1,0 +1,239 @@
+"""The result file: `result.json`, one self-contained object whose shape is `result.schema.json` (JSON Schema draft-07).
+
+The same checks hold on writing and on reading, so a file that samestep wrote is a file that samestep reads. Reading
+trusts nothing: the file may come from somebody else.
+"""
+
+import json
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import fastjsonschema
+
+from compare.base import files, untrusted
+from compare.base.interface import Refused
+from compare.base.untrusted import SHORT, SIZE_LIMIT
+from compare.results import consistency
+
+SCHEMA_VERSION = 1
+FILE_NAME = "result.json"
+KIND = f"a {FILE_NAME}, or its folder"
+FIT_NAME = "fit.json"
+SCHEMA = "result.schema.json"
+
+
+def head(schema_version: int, command: Sequence[str]) -> dict[str, Any]:
+    """Return what the objects of all commands begin with: the schema's version, an id, the time, and `command`."""
+    return {
+        "schema_version": schema_version,
+        "id": uuid.uuid4().hex,
+        "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "command": list(command),
+    }
+
+
+def validate(result: Any) -> None:
+    """Check a result object against the schema, and that it holds nothing that JSON cannot.
+
+    Raises:
+        Refused: with the path of the first fault, for example `contenders[0].status`, and what is allowed there. Also
+            for NaN and Infinity, for integers outside 64 bits, and for parts that contradict each other
+            (`compare.results.consistency`).
+    """
+    conform(result, SCHEMA)
+    consistency.check(result)
+
+
+def conform(value: Any, schema: str) -> None:
+    """Check an object against a schema that is shipped with the package, a file's name, and as JSON (`validate`).
+
+    Raises:
+        Refused: with the path of the first fault.
+    """
+    untrusted.check_plain(value)
+    try:
+        _validator(schema)(value)
+    except fastjsonschema.JsonSchemaValueException as error:
+        raise Refused(_explain(error)) from None
+
+
+_NOT_OF_FIT = ("comparisons", "agreement", "voided")
+
+
+class OfScale(Refused):
+    """A file is a scaling's, which `compare.studies.scaling_result` reads."""
+
+
+def write(result: Mapping[str, Any], folder: Path) -> Path:
+    """Validate the result and write `folder/result.json` atomically; return that path.
+
+    Raises:
+        Refused: as `validate` and `replace`.
+    """
+    validate(result)
+    return replace(folder / FILE_NAME, result)
+
+
+def kept(result: Mapping[str, Any], folder: Path) -> Path:
+    """Write the result as `write` does, and, where that is refused, into a temporary folder: it cost hours.
+
+    There it may be larger than `load` takes.
+
+    Raises:
+        Refused: as `validate`; where the folder or the size was refused, with the place that the result is at.
+    """
+    validate(result)
+    try:
+        return replace(folder / FILE_NAME, result)
+    except Refused as error:
+        raise Refused(f"{error}; the result is kept: {_spared(_text(result))}") from None
+
+
+def fits(result: Mapping[str, Any]) -> bool:
+    """Tell whether the result's file would be small enough for `load`."""
+    try:
+        untrusted.check_size(_text(result, allow_nan=True))  # `validate` refuses it, and names the place
+    except Refused:
+        return False
+    return True
+
+
+def _spared(data: bytes) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="samestep-result-"))
+    try:
+        return replace_bytes(folder / FILE_NAME, data)
+    except Refused:
+        folder.rmdir()
+        raise
+
+
+def _text(value: Mapping[str, Any], *, allow_nan: bool = False) -> bytes:
+    return json.dumps(value, allow_nan=allow_nan, indent=1).encode("ascii") + b"\n"
+
+
+def replace(target: Path, value: Mapping[str, Any]) -> Path:
+    """Write a JSON object as the file `target` atomically (`compare.base.files`); return that path.
+
+    The folder is made where missing.
+
+    Raises:
+        ValueError: for NaN and infinity.
+        Refused: for a text that `load` would refuse for its size, or where the file system refuses; the old file, if
+            any, is then as it was, and no temporary file stays.
+    """
+    data = _text(value)
+    try:
+        untrusted.check_size(data)
+    except Refused as error:
+        raise Refused(f"{target} is not written: it {error}") from None
+    return replace_bytes(target, data)
+
+
+def replace_bytes(target: Path, data: bytes) -> Path:
+    """Write a file atomically as `replace` does, of any bytes; return its path."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"cannot write {target}: {error.strerror or error}") from error
+    files.write({target: data})
+    return target
+
+
+def named(path: Path) -> Path:
+    """Return the result file that a user names: the path, or, where that is a folder, the one in it.
+
+    In a folder that has only a result of `samestep fit`, that is named, for who reads it to refuse as such.
+    """
+    try:
+        if not path.is_dir():
+            return path
+        found = path / FILE_NAME
+        return path / FIT_NAME if not found.exists() and (path / FIT_NAME).exists() else found
+    except OSError:  # a name too long, for example
+        return path
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read and validate a result file.
+
+    Raises:
+        OfScale, Refused: with the file's name, as `parse`.
+        Refused: for a file that cannot be read or is over `SIZE_LIMIT`.
+    """
+    try:
+        return parse(untrusted.read(path, SIZE_LIMIT, KIND))
+    except Refused as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def load_true(path: Path) -> dict[str, Any]:
+    """Read and validate a result file whose verdicts and agreement, too, are what its figures give.
+
+    Raises:
+        OfScale, Refused: as `load`, and as `compare.results.consistency.check_verdicts`, with the file's name.
+    """
+    found = load(path)
+    try:
+        consistency.check_verdicts(found)
+    except Refused as error:
+        raise Refused(f"{path}: {error}") from None
+    return found
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """Return the result object that the bytes of a result file hold.
+
+    Raises:
+        OfScale: for a result of `samestep scale`.
+        Refused: for what is no JSON (`compare.base.untrusted.parse`), comes from a newer samestep or another command, or
+            breaks the schema.
+    """
+    result = untrusted.parse(data)
+    if isinstance(result, dict) and "scaling" in result:
+        raise OfScale(
+            "is of samestep scale; allowed: the result of one number of devices, such as devices-1/result.json"
+        )
+    if isinstance(result, dict) and "contenders" in result and result.keys().isdisjoint(_NOT_OF_FIT):
+        allowed = "that of compare or agree, for a report of scale, too"
+        raise Refused(f"is of samestep fit, which no command reads again; allowed: {allowed}")
+    if isinstance(result, dict) and "claims" in result and "contenders" not in result:
+        raise Refused(f"is of samestep reproduce; allowed: the {FILE_NAME} beside it")
+    _check_version(result)
+    validate(result)
+    return cast("dict[str, Any]", result)
+
+
+def _check_version(result: Any) -> None:
+    version = cast("dict[str, Any]", result).get("schema_version") if isinstance(result, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise Refused(
+            f"was written by a newer samestep (schema_version {SHORT.repr(version)}; this one reads up to "
+            f"{SCHEMA_VERSION}): update samestep"
+        )
+
+
+@lru_cache
+def _validator(schema: str) -> Callable[[Any], Any]:
+    def read(name: str) -> Any:
+        return json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+
+    # fastjsonschema turns the schema, which is ours, into Python code; no result ever becomes code. A schema may refer
+    # to another by its file's name, which is an address without a scheme.
+    compiled = fastjsonschema.compile(read(schema), handlers={"": read}, use_formats=False)
+    return cast("Callable[[Any], Any]", compiled)
+
+
+def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
+    name = str(error.name or "data")
+    path = untrusted.shortened(name.removeprefix("data").removeprefix("."))
+    value: Any = error.value
+    if error.rule == "required":
+        missing = [key for key in cast("list[str]", error.rule_definition) if key not in value]
+        return f"{path} lacks {', '.join(missing)}; all of these are required there"
+    allowed = str(error.message).removeprefix(name).strip()
+    return f"{path} is {'null' if value is None else SHORT.repr(value)}; it {allowed}"

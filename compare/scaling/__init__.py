@@ -1,1 +1,0 @@
-"""`samestep scale`: how training speeds up with the number of devices, every count a comparison of its own."""

@@ -1,0 +1,1 @@
+"""What a user asks for: settings, contenders, tunings, checks and the plan."""

@@ -1,0 +1,133 @@
+"""Contenders: BACKEND[:TUNING] as a user writes it, parsed and named."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compare.base import arguments
+from compare.base.interface import Refused
+from compare.base.knobs import PARALLEL, PARALLEL_WORDS
+from compare.base.workloads import PAIR, Workload
+from compare.machine import environment
+from compare.settings import naming, tunings
+
+# Backend name to the package that serves it as `python -m PACKAGE` and the distributions that the package needs.
+BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "torch": ("torchbackend", ("torch",)),
+    "jax": ("jaxbackend", ("jax", "flax", "optax")),
+}
+
+DEFAULT_TUNING = "compiled"
+PLAIN_CONTENDERS = ("torch:stock", "jax:pieces")
+"""Neither compiles a program as large as a whole model: what tells whether two models are the same function."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One side of a comparison; `name` is unique within a run (a repeated contender is named `torch#2`)."""
+
+    name: str
+    backend: str
+    tuning: str
+
+    @property
+    def package(self) -> str:
+        """The package that serves this contender's backend."""
+        return BACKENDS[self.backend][0]
+
+
+def of_certificate(workload: Workload) -> tuple[str, ...]:
+    """Return the contenders of a certificate that nobody has named, where nothing is timed."""
+    return PLAIN_CONTENDERS if workload.model.family == PAIR else naming.DEFAULT_CONTENDERS
+
+
+def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[str]:
+    """Return the contenders with the tuning of `--tuning`, or the knobs of `--knobs`, where they name none.
+
+    Raises:
+        Refused: for both options at once, an empty one, a word that is no knob, or one that no contender takes.
+    """
+    option, given = ("--tuning", tuning) if knobs is None else ("--knobs", knobs)
+    if tuning is not None and knobs is not None:
+        raise Refused("--tuning and --knobs exclude each other; allowed: --tuning NAME+KNOB+...")
+    chosen = tuning if knobs is None else knobs.replace(",", "+")
+    if chosen is None:
+        return list(texts)
+    if not chosen:
+        raise Refused("--tuning and --knobs must not be empty; allowed: stock, compiled, tuned, or knobs joined by ','")
+    if all(":" in text for text in texts):
+        raise Refused(f"{option}: every contender names its own tuning; allowed: with a contender that names none")
+    for item in chosen.split("+"):
+        tunings.check_word(item, f"{option} {given}")
+    return [text if ":" in text else f"{text}:{chosen}" for text in texts]
+
+
+def spread(texts: Sequence[str], parallel: str | None, otherwise: str | None = None) -> list[str]:
+    """Return the contenders with the way of `--parallel` to use several devices, where they name none.
+
+    A backend without one there takes that of `otherwise`, if any.
+
+    Raises:
+        Refused: for an unknown way, two for one backend, or one that no contender takes.
+    """
+    asked, default = _ways(parallel), _ways(otherwise)
+
+    def taker(text: str) -> str:
+        """Return the backend of a contender that names no way, "" of one that does."""
+        backend, _, tuning = text.partition(":")
+        named = any(part.partition("=")[0] in ("parallel", *PARALLEL_WORDS) for part in tuning.split("+"))
+        return "" if named else backend
+
+    takers = [taker(text) for text in texts]
+    if unused := next((backend for backend in asked if backend not in takers), None):
+        raise Refused(
+            f"--parallel {parallel}: no contender of {unused} takes {asked[unused]}; "
+            f"allowed: with a contender of {unused} that names no way"
+        )
+    ways = default | asked
+
+    def with_way(text: str, backend: str) -> str:
+        whole = text if ":" in text else f"{text}:{DEFAULT_TUNING}"
+        return f"{whole}+{ways[backend]}" if backend in ways else text
+
+    return list(map(with_way, texts, takers))
+
+
+def _ways(parallel: str | None) -> dict[str, str]:
+    """Return the way of each backend that `--parallel` names."""
+    ways: dict[str, str] = {}
+    for word in [] if parallel is None else parallel.split(","):
+        backend = next((backend for backend, words in PARALLEL.items() if word in words), None)
+        if backend is None or backend in ways:
+            what = "unknown" if backend is None else "a second for"
+            raise Refused(
+                f"--parallel {parallel}: {what} {backend or word!r}; allowed: pmap or sharded for jax, ddp for torch"
+            )
+        ways[backend] = word
+    return ways
+
+
+def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
+    """Return the contenders of a command line, the first being the baseline.
+
+    Raises:
+        Refused: for what is no list of texts, fewer than `least`, an unknown backend, an empty tuning or a backend that
+            is not installed.
+    """
+    arguments.text_list("contenders", texts, "a list such as ['torch:tuned', 'jax']")
+    if len(texts) < least:
+        raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
+    contenders: list[Contender] = []
+    for text, name in zip(texts, naming.names(texts), strict=True):
+        backend, colon, tuning = text.partition(":")
+        if backend not in BACKENDS:
+            raise Refused(f"unknown contender {text!r}; allowed: BACKEND[:TUNING] with BACKEND {' or '.join(BACKENDS)}")
+        if colon and not tuning:
+            raise Refused(f"contender {text!r} has an empty tuning; allowed: stock, compiled, tuned or knobs")
+        missing = [package for package in BACKENDS[backend][1] if not environment.installed(package)]
+        if missing:
+            raise Refused(
+                f"contender {text!r} needs the package {', '.join(missing)}, which is not installed; "
+                f"install it with: pip install 'samestep[{backend}]'"
+            )
+        contenders.append(Contender(name, backend, tuning or DEFAULT_TUNING))
+    return contenders

@@ -1,0 +1,214 @@
+"""A pair of models as a user writes it down, made into a workload."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from types import NoneType
+from typing import Any
+
+from compare.agreement.allowances import ALLOWED
+from compare.base.arguments import (
+    check,
+    of_python,
+    text_list,
+    typed,
+    whole,
+)
+from compare.base.interface import Refused
+from compare.base.workloads import (
+    LONGEST_NAME,
+    PAIR,
+    ModelSpec,
+    OptimizerSpec,
+    Workload,
+)
+
+BACKENDS = ("jax", "torch")
+
+_OPTIMIZERS = {
+    "sgd": OptimizerSpec("sgd", learning_rate=0.05, momentum=0.9),
+    "adam": OptimizerSpec("adam", learning_rate=1e-3),
+    "adamw": OptimizerSpec("adam", learning_rate=1e-3, weight_decay=0.01, decoupled=True),
+}
+_SETTABLE = {
+    **dict.fromkeys(("learning_rate", "momentum", "epsilon", "weight_decay", "clip_norm"), float),
+    **dict.fromkeys(("nesterov", "decay_kernels_only"), bool),
+}
+_BATCH = 32
+FORMS = "pkg.module:factory or path/to/file.py:factory"
+
+
+@dataclass(frozen=True)
+class Request:
+    """How the two models of a pair are to be brought together.
+
+    Attributes:
+        weights_map: torch's name of each parameter and buffer to flax's, where they are not to be matched alone.
+        weights_from: the backend whose factory's initial weights training starts from.
+        sources: the SHA-256 that each side's source must have, by backend; None: any will do.
+    """
+
+    weights_map: Mapping[str, str] | None = None
+    weights_from: str = "torch"
+    sources: Mapping[str, str] | None = None
+
+
+def workload(
+    jax: str,
+    torch: str,
+    *,
+    image: str | Sequence[int],
+    classes: int,
+    name: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    optimizer: str | OptimizerSpec = "sgd",
+    loss: str = "cross-entropy",
+    allow: Sequence[str] = (),
+    batch_size: int = _BATCH,
+    epochs: int = 1,
+) -> Workload:
+    """Return the workload of a user's own pair, trained on synthetic images.
+
+    Args:
+        jax: the factory of the flax model, `pkg.module:name` or `path/to/file.py:name`.
+        torch: the factory of the torch model.
+        image: height, width and channels, as numbers or as `224x224x3`.
+        classes: number of outputs.
+        name: the workload's name. Default: torch's module and factory.
+        arguments: keyword arguments of both factories; `jax.KEY` and `torch.KEY` are for one.
+        optimizer: `sgd`, `adam` or `adamw`, with `,KEY=VALUE` for fields of `OptimizerSpec`.
+        loss: `cross-entropy`, with `,label_smoothing=VALUE`.
+        allow: names of accepted differences (`compare.agreement.allowances.ALLOWED`).
+        batch_size: images per step.
+        epochs: passes over the training set, eight batches.
+
+    Raises:
+        Refused: for anything that is not of these forms.
+    """
+    typed("name", name, (str, NoneType), "a text")
+    text_list("--allow", allow, f"a list of {', '.join(ALLOWED)}")
+    if unknown := [each for each in allow if each not in ALLOWED]:
+        raise Refused(f"--allow {unknown[0]}: no such difference; allowed: {', '.join(ALLOWED)}")
+    for backend, reference in (("jax", jax), ("torch", torch)):
+        typed(f"--{backend}", reference, str, FORMS)
+        if not all(reference.rpartition(":")[::2]):
+            raise Refused(f"--{backend} {reference}: names no factory; allowed: {FORMS}")
+    whole("--classes", classes, 2)
+    whole("--batch-size", batch_size, 2)
+    whole("--epochs", epochs, 1)
+    return Workload(
+        name=_name(torch) if name is None else name,
+        summary="a user's own pair",
+        model=ModelSpec(
+            PAIR,
+            _image(image),
+            classes,
+            {
+                "jax": jax,
+                "torch": torch,
+                "arguments": _by_backend({} if arguments is None else arguments),
+                "allow": list(allow),
+            },
+        ),
+        optimizer=_optimizer(optimizer),
+        data="synthetic",
+        batch_size=batch_size,
+        epochs=epochs,
+        label_smoothing=_smoothing(loss),
+    )
+
+
+pair = of_python(workload)
+"""`workload` for who writes Python: refusals name its arguments."""
+
+
+def assignments(texts: Sequence[str], option: str = "") -> dict[str, Any]:
+    """Return `KEY=VALUE` texts as a mapping; values are JSON where they can be read as such, else text.
+
+    `option` stands before them in a message.
+
+    Raises:
+        Refused: for a text of another form, or a key given twice.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise Refused(f"{option}{text} is not allowed; allowed: KEY=VALUE")
+        if key in found:
+            raise Refused(f"{option}{text}: {key} is given twice")
+        try:
+            found[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def _by_backend(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    typed("--model-args", arguments, Mapping, "names with values, such as {'width': 16}")
+    text_list("--model-args", list(arguments), "names that are texts")
+    found: dict[str, dict[str, Any]] = {backend: {} for backend in BACKENDS}
+    for key, value in arguments.items():
+        backend, dot, own = key.rpartition(".")
+        if dot and backend not in BACKENDS:
+            raise Refused(f"--model-args {key}: allowed: KEY=VALUE for both, jax.KEY=VALUE or torch.KEY=VALUE for one")
+        for each in (backend,) if dot else BACKENDS:
+            found[each][own] = value
+    return found
+
+
+def _image(text: str | Sequence[int]) -> tuple[int, int, int]:
+    if isinstance(text, str):
+        parts = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
+        sizes = tuple(map(int, parts.groups())) if parts else ()
+    else:
+        allowed = "height, width and channels, such as (224, 224, 3) or '224x224x3'"
+        typed("--input", text, Sequence, allowed)
+        check(all(type(each) is int for each in text), "--input", text, allowed)
+        sizes = tuple(text)
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise Refused(f"--input {text}: allowed: HEIGHTxWIDTHxCHANNELS, for example 224x224x3")
+    return sizes
+
+
+def _optimizer(text: str | OptimizerSpec) -> OptimizerSpec:
+    if isinstance(text, OptimizerSpec):
+        return text
+    typed("--optimizer", text, str, f"{', '.join(_OPTIMIZERS)}, or a compare.OptimizerSpec")
+    name, *settings = text.split(",")
+    if name not in _OPTIMIZERS:
+        raise Refused(f"--optimizer {name}: allowed: {', '.join(_OPTIMIZERS)}, each with ,KEY=VALUE")
+    values = assignments(settings)
+    for key, value in values.items():
+        kind = _SETTABLE.get(key)
+        right = isinstance(value, bool) if kind is bool else isinstance(value, int | float) and value >= 0
+        if kind is None or not right or (kind is float and isinstance(value, bool)):
+            wanted = "true or false" if kind is bool else "a number of 0 and more"
+            allowed = f"for {key} {wanted}" if kind else ", ".join(_SETTABLE)
+            raise Refused(f"--optimizer {key}={value}: not allowed; allowed: {allowed}")
+    try:
+        return replace(_OPTIMIZERS[name], **values)
+    except ValueError as error:
+        raise Refused(f"--optimizer {text}: {error}") from error
+
+
+def _smoothing(text: str) -> float:
+    typed("--loss", text, str, "cross-entropy, or cross-entropy,label_smoothing=VALUE")
+    name, *settings = text.split(",")
+    values = assignments(settings)
+    smoothing = values.pop("label_smoothing", 0.0)
+    if name != "cross-entropy" or values or isinstance(smoothing, bool) or not isinstance(smoothing, int | float):
+        raise Refused(f"--loss {text}: allowed: cross-entropy, or cross-entropy,label_smoothing=VALUE")
+    if not 0 <= smoothing < 1:
+        raise Refused(f"--loss {text}: a label smoothing of {smoothing} is not allowed; allowed: 0 and more, below 1")
+    return float(smoothing)
+
+
+def _name(reference: str) -> str:
+    """Return what a pair is called after its factory, as a workload may be, whatever its file is called."""
+    place, _, factory = reference.rpartition(":")
+    module = PurePath(place).stem if place.endswith(".py") else place.rpartition(".")[2]
+    name = re.sub(r"[^A-Za-z0-9_.:-]", "-", f"{module}:{factory}")
+    return (name if name[0].isalpha() else f"pair-{name}")[:LONGEST_NAME]

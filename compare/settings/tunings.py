@@ -1,0 +1,247 @@
+"""Tunings: the knobs of a contender as a user writes them, and the named sets of them.
+
+A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compiled` or `tuned` and may be left out
+(then the knobs start from `stock`). A knob that a framework, workload or device cannot honour is refused by name.
+"""
+
+import difflib
+from collections.abc import Collection, Mapping
+
+from compare.base.interface import Refused
+from compare.base.knobs import (
+    KNOBS,
+    NOT_PARALLEL,
+    PARALLEL_WORDS,
+    Knob,
+    Value,
+)
+from compare.settings import conflicts
+
+_TO_SEARCH = ("kernel-search", "max-autotune")
+_TO_COMPILE = (
+    "compile",
+    "graph-capture",
+    "steps-per-dispatch",
+    "concurrent-kernels",
+    "pointwise-matmul",
+    "compiled-autograd",
+    "overlap-exchanges",
+    *_TO_SEARCH,
+)
+
+TUNINGS: Mapping[str, str] = {
+    "stock": "what the framework's own tutorial gives",
+    "compiled": "stock and the compiler",
+    "tuned": "the fastest known for the workload and device, of its own in some precisions and over some devices",
+}
+
+# Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers. Layers
+# that the twins write out for a compiler to fuse are in it for that reason, and in torch where it compiles.
+GIVEN: Mapping[tuple[str, str], Mapping[str, Value]] = {
+    ("jax", "stock"): {"compile": True},
+    ("jax", "compiled"): {"compile": True, "donation": True},
+    ("torch", "stock"): {},
+    ("torch", "compiled"): {"compile": True},
+}
+
+_GRAPHS: Mapping[str, Mapping[str, Value]] = {
+    "jax": {"compile": True, "donation": True, "graph-capture": True},
+    "torch": {
+        "compile": True,
+        "channels-last": True,
+        "fused-optimizer": True,
+        "graph-capture": True,
+        "kernel-search": True,
+    },
+}
+
+
+def _captured(backend: str, steps: int, *switches: str) -> dict[str, Value]:
+    return {**_GRAPHS[backend], "steps-per-dispatch": steps, **dict.fromkeys(switches, True)}
+
+
+EVERY_OTHER = "every other workload"
+_NOTHING: Mapping[str, Value] = {}
+_H200 = "benchmarks/h200"
+
+# The fastest known, by (backend, device, workload or `WORKLOAD in PRECISION`), each with the file in which it was
+# measured, None where it was not.
+# A scan of convolutions is slower than single steps on XLA's CPU backend, a compiled model slower than eager kernels
+# with PyTorch's. On a GPU a dispatch of one step leaves gaps, more than a few only make blocks long, and gaps are
+# nothing to a step of 0.1 s.
+TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
+    ("jax", "cpu", EVERY_OTHER): (GIVEN["jax", "compiled"], "docs/measurements.md"),
+    ("torch", "cpu", EVERY_OTHER): ({"channels-last": True, "fused-optimizer": True}, "docs/measurements.md"),
+    **{
+        (backend, "cuda", workload): (_captured(backend, steps, *switches), evidence and f"{_H200}/{evidence}")
+        for backend, workload, steps, switches, evidence in (
+            ("jax", "resnet50", 8, ["concurrent-kernels"], "resnet50-bfloat16/result.json"),
+            ("torch", "resnet50", 8, ["pointwise-matmul"], "resnet50-bfloat16/result.json"),
+            ("jax", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16/result.json"),
+            ("torch", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16/result.json"),
+            ("jax", "convnext-tiny", 8, ["concurrent-kernels"], "levers-flags.txt"),
+            ("torch", "convnext-tiny", 8, [], "screen-convnext-tiny-bfloat16.txt"),
+            ("jax", "mobilenet-v2", 8, ["concurrent-kernels"], "screen-concurrent.txt"),
+            ("torch", "mobilenet-v2", 8, [], "screen-mobilenet-v2-bfloat16.txt"),
+            ("jax", "unet", 1, [], "screen-unet-bfloat16.txt"),
+            ("torch", "unet", 1, [], "screen-unet-bfloat16.txt"),
+            ("jax", "vgg16", 1, ["concurrent-kernels"], "screen-concurrent.txt"),
+            ("torch", "vgg16", 1, [], "screen-vgg16-bfloat16.txt"),
+            ("torch", "cifar-resnet18", 24, ["concurrent-kernels"], "levers-stored.txt"),
+            ("jax", EVERY_OTHER, 24, ["concurrent-kernels"], None),
+            ("torch", EVERY_OTHER, 24, ["concurrent-kernels"], None),
+        )
+    },
+    ("jax", "cuda", "vgg16 in bfloat16"): (GIVEN["jax", "compiled"], f"{_H200}/tunings-vgg16-bfloat16/result.json"),
+}
+
+# What `tuned` has besides where batches are split over devices that synchronise batch norm, by (backend, device,
+# workload), with the file in which it was measured.
+SYNCHRONISED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
+    ("jax", "cuda", "resnet50"): (
+        {"overlap-exchanges": True, "overlap-reduction": True},
+        f"{_H200}/captured-parts-jax-2-devices.txt",
+    ),
+    ("torch", "cuda", "resnet50"): (
+        {"compiled-autograd": True, "overlap-exchanges": True},
+        f"{_H200}/compiled-autograd-2-devices.txt",
+    ),
+}
+_HIDING = {"compiled-autograd", "overlap-exchanges", "overlap-reduction"}
+_OTHERWISE = {
+    "jax": ("concurrent-kernels", "graph-capture", "rematerialisation"),
+    "torch": ("concurrent-kernels", "rematerialisation"),
+}
+"""Knobs that exclude one of these, or with which they were not tried: who asks for one is given none of these."""
+
+
+def resolve(
+    backend: str, tuning: str, device: str, workload: str, precision: str | None = None, batch_norm: str = "sync"
+) -> dict[str, Value]:
+    """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
+
+    `tuned` differs from workload to workload, in some from precision to precision (None: as in most), and over several
+    devices by their `batch_norm`: unless a knob is given that is one of these, or asks for what excludes them.
+
+    Raises:
+        Refused: for an unknown tuning, knob or value, or a knob that the backend or device has no switch for.
+    """
+    head, *rest = tuning.split("+")
+    if head not in TUNINGS:
+        head, rest = "stock", [head, *rest]
+    values: dict[str, Value] = {knob.name: knob.default for knob in KNOBS.values() if knob.is_switch(backend)}
+    values |= _named(backend, head, device, workload, precision)
+    given: set[str] = set()
+    for item in rest:
+        check_word(item, f"{backend}:{tuning}")
+        name, _, text = item.partition("=") if item not in PARALLEL_WORDS else ("parallel", "", item)
+        if name in TUNINGS:
+            raise Refused(f"{backend}:{tuning}: {name} is a tuning; allowed: one, before all knobs")
+        if name in PARALLEL_WORDS:
+            raise Refused(f"{backend}:{tuning}: {name} takes no value; allowed: {name} alone")
+        knob = KNOBS[name]
+        if name in given:
+            raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")
+        given.add(name)
+        value = _value(knob, text, f"{backend}:{tuning}")
+        if knob.is_switch(backend):
+            values[name] = value
+        elif bool(value) != (backend in knob.always):
+            raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
+    may_be_together = values["parallel"] == NOT_PARALLEL and values.get(conflicts.together_with(backend))
+    if head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync":
+        values |= _hiding(backend, device, workload, values, given)
+    if "concurrent-kernels" not in given and not may_be_together:
+        values["concurrent-kernels"] = False  # on several devices it has not been measured
+    if "overlap-reduction" not in given and backend == "torch":
+        values["overlap-reduction"] = values["parallel"] != NOT_PARALLEL  # as DistributedDataParallel has it
+    conflicts.check(f"{backend}:{tuning}", backend, device, values, given)
+    return values
+
+
+def check_word(item: str, where: str) -> None:
+    """Check that a part of a tuning begins as one can: with a tuning, a knob or a way to split batches.
+
+    Raises:
+        Refused: with `where`, for any other word, or none.
+    """
+    word, allowed = item.partition("=")[0], [*TUNINGS, *KNOBS, *PARALLEL_WORDS]
+    if word in allowed:
+        return
+    near = difflib.get_close_matches(word, allowed, 1)
+    raise Refused(
+        (f"unknown tuning or knob {word!r} in {where}" if word else f"{where} has an empty part")
+        + (f"; did you mean {near[0]!r}?" if near else ";")
+        + f" allowed: {', '.join(TUNINGS)}, or knobs joined by '+' out of {', '.join([*KNOBS, *PARALLEL_WORDS])}"
+    )
+
+
+def _named(backend: str, name: str, device: str, workload: str, precision: str | None) -> Mapping[str, Value]:
+    if name == "tuned":
+        keys = [(backend, device, each) for each in (f"{workload} in {precision}", workload, EVERY_OTHER)]
+        settings = next((TUNED[key][0] for key in keys if key in TUNED), _NOTHING)
+    else:
+        settings = GIVEN.get((backend, name), {})
+    # XLA searches unless it is told not to, cuDNN under PyTorch only when it is told to.
+    return {"kernel-search": True, **settings} if backend == "jax" and device == "cuda" else settings
+
+
+def _hiding(
+    backend: str, device: str, workload: str, values: Mapping[str, Value], given: Collection[str]
+) -> Mapping[str, Value]:
+    """Return what `tuned` has besides where devices synchronise batch norm, unless something `given` excludes it."""
+    besides = SYNCHRONISED.get((backend, device, workload))
+    if besides is None or not values["compile"] or not _HIDING.isdisjoint(given):
+        return _NOTHING
+    return _NOTHING if any(name in given and values[name] for name in _OTHERWISE[backend]) else besides[0]
+
+
+def _value(knob: Knob, text: str, where: str) -> Value:
+    if isinstance(knob.default, bool):
+        if text not in ("", "on", "off"):
+            raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: on, off")
+        return text != "off"
+    if isinstance(knob.default, str):
+        if text not in knob.words:
+            raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: {', '.join(knob.words)}")
+        return text
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 1000 or len(text) > 4:
+        raise Refused(f"{where}: {knob.name}={text} is not allowed; allowed: a whole number from 1 to 1000")
+    return int(text)
+
+
+def soonest(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return knobs of the same mathematics with which a session's first step comes soonest, however slow the next are.
+
+    Torch's operations are compiled already; each of JAX's would be compiled by itself, which takes longer.
+    """
+    return _without(_TO_COMPILE, values) if backend == "torch" else unsearched(values)
+
+
+def unsearched(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return knobs with which no kernels are timed against each other."""
+    return _without(_TO_SEARCH, values)
+
+
+def on_one_device(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return knobs with which a contender uses one device."""
+    return _without(("parallel", "overlap-reduction", "compiled-autograd", "overlap-exchanges"), values)
+
+
+def searches_anew(backend: str, values: Mapping[str, Value]) -> bool:
+    """Tell whether kernels are timed against each other in every process, whatever compiled programs it finds.
+
+    cuDNN's are, for torch; XLA keeps in a program which it chose, and torch.compile beside it.
+    """
+    return backend == "torch" and values["kernel-search"] is True
+
+
+def keeps_search(backend: str, values: Mapping[str, Value], device: str) -> bool:
+    """Tell whether kernels are timed against each other when a program is compiled, once for all that will find it."""
+    if device != "cuda":
+        return False
+    return values["kernel-search"] is True if backend == "jax" else values.get("max-autotune") is True
+
+
+def _without(names: Collection[str], values: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: KNOBS[name].default if name in names else value for name, value in values.items()}

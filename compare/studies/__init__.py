@@ -1,0 +1,1 @@
+"""Lists of comparisons: scaling over devices, the search for the largest batch, and the self-test."""

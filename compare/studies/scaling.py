@@ -1,0 +1,146 @@
+"""`samestep scale`: the same contenders on more and more devices, a comparison for each number of devices."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compare import data
+from compare.base import arguments, knobs
+from compare.base.interface import Refused
+from compare.base.interruptions import ENDING
+from compare.execution import execute
+from compare.machine import nvml
+from compare.report.sentences import counted
+from compare.results.verdicts import LEAST_ROUNDS
+from compare.settings import block_order, contenders, plan, tunings
+from compare.settings.contenders import Contender
+from compare.settings.plan import Plan
+
+WAYS = "ddp,sharded"
+"""How contenders that do not say so split a batch over devices, as the option --parallel has it."""
+
+MOST_COUNTS = 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """What `run` carries out. Build it with `make`, which refuses what cannot be done.
+
+    Attributes:
+        plans: a comparison for each number of devices, from the fewest on.
+        ways: the value of the knob `parallel` of each contender.
+        mode: one of `compare.studies.efficiency.MODES`.
+        batch_size: images per step, of each device in weak scaling, of all together in strong.
+        out: folder of the result; each plan has a folder of its own in it.
+    """
+
+    plans: tuple[Plan, ...]
+    ways: tuple[str, ...]
+    mode: str
+    batch_size: int
+    out: Path
+
+
+def counts(text: str) -> list[int]:
+    """Return the numbers of devices of the option --devices, written 1,2,4.
+
+    Raises:
+        Refused: for what is not two or more whole numbers that increase.
+    """
+    parts = text.split(",")
+    found = [int(part) if part.isascii() and part.isdigit() and len(part) <= 4 else 0 for part in parts]
+    increasing = all(first < second for first, second in itertools.pairwise(found))
+    if not 2 <= len(found) <= MOST_COUNTS or found[0] < 1 or not increasing:
+        raise Refused(
+            f"--devices {text!r} is not allowed; allowed: 2 to {MOST_COUNTS} whole numbers from 1 to 9999 that "
+            "increase, joined by ',', for example 1,2,4"
+        )
+    return found
+
+
+def make(
+    texts: Sequence[str],
+    devices: Sequence[int],
+    *,
+    out: Path,
+    strong: bool = False,
+    workload: str = "digits-cnn",
+    batch_size: int | None = None,
+    precision: str = "float32",
+    device: str = "auto",
+    data_folder: str | None = None,
+    **options: Any,
+) -> Task:
+    """Return the task for contenders as a user writes them, all with a way to use several devices.
+
+    `devices` are the numbers of devices (`counts`); `batch_size` defaults to the workload's, images for each device or,
+    in `strong` scaling, for all of them; the others, `options` too, are those of `compare.settings.plan.make`.
+
+    Raises:
+        Refused: for anything that could not be honoured, before any process starts.
+    """
+    chosen, resolved = plan.check(workload, precision, device)
+    size = chosen.batch_size if batch_size is None else batch_size
+    arguments.whole("--batch-size", size, 2)
+    for count in devices if strong else ():
+        if size % count:
+            raise Refused(f"--batch-size {size} on {count} devices is not allowed with --strong; allowed: equal parts")
+    # Parts of a CPU are alike; GPUs of unlike kinds have no mean, and the first are taken.
+    goes_around = resolved == "cuda" and len({gpu["name"] for gpu in nvml.describe()["gpus"]}) == 1
+    ways = tuple(_way(each, resolved, workload) for each in contenders.parse(texts))
+    plans: list[Plan] = []
+    for count in reversed(devices):  # what the most devices can do, fewer can: nothing is refused after the first
+        shared = plans and (strong or not data.made_for_batch(chosen, data_folder))
+        try:
+            made = plan.make(
+                texts,
+                out=out / f"devices-{count}",
+                workload=workload,
+                precision=precision,
+                device=device,
+                data_folder=data_folder,
+                devices=count,
+                rotation=devices[-1] if goes_around and block_order.parts(count, devices[-1]) > 1 else 1,
+                batch_size=size if strong else size * count,
+                dataset=plans[0].dataset if shared else None,
+                energy=False,
+                communication=True,
+                **options,
+            )
+        except data.BatchTooLarge as error:
+            whose = "" if strong else f"{size} images on each of {count} devices: "
+            raise Refused(f"{whose}{error}") from error
+        plans.insert(0, made)
+    return Task(tuple(plans), ways, "strong" if strong else "weak", size, out)
+
+
+def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], Path]], BaseException | None]:
+    """Carry out the comparison of every number of devices; return each one's result with its file, in order.
+
+    A contender that fails on some number of devices has failed there only. Ctrl-C or a signal that ends the program is
+    returned beside what was finished before it, in which a number counts of which enough rounds are whole for a ratio;
+    with fewer its result stays in its own folder.
+    """
+    found = list[tuple[dict[str, Any], Path]]()
+    for each in task.plans:
+        part = f"{counted(each.devices, 'device')}: "
+        try:
+            result, path, interruption = execute.as_far_as_it_came(each, command, part=part)
+        except ENDING as error:
+            return found, error
+        if interruption is None or result["spec"]["rounds"] >= LEAST_ROUNDS:
+            found.append((result, path))
+        if interruption is not None:
+            return found, interruption
+    return found, None
+
+
+def _way(contender: Contender, device: str, workload: str) -> str:
+    way = tunings.resolve(contender.backend, contender.tuning, device, workload)["parallel"]
+    if way == knobs.NOT_PARALLEL:
+        raise Refused(
+            f"{contender.name} does not say how it uses several devices; allowed: --parallel WAY, or +WAY in its tuning"
+        )
+    return str(way)

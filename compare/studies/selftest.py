@@ -1,0 +1,184 @@
+"""Proofs that samestep's own instruments work on this machine, made with known inputs: `samestep selftest`."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compare.base.interface import Refused
+from compare.data import dataset_file
+from compare.execution import round_validity, simulation
+from compare.execution.child import Child
+from compare.execution.launcher import Launcher, Progress
+from compare.execution.round_validity import Round
+from compare.execution.rounds import BLOCK_SECONDS
+from compare.execution.run_state import Outcome
+from compare.execution.simulation import Machine
+from compare.execution.telemetry import Sample, Telemetry
+from compare.machine.nvml import SLOWDOWNS, Device
+from compare.settings import plan
+from compare.settings.contenders import BACKENDS
+
+TRIALS = 2000
+DELAY_SECONDS, DELAY_LIMIT = 0.05, 0.01
+BALLAST_BYTES, BALLAST_LIMIT = 2**30, 0.02
+_FIRST_BALLAST_BYTES = 2**20
+_BLOCKS, _DELAYED_STEPS, _UNWAITED_STEPS, _MEMORY_STEPS = 9, 5, 2, 3
+_PREALLOCATED = 0.25
+_FIGURES = ("live_peak_bytes", "pool_peak_bytes")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One proof in words: what was asked, what came out, the limit; `held` is None where it cannot be made here.
+
+    `failed` says that a backend has failed, so that nothing came out.
+    """
+
+    name: str
+    found: str
+    limit: str
+    held: bool | None
+    failed: bool = False
+
+
+def run(backends: Sequence[str], device: str, progress: Progress) -> list[Proof]:
+    """Make all proofs: of the statistics, of voiding, and with each backend of time and memory.
+
+    Raises:
+        Refused: a backend that is unknown or not installed, or a device that is not there.
+    """
+    if unknown := [name for name in backends if name not in BACKENDS]:
+        raise Refused(f"unknown backend {unknown[0]!r}; allowed: {', '.join(BACKENDS)}")
+    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
+        stock = [f"{name}:stock" for name in backends]
+        made = plan.make(stock, out=Path(scratch), device=device, rounds=None, least_contenders=1)
+        launcher = Launcher(made, Path(scratch))
+        dataset_file.save(made.dataset, launcher.dataset)
+        total = 1 + len(made.contenders)
+        progress("statistics", 0, total)
+        proofs = [*statistical(), *voided()]
+        for index, contender in enumerate(made.contenders, start=1):
+            progress(contender.backend, index, total)
+            proofs += _with(launcher, Outcome(contender))
+        progress("done", total, total)
+        return proofs
+
+
+def statistical(trials: int = TRIALS) -> Iterator[Proof]:
+    """Judge simulated runs of known ratio: false alarms, coverage and power."""
+    false_alarms, coverage = trials * 9 // 100, trials * 91 // 100
+    for name, machine in (("A/A", Machine()), ("A/A on a machine that slows down by 5 %", Machine(drift=0.05))):
+        found = simulation.significant(machine, trials=trials, rounds=10)
+        limit = f"at most {false_alarms}"
+        yield Proof(f"{name}: significant at 5 %", f"{found} of {trials:,} runs", limit, found <= false_alarms)
+    for slowdown in (0.005, 0.01, 0.03):
+        found = simulation.covered(Machine(), trials=trials, rounds=10, slowdown=slowdown)
+        name = f"slowdown of {100 * slowdown:g} %: inside the 95 % interval"
+        yield Proof(name, f"{found:,} of {trials:,} runs", f"at least {coverage:,}", found >= coverage)
+    found = simulation.significant(Machine(), trials=trials, rounds=20, slowdown=0.01)
+    least = trials * 90 // 100
+    name = "slowdown of 1 %: seen with 20 rounds"
+    yield Proof(name, f"{found:,} of {trials:,} runs", f"at least {least:,}", found >= least)
+
+
+def voided() -> Iterator[Proof]:
+    """Give voiding a scripted GPU that fails in one round of five, and see which rounds are void."""
+    rounds = [Round([(float(number), number + 0.5)]) for number in range(5)]
+    quiet = [
+        Sample(0.1 * tick, clock_reasons=0, foreign=(), own=1, uncorrected_errors=0, xids=()) for tick in range(60)
+    ]
+    faults: dict[str, dict[str, Any]] = {
+        **{name: {"clock_reasons": bit} for bit, name in SLOWDOWNS.items()},
+        "foreign process": {"foreign": (4711,)},
+        "uncorrected memory error": {"uncorrected_errors": 1},
+        "Xid": {"xids": (79,)},
+    }
+    for name, fault in faults.items():
+        samples = [Sample(**{**vars(each), **(fault if _during(name, each.seconds) else {})}) for each in quiet]
+        found = round_validity.voids(rounds, Telemetry(samples), "cuda")
+        void = ", ".join(str(index + 1) for index in found) or "none"
+        yield Proof(f"scripted GPU, {name} in round 3", f"void: {void}", "3", list(found) == [2])
+
+
+def _during(name: str, seconds: float) -> bool:
+    # A counter stays where it has risen to; everything else passes.
+    return seconds > 2.15 if "memory error" in name else 2.15 < seconds < 2.25
+
+
+def _with(launcher: Launcher, outcome: Outcome) -> Iterator[Proof]:
+    name, device = outcome.contender.backend, launcher.plan.device
+    for part, proofs in (("time", _time), ("memory", _memory)):
+        with launcher.child(outcome, purpose="selftest") as child:
+            yield from proofs(launcher, child, outcome)
+        if outcome.status != "ok":
+            found = f"{outcome.status}: {outcome.reason}"
+            yield Proof(f"{name} on {device}: {part}", found, "no failure", held=False, failed=True)
+            return
+
+
+def _time(launcher: Launcher, child: Child, outcome: Outcome) -> Iterator[Proof]:
+    deadlines, device = launcher.plan.deadlines, launcher.plan.device
+    name = f"{outcome.contender.backend} on {device}"
+
+    def step_seconds(steps: int) -> float:
+        # The least, because other programs only ever add.
+        return min(child.call("block", deadlines["block"], steps=steps) / steps for _ in range(_BLOCKS))
+
+    child.call("open", deadlines["open"], spec=launcher.spec(outcome))
+    child.call("warm_up", deadlines["warm_up"], block_seconds=BLOCK_SECONDS[device], steps=None)
+    # Not against a step without any delay: a delay also hides launches on a GPU, and lets a CPU's threads fall asleep.
+    child.call("plant", deadlines["open"], delay_seconds=DELAY_SECONDS)
+    once = step_seconds(_DELAYED_STEPS)
+    child.call("plant", deadlines["open"], delay_seconds=2 * DELAY_SECONDS)
+    read = step_seconds(_DELAYED_STEPS) - once
+    held = abs(read - DELAY_SECONDS) <= DELAY_LIMIT * DELAY_SECONDS
+    where = "on the device" if device == "cuda" else "of the host"
+    delay = f"{name}: {1e3 * DELAY_SECONDS:g} ms more of delay {where}"
+    yield Proof(delay, f"{1e3 * read:.3f} ms read", f"within {DELAY_LIMIT:.0%}", held)
+    if device != "cuda":
+        yield Proof(f"{name}: synchronisation left out", "a CPU's step is waited for in any case", "", None)
+        return
+    child.call("plant", deadlines["open"], delay_seconds=DELAY_SECONDS, waits=False)
+    proof = child.call("proof", deadlines["block"], steps=_UNWAITED_STEPS)
+    blind, left = proof["block_seconds"] / _UNWAITED_STEPS - once, proof["unwaited_seconds"]
+    wrong = abs(blind - DELAY_SECONDS) > DELAY_LIMIT * DELAY_SECONDS
+    yield Proof(f"{name}: synchronisation left out", f"{1e3 * blind:.3f} ms read", "the proof above fails", wrong)
+    noticed = left > (_UNWAITED_STEPS - 1) * DELAY_SECONDS / 2
+    yield Proof(f"{name}: it is noticed in a timed round", f"{1e3 * left:.0f} ms of work left over", "seen", noticed)
+
+
+def _memory(launcher: Launcher, child: Child, outcome: Outcome) -> Iterator[Proof]:
+    deadlines, device = launcher.plan.deadlines, launcher.plan.device
+    name = f"{outcome.contender.backend} on {device}"
+
+    def figures() -> dict[str, int]:
+        found = child.call("memory", deadlines["memory"], steps=_MEMORY_STEPS)
+        held = {figure: found["framework"][figure] for figure in _FIGURES} | {"process_bytes": found["process"]}
+        return {figure: size for figure, size in held.items() if size is not None}
+
+    child.call("open", deadlines["open"], spec=launcher.spec(outcome))
+    figures()  # compiles, which takes memory of its own
+    # A little first, because making it the first time also takes memory.
+    child.call("ballast", deadlines["memory"], size=_FIRST_BALLAST_BYTES, device=device)
+    before = figures()
+    child.call("ballast", deadlines["memory"], size=BALLAST_BYTES, device=device)
+    after = figures()
+    for figure, size in after.items():
+        grown = size - before[figure] + _FIRST_BALLAST_BYTES
+        held = abs(grown - BALLAST_BYTES) <= BALLAST_LIMIT * BALLAST_BYTES
+        label = f"{name}: 1 GiB of ballast in {figure.removesuffix('_bytes').replace('_', ' ')}"
+        yield Proof(label, f"{grown / 2**30:.4f} GiB more", f"within {BALLAST_LIMIT:.0%}", held)
+    if device == "cuda" and "pool_peak_bytes" in before:
+        part = before["pool_peak_bytes"] / _device_bytes()
+        name = f"{name}: nothing is allocated beforehand"
+        yield Proof(name, f"the pool has {part:.1%} of the device", f"below {_PREALLOCATED:.0%}", part < _PREALLOCATED)
+
+
+def _device_bytes() -> int:
+    gpu = Device()
+    try:
+        return gpu.memory_bytes()
+    finally:
+        gpu.close()

@@ -1,0 +1,1 @@
+"""The child's side of a run. Only backends import it."""

@@ -1,0 +1,173 @@
+"""Child side: a user's model from `pkg.module:name` or `path/to/file.py:name`, whatever that code does.
+
+User code runs here and nowhere else: never in the parent.
+"""
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import io
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from compare.base.interface import Refused, first_line
+from compare.settings.pair_spec import FORMS
+
+_T = TypeVar("_T")
+_ROOT, _LIBRARY = Path(__file__).resolve().parents[2], Path(sysconfig.get_path("stdlib"))
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a factory returned, the SHA-256 of the file that defines it, and what a reader should know of the call."""
+
+    model: Any
+    source_sha256: str
+    notes: tuple[str, ...]
+
+
+def make(reference: str, arguments: Mapping[str, Any], *, offered: Mapping[str, Any], other: str) -> Made:
+    """Import the factory of `reference` and return what it returns.
+
+    `arguments` are given as keywords, `offered` only where the factory's signature names them. `other` is the package
+    of the other framework, whose import is noted.
+
+    Raises:
+        Refused: there is no such module, file or name; importing or calling it raises or exits; an argument is missing
+            or unknown.
+    """
+    seen = other in sys.modules
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        factory = _found(reference)
+        chosen = _arguments(factory, reference, arguments, offered)
+        model = _guarded(lambda: factory(**chosen), f"{reference}: the factory")
+    notes: list[str] = []
+    if printed.getvalue().strip():
+        notes.append(f"{reference} printed to standard output: {printed.getvalue().strip().splitlines()[0][:80]!r}")
+    if not seen and other in sys.modules:
+        notes.append(f"{reference} imported {other}, the other framework, into this side's process")
+    return Made(model, _source_sha256(factory), tuple(notes))
+
+
+def _found(reference: str) -> Callable[..., Any]:
+    place, colon, name = reference.rpartition(":")
+    if not (colon and place and name.isidentifier()):
+        raise Refused(f"{reference!r} names no factory; allowed: {FORMS}")
+    module = _file(place, reference) if place.endswith(".py") else _module(place, reference)
+    factory = getattr(module, name, None)
+    if factory is None:
+        public = {each: value for each, value in vars(module).items() if callable(value) and not each.startswith("_")}
+        own = [each for each, value in public.items() if getattr(value, "__module__", "") == module.__name__]
+        raise Refused(f"{reference}: {place} has no {name!r}; it has: {', '.join(own or public) or 'nothing callable'}")
+    if not callable(factory):
+        raise Refused(f"{reference}: {name} is a {type(factory).__name__}; allowed: a function that returns a model")
+    return factory
+
+
+def _module(name: str, reference: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        raise Refused(f"{reference}: module {name} cannot be found: {error}; allowed: {FORMS}") from error
+    if found is None:
+        raise Refused(f"{reference}: there is no module {name} in this folder or installed; allowed: {FORMS}")
+    return _guarded(lambda: importlib.import_module(name), f"{reference}: importing {name}")
+
+
+def _file(place: str, reference: str) -> ModuleType:
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise Refused(f"{reference}: there is no file {place}; allowed: {FORMS}")
+    name = f"samestep_pair_{path.stem}"  # never the name of a module that somebody else imports
+    if getattr(sys.modules.get(name), "__file__", None) == str(path):
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise Refused(f"{reference}: {place} cannot be imported; allowed: {FORMS}")
+    module, loader = importlib.util.module_from_spec(found), found.loader
+    sys.path.insert(0, str(path.parent))  # as when Python runs the file
+    sys.path.append(str(Path.cwd()))  # the file may be one of a package that lies here
+    sys.modules[name] = module  # dataclasses look their own module up
+    try:
+        _guarded(lambda: loader.exec_module(module), f"{reference}: importing {place}")
+    except Refused:
+        del sys.modules[name]  # half a module must not be found by the next call
+        raise
+    return module
+
+
+def _arguments(
+    factory: Callable[..., Any], reference: str, arguments: Mapping[str, Any], offered: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # some callables of C have none
+        return dict(arguments)
+    named = signature.parameters
+    anything = any(each.kind is each.VAR_KEYWORD for each in named.values())
+    unknown = [key for key in arguments if key not in named and not anything]
+    if unknown:
+        raise Refused(
+            f"{reference}: the factory takes no argument {unknown[0]!r}; allowed with --model-args: "
+            f"{', '.join(named) or 'nothing'}"
+        )
+    chosen = {key: value for key, value in offered.items() if key in named} | dict(arguments)
+    missing = [
+        key
+        for key, each in named.items()
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) and key not in chosen
+    ]
+    if missing:
+        raise Refused(f"{reference}: the factory needs {missing[0]!r}; give it with --model-args {missing[0]}=VALUE")
+    return chosen
+
+
+def _guarded(action: Callable[[], _T], what: str) -> _T:
+    try:
+        return action()
+    except SystemExit as error:
+        raise Refused(f"{what} called sys.exit({error.code!r}); allowed: a factory that returns a model") from error
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"{what} raised {type(error).__name__}: {first_line(error)}{raised_at(error)}") from error
+
+
+def raised_at(error: BaseException) -> str:
+    """Return where the user's own code was when it raised, as ` (model.py, line 12)`; empty where none of it ran."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_own(each.filename)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is the user's: neither installed, nor Python's, nor samestep's."""
+    path = Path(file)
+    packages = [_ROOT / name for name in ("compare", "jaxbackend", "torchbackend")]
+    theirs = {"site-packages", "dist-packages"} & set(path.parts) or file.startswith("<")
+    return not theirs and not any(path.is_relative_to(each) for each in (*packages, _LIBRARY))
+
+
+def _source_sha256(factory: Callable[..., Any]) -> str:
+    """Return the digest of the file that defines a factory; of its name, where that is no file, as of C's functions."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    factory = inspect.unwrap(factory)
+    try:
+        path = inspect.getsourcefile(factory if hasattr(factory, "__qualname__") else type(factory))
+    except TypeError:
+        path = None
+    name = f"{getattr(factory, '__module__', None)}.{getattr(factory, '__qualname__', type(factory).__qualname__)}"
+    return hashlib.sha256(Path(path).read_bytes() if path else name.encode()).hexdigest()

@@ -1,0 +1,46 @@
+"""Sessions with a fault of a known size, for `samestep selftest`."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from compare.base.interface import Session
+
+
+class Planted:
+    """A session whose every dispatch is preceded by a delay, and whose `wait` may do nothing.
+
+    Args:
+        session: the one that does the work.
+        delay: queues work on the device, or sleeps (`compare.base.interface.Backend.delay`).
+        apart: wait for every dispatch before the delay, so that a sleeping caller adds to the work beside it.
+        waits: False leaves out the synchronisation.
+    """
+
+    def __init__(self, session: Session, delay: Callable[[], None], *, apart: bool, waits: bool) -> None:
+        self.unplanted = session
+        self._delay, self._apart, self._waits = delay, apart, waits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unplanted, name)
+
+    def run(self, steps: int) -> None:
+        """Train that many steps, a dispatch at a time."""
+        unit = self.unplanted.steps_per_dispatch
+        for _ in range(0, steps, unit):
+            self._delay()
+            self.unplanted.run(unit)
+            if self._apart:
+                self.unplanted.wait()
+
+    def wait(self) -> None:
+        """Wait for the device, or pretend to."""
+        if self._waits:
+            self.unplanted.wait()
+
+
+def occupy(seconds: float) -> None:
+    """Keep the calling thread busy for so long."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:  # not time.sleep: a core that has slept computes more slowly afterwards
+        pass

@@ -1,0 +1,85 @@
+"""One of a contender's further processes: `python -m BACKEND --rank PLACE`, which does what the first tells it."""
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import sys
+import traceback
+from dataclasses import replace
+from typing import Any
+
+from compare.base import process_family
+from compare.base.interface import Arrays, Memory, Session
+from compare.base.process_group import (
+    Crew,
+    Place,
+    exit_code,
+    interface_of,
+    last_words,
+)
+from compare.base.protocol import Message
+from compare.cluster import wire
+from compare.cluster.launch_info import TOKEN
+from compare.cluster.wire import Wire
+from compare.worker.distributed_session import OWN_PART
+
+COMING_SECONDS = 600.0
+# Of what other calls return, the first process's is enough.
+_ANSWERED = ("losses", "inspect", "memory", "kernels", "settings")
+
+
+def serve(kind: Crew) -> None:
+    """Be one of a contender's further processes: connect to the first, and do what it says until it hangs up."""
+    sys.stdout = sys.stderr
+    told = json.loads(sys.argv[2])
+    process_family.end_with_parent(told.pop("parent"))  # which may be gone already: an import takes seconds
+    process_family.be_killed_first()
+    port, token = told.pop("port"), os.environ.pop(TOKEN)
+    place = Place(**told)
+    first = wire.connected(place.host, port, token, COMING_SECONDS)
+    if place.machines > 1:
+        place = replace(place, interface=interface_of(first.address))
+    first.send({"rank": place.rank, "versions": kind.versions(), "host": socket.gethostname()})
+    calls: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
+    first.read(lambda message, arrays: calls.put((message, arrays)), lambda error: _end(kind, first, error))
+    session: Session | None = None
+    try:
+        message, _ = calls.get()
+        kind.join(place, message["device"], message["join"])
+        while True:
+            message, arrays = calls.get()
+            name, arguments = message["call"], wire.unpacked(message["arguments"], arrays)
+            value: Any = None
+            match name:
+                case "close":
+                    session = None
+                case "open":
+                    session = None  # its memory is given back before another is opened
+                    session = kind.open(arguments[0], place)
+                case _:
+                    value = getattr(session, name)(*arguments)
+            if name == "inspect":
+                value = {key: array for key, array in value.items() if key.startswith(OWN_PART)}
+            _answer(first, value if name in _ANSWERED else None)
+    except Exception as error:
+        _end(kind, first, error)
+
+
+def _answer(first: Wire, value: Any) -> None:
+    arrays: Arrays = {}
+    plain = wire.packed(vars(value) if isinstance(value, Memory) else value, arrays)
+    first.send({"value": plain}, arrays)
+
+
+def _end(kind: Crew, first: Wire, error: Exception) -> None:
+    """End this process, whatever its other threads do: the others wait for it in an exchange."""
+    if isinstance(error, EOFError):
+        os._exit(1)
+    traceback.print_exception(error)
+    words = last_words(kind.out_of_memory, error)
+    with contextlib.suppress(OSError):
+        first.send(words)
+    sys.stderr.flush()
+    os._exit(exit_code(words))

@@ -1,0 +1,1 @@
+"""Modules without a counterpart in the PyTorch backend."""

@@ -1,0 +1,110 @@
+"""What is known of a user's model, linen or nnx, and how it is run."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from flax import errors, traverse_util
+
+from compare.base.interface import Refused, first_line
+from compare.worker import factories
+from jaxbackend import roles
+from jaxbackend.activations import Around
+
+_T = TypeVar("_T")
+
+DROPPED_PATHS = ("DropPath", "StochasticDepth")
+"""Classes of stochastic depth as people write them, which flax has not."""
+
+DRAWS = (
+    "the model draws random numbers in training, which two frameworks cannot share; allowed: flax's own Dropout, or "
+    "that rate 0, by an argument of the factory"
+)
+"""Why a model is refused that does."""
+
+# Names of the argument that tells a model whether it is in training, and its value then.
+_TRAINING = {"train": True, "training": True, "is_training": True}
+_EVALUATION = {"deterministic": False, "use_running_average": False, "eval": False}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer: its module, unbound where it is linen's, what it got after its first input, its result."""
+
+    module: Any
+    inputs: tuple[Any, ...]
+    options: Mapping[str, Any]
+    result: Any
+
+
+class Own(Protocol):
+    """A user's model.
+
+    Attributes:
+        framework: `flax.linen` or `flax.nnx`.
+        parameters, buffers: its variables, arrays in nested dicts.
+        layers: paths of the modules that hold variables.
+        dropout: paths of its dropout layers, none of which drops anything.
+    """
+
+    framework: str
+    parameters: Any
+    buffers: Any
+    layers: tuple[str, ...]
+    dropout: tuple[str, ...]
+
+    def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
+        """Return the name of a variable as in `compare.base.trace.Variable`."""
+        ...
+
+    def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
+        """Return what the model returns and the new buffers, each call of a layer by way of `around`."""
+        ...
+
+    def unbound(self, module: Any) -> Any:
+        """Return a module, as `around` gets it, in a form that outlives the pass."""
+        ...
+
+    def alone(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
+        """Return what one layer returns, with its own part of the variables."""
+        ...
+
+
+def guarded(action: Callable[[], _T], reference: str) -> _T:
+    """Return what `action`, which runs the user's model, returns.
+
+    Raises:
+        Refused: it raised or exited; the reason names the factory.
+    """
+    try:
+        return action()
+    except Refused as error:
+        raise Refused(f"{reference}: {error}") from error
+    except errors.InvalidRngError as error:
+        raise Refused(f"{reference}: {DRAWS}") from error
+    except (Exception, SystemExit) as error:
+        raise Refused(
+            f"{reference}: the model's forward pass raised {type(error).__name__}: {first_line(error)}"
+            f"{factories.raised_at(error)}"
+        ) from error
+
+
+def options(model: Any, training: bool) -> dict[str, bool]:
+    """Return the argument that tells a module's call whether it is in training, if its signature names one."""
+    named = inspect.signature(type(model).__call__).parameters
+    for known, value in ((_TRAINING, training), (_EVALUATION, not training)):
+        for name in known:
+            if name in named:
+                return {name: value}
+    return {}
+
+
+def spelt(path: tuple[Any, ...]) -> str:
+    """Return a path as text."""
+    return "/".join(map(str, path)) or roles.ROOT
+
+
+def holders(*states: Any) -> tuple[str, ...]:
+    """Return the paths of the modules that hold variables, in the states' order."""
+    return tuple(dict.fromkeys(spelt(path[:-1]) for state in states for path in traverse_util.flatten_dict(state)))

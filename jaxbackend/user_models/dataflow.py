@@ -1,0 +1,145 @@
+"""Which layers' outputs reach what in a traced program, and by which functions.
+
+A call of a layer stands in the program between two marks, on its inputs and on its output
+(`jax.ad_checkpoint.checkpoint_name`, which computes nothing).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxbackend.user_models import op_names
+
+ENTERED, LEFT = "samestep entered ", "samestep left "
+"""Marks of a call, followed by its number."""
+
+IMAGES_ORIGIN = -1
+
+_DRAWS = ("random_bits", "random_fold_in", "random_split", "threefry2x32", "rng_bit_generator")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What reaches a value: numbers of the nearest calls, words since (numbered in order), the call it is inside of."""
+
+    origins: frozenset[int] = frozenset()
+    words: frozenset[tuple[int, str]] = frozenset()
+    inside: int | None = None
+
+
+@dataclass
+class Flow:
+    """What `follow` finds.
+
+    Attributes:
+        entered: by the number of a call, the reach of its inputs.
+        convolutions: by the number of a call, what XLA's convolutions inside of it are told, and `kernel`, their height
+            and width.
+        inside: by the number of a call, the primitives inside of it.
+        draws: whether random numbers are drawn.
+        logits: the reach of the result.
+    """
+
+    entered: dict[int, Reach] = field(default_factory=dict)
+    convolutions: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    inside: dict[int, set[str]] = field(default_factory=dict)
+    draws: bool = False
+    logits: Reach = Reach()
+
+
+def follow(program: Any) -> Flow:
+    """Return the flow of a closed jaxpr whose last argument is the images and whose first result the logits."""
+    walker = _Walker()
+    reaches = [Reach() for _ in program.jaxpr.invars[1:]]
+    walker.flow.logits = walker.walk(program.jaxpr, [*reaches, Reach(frozenset({IMAGES_ORIGIN}))])[0]
+    return walker.flow
+
+
+def between(reach: Reach) -> tuple[str, ...]:
+    """Return the functions since the nearest layers, in order of execution, in words that both frameworks share."""
+    return op_names.spoken([word for _, word in sorted(reach.words)], _runs())
+
+
+class _Walker:
+    def __init__(self) -> None:
+        self._moment = 0
+        self.flow = Flow()
+
+    def walk(self, jaxpr: Any, reaches: list[Reach]) -> list[Reach]:
+        """Return the reaches of a program's results."""
+        known: dict[Any, Reach] = dict(zip(jaxpr.invars, reaches, strict=True))
+
+        def reach(variable: Any) -> Reach:
+            return (
+                Reach() if hasattr(variable, "val") else known.get(variable, Reach())
+            )  # a literal cannot be looked up
+
+        for equation in jaxpr.eqns:
+            self._moment += 1
+            results = self._results(equation, [reach(each) for each in equation.invars])
+            known.update(zip(equation.outvars, results, strict=True))
+        return [reach(each) for each in jaxpr.outvars]
+
+    def _results(self, equation: Any, inputs: list[Reach]) -> list[Reach]:
+        kind, count, inner = equation.primitive.name, len(equation.outvars), _inner(equation)
+        self.flow.draws = self.flow.draws or kind in _DRAWS
+        if kind == "name":
+            return [self._marked(equation.params["name"], inputs[0])]
+        word = op_names.function(equation, inner)
+        if word is None and inner is not None and len(inner.invars) == len(inputs) and len(inner.outvars) == count:
+            return self.walk(inner, inputs)
+        joined = _union(inputs)
+        self._look_inside(joined.inside, equation)
+        word = word or op_names.word(equation)
+        since = joined.words | {(self._moment, word)} if word is not None and joined.origins else joined.words
+        return [Reach(joined.origins, since, joined.inside)] * count
+
+    def _marked(self, mark: str, reach: Reach) -> Reach:
+        if mark.startswith(ENTERED):
+            number = int(mark.removeprefix(ENTERED))
+            self.flow.entered[number] = _union([self.flow.entered.get(number, Reach()), reach])
+            return Reach(reach.origins, reach.words, inside=number)
+        return Reach(frozenset({int(mark.removeprefix(LEFT))})) if mark.startswith(LEFT) else reach
+
+    def _look_inside(self, number: int | None, equation: Any) -> None:
+        if number is None:
+            return
+        self.flow.inside.setdefault(number, set()).add(equation.primitive.name)
+        if equation.primitive.name == "conv_general_dilated":
+            shape, axes = equation.invars[1].aval.shape, equation.params["dimension_numbers"].rhs_spec[2:]
+            told = dict(equation.params) | {"kernel": [shape[axis] for axis in axes]}
+            self.flow.convolutions.setdefault(number, []).append(told)
+
+
+def _union(reaches: Collection[Reach]) -> Reach:
+    return Reach(
+        frozenset[int]().union(*(each.origins for each in reaches)),
+        frozenset[tuple[int, str]]().union(*(each.words for each in reaches)),
+        next((each.inside for each in reaches if each.inside is not None), None),
+    )
+
+
+def _inner(equation: Any) -> Any:
+    """Return the program that an equation calls, if it calls one."""
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        if key in equation.params:
+            return getattr(equation.params[key], "jaxpr", equation.params[key])
+    return None
+
+
+@cache
+def _runs() -> dict[str, tuple[str, ...]]:
+    """Return what jax writes out under no name of its own, as this version writes it."""
+    written = {
+        "gelu(tanh)": lambda x: jax.nn.gelu(x, approximate=True),
+        "gelu(exact)": lambda x: jax.nn.gelu(x, approximate=False),
+        "softmax": jax.nn.softmax,
+        "mean": lambda x: jnp.mean(x, axis=-1),
+    }
+    image = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    found = {name: follow(jax.make_jaxpr(function)(image)).logits.words for name, function in written.items()}
+    return {name: tuple(word for _, word in sorted(each)) for name, each in found.items()}

@@ -1,0 +1,203 @@
+"""One traced forward pass of a user's model: its layers in execution order, and what lies between them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from unittest import mock
+
+import jax
+from flax import linen, traverse_util
+from jax.ad_checkpoint import checkpoint_name
+
+from compare.base.interface import Refused
+from compare.base.trace import IMAGES, Layer, Trace, Variable
+from compare.base.workloads import ModelSpec
+from jaxbackend import layers, precision, roles
+from jaxbackend.activations import unused
+from jaxbackend.only.user_model import DRAWS, Own, guarded, spelt
+from jaxbackend.user_models import build
+from jaxbackend.user_models.dataflow import (
+    ENTERED,
+    IMAGES_ORIGIN,
+    LEFT,
+    Flow,
+    Reach,
+    between,
+    follow,
+)
+
+
+def trace(spec: ModelSpec, batch_size: int) -> Trace:
+    """Return the trace of a user's model in one training-mode pass over so many images, at float32.
+
+    Raises:
+        Refused: the model cannot be built or run, or returns something else than logits, or draws random numbers.
+    """
+    policy = precision.policy("float32", "cpu")
+    with policy.scope():
+        built = build(spec, policy)
+        images = jax.ShapeDtypeStruct((batch_size, *spec.image), policy.parameter_dtype)
+        passed = guarded(lambda: _pass(built.model, images), built.reference)
+    _check(passed, images.shape, spec.classes, built.reference)
+    found = tuple(passed.layers())
+    logits = passed.flow.logits
+    return Trace(
+        framework=built.model.framework,
+        layers=found,
+        output=passed.output,
+        after=passed.paths(logits.origins),
+        between=between(logits),
+        unused=passed.unused,
+        dropout=built.model.dropout,
+        source_sha256=built.source_sha256,
+        notes=built.notes,
+    )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A variable: its own name, its name in its module, its shape as it is there."""
+
+    own: str
+    attribute: str
+    shape: tuple[int, ...]
+    is_parameter: bool
+
+
+@dataclass
+class _Call:
+    """One call of a module that holds variables."""
+
+    path: str
+    module: Any
+    arguments: Mapping[str, Any]
+    input: tuple[int, ...]
+    output: tuple[int, ...] = ()
+
+
+@dataclass
+class _Pass:
+    calls: list[_Call]
+    held: Mapping[str, list[_Held]]
+    unused: tuple[str, ...]
+    flow: Flow
+    output: tuple[int, ...]
+
+    def paths(self, origins: frozenset[int]) -> tuple[str, ...]:
+        """Return the layers of these numbers in order of execution."""
+        return tuple(IMAGES if number == IMAGES_ORIGIN else self._names[number] for number in sorted(origins))
+
+    def layers(self) -> Iterator[Layer]:
+        """Yield every call of a layer in order of execution."""
+        for number, name in self._names.items():
+            call, reach, kind = self.calls[number], self.flow.entered.get(number, Reach()), self._role(number)
+            convolution = next(iter(self.flow.convolutions.get(number, [])), None)
+            first = name == call.path
+            yield Layer(
+                path=name,
+                role=kind,
+                variables=_variables(call.module, kind, self.held[call.path]) if first else (),
+                settings=roles.settings(call.module, kind, convolution, call.arguments),
+                input=call.input,
+                output=call.output,
+                after=self.paths(reach.origins),
+                between=between(reach),
+                written=roles.written(call.module),
+            )
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        names: dict[str, int] = {}
+        for number, call in enumerate(self.calls):
+            names[unused(call.path, names)] = number
+        return {number: name for name, number in names.items()}
+
+    def _role(self, number: int) -> str:
+        call = self.calls[number]
+        known = roles.role(call.module)
+        kernels = {len(each.shape) for each in self.held[call.path] if each.attribute == "kernel"}
+        if known == "parameters" and kernels == {4} and number in self.flow.convolutions:
+            return "convolution"  # written by the user
+        if known == "parameters" and kernels == {2} and "dot_general" in self.flow.inside.get(number, ()):
+            return "dense"
+        return known
+
+
+def _pass(model: Own, images: jax.ShapeDtypeStruct) -> _Pass:
+    calls: list[_Call] = []
+
+    def around(path: str, module: Any, call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        number, given = len(calls), [each for each in jax.tree.leaves((inputs, options)) if isinstance(each, jax.Array)]
+        arguments = roles.arguments(module, inputs, options)
+        calls.append(_Call(path, module, arguments, given[0].shape if given else ()))
+        inputs, options = _marked((inputs, options), f"{ENTERED}{number}")
+        result = call(*inputs, **options)
+        calls[number].output = getattr(result, "shape", ())
+        return result if path == roles.ROOT else _marked(result, f"{LEFT}{number}")  # the whole comes before nothing
+
+    flat: list[dict[Any, Any]] = [traverse_util.flatten_dict(state) for state in (model.parameters, model.buffers)]
+
+    def logits(values: list[list[jax.Array]], images: jax.Array) -> jax.Array:
+        parameters, buffers = (
+            traverse_util.unflatten_dict(dict(zip(each, given, strict=True)))
+            for each, given in zip(flat, values, strict=True)
+        )
+        result, _ = model.run(parameters, buffers, images, training=True, around=around)
+        if not isinstance(result, jax.Array):
+            raise Refused(f"the model returns a {type(result).__name__}; allowed: one array of logits")
+        return result
+
+    values = [[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in each.values()] for each in flat]
+    with _plain_pools():
+        program = jax.make_jaxpr(logits)(values, images)
+    held = _held(model, flat)
+    given = {id(variable) for equation in program.jaxpr.eqns for variable in equation.invars}
+    names = [model.own_name(path, first) for each, first in zip(flat, (True, False), strict=True) for path in each]
+    idle = [name for name, at in zip(names, program.jaxpr.invars[:-1], strict=True) if id(at) not in given]
+    return _Pass(calls, held, tuple(idle), follow(program), program.out_avals[0].shape)
+
+
+def _check(passed: _Pass, images: tuple[int, ...], classes: int, reference: str) -> None:
+    if passed.output not in ((images[0], classes), (*images[:3], classes)):
+        raise Refused(
+            f"{reference}: the model returns {list(passed.output)}; allowed: logits [{images[0]}, {classes}], or "
+            f"[{images[0]}, {images[1]}, {images[2]}, {classes}] for a class a pixel"
+        )
+    if passed.flow.draws:
+        raise Refused(f"{reference}: {DRAWS}")
+
+
+def _marked(values: Any, mark: str) -> Any:
+    return jax.tree.map(lambda each: checkpoint_name(each, mark) if isinstance(each, jax.Array) else each, values)
+
+
+def _held(model: Own, flat: list[dict[Any, Any]]) -> dict[str, list[_Held]]:
+    held: dict[str, list[_Held]] = {path: [] for path in model.layers}
+    for variables, is_parameter in zip(flat, (True, False), strict=True):
+        for path, array in variables.items():
+            own = model.own_name(path, is_parameter)
+            held[spelt(path[:-1])].append(_Held(own, str(path[-1]), array.shape, is_parameter))
+    return held
+
+
+def _variables(module: Any, kind: str, held: list[_Held]) -> tuple[Variable, ...]:
+    order = {attribute: place for place, attribute in enumerate(roles.ORDER)}
+    found: list[Variable] = []
+    for each in sorted(held, key=lambda each: order.get(each.attribute, len(order))):
+        role, shape = roles.variable(module, kind, each.attribute, each.shape)
+        found.append(Variable(each.own, role, shape, each.is_parameter))
+    return tuple(found)
+
+
+@contextmanager
+def _plain_pools() -> Iterator[None]:
+    """Have the twins' max-pool, which a user's model may be built of, written as XLA's, so that it is told by that."""
+
+    def pooled(self: layers.MaxPool, x: jax.Array) -> jax.Array:
+        sides: Any = [(self.padding, self.padding)] * 2
+        return linen.max_pool(x, (self.size,) * 2, (self.stride,) * 2, padding=sides)
+
+    with mock.patch.object(layers.MaxPool, "__call__", pooled):
+        yield

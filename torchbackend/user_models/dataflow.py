@@ -1,0 +1,224 @@
+"""Which layers' outputs reach what in a pass of a torch model, and by which functions."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from compare.base.interface import Refused
+from compare.base.trace import IMAGES, Layer, Variable
+from torchbackend import roles
+from torchbackend.activations import unused
+from torchbackend.user_models import op_names
+
+_RANDOM = ("bernoulli", "rand", "randn", "rand_like", "randn_like", "normal", "uniform", "randint", "randperm")
+_RANDOM += ("multinomial", "exponential", "random", "rrelu")
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a tensor comes from: the nearest layers (-1: the images) and the functions since, in order of calls."""
+
+    layers: frozenset[int] = frozenset()
+    functions: frozenset[int] = frozenset()
+
+    def __or__(self, other: "_Origin") -> "_Origin":
+        return _Origin(self.layers | other.layers, self.functions | other.functions)
+
+
+class Watch(TorchFunctionMode):
+    """Sees every function of torch that a model calls, and, within `hooks`, every module."""
+
+    def __init__(self, model: nn.Module, images: torch.Tensor, reference: str) -> None:
+        super().__init__()
+        self.layers: list[Layer] = []
+        self._model, self._reference = model, reference
+        self._functions: list[str] = []
+        self._open: list[tuple[str, int | None]] = []  # modules being called: path, index of its layer
+        self._own: dict[str, list[Variable]] = {}
+        self._owners: dict[int, tuple[str, str]] = {}  # module and name of a variable, by its tensor
+        for path, variable, tensor in _variables(model):
+            self._own.setdefault(path, []).append(variable)
+            self._owners[id(tensor)] = path, variable.own
+        self._seen, self._elsewhere = set[str](), set[str]()
+        self._kept: list[torch.Tensor] = []  # a tensor that is gone would leave its id to another
+        self._origins: dict[int, _Origin] = {}
+        self._nodes: dict[Any, _Origin] = {}
+        self._set(images, _Origin(frozenset([-1])))
+
+    @property
+    def place(self) -> str:
+        """The module that is being called, for a reader."""
+        return next((repr(path) for path, _ in reversed(self._open) if path), "the model's forward")
+
+    @contextmanager
+    def hooks(self) -> Generator[None]:
+        """Watch modules too while the context lasts."""
+        with ExitStack() as stack:
+            for path, module in self._model.named_modules():
+                stack.enter_context(module.register_forward_pre_hook(self._before(path), with_kwargs=True))
+                stack.enter_context(module.register_forward_hook(self._after))
+            yield
+
+    def origin(self, tensor: torch.Tensor) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the layers that a tensor comes after and the functions between, in execution order."""
+        return self._told(self._of(tensor))
+
+    def reached(self) -> set[str]:
+        """Return the variables that some function was given.
+
+        Raises:
+            Refused: one was given to a function although its layer was never called.
+        """
+        called = {layer.path for layer in self.layers}
+        for path, name in self._owners.values():
+            if name in self._elsewhere and (path or roles.ROOT) not in called:
+                raise Refused(
+                    f"{self._reference}: {name!r} is used although {path!r} is never called "
+                    f"({type(self._model.get_submodule(path)).__name__}); allowed: layers that are called, "
+                    "or a parameter that the module using it holds itself"
+                )
+        return self._seen
+
+    def notes(self) -> list[str]:
+        """Return what a reader should know of variables that are used in two places."""
+        return [f"{name} is also used outside its layer's own call" for name in sorted(self._elsewhere)]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch and keep where its results come from."""
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        for tensor in given:
+            self._note_use(tensor)
+        self._refuse_chance(func, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        name = op_names.plain_name(func)
+        results = args[:1] if name == "setitem" else tree_leaves(result)
+        results = [each for each in results if isinstance(each, torch.Tensor)]
+        if results and given:
+            self._passed(func, args, kwargs or {}, given, results)
+        return result
+
+    def _passed(
+        self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> None:
+        origin = reduce(or_, (self._of(each) for each in given))
+        if not origin.layers:
+            return  # of constants and parameters
+        word = op_names.word(func, args, kwargs, results[0])
+        if word is not None:
+            origin |= _Origin(functions=frozenset([len(self._functions)]))
+            self._functions.append(word)
+        for each in results:
+            self._set(each, origin)
+
+    def _note_use(self, tensor: torch.Tensor) -> None:
+        path, name = self._owners.get(id(tensor), ("", ""))
+        if name:
+            self._seen.add(name)
+            if path not in [place for place, _ in self._open]:
+                self._elsewhere.add(name)
+
+    def _refuse_chance(self, func: Any, args: Any, kwargs: Any) -> None:
+        name = op_names.plain_name(func)
+        if "dropout" in name:
+            rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            if rate and kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True)):
+                raise Refused(
+                    f"{self._reference}: {self.place} calls torch.nn.functional.{name} with p={rate}, which samestep "
+                    "cannot switch off; allowed: the module torch.nn.Dropout, or p=0 from an argument of the factory"
+                )
+        if name in _RANDOM or kwargs.get("dropout_p"):
+            raise Refused(
+                f"{self._reference}: {self.place} draws random numbers in training ({name}), which two frameworks "
+                "cannot share; allowed: that rate 0, by an argument of the factory"
+            )
+
+    def _before(self, path: str) -> Any:
+        is_layer = path in self._own or any(roles.tensors(self._model.get_submodule(path)))
+
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            with torch._C.DisableTorchFunction():
+                self._open.append((path, len(self.layers) if is_layer else None))
+                if is_layer:
+                    given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+                    self.layers.append(self._layer(module, path, given))
+
+        return hook
+
+    def _layer(self, module: nn.Module, path: str, given: list[torch.Tensor]) -> Layer:
+        called = unused(path or roles.ROOT, [layer.path for layer in self.layers])
+        after, between = self._told(reduce(or_, (self._of(each) for each in given), _Origin()))
+        return Layer(
+            path=called,
+            role=roles.role(module),
+            variables=tuple(self._own.get(path, ())) if "#" not in called else (),
+            settings=roles.settings(module),
+            input=_neutral(module, given[0].shape if given else ()),
+            output=(),
+            after=after,
+            between=between,
+            written=roles.written(module),
+        )
+
+    def _after(self, module: nn.Module, _inputs: Any, result: Any) -> None:
+        path, index = self._open.pop()
+        if index is None:
+            return
+        if not isinstance(result, torch.Tensor):
+            what = f"layer {path!r} ({type(module).__name__})" if path else "the model"
+            raise Refused(f"{self._reference}: {what} returns a {type(result).__name__}; allowed: one tensor")
+        with torch._C.DisableTorchFunction():
+            self.layers[index] = replace(self.layers[index], output=_neutral(module, result.shape))
+            if path:  # the model as a whole comes before nothing
+                self._set(result, _Origin(frozenset([index])))
+
+    def _told(self, origin: _Origin) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        after = tuple(IMAGES if index < 0 else self.layers[index].path for index in sorted(origin.layers))
+        return after, tuple(self._functions[index] for index in sorted(origin.functions))
+
+    def _set(self, tensor: torch.Tensor, origin: _Origin) -> None:
+        self._kept.append(tensor)
+        self._origins[id(tensor)] = origin
+        if tensor.grad_fn is not None:
+            self._nodes[tensor.grad_fn] = origin
+
+    def _of(self, tensor: torch.Tensor) -> _Origin:
+        return self._origins.get(id(tensor)) or self._by_graph(tensor)
+
+    def _by_graph(self, tensor: torch.Tensor) -> _Origin:
+        """Return the origin of what came of no function that torch shows (torch.autograd.Function, TorchScript)."""
+        found, waiting, met = _Origin(), [tensor.grad_fn], set[Any]()
+        while waiting:
+            node = waiting.pop()
+            if node in self._nodes:
+                found |= self._nodes[node]
+            elif node is not None and node not in met:
+                met.add(node)
+                waiting += [each for each, _ in node.next_functions]
+        return found
+
+
+def _variables(model: nn.Module) -> Iterator[tuple[str, Variable, torch.Tensor]]:
+    """Yield module, description and tensor of every variable that can cross; one that two modules share, once.
+
+    What stands in a torch.nn.ParameterList or ParameterDict is the module's that has the list.
+    """
+    met = set[int]()
+    for path, module in model.named_modules():
+        is_list = isinstance(module, (nn.ParameterList, nn.ParameterDict))
+        for attribute, tensor, is_parameter in roles.tensors(module):
+            if id(tensor) not in met:
+                met.add(id(tensor))
+                variable = roles.variable(module, path, attribute, tensor, is_parameter)
+                yield path.rpartition(".")[0] if is_list else path, variable, tensor
+
+
+def _neutral(module: nn.Module, shape: Sequence[int]) -> tuple[int, ...]:
+    return roles.images(shape) if roles.is_channels_first(module, shape) else tuple(shape)
