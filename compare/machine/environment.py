@@ -42,7 +42,7 @@ PREFIXES = (
 )
 """How the names of variables begin that frameworks and what they compute with read."""
 
-_SOURCE = Path(__file__).resolve().parent.parent
+_SOURCE = Path(__file__).resolve().parents[2]
 
 
 def describe() -> dict[str, Any]:
