@@ -17,7 +17,8 @@ from typing import Any
 
 from benchmarks import in_process
 from compare.base import statistics
-from compare.base.interface import DEVICES, PRECISIONS
+from compare.base.interface import DEVICES
+from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WORKLOADS
 from compare.execution.rounds import BLOCK_SECONDS
 from compare.settings.block_order import palindromic

@@ -39,7 +39,7 @@ from torch.utils import _triton
 from benchmarks import levers, plain_torch_models
 from benchmarks.programs import BYTES_PER_MILLISECOND, Kernel, table
 from compare.base import workloads
-from compare.base.interface import PRECISIONS
+from compare.base.precisions import PRECISIONS
 from compare.settings import tunings
 from torchbackend import exchange, losses, models, precision, tuning
 

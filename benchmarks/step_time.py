@@ -24,7 +24,8 @@ import numpy as np
 from benchmarks import in_process, kernel_times
 from benchmarks.levers import LEVER_VARIABLE, LEVERS
 from compare.base import process_family, process_group, workloads
-from compare.base.interface import DEVICES, PRECISIONS
+from compare.base.interface import DEVICES
+from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WORKLOADS
 from compare.worker.server import Worker
 

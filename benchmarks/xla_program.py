@@ -22,7 +22,8 @@ from typing import Any
 from benchmarks import levers
 from benchmarks.programs import BYTES_PER_MILLISECOND, Kernel, table
 from compare.base import workloads
-from compare.base.interface import PRECISIONS, RunSpec
+from compare.base.interface import RunSpec
+from compare.base.precisions import PRECISIONS
 from compare.settings import tunings
 
 H200 = """

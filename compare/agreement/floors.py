@@ -12,29 +12,13 @@ from compare.agreement.measures import ROUNDOFF32, ROUNDOFF64, coarseness, in_ex
 from compare.agreement.threads import by_name
 from compare.base import chunks
 from compare.base.interface import Arrays
+from compare.base.precisions import PRECISIONS
 
-# Unit roundoff by precision (half the distance from 1 to the next number). TF32 keeps 10 bits of the fraction.
-ROUNDOFF: Mapping[str, float] = {
-    "float32": 2.0**-24,
-    "tf32": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float16": 2.0**-11,
-}
-
-ULP64 = 2.0**-52
-"""The least relative perturbation that moves every float64 number."""
-
-
-def ulp(precision: str) -> float:
-    """Return the least relative perturbation that moves every number of a precision: two units of roundoff."""
-    return 2 * ROUNDOFF[precision] if precision in ROUNDOFF else ULP64
-
+ULP64 = PRECISIONS["float64"].ulp
 
 # Kinds of tensors that belong to a parameter, and those that are sums over all pixels of a layer's output.
 _OF_PARAMETERS = ("gradient", "update")
 _OVER_PIXELS = (*_OF_PARAMETERS, "buffer")
-# Precisions that products are stored in.
-_STORED = ("bfloat16", "float16")
 # An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
 _ROUNDING = 10.0
 _LOST = 4.0
@@ -114,7 +98,8 @@ def of(
     every = list(noise.roundoff)
     names = [name for name in every if not name.startswith("delta/")]
     depth, ulp = _depth(names), _of_gradients(noise.ulp)
-    scale, of_sums = ROUNDOFF[precision] / ULP64, _OF_A_SUM * ROUNDOFF32 / ROUNDOFF[precision]
+    unit = PRECISIONS[precision].roundoff
+    scale, of_sums = unit / ULP64, _OF_A_SUM * ROUNDOFF32 / unit
     terms = _terms(record)
     added = {name: terms.get(_layer(name, _OVER_PIXELS), terms[""]) for name in names}
     stored = by_name(every, lambda name: ROUNDOFF32 * coarseness(name, record), record)
@@ -122,12 +107,12 @@ def of(
     floor = {name: max(max(depth, of_sums * math.sqrt(added[name] / 2)) * noisy[name], stored[name]) for name in names}
     for name in names:
         if _layer(name) and name.endswith(".bias"):
-            alike = terms.get(_layer(name), 1) ** 1.5 * ROUNDOFF32 / ROUNDOFF[precision]
+            alike = terms.get(_layer(name), 1) ** 1.5 * ROUNDOFF32 / unit
             floor[name] = max(floor[name], _OF_ALIKE * alike * noise.roundoff[name])
-    if precision in _STORED:
+    if PRECISIONS[precision].is_mixed:
         for name in names:
             if f"initial/{_layer(name)}.kernel" in record:
-                floor[name] = max(floor[name], ROUNDOFF[precision])
+                floor[name] = max(floor[name], unit)
     _add_undecided(floor, record, normalised)
     stages = _stages(name for name in names if name.startswith("step"))
     for name in (each for each in every if each.startswith("delta/")):

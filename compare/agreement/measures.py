@@ -12,8 +12,9 @@ import numpy as np
 from compare.agreement.limits import BUFFERS
 from compare.base import chunks
 from compare.base.interface import Array, Arrays, is_buffer
+from compare.base.precisions import PRECISIONS
 
-ROUNDOFF64, ROUNDOFF32 = 2.0**-53, 2.0**-24
+ROUNDOFF64, ROUNDOFF32 = PRECISIONS["float64"].roundoff, PRECISIONS["float32"].roundoff
 _STORED = 4  # units in the last place
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 
-PRECISIONS = ("float64", "float32", "tf32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 BATCH_NORMS = ("sync", "local")
 """Batch norm over devices: `sync`, the statistics of the whole batch; `local`, on each device those of its part."""
@@ -117,7 +116,7 @@ class RunSpec:
 
     Attributes:
         workload: its name, in `compare.base.workloads` unless it is described.
-        precision: one of `PRECISIONS`.
+        precision: one of `compare.base.precisions.PRECISIONS`.
         device: `cpu` or `cuda` (already resolved, never `auto`).
         batch_size: images per step, over all devices.
         seed: fixes weights, data split and shuffles.

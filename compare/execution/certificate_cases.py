@@ -7,9 +7,10 @@ from pathlib import Path
 
 from compare import data
 from compare.agreement import gates, limits
-from compare.agreement.floors import ROUNDOFF, ULP64, Noise
+from compare.agreement.floors import ULP64, Noise
 from compare.agreement.gates import Gate
 from compare.base import tensors
+from compare.base.precisions import PRECISIONS, REFERENCE
 from compare.base.records import Floor, Perturbation, Record
 from compare.base.workloads import PAIR
 from compare.data import dataset_file
@@ -90,12 +91,17 @@ class Evidence:
         return tuple(dict.fromkeys(("float64", "float32", self.precision)))
 
     @property
+    def _roundoff(self) -> float | None:
+        """Return the unit roundoff of the timed precision, None where that is the reference itself."""
+        return None if self.precision == REFERENCE else PRECISIONS[self.precision].roundoff
+
+    @property
     def perturbations(self) -> Sequence[Perturbation]:
         """The perturbed runs of every case: of an ulp of float64, and of the precision's unit roundoff if that is more.
 
         They are in small parts, because the noise of a large model takes longer than all that is recorded of it.
         """
-        found, roundoff = [(ULP64, 0, _RUNS_OF_A_PART)], ROUNDOFF.get(self.precision)
+        found, roundoff = [(ULP64, 0, _RUNS_OF_A_PART)], self._roundoff
         if roundoff is not None:
             found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in _NEAR]
             found += [(limits.PRECISION_LIMIT * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
@@ -138,7 +144,7 @@ class Evidence:
 
     def noise(self, case: Case) -> Noise:
         """Return the noise floors of a case: by tensor, the most of any perturbed run, for as much as one roundoff."""
-        unit, floors = ROUNDOFF.get(self.precision), defaultdict[float, Floor](dict)
+        unit, floors = self._roundoff, defaultdict[float, Floor](dict)
         for (roundoff, *_), floor in self.floors[case].items():
             moved = roundoff if unit is None or roundoff == ULP64 else unit
             known = floors[moved]

@@ -3,17 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Largest relative difference at the first step: kernel autotuning and atomics change the order of summation alone.
-_FIRST: Mapping[str, float] = {
-    "float64": 1e-9,
-    "float32": 1e-4,
-    "tf32": 1e-2,
-    "bfloat16": 5e-2,
-    "float16": 1e-2,
-}
+from compare.base.precisions import PRECISIONS
 
-# And at later ones, for training amplifies it: one ulp in resnet50's weights moves the third loss by up to 12 %
-# (benchmarks/h200, the envelopes of the certificates).
+# Largest relative difference at later steps. Training amplifies rounding: one ulp in resnet50's weights moves the third
+# loss by up to 12 % (benchmarks/h200, the envelopes of the certificates).
 _LATER = 0.3
 
 # Parameters that move by less are not asked about: what is added to float32 is rounded to 6e-8 of it.
@@ -58,7 +51,7 @@ def _unlike(
 ) -> tuple[int, float | None, float | None] | None:
     """Return the first step whose losses differ, and both."""
     for step, (a, b) in enumerate(zip(losses, expected, strict=True), start=1):
-        limit = _FIRST[precision] if step == 1 else _LATER
+        limit = PRECISIONS[precision].launch_difference if step == 1 else _LATER
         if a is None or b is None or abs(a - b) > limit * max(abs(b), 1e-6):
             return step, a, b
     return None

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from compare import data
-from compare.agreement import floors, trajectory
+from compare.agreement import trajectory
 from compare.agreement.trajectory import Curves
+from compare.base.precisions import PRECISIONS
 from compare.data import dataset_file
 from compare.execution.jobs import (
     Command,
@@ -131,7 +132,7 @@ def _trained(
 
 def _moved(plan: Plan, twin: int) -> dict[str, Any]:
     """Return the arguments of a twin, whose weights one ulp of the precision has moved; twin 0 is the run itself."""
-    return {"roundoff": floors.ulp(plan.precision), "generation": twin}
+    return {"roundoff": PRECISIONS[plan.precision].ulp, "generation": twin}
 
 
 def _keep_accuracy(kept: dict[int, float], seed: int, found: dict[str, Any]) -> None:

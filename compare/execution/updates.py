@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from compare.agreement import floors, gates
+from compare.agreement import gates
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.gates import Gate
 from compare.agreement.measures import Updates
 from compare.base import descriptions, protocol, tensors
 from compare.base.interface import is_buffer
+from compare.base.precisions import PRECISIONS
 from compare.execution.jobs import Command, opening
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import Outcome, Outcomes
@@ -27,7 +28,7 @@ _LEAST_STEPS = 3
 _RUNS = 4
 """Runs from moved weights: of one alone, a few of a deep model's small parameters are near by chance."""
 _LOSS_SCALE = 2.0**11
-"""float16's first one: at the default's 2**16 gradients may overflow in every step."""
+"""The first loss scale. At the default of 2**16, gradients of float16 may overflow in every step."""
 
 
 def steps(launcher: Launcher, outcomes: Sequence[Outcome]) -> int:
@@ -43,10 +44,10 @@ def commands(launcher: Launcher, outcome: Outcome, count: int) -> list[Command]:
     # The first steps of a schedule that warms up are as much slower already.
     rate = _RATE * max(1, rule.schedule.warmup) if rule.name == "sgd" else max(_RATE, rule.learning_rate)
     slower = replace(plan.workload, optimizer=replace(rule, learning_rate=rate))
-    scale = {"loss_scale": _LOSS_SCALE} if plan.precision == "float16" else {}
+    scale = {"loss_scale": _LOSS_SCALE} if PRECISIONS[plan.precision].has_loss_scale else {}
     spec = launcher.spec(outcome, described=descriptions.to_json(slower), **scale)
     path = launcher.scratch / f"update-{outcome.contender.name}.safetensors"
-    arguments = {"steps": count, "path": str(path), "roundoff": floors.ulp(plan.precision), "runs": _RUNS}
+    arguments = {"steps": count, "path": str(path), "roundoff": PRECISIONS[plan.precision].ulp, "runs": _RUNS}
 
     def keep(noise: dict[str, float | None]) -> None:
         outcome.update = Updates(tensors.load(path), protocol.or_infinite(noise))

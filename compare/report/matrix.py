@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compare.base.interface import PRECISIONS
+from compare.base.precisions import PRECISIONS
 from compare.report import pair_text as pair_words
 from compare.report import sections
 from compare.report.document import Report, Section, Table

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from compare.base import statistics
+from compare.base.precisions import PRECISIONS
 from compare.execution import round_validity
 from compare.execution.round_validity import Round
 from compare.execution.telemetry import Telemetry
@@ -62,7 +63,7 @@ def mismatches(result: Object) -> list[Mismatch]:
 def _contradictions(result: Object) -> Iterator[Mismatch]:
     """Yield what the spec or a contender's name says otherwise than what was measured."""
     rounds, size, precision = (result["spec"][name] for name in ("rounds", "batch_size", "precision"))
-    computed, dtypes = {"tf32": "float32"}.get(precision, precision), list[Any]()
+    computed, dtypes = PRECISIONS[precision].compute_dtype, list[Any]()
     seen = result.get("telemetry", {})
     counted = [(f"telemetry.{name}", len(seen[name])) for name in ("foreign_cores", "idle_cores") if name in seen]
     for index, contender in enumerate(result["contenders"]):

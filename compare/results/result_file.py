@@ -17,6 +17,7 @@ import fastjsonschema
 
 from compare.base import files, untrusted
 from compare.base.interface import Refused
+from compare.base.precisions import PRECISIONS
 from compare.base.untrusted import SHORT, SIZE_LIMIT
 from compare.results import consistency
 
@@ -220,7 +221,10 @@ def _check_version(result: Any) -> None:
 @lru_cache
 def _validator(schema: str) -> Callable[[Any], Any]:
     def read(name: str) -> Any:
-        return json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+        schema = json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+        if name == SCHEMA:
+            schema["definitions"]["precision"]["enum"] = list(PRECISIONS)
+        return schema
 
     # fastjsonschema turns the schema, which is ours, into Python code; no result ever becomes code. A schema may refer
     # to another by its file's name, which is an address without a scheme.

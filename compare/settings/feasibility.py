@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from compare.base import workloads
 from compare.base.interface import Refused
 from compare.base.knobs import Value
+from compare.base.precisions import PRECISIONS
 from compare.machine import variables
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _host_reads(switches: Mapping[str, Value], plan: "Plan") -> str | None:
     """Return what torch's update reads on the host unless it is fused, as no CUDA graph can; None for nothing."""
     if not switches["graph-capture"] or switches["fused-optimizer"]:
         return None
-    if plan.precision == "float16":
+    if PRECISIONS[plan.precision].has_loss_scale:
         return "whether gradients overflow"
     rule = plan.workload.optimizer
     return None if rule.name != "sgd" or rule.schedule.is_constant else "sgd's scheduled learning rate"

@@ -16,8 +16,9 @@ from compare.base import (
     workloads,
 )
 from compare.base.arguments import LARGEST, whole
-from compare.base.interface import DEVICES, PRECISIONS, Refused, RunSpec
+from compare.base.interface import DEVICES, Refused, RunSpec
 from compare.base.knobs import NOT_PARALLEL, Value
+from compare.base.precisions import PRECISIONS
 from compare.base.workloads import Workload
 from compare.cluster.cluster import Fleet
 from compare.data import Dataset
@@ -275,8 +276,10 @@ def check(
     if device not in DEVICES:
         raise Refused(f"unknown device {device!r}; allowed: {', '.join(DEVICES)}")
     resolved = (fleet or Fleet()).device(device)
-    if precision == "tf32" and resolved == "cpu":
-        raise Refused("precision tf32 needs --device cuda: a CPU has no TF32; allowed on cpu: all others")
+    if not PRECISIONS[precision].runs_on(resolved):
+        needed = PRECISIONS[precision].required_device
+        others = ", ".join(name for name, other in PRECISIONS.items() if other.runs_on(resolved))
+        raise Refused(f"precision {precision} needs --device {needed}; allowed on {resolved}: {others}")
     if rounds is not None:
         whole("--rounds", rounds, 2)
     return chosen, resolved

@@ -30,6 +30,7 @@ from compare.base.interface import (
     RunSpec,
     Session,
 )
+from compare.base.precisions import PRECISIONS
 from compare.base.records import Floor, Perturbation
 from compare.data import dataset_file, weights
 from compare.data.batches import epoch_batches
@@ -44,14 +45,14 @@ _LOWER_LOSS_SCALES = (2.0**11, 2.0**6, 2.0)
 def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep, *, evenly: bool = False) -> list[str]:
     """Record the certificate's arrays of one contender, batch-norm scales, biases and statistics randomised.
 
-    `keep` is given them part by part, so that they need not fit into memory together. In float16, a step whose
+    `keep` is given them part by part, so that they need not fit into memory together. Where the loss is scaled, a step whose
     gradients overflow is skipped and could not be compared; the first loss scale is then taken lower, and `keep` is
     given every part anew. If `evenly`, every dispatch of the path that is timed takes all batches equally often.
     Returns the names of all arrays, in execution order.
     """
     names, finite = _recorded(backend, spec, steps, keep, evenly)
     for scale in _LOWER_LOSS_SCALES:
-        if spec.precision != "float16" or finite:
+        if finite or not PRECISIONS[spec.precision].has_loss_scale:
             break
         names, finite = _recorded(backend, replace(spec, loss_scale=scale), steps, keep, evenly)
     return names

@@ -7,9 +7,10 @@ import pytest
 
 from compare.agreement import certificate, limits, referee
 from compare.agreement.certificate import Certificate
-from compare.agreement.floors import ROUNDOFF, ULP64, Noise
+from compare.agreement.floors import ULP64, Noise
 from compare.agreement.referee import Referee
 from compare.base.interface import Array, Arrays
+from compare.base.precisions import PRECISIONS, REFERENCE
 from tests.agreement import made_up
 
 EXACT = made_up.exact()
@@ -26,7 +27,7 @@ def noise(precision: str, **ulp: float) -> Noise:
     """Return the noise of well-conditioned tensors, with `ulp` in place of an ulp at tensors whose name ends so."""
     found = dict.fromkeys(NAMES, ULP64)
     found |= {name: value for name in NAMES for end, value in ulp.items() if name.endswith(end)}
-    roundoff = ROUNDOFF.get(precision)
+    roundoff = None if precision == REFERENCE else PRECISIONS[precision].roundoff
     return Noise(found, None if roundoff is None else dict.fromkeys(NAMES, roundoff))
 
 
@@ -50,9 +51,9 @@ def certified(precision: str, records: tuple[Records, Records]) -> Certificate:
     return certificate.make(*records, precision, noise(precision))
 
 
-@pytest.mark.parametrize("precision", ROUNDOFF)
+@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != REFERENCE])
 def test_two_sides_that_round_as_the_precision_does_agree(precision: str):
-    roundoff = ROUNDOFF[precision]
+    roundoff = PRECISIONS[precision].roundoff
     found = certified(precision, sides(precision, (roundoff, roundoff)))
     assert [gate.name for gate in found.gates] == ["semantic", "scaling", "precision"]
     assert found.passed
@@ -85,7 +86,7 @@ def test_a_side_in_another_precision_is_a_mismatch_that_names_the_less_precise_s
 
 @pytest.mark.parametrize(("times", "differs"), [(25, False), (35, True)])
 def test_thirty_times_the_other_s_median_error_is_another_precision(times: float, differs: bool):
-    errors = dict.fromkeys(NAMES, ROUNDOFF["bfloat16"])
+    errors = dict.fromkeys(NAMES, PRECISIONS["bfloat16"].roundoff)
     less = {name: error / times for name, error in errors.items()}
     found = Referee(less, errors, errors)
     assert (found.mismatch is not None) == differs
@@ -97,7 +98,7 @@ def test_thirty_times_the_other_s_median_error_is_another_precision(times: float
 def test_a_relu_that_rounding_switches_on_one_side_alone_is_no_other_precision(owner: int):
     forward = [name for name in NAMES if name.startswith(("step1/activation", "step1/logits", "step1/loss"))]
     assert 0 < len(forward) < len(NAMES) / 2
-    floor = dict.fromkeys(NAMES, ROUNDOFF["float32"])
+    floor = dict.fromkeys(NAMES, PRECISIONS["float32"].roundoff)
     switched = {name: error if name in forward else 100 * error for name, error in floor.items()}
     found = Referee(*((switched, floor) if owner == 0 else (floor, switched)), dict.fromkeys(NAMES, 1e-3))
     assert found.mismatch is None
@@ -244,7 +245,7 @@ def test_of_many_layers_every_one_rounds_once_more():
 
 def test_running_statistics_of_the_end_are_judged_as_those_of_the_last_step():
     last = f"step{made_up.STEPS}/buffer/norm.var"
-    roundoff = dict.fromkeys(NAMES, ROUNDOFF["float32"]) | {last: 100 * ROUNDOFF["float32"]}
+    roundoff = dict.fromkeys(NAMES, PRECISIONS["float32"].roundoff) | {last: 100 * PRECISIONS["float32"].roundoff}
     floor = referee.judge(
         *sides("float32", (2.0**-24, 2.0**-24)), "float32", Noise(noise("float32").ulp, roundoff)
     ).floor
@@ -404,7 +405,7 @@ def test_a_gradient_without_noise_is_still_rounded_where_it_is_stored(precision:
     still = Noise(still.ulp, {name: 0.0 if name == tensor else value for name, value in still.roundoff.items()})
     still = Noise({name: 0.0 if name == tensor else value for name, value in still.ulp.items()}, still.roundoff)
     low = made_up.rounded(EXACT, 2.0**-24, dtype="float32")
-    stored = {**low, tensor: low[tensor] * np.float32(1 + ROUNDOFF[precision])}
+    stored = {**low, tensor: low[tensor] * np.float32(1 + PRECISIONS[precision].roundoff)}
     found = referee.judge({"float64": EXACT, precision: stored}, {"float64": EXACT, precision: low}, precision, still)
     assert found.failing == ([] if passes else [tensor])
 
@@ -421,7 +422,7 @@ def test_a_float32_sum_may_be_taken_one_term_after_the_other_but_not_of_rounded_
     images, kernel = random.normal(size=(8, 6272)), random.normal(size=(6272, 10))
     exact = images @ kernel
     rounded = [np.round(each * 2.0**bits) * 2.0**-bits for each in (images, kernel)]
-    moved = images * (1 + ROUNDOFF["float32"] * random.choice((-1.0, 1.0), images.shape))
+    moved = images * (1 + PRECISIONS["float32"].roundoff * random.choice((-1.0, 1.0), images.shape))
     name = "step1/activation/dense"
     floor = {name: float(np.linalg.norm(moved @ kernel - exact) / np.linalg.norm(exact))}
     reference = {"initial/dense.kernel": kernel, name: exact}
@@ -435,11 +436,11 @@ def test_a_float32_sum_may_be_taken_one_term_after_the_other_but_not_of_rounded_
 def test_the_gradient_of_a_kernel_is_a_sum_over_all_pixels():
     name, gradient = "step1/activation/conv", "step1/gradient/conv.kernel"
     record = {"initial/conv.kernel": np.ones((3, 3, 1, 4)), name: np.ones((8, 20, 20, 4)), gradient: np.ones(36)}
-    noise: dict[str, float] = dict.fromkeys((name, gradient), ROUNDOFF["float32"])
+    noise: dict[str, float] = dict.fromkeys((name, gradient), PRECISIONS["float32"].roundoff)
     sides = {"float64": record, "float32": record}
     found = referee.judge(sides, sides, "float32", Noise(dict.fromkeys(noise, ULP64), noise))
-    assert found.floor[name] == ROUNDOFF["float32"] * 1
-    assert found.floor[gradient] == pytest.approx(ROUNDOFF["float32"] * 0.2 * math.sqrt(8 * 20 * 20 / 2))
+    assert found.floor[name] == PRECISIONS["float32"].roundoff * 1
+    assert found.floor[gradient] == pytest.approx(PRECISIONS["float32"].roundoff * 0.2 * math.sqrt(8 * 20 * 20 / 2))
 
 
 def test_the_statistics_of_batch_norm_are_sums_over_all_pixels():
@@ -447,10 +448,10 @@ def test_the_statistics_of_batch_norm_are_sums_over_all_pixels():
     name, buffer = "step1/activation/norm", "step1/buffer/norm.mean"
     initial = {"initial/conv.kernel": np.ones((3, 3, 1, 4)), "initial/norm.mean": np.zeros(4)}
     record = {**initial, name: np.ones((8, 20, 20, 4)), buffer: np.ones(4), "delta/norm.mean": np.ones(4)}
-    noise: dict[str, float] = dict.fromkeys((name, buffer, "delta/norm.mean"), ROUNDOFF["float32"])
+    noise: dict[str, float] = dict.fromkeys((name, buffer, "delta/norm.mean"), PRECISIONS["float32"].roundoff)
     sides = {"float64": record, "float32": record}
     found = referee.judge(sides, sides, "float32", Noise(dict.fromkeys(noise, ULP64), noise))
-    wanted = ROUNDOFF["float32"] * 0.2 * math.sqrt(8 * 20 * 20 / 2)
+    wanted = PRECISIONS["float32"].roundoff * 0.2 * math.sqrt(8 * 20 * 20 / 2)
     assert [found.floor[each] for each in (buffer, "delta/norm.mean")] == pytest.approx([wanted, wanted])
 
 

@@ -20,6 +20,7 @@ from compare.base.interface import (
     RunSpec,
     Session,
 )
+from compare.base.precisions import PRECISIONS
 from compare.data import Dataset, dataset_file, weights
 from compare.settings import tunings
 from compare.worker import recording
@@ -27,7 +28,7 @@ from jaxbackend import tuning
 from tests.parity import twins
 
 STEPS = 2
-PERTURBATIONS = [(floors.ULP64, 0, 2), (floors.ROUNDOFF["float32"], 2, 3)]
+PERTURBATIONS = [(floors.ULP64, 0, 2), (PRECISIONS["float32"].roundoff, 2, 3)]
 
 
 @pytest.fixture(params=twins.BOTH)

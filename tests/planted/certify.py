@@ -8,6 +8,7 @@ from compare.agreement import certificate, floors
 from compare.agreement.floors import Noise
 from compare.base import descriptions
 from compare.base.interface import Arrays, Backend, RunSpec, Session
+from compare.base.precisions import PRECISIONS
 from compare.worker import recording
 from tests.parity import twins
 from tests.planted.bug import Bug
@@ -57,7 +58,7 @@ class Clean:
         if key not in self._noise:
             perturbations = [(floors.ULP64, 0, ULP_RUNS)]
             if precision != "float64":
-                perturbations.append((floors.ROUNDOFF[precision], ULP_RUNS, ULP_RUNS + NOISE_RUNS))
+                perturbations.append((PRECISIONS[precision].roundoff, ULP_RUNS, ULP_RUNS + NOISE_RUNS))
             with pytest.MonkeyPatch.context() as patch:
                 spec = Side.clean(probe, patch, seed).spec("torch", "float64", self.folder)
                 self._noise[key] = Noise(*recording.noise(self._backends["torch"], spec, STEPS, perturbations))

@@ -31,7 +31,10 @@ REFUSALS = [
     (["nonesuch"], "unknown contender 'nonesuch'; allowed: BACKEND[:TUNING]"),
     (["other:"], "contender 'other:' has an empty tuning"),
     (["other:warp"], "unknown tuning or knob 'warp'"),
-    (["--precision", "tf32"], "precision tf32 needs --device cuda: a CPU has no TF32"),
+    (
+        ["--precision", "tf32"],
+        "precision tf32 needs --device cuda; allowed on cpu: float64, float32, bfloat16, float16",
+    ),
     (["--precision", "fp8"], "unknown precision 'fp8'; allowed: float64, float32, tf32, bfloat16, float16"),
     (["--device", "cuda"], "--device cuda: this machine has no NVIDIA GPU"),
     (["--workload", "resnet"], "unknown workload 'resnet'"),

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from compare.agreement.floors import ROUNDOFF, ULP64
+from compare.agreement.floors import ULP64
+from compare.base.precisions import PRECISIONS
 from compare.data import dataset_file
 from compare.execution import certificate_cases, jobs, record_certificates
 from compare.execution.certificate_cases import Case, Evidence
@@ -40,7 +41,7 @@ def _asked_of_the_baseline(made: Plan, folder: Path, patch: pytest.MonkeyPatch) 
 
 
 def test_runs_are_twenty_five_of_which_the_last_five_are_moved_ten_times_as_far() -> None:
-    unit = ROUNDOFF["bfloat16"]
+    unit = PRECISIONS["bfloat16"].roundoff
     near = [(unit, first, first + 5) for first in (5, 10, 15)]
     found = Evidence({CASE: Path()}, "bfloat16").perturbations
     assert found == [(ULP64, 0, 5), *near, (10 * unit, 20, 25)]

@@ -14,6 +14,7 @@ from rich.console import Console
 import compare.base.untrusted
 import compare.results.result_file
 from compare.base.interface import Refused
+from compare.base.precisions import PRECISIONS
 from compare.report.terminal import render
 from compare.results.result_file import (
     fits,
@@ -85,7 +86,7 @@ def test_a_result_is_kept_elsewhere_where_its_folder_refuses_it(
 
 def test_a_result_that_is_too_large_is_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(compare.untrusted, "ITEM_LIMIT", 100)
+    monkeypatch.setattr(compare.base.untrusted, "ITEM_LIMIT", 100)
     with pytest.raises(Refused, match=r"out/result.json is not written: it holds too many values; .*") as refused:
         kept(make_result(), tmp_path / "out")
     (spared,) = tmp_path.rglob("*.json")
@@ -123,6 +124,14 @@ def test_the_schema_is_draft_07_and_a_second_implementation_agrees() -> None:
     validator = jsonschema.Draft7Validator(schema)
     validator.validate(make_result())
     assert not validator.is_valid(_changed(["comparisons", 0, "ratio"], None))
+
+
+@pytest.mark.parametrize("place", [["spec", "precision"], ["agreement", "precision"]])
+def test_a_precision_is_one_that_samestep_has(place: list[Any]) -> None:
+    for precision in PRECISIONS:
+        validate(_changed(["agreement", "precision"], precision))
+    with pytest.raises(Refused, match=f"{'.'.join(place)} is 'float7'"):
+        validate(_changed(place, "float7"))
 
 
 def test_what_did_not_happen_is_null() -> None:
@@ -313,7 +322,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_load_would_refuse_for_its_size_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare.untrusted, "SIZE_LIMIT", 1000)
+    monkeypatch.setattr(compare.base.untrusted, "SIZE_LIMIT", 1000)
     with pytest.raises(Refused, match="allowed: at most 1,000"):
         write(make_result(), tmp_path)
     assert list(tmp_path.iterdir()) == []
