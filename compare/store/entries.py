@@ -1,0 +1,164 @@
+"""Entries of the store, found by a key of everything that decides their value.
+
+An entry is a folder `KIND/KEY` with its files and `entry.json`. It is written beside the store's entries and takes its
+name when it is whole, so a reader sees all of it or nothing, also while other runs write.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from compare.base import untrusted
+from compare.base.interface import Refused
+from compare.store import private_folder
+
+LARGEST = 20 * 2**30
+"""Bytes that the store may take. Entries that were not used for longest go first."""
+
+_ABOUT = "entry.json"
+_UNFINISHED = "unfinished"
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """Return the key of an entry: the SHA-256 of its facts as JSON with sorted names, 64 hexadecimal digits.
+
+    Raises:
+        ValueError: a fact is NaN or infinite.
+        TypeError: a fact is no JSON.
+    """
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry.
+
+    Attributes:
+        kind: what it holds, such as `certificates`.
+        key: of `key_of`.
+        created: when it was made, ISO 8601 in UTC.
+        folder: where its files are.
+    """
+
+    kind: str
+    key: str
+    created: str
+    folder: Path
+
+    @property
+    def size(self) -> int:
+        """Bytes that its files take."""
+        return sum(path.lstat().st_size for path in self.folder.rglob("*"))
+
+
+class Store:
+    """The entries under one private folder."""
+
+    def __init__(self, root: Path) -> None:
+        """Make the folder, or check that nobody else can change it.
+
+        Raises:
+            Refused: see `private_folder.make`.
+            OSError: the folder cannot be made.
+        """
+        self.root = private_folder.make(root)
+
+    def find(self, kind: str, facts: Mapping[str, Any]) -> Entry | None:
+        """Return the entry with these facts, and note that it was used. Return None where there is none.
+
+        An entry that cannot be read, or holds other facts, is deleted.
+        """
+        folder = self._place(kind, key_of(facts))
+        entry = self._read(kind, folder)
+        if entry is None or entry[1] != json.loads(json.dumps(facts)):
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        with suppress(OSError):
+            os.utime(folder)
+        return entry[0]
+
+    def add(self, kind: str, facts: Mapping[str, Any], write: Callable[[Path], None]) -> Entry:
+        """Add an entry whose files `write` puts into the folder that it is given; return it.
+
+        Where another run has added the same entry meanwhile, that one stays.
+
+        Raises:
+            OSError: the file system refuses. Nothing of the entry stays.
+        """
+        key = key_of(facts)
+        private_folder.make(self.root / kind)
+        unfinished = private_folder.make(self.root / _UNFINISHED) / uuid.uuid4().hex
+        unfinished.mkdir(mode=0o700)
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            write(unfinished)
+            about = {"kind": kind, "key": key, "created": created, "facts": facts}
+            (unfinished / _ABOUT).write_text(json.dumps(about, indent=1, allow_nan=False), encoding="utf-8")
+            for path in unfinished.rglob("*"):
+                _flush(path)
+            with suppress(OSError):  # there already: another run's
+                unfinished.rename(self._place(kind, key))
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        self._make_room()
+        entry = self.find(kind, facts)
+        if entry is None:
+            raise OSError(f"{self._place(kind, key)} cannot be read back")
+        return entry
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield every entry, those that were used last first."""
+        folders = [each for each in self.root.glob("*/*") if each.is_dir() and each.parent.name != _UNFINISHED]
+        for folder in sorted(folders, key=_used, reverse=True):
+            if entry := self._read(folder.parent.name, folder):
+                yield entry[0]
+
+    def clear(self, kind: str | None = None) -> int:
+        """Delete all entries, or those of one kind; return the bytes that they took."""
+        deleted = 0
+        for entry in [each for each in self.entries() if kind in (None, each.kind)]:
+            deleted += entry.size
+            shutil.rmtree(entry.folder, ignore_errors=True)
+        return deleted
+
+    def _place(self, kind: str, key: str) -> Path:
+        return self.root / kind / key
+
+    def _read(self, kind: str, folder: Path) -> tuple[Entry, Any] | None:
+        try:
+            about = untrusted.parse(untrusted.read(folder / _ABOUT, untrusted.SIZE_LIMIT, "a JSON file"))
+            if (about["kind"], about["key"]) != (kind, folder.name):
+                return None
+            return Entry(kind, folder.name, str(about["created"]), folder), about["facts"]
+        except (OSError, Refused, KeyError, TypeError):
+            return None
+
+    def _make_room(self) -> None:
+        total = 0
+        for entry in self.entries():
+            total += entry.size
+            if total > LARGEST:
+                shutil.rmtree(entry.folder, ignore_errors=True)
+
+
+def _used(folder: Path) -> float:
+    with suppress(OSError):
+        return folder.stat().st_mtime
+    return 0.0
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,70 @@
+"""Folders that nobody else can change. Whatever samestep loads as code or proof lies in one."""
+
+import os
+import stat
+from pathlib import Path
+
+from compare.base.interface import Refused
+
+_WRITE_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def default_root() -> Path:
+    """Return the folder of the store: `samestep` under XDG_CACHE_HOME, or under ~/.cache.
+
+    A relative XDG_CACHE_HOME is ignored, as the XDG Base Directory Specification says.
+
+    Raises:
+        RuntimeError: this user has no home folder.
+    """
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path.home() / ".cache") / "samestep"
+
+
+def make(folder: Path) -> Path:
+    """Make a folder with mode 0700, or check that it is private; return it.
+
+    An own folder that others may only read gets mode 0700. Folders made on the way also have mode 0700.
+
+    Raises:
+        Refused: the folder, or one above it, belongs to another user or can be changed by one.
+        OSError: the folder cannot be made.
+    """
+    missing = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
+    for each in reversed(missing):
+        try:
+            each.mkdir(mode=0o700)
+        except FileExistsError:  # another run was faster
+            continue
+    check(folder)
+    if stat.S_IMODE(folder.stat().st_mode) != 0o700:
+        folder.chmod(0o700)
+    return folder
+
+
+def check(folder: Path) -> None:
+    """Check that no other user can change a folder or put another in its place.
+
+    Raises:
+        Refused: the folder is a link or no folder, belongs to another user, or others may write to it or above it.
+    """
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode):
+        raise Refused(f"{folder} is a link or a file; allowed: a folder of your own")
+    if state.st_uid != os.getuid():
+        raise _refusal(folder, "belongs to another user")
+    if state.st_mode & _WRITE_OF_OTHERS:
+        raise _refusal(folder, "can be written to by other users")
+    for above in folder.resolve().parents:
+        state = above.stat()
+        if state.st_uid not in (0, os.getuid()):
+            raise _refusal(above, "belongs to another user")
+        if state.st_mode & _WRITE_OF_OTHERS and not state.st_mode & stat.S_ISVTX:
+            raise _refusal(above, "can be written to by other users")
+
+
+def _refusal(folder: Path, why: str) -> Refused:
+    return Refused(
+        f"{folder} {why}, so what samestep keeps there cannot be trusted; "
+        "remove the folder, or set XDG_CACHE_HOME to a folder of your own"
+    )
