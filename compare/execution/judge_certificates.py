@@ -93,7 +93,7 @@ class Judging:
             both = [evidence.determinism(side) for side in (baseline, name) if side in evidence.again]
             made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
             pairing = self._outcomes.pairing
-            self._outcomes.certificates[name] = made if pairing is None else pairing.explained(made)
+            self._outcomes.certificates[name] = made if pairing is None else pairing.explain(made)
 
     def _end(self, case: Case, name: str, _: object) -> None:
         self._forget(case, name)

@@ -183,7 +183,7 @@ def _flattened(sides: _Sides, matched: Matching) -> dict[str, int]:
     found: dict[str, int] = {}
     for layer in layers:
         key = f"step1/activation/{layer.path}.input"
-        channels = flattening.channels(inputs["torch"][key], inputs["jax"][key])
+        channels = flattening.find_channels(inputs["torch"][key], inputs["jax"][key])
         if channels is not None:
             found[layer.path] = channels
     return found

@@ -1,1 +1,1 @@
-"""A user's own pair of models: which layer of one is which layer of the other, and where they differ."""
+"""Match the two models of a user, and explain where they differ."""

@@ -1,4 +1,4 @@
-"""What was found out of a user's pair before it was certified, and what it says of a certificate that failed."""
+"""Keep the findings about a user's pair, and explain a failed certificate with them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,17 +14,17 @@ from compare.user_models.matching import Matching
 
 @dataclass(frozen=True)
 class Pairing:
-    """What is known of a pair before it is certified.
+    """The findings about a pair before it is certified.
 
     Attributes:
         traces: by backend.
         matching: which layer of one side is which of the other.
-        different: torch's paths of matched layers that, each by itself and on the same random input and weights, do not
-            compute the same, with how far they are off (None: another shape).
-        resized: the match of the same models traced at the other image sizes that a certificate is made at.
-        weights_from: the backend whose factory's initial weights training starts from.
+        different: torch's paths of matched layers that compute different outputs alone, on the same random input and
+            weights, with their relative error (None: the outputs differ in shape).
+        resized: the match of the same models at the other image sizes of a certificate.
+        weights_from: the backend whose factory gives the initial weights.
         allowed: names of the accepted differences.
-        given: how many variables are matched because a user's map says so.
+        mapped: how many variables the user's map names.
     """
 
     traces: Mapping[str, Trace]
@@ -33,51 +33,56 @@ class Pairing:
     resized: tuple[Matching, ...] = ()
     weights_from: str = "torch"
     allowed: tuple[str, ...] = ()
-    given: int = 0
+    mapped: int = 0
 
     @property
     def unlike(self) -> frozenset[str]:
-        """Torch's paths of matched layers that are of two kinds: a dense layer and a 1x1 convolution."""
+        """Torch's paths of matched layers of two kinds: a dense layer and a 1x1 convolution."""
         return frozenset(torch.path for torch, jax in self.matching.layers if torch.role != jax.role)
 
-    def explained(self, certificate: Certificate) -> Certificate:
-        """Return a certificate with notes: the settings of the layer that failed first, and what would make it equal.
+    def explain(self, certificate: Certificate) -> Certificate:
+        """Return a certificate with notes about the first layer that failed: its settings and the remedy.
 
-        Where that layer's settings are equal, those of the nearest layer before it whose settings are not.
+        If the settings of that layer are equal, the notes show the nearest layer before it with different ones.
         """
         notes, cause = [*self.matching.remarks], certificate.cause
         if not certificate.passed:
-            at, before = self._differing(certificate)
-            notes += [line for each in at or before[-1:] for line in _told(each)]
-            if at:
-                cause = at[0].advice[0].cause
-            if self.given:
-                notes.append(f"{self.given} variables are matched as the weights map says: it may be what is wrong")
+            here, before = self._find_differences(certificate)
+            notes += [line for difference in here or before[-1:] for line in _write_settings(difference)]
+            if here:
+                cause = here[0].advice[0].cause
+            if self.mapped:
+                notes.append(f"the weights map names {self.mapped} variables: an entry of it may be wrong")
         return replace(certificate, cause=cause, notes=(*notes, *certificate.notes))
 
-    def _differing(self, certificate: Certificate) -> tuple[list[Difference], list[Difference]]:
-        """Return what may explain the first tensor that differs: in its layer, and in those before it, in order."""
+    def _find_differences(self, certificate: Certificate) -> tuple[list[Difference], list[Difference]]:
+        """Return the differences in the first failed layer that may explain it, and those in the layers before it."""
         numbers = {layer.path: number for number, (layer, _) in enumerate(self.matching.layers)}
-        place = _number(certificate.tensor or "", numbers)
-        found: dict[str, Difference] = {}
-        for matching in (self.matching, *self.resized):  # what SAME pads by depends on the size
-            for each in diagnosis.differences(matching):
-                found.setdefault(each.torch, each)
-        placed = sorted((numbers.get(path, len(numbers)), path) for path in found)
-        here = [found[path] for number, path in placed if number == place]
-        at = [replace(each, advice=told) for each in here if (told := self._explaining(each, certificate))]
-        return at, [found[path] for number, path in placed if number < place and not found[path].is_harmless]
+        failed = _layer_number(certificate.tensor or "", numbers)
+        differences: dict[str, Difference] = {}
+        for matching in (self.matching, *self.resized):  # flax's SAME pads differently at another image size
+            for difference in diagnosis.find_differences(matching):
+                differences.setdefault(difference.torch, difference)
+        ordered = sorted((numbers.get(path, len(numbers)), path) for path in differences)
+        candidates = [differences[path] for number, path in ordered if number == failed]
+        here = [
+            replace(difference, advice=advice)
+            for difference in candidates
+            if (advice := self._explanatory_advice(difference, certificate))
+        ]
+        before = [differences[path] for number, path in ordered if number < failed]
+        return here, [difference for difference in before if not difference.is_harmless]
 
-    def _explaining(self, difference: Difference, certificate: Certificate) -> tuple[Advice, ...]:
-        """Return the advice of a layer that may be why it fails: what training does not feel, where it shows."""
-        shows = {
+    def _explanatory_advice(self, difference: Difference, certificate: Certificate) -> tuple[Advice, ...]:
+        """Return the advice that may explain the failure. A harmless setting explains only the tensors it changes."""
+        explains = {
             "running_variance": RUNNING_VARIANCE not in self.allowed and (certificate.tensor or "").endswith(".var"),
             "fast_variance": all(gate.passed for gate in certificate.gates if gate.name == "semantic"),
         }
-        return tuple(each for each in difference.advice if not each.is_harmless or shows[each.setting])
+        return tuple(each for each in difference.advice if not each.is_harmless or explains[each.setting])
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the result file says of the pair."""
+        """Return the pair's entry in the result file."""
         return {
             "map": self.matching.to_map(),
             "weights_from": self.weights_from,
@@ -85,29 +90,29 @@ class Pairing:
             "different_alone": dict(self.different),
             "sides": {
                 backend: {
-                    "framework": traced.framework,
-                    "source_sha256": traced.source_sha256,
-                    "dropout": list(traced.dropout),
-                    "notes": list(traced.notes),
+                    "framework": trace.framework,
+                    "source_sha256": trace.source_sha256,
+                    "dropout": list(trace.dropout),
+                    "notes": list(trace.notes),
                 }
-                for backend, traced in self.traces.items()
+                for backend, trace in self.traces.items()
             },
         }
 
 
-def _number(tensor: str, numbers: Mapping[str, int]) -> int:
-    """Return the number of the layer that a certificate's tensor is of, one past the last where it is of none."""
+def _layer_number(tensor: str, numbers: Mapping[str, int]) -> int:
+    """Return the number of the layer that has a certificate's tensor, or one past the last if no layer has it."""
     stage, _, rest = tensor.partition("/")
     name = rest if stage == "delta" else rest.partition("/")[2]
     fitting = [path for path in numbers if name == path or name.startswith((f"{path}.", f"{path}#"))]
     return numbers[max(fitting, key=len)] if fitting else len(numbers)
 
 
-def _told(difference: Difference) -> Iterator[str]:
-    """Yield both layers' settings beside each other, and what would make them equal."""
+def _write_settings(difference: Difference) -> Iterator[str]:
+    """Yield lines with the settings of both layers, and the changes that would make them equal."""
     yield f"torch's {difference.torch} against flax's {difference.jax}:"
     for row in difference.rows:
         mark = "   <- differs" if row.differs else ""
         yield f"  {row.setting}: torch {row.torch}, flax {row.jax}{mark}"
-    for reason in difference.advice:
-        yield f"  {reason.sentence}"
+    for advice in difference.advice:
+        yield f"  {advice.sentence}"

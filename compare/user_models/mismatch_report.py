@@ -1,4 +1,4 @@
-"""Why two traces do not match: both sequences side by side around the place where they part, and what settles it."""
+"""Explain why two traces do not match: the first difference, a table of both sequences around it, and the remedy."""
 
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
@@ -8,103 +8,109 @@ from compare.base.trace import Layer, Trace
 from compare.user_models.alignment import (
     Alignment,
     Group,
-    base_of,
-    form,
-    kind,
+    kind_of,
+    matching_shape,
+    split_call,
 )
 
 _WIDTH = 100
-_BEFORE, _AFTER = 8, 16
-_COMPARED = 60
-_SHORT = {"convolution": "conv", "transposed-convolution": "transposed"}
+_ROWS_BEFORE, _ROWS_AFTER = 8, 16
+_LAYERS_COMPARED = 60
+_SHORT_ROLES = {"convolution": "conv", "transposed-convolution": "transposed"}
 
 Row = tuple[str, Layer | None, Layer | None]
+"""A mark (`>` where the sides differ, `?` where the match is ambiguous) and the layers of torch and flax."""
 
 
-def explain(torch: Trace, jax: Trace, alignment: Alignment, given: int) -> str:
-    """Return, for an alignment that leaves layers over, what differs first, a table, and what settles it.
+def explain(torch: Trace, jax: Trace, alignment: Alignment, mapped: int) -> str:
+    """Explain an alignment that leaves layers over: the first difference, a table, and the remedy.
 
-    `given` is the number of variables that a map has named.
+    Args:
+        torch: torch's trace.
+        jax: flax's trace.
+        alignment: their alignment.
+        mapped: how many variables the user's map names.
     """
-    pairs, others = alignment.pairs, {each.path: each for each in jax.layers}
+    pairs, jax_layers = alignment.pairs, {layer.path: layer for layer in jax.layers}
     matched = set(pairs.values())
-    left = [each for each in torch.layers if each.path not in pairs]
-    first = torch.layers.index(left[0]) if left else len(torch.layers)
-    before = [(each, others[pairs[each.path]]) for each in torch.layers[:first]]
-    group = next((each for each in alignment.ambiguous if left and left[0].path in each[0]), None)
+    rest = [layer for layer in torch.layers if layer.path not in pairs]
+    first = torch.layers.index(rest[0]) if rest else len(torch.layers)
+    before = [(layer, jax_layers[pairs[layer.path]]) for layer in torch.layers[:first]]
+    group = next((group for group in alignment.ambiguous if rest and rest[0].path in group[0]), None)
     if group:
-        what, settled, rows = _ambiguous(group, torch, jax)
+        problem, remedy, rows = _explain_ambiguous(group, torch, jax)
     else:
-        alike, *sides = _without_free(left, [each for each in jax.layers if each.path not in matched])
-        before += alike
-        rows = _aligned(*(side[:_COMPARED] for side in sides))
-        what, settled = _incomplete(rows)
-    number = len(before)
-    count = "1 layer matches before" if number == 1 else f"{number or 'no'} layers match before"
-    named = f" (variables named in the weights map: {given})" if given else ""
-    lines = _excerpt(("torch", jax.framework), before, rows)
-    return "\n".join([f"{what}; {count}{named}", *lines, settled])
+        same, *sides = _skip_free(rest, [layer for layer in jax.layers if layer.path not in matched])
+        before += same
+        rows = _align_rows(*(side[:_LAYERS_COMPARED] for side in sides))
+        problem, remedy = _explain_incomplete(rows)
+    count = "1 layer matches before" if len(before) == 1 else f"{len(before) or 'no'} layers match before"
+    variables = f" (variables named in the weights map: {mapped})" if mapped else ""
+    table = _excerpt(("torch", jax.framework), before, rows)
+    return "\n".join([f"{problem}; {count}{variables}", *table, remedy])
 
 
-def either(names: Sequence[str]) -> str:
+def join_choices(names: Sequence[str]) -> str:
     """Return `a`, `a or b`, `a, b or c`."""
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-def listed(paths: Iterable[str]) -> str:
-    """Return paths in words, the images by name."""
+def join_paths(paths: Iterable[str]) -> str:
+    """Return `a and b`, `the images` for the images and `nothing` without any path."""
     return " and ".join(path or "the images" for path in paths) or "nothing"
 
 
-def _ambiguous(group: Group, torch: Trace, jax: Trace) -> tuple[str, str, list[Row]]:
-    """Return what is ambiguous, what settles it, and the layers in question."""
-    first, second = (
-        [each for each in side.layers if each.path in paths] for side, paths in zip((torch, jax), group, strict=True)
+def _explain_ambiguous(group: Group, torch: Trace, jax: Trace) -> tuple[str, str, list[Row]]:
+    """Return the problem, the remedy, and the layers in question."""
+    torch_layers, jax_layers = (
+        [layer for layer in side.layers if layer.path in paths] for side, paths in zip((torch, jax), group, strict=True)
     )
-    if len(first) == len(second):
-        unclear = "neither shapes nor the layers behind tell which is which"
+    if len(torch_layers) == len(jax_layers):
+        reason = "neither shapes nor the layers behind tell which is which"
     else:
-        counts = f"{len(first)} in torch, {len(second)} in flax"
-        unclear = f"{counts}, and neither shapes nor the layers behind tell which is missing"
-    what = (
+        counts = f"{len(torch_layers)} in torch, {len(jax_layers)} in flax"
+        reason = f"{counts}, and neither shapes nor the layers behind tell which is missing"
+    problem = (
         f"ambiguous: torch's {', '.join(group[0])} and flax's {', '.join(group[1])} are of the same kind and come "
-        f"after the same layers: {unclear}"
+        f"after the same layers: {reason}"
     )
-    return what, _named(first, second), [("?", t, j) for t, j in zip_longest(first, second)]
+    rows: list[Row] = [("?", t, j) for t, j in zip_longest(torch_layers, jax_layers)]
+    return problem, _suggest_map(torch_layers, jax_layers), rows
 
 
-def _named(torch: Sequence[Layer], jax: Sequence[Layer]) -> str:
-    first = next((each for layer in torch for each in layer.variables), None)
-    choices = [each.own for layer in jax for each in layer.variables if first and each.role == first.role]
+def _suggest_map(torch: Sequence[Layer], jax: Sequence[Layer]) -> str:
+    first = next((variable for layer in torch for variable in layer.variables), None)
+    choices = [variable.own for layer in jax for variable in layer.variables if first and variable.role == first.role]
     if first is None or not choices:
         return "settle it: change one of the models so that both call the same layers"
-    instead = f" (or {either([repr(each) for each in choices[1:]])})" if choices[1:] else ""
+    others = f" (or {join_choices([repr(choice) for choice in choices[1:]])})" if choices[1:] else ""
     return (
         f"settle it with --weights-map FILE, a JSON object of torch's names to flax's: {{\"{first.own}\": "
-        f'"{choices[0]}"{instead}, ...}}; what it does not name is matched as before'
+        f'"{choices[0]}"{others}, ...}}; variables that it leaves out are matched as before'
     )
 
 
-def _without_free(torch: list[Layer], jax: list[Layer]) -> tuple[list[tuple[Layer, Layer]], list[Layer], list[Layer]]:
-    """Return, of what is left, layers that match by order, and where the others begin on both sides.
+def _skip_free(torch: list[Layer], jax: list[Layer]) -> tuple[list[tuple[Layer, Layer]], list[Layer], list[Layer]]:
+    """Return unmatched layers that match by order, and the rest of both sides.
 
-    What comes after free parameters depends on whether they are a module or a block's own, and so does their place in
-    the order. Where there are any, the other layers are compared in order, and if they agree, the free ones.
+    A free parameter may be a module or belong to a block, and its place in the order depends on that. So the other
+    layers are compared first, in order. If they agree, the free parameters are compared.
     """
-    free = [[each for each in side if each.role == "parameters"] for side in (torch, jax)]
+    sides = torch, jax
+    free = [[layer for layer in side if layer.role == "parameters"] for side in sides]
     if not any(free):
         return [], torch, jax
-    known = [[each for each in side if each.role != "parameters"] for side in (torch, jax)]
-    for first, second in (known, free):
-        alike = list(takewhile(lambda pair: kind(pair[0]) == kind(pair[1]), zip(first, second, strict=False)))
-        if len(alike) < max(len(first), len(second)):
-            return alike, first[len(alike) :], second[len(alike) :]
+    others = [[layer for layer in side if layer.role != "parameters"] for side in sides]
+    for first, second in (others, free):
+        same = list(takewhile(lambda pair: kind_of(pair[0]) == kind_of(pair[1]), zip(first, second, strict=False)))
+        if len(same) < max(len(first), len(second)):
+            return same, first[len(same) :], second[len(same) :]
     return [], torch, jax
 
 
-def _aligned(torch: Sequence[Layer], jax: Sequence[Layer]) -> list[Row]:
-    """Return rows of both sides, `>` where they differ: gaps where only one side has a layer of that kind."""
-    kinds = [[(kind(each), base_of(each.path)[1]) for each in side] for side in (torch, jax)]
+def _align_rows(torch: Sequence[Layer], jax: Sequence[Layer]) -> list[Row]:
+    """Return rows of both sides, `>` where they differ, with gaps where only one side has a layer of that kind."""
+    kinds = [[(kind_of(layer), split_call(layer.path)[1]) for layer in side] for side in (torch, jax)]
     rows: list[Row] = []
     for tag, i, i_end, j, j_end in SequenceMatcher(None, *kinds, autojunk=False).get_opcodes():
         mark = "" if tag == "equal" else ">"
@@ -114,84 +120,87 @@ def _aligned(torch: Sequence[Layer], jax: Sequence[Layer]) -> list[Row]:
     return rows
 
 
-def _incomplete(rows: Sequence[Row]) -> tuple[str, str]:
-    """Return what differs in the first row, and what settles it."""
-    changed = "settle it: change one of the models; a map cannot make up for it"
+def _explain_incomplete(rows: Sequence[Row]) -> tuple[str, str]:
+    """Return the difference in the first row, and the remedy."""
+    change_model = "settle it: change one of the models; a map cannot make up for it"
     _, torch, jax = rows[0]
     if torch is None or jax is None:
         side, other, layer = ("torch", "flax", torch) if torch else ("flax", "torch", jax)
         run = len(list(takewhile(lambda row: row[1 if torch is None else 2] is None, rows)))
         more = f" and {run - 1} after it" if run > 1 else ""
-        return f"incomplete: {other} lacks a layer like {side}'s {_described(layer)}{more}", changed
-    here, there = f"torch's {_described(torch)}", f"flax's {_described(jax)}"
-    calls = [bool(base_of(each.path)[1]) for each in (torch, jax)]
-    if calls[0] != calls[1]:
-        return f"incomplete: one is the second call of a layer, the other is not: {here}, {there}", changed
-    if kind(torch) == kind(jax):
+        return f"incomplete: {other} lacks a layer like {side}'s {_describe(layer)}{more}", change_model
+    here, there = f"torch's {_describe(torch)}", f"flax's {_describe(jax)}"
+    is_repeated = [bool(split_call(layer.path)[1]) for layer in (torch, jax)]
+    if is_repeated[0] != is_repeated[1]:
         return (
-            f"incomplete: {here} comes after {listed(torch.after)}, {there} after {listed(jax.after)}",
-            "wire the models alike, or " + _named([torch], [jax]),
+            f"incomplete: one is the second call of a layer, the other is not: {here}, {there}",
+            change_model,
         )
-    if kind(torch)[0] == kind(jax)[0] and torch.role != "parameters":
-        return f"incomplete: {_unlike(torch, jax)}: {here}, {there}", changed
+    if kind_of(torch) == kind_of(jax):
+        return (
+            f"incomplete: {here} comes after {join_paths(torch.after)}, {there} after {join_paths(jax.after)}",
+            "wire the models alike, or " + _suggest_map([torch], [jax]),
+        )
+    if kind_of(torch)[0] == kind_of(jax)[0] and torch.role != "parameters":
+        return f"incomplete: {_explain_kinds(torch, jax)}: {here}, {there}", change_model
     return (
-        f"incomplete: torch has {_described(torch)} where flax has {_described(jax)}",
-        "settle it: change one of the models; variables that are the same, written in another way, can be named in "
+        f"incomplete: torch has {_describe(torch)} where flax has {_describe(jax)}",
+        "settle it: change one of the models; if both hold the same variables in another form, name them in "
         "--weights-map FILE",
     )
 
 
-def _unlike(torch: Layer, jax: Layer) -> str:
-    a, b = ({each.role: each for each in layer.variables} for layer in (torch, jax))
+def _explain_kinds(torch: Layer, jax: Layer) -> str:
+    a, b = ({variable.role: variable for variable in layer.variables} for layer in (torch, jax))
     for side, other, has, lacks in (("torch", "flax", a, b), ("flax", "torch", b, a)):
         missing = [role for role in has if role not in lacks]
         if missing:
             return f"a missing {missing[0]}, which {side} has and {other} has not"
-    role = next((role for role in a if form(torch, a[role]) != form(jax, b[role])), None)
+    role = next((role for role in a if matching_shape(torch, a[role]) != matching_shape(jax, b[role])), None)
     if role is None:
         return "only one of the two is trained"
-    return f"another shape of {role}, {_shape(a[role].shape)} in torch and {_shape(b[role].shape)} in flax"
+    return f"another shape of {role}, {_join_shape(a[role].shape)} in torch and {_join_shape(b[role].shape)} in flax"
 
 
-def _described(layer: Layer | None) -> str:
-    return "" if layer is None else f"{layer.path or 'model'} ({layer.role} {_size(layer)})"
+def _describe(layer: Layer | None) -> str:
+    return "" if layer is None else f"{layer.path or 'model'} ({layer.role} {_describe_size(layer)})"
 
 
-def _size(layer: Layer) -> str:
-    """Return the shapes in short: the kernel's or the features', `+b` if there is a bias beside a kernel."""
-    roles = {each.role: each.shape for each in layer.variables}
+def _describe_size(layer: Layer) -> str:
+    """Return the shape of the kernel or the number of features. `+b` marks a bias beside a kernel."""
+    roles = {variable.role: variable.shape for variable in layer.variables}
     if "kernel" in roles:
-        return _shape(roles["kernel"]) + ("+b" if "bias" in roles else "")
+        return _join_shape(roles["kernel"]) + ("+b" if "bias" in roles else "")
     if layer.role == "parameters":
-        return ",".join(_shape(each.shape) for each in layer.variables)
-    return _shape(next(iter(roles.values()))) if roles else "called again"
+        return ",".join(_join_shape(variable.shape) for variable in layer.variables)
+    return _join_shape(next(iter(roles.values()))) if roles else "called again"
 
 
-def _shape(shape: Sequence[int]) -> str:
+def _join_shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "1"
 
 
 def _excerpt(heads: tuple[str, str], before: Sequence[tuple[Layer, Layer]], rows: Sequence[Row]) -> list[str]:
-    """Return the table of the last layers that match and the first rows after them, and how many are left out."""
-    shown: list[Row] = [("", t, j) for t, j in before[-_BEFORE:]]
-    head, *lines = _table(heads, [*shown, *rows[:_AFTER]])
+    """Return a table of the last matched layers and the first rows after them, with the numbers left out."""
+    shown: list[Row] = [("", t, j) for t, j in before[-_ROWS_BEFORE:]]
+    head, *lines = _table(heads, [*shown, *rows[:_ROWS_AFTER]])
     above = [f"  ... {len(before) - len(shown)} more"] if len(before) > len(shown) else []
-    below = [f"  ... {len(rows) - _AFTER} more"] if len(rows) > _AFTER else []
+    below = [f"  ... {len(rows) - _ROWS_AFTER} more"] if len(rows) > _ROWS_AFTER else []
     return [head, *above, *lines, *below]
 
 
 def _table(heads: tuple[str, str], rows: Sequence[Row]) -> list[str]:
-    """Return lines of at most 100 columns, the head first; paths lose their beginning if they do not fit."""
-    cells = [[("", "", "") if each is None else _cell(each) for each in row[1:]] for row in rows]
-    used = [max((len(cell[column]) for pair in cells for cell in pair), default=0) for column in (0, 1)]
-    used = [min(width, 18) for width in used]
+    """Return lines of at most 100 columns, the head first. A path that does not fit loses its beginning."""
+    cells = [[("", "", "") if layer is None else _cell(layer) for layer in row[1:]] for row in rows]
+    widths = [max((len(cell[column]) for pair in cells for cell in pair), default=0) for column in (0, 1)]
+    widths = [min(width, 18) for width in widths]
     room = (_WIDTH - 2 - 3) // 2
-    path = room - sum(used) - 2
+    path_width = room - sum(widths) - 2
 
     def text(cell: tuple[str, str, str]) -> str:
-        role, size, name = cell
-        name = name if len(name) <= path else "…" + name[1 - path :]
-        return f"{role[: used[0]]:<{used[0]}} {size[: used[1]]:<{used[1]}} {name}".rstrip()
+        role, size, path = cell
+        path = path if len(path) <= path_width else "…" + path[1 - path_width :]
+        return f"{role[: widths[0]]:<{widths[0]}} {size[: widths[1]]:<{widths[1]}} {path}".rstrip()
 
     lines = [f"  {heads[0]:<{room}} | {heads[1]}"]
     for (mark, *_), (left, right) in zip(rows, cells, strict=True):
@@ -200,4 +209,4 @@ def _table(heads: tuple[str, str], rows: Sequence[Row]) -> list[str]:
 
 
 def _cell(layer: Layer) -> tuple[str, str, str]:
-    return _SHORT.get(layer.role, layer.role), _size(layer), layer.path
+    return _SHORT_ROLES.get(layer.role, layer.role), _describe_size(layer), layer.path

@@ -1,4 +1,4 @@
-"""A map that a user gives (`--weights-map`), torch's own names of variables to flax's: checked, and what it decides."""
+"""Check a user's `--weights-map` (torch's variable names to flax's) and find the layers that it settles."""
 
 import difflib
 from collections import defaultdict
@@ -7,80 +7,91 @@ from dataclasses import dataclass
 
 from compare.base.interface import Refused
 from compare.base.trace import Layer, Trace, Variable
-from compare.user_models.alignment import form
+from compare.user_models.alignment import matching_shape
 
 _ANY_ROLE = ("gamma", "free")
 
 
 @dataclass(frozen=True)
-class Owned:
-    """A variable and the layer that it is of."""
+class LayerVariable:
+    """A variable and its layer."""
 
     layer: Layer
     variable: Variable
 
 
-def owned(trace: Trace) -> dict[str, Owned]:
-    """Return every variable that the pass reached, by its own name, in execution order."""
-    return {each.own: Owned(layer, each) for layer in trace.layers for each in layer.variables}
+def variables_by_name(trace: Trace) -> dict[str, LayerVariable]:
+    """Return every variable that the pass used, by its own name, in execution order."""
+    return {variable.own: LayerVariable(layer, variable) for layer in trace.layers for variable in layer.variables}
 
 
-def check(given: Mapping[str, str], torch: Trace, jax: Trace) -> None:
-    """Check that a map names what is there, once, and what fits.
+def check(weights_map: Mapping[str, str], torch: Trace, jax: Trace) -> None:
+    """Check that a map names existing variables once each, and that each pair fits.
 
     Raises:
-        Refused: naming the first entry that does not.
+        Refused: for the first wrong entry, by name.
     """
-    known = owned(torch), owned(jax)
-    taken: dict[str, str] = {}
-    for name, other in given.items():
-        for side, trace, names, each in (("torch", torch, known[0], name), ("flax", jax, known[1], other)):
-            if each not in names:
-                raise Refused(f"the weights map names {each!r}, {_unknown(each, side, trace, list(names))}")
-        if other in taken:
-            raise Refused(f"the weights map gives {other!r} twice: to {taken[other]!r} and to {name!r}; allowed: once")
-        taken[other] = name
-        problem = _unfit(known[0][name], known[1][other])
+    torch_variables, jax_variables = variables_by_name(torch), variables_by_name(jax)
+    partners: dict[str, str] = {}
+    for torch_name, jax_name in weights_map.items():
+        if torch_name not in torch_variables:
+            raise Refused(_explain_unknown(torch_name, "torch", torch, list(torch_variables)))
+        if jax_name not in jax_variables:
+            raise Refused(_explain_unknown(jax_name, "flax", jax, list(jax_variables)))
+        if jax_name in partners:
+            raise Refused(
+                f"the weights map gives {jax_name!r} twice: to {partners[jax_name]!r} and to {torch_name!r}; "
+                "allowed: once"
+            )
+        partners[jax_name] = torch_name
+        problem = _find_misfit(torch_variables[torch_name], jax_variables[jax_name])
         if problem:
-            raise Refused(f"the weights map gives {other!r} to {name!r}, which does not fit: {problem}")
-    _check_whole(given, *known)
+            raise Refused(f"the weights map gives {jax_name!r} to {torch_name!r}, which does not fit: {problem}")
+    _check_layers(weights_map, torch_variables, jax_variables)
 
 
-def fixed_layers(given: Mapping[str, str], torch: Trace, jax: Trace) -> dict[str, str]:
-    """Return torch path to flax path of the layers whose variables a checked map gives to each other and no other."""
-    known = owned(torch), owned(jax)
-    ahead, back = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-    for name, other in given.items():
-        first, second = known[0][name].layer.path, known[1][other].layer.path
-        ahead[first].add(second)
-        back[second].add(first)
-    return {path: other for path, (other, *more) in ahead.items() if not more and len(back[other]) == 1}
+def find_fixed_layers(weights_map: Mapping[str, str], torch: Trace, jax: Trace) -> dict[str, str]:
+    """Return torch path to flax path of the layers that a checked map pairs one to one."""
+    torch_variables, jax_variables = variables_by_name(torch), variables_by_name(jax)
+    partners, torch_layers = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for torch_name, jax_name in weights_map.items():
+        torch_path, jax_path = torch_variables[torch_name].layer.path, jax_variables[jax_name].layer.path
+        partners[torch_path].add(jax_path)
+        torch_layers[jax_path].add(torch_path)
+    return {path: other for path, (other, *more) in partners.items() if not more and len(torch_layers[other]) == 1}
 
 
-def _check_whole(given: Mapping[str, str], torch: Mapping[str, Owned], jax: Mapping[str, Owned]) -> None:
-    """Check that no layer's variables go to several layers of which each has all of them."""
-    partners: dict[str, Owned] = {}
-    for name, other in given.items():
-        layer, partner = torch[name].layer, jax[other]
-        first = partners.setdefault(layer.path, partner).layer
-        wanted, there = ({each.role for each in side.variables} for side in (layer, partner.layer))
-        if first is not partner.layer and len(wanted) > 1 and wanted <= there & {each.role for each in first.variables}:
+def _check_layers(
+    weights_map: Mapping[str, str], torch: Mapping[str, LayerVariable], jax: Mapping[str, LayerVariable]
+) -> None:
+    """Check that the variables of one layer do not go to two layers if each could hold them all."""
+    first_partners: dict[str, LayerVariable] = {}
+    for torch_name, jax_name in weights_map.items():
+        layer, partner = torch[torch_name].layer, jax[jax_name]
+        first = first_partners.setdefault(layer.path, partner).layer
+        roles, partner_roles, first_roles = (
+            {variable.role for variable in side.variables} for side in (layer, partner.layer, first)
+        )
+        if first is not partner.layer and len(roles) > 1 and roles <= partner_roles & first_roles:
             raise Refused(
                 f"the weights map gives variables of torch's {layer.path!r} to two layers of flax, {first.path!r} and "
                 f"{partner.layer.path!r}; allowed: all of them to one"
             )
 
 
-def _unknown(name: str, side: str, trace: Trace, names: list[str]) -> str:
+def _explain_unknown(name: str, side: str, trace: Trace, names: list[str]) -> str:
     if name in trace.unused:
-        return f"which a pass through {side}'s model does not reach"
-    near = difflib.get_close_matches(name, names, 3, 0.4) or names[:3]
-    return f"which is no parameter or buffer of {side}'s model; allowed, for instance: {', '.join(map(repr, near))}"
+        return f"the weights map names {name!r}, which a forward pass of {side}'s model does not use"
+    similar = difflib.get_close_matches(name, names, 3, 0.4) or names[:3]
+    return (
+        f"the weights map names {name!r}, which is no parameter or buffer of {side}'s model; "
+        f"allowed, for instance: {', '.join(map(repr, similar))}"
+    )
 
 
-def _unfit(torch: Owned, jax: Owned) -> str | None:
+def _find_misfit(torch: LayerVariable, jax: LayerVariable) -> str | None:
     a, b = torch.variable, jax.variable
-    if form(torch.layer, a) != form(jax.layer, b):
+    if matching_shape(torch.layer, a) != matching_shape(jax.layer, b):
         return f"shape {list(a.shape)} against {list(b.shape)} (kernels HWIO or [inputs, outputs])"
     if a.role != b.role and a.role not in _ANY_ROLE and b.role not in _ANY_ROLE:
         return f"a {a.role} against a {b.role}"

@@ -32,7 +32,7 @@ def _matching(*different: str) -> Matching:
 
 def _explained(tensor: str | None, native: Matching, *resized: Matching) -> tuple[str | None, list[str]]:
     """Return the cause, and torch's names of the layers whose settings the notes show."""
-    made = Pairing({}, native, resized=resized).explained(replace(FAILED, tensor=tensor))
+    made = Pairing({}, native, resized=resized).explain(replace(FAILED, tensor=tensor))
     shown = [note.split()[1] for note in made.notes if note.startswith("torch's ")]
     return made.cause, shown
 
@@ -81,7 +81,7 @@ def test_a_running_variance_is_the_cause_only_where_it_shows_and_is_not_allowed(
 ) -> None:
     layers = [convolution("first", (3, 3, 3, 4), [""]), batch_norm("norm", 4, ["first"], running_variance="unbiased")]
     other = [layers[0], batch_norm("norm", 4, ["first"], running_variance="biased")]
-    made = Pairing({}, match(torch(*layers), jax(*other)), allowed=allowed).explained(replace(FAILED, tensor=tensor))
+    made = Pairing({}, match(torch(*layers), jax(*other)), allowed=allowed).explain(replace(FAILED, tensor=tensor))
     assert ("running variance" in (made.cause or "")) is told
     assert any("running variance" in note for note in made.notes) is told
 
@@ -92,7 +92,7 @@ def test_how_a_variance_is_computed_explains_rounding_alone(semantic: bool, told
     other = [layers[0], batch_norm("norm", 4, ["first"], fast_variance=True)]
     gates = (Gate("semantic", 1.0, 1e-10, semantic, None), Gate("precision", 1.0, 1e-10, False, None))
     failed = Certificate(gates, "it differs", cause="arithmetic", tensor="step1/activation/norm")
-    made = Pairing({}, match(torch(*layers), jax(*other))).explained(failed)
+    made = Pairing({}, match(torch(*layers), jax(*other))).explain(failed)
     assert (made.cause != "arithmetic") is told
 
 
@@ -108,10 +108,10 @@ def test_layers_behind_the_first_mismatch_are_no_reason() -> None:
 
 def test_a_certificate_that_passed_stays_as_it_is() -> None:
     passed = Certificate((), None)
-    assert Pairing({}, _matching("one")).explained(passed) == passed
+    assert Pairing({}, _matching("one")).explain(passed) == passed
 
 
 def test_a_map_of_the_user_s_is_named_where_something_differs() -> None:
-    made = Pairing({}, _matching(), given=2).explained(replace(FAILED, tensor="step1/logits"))
-    assert "2 variables are matched as the weights map says: it may be what is wrong" in made.notes
-    assert not any("weights map" in note for note in Pairing({}, _matching()).explained(FAILED).notes)
+    made = Pairing({}, _matching(), mapped=2).explain(replace(FAILED, tensor="step1/logits"))
+    assert "the weights map names 2 variables: an entry of it may be wrong" in made.notes
+    assert not any("weights map" in note for note in Pairing({}, _matching()).explain(FAILED).notes)

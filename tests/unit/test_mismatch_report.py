@@ -97,7 +97,7 @@ def test_one_of_several_alike_that_is_missing_is_ambiguous() -> None:
             {"query.weight": "params/Key_0/kernel", "key.weight": "params/Key_0/kernel"},
             "gives 'params/Key_0/kernel' twice: to 'query.weight' and to 'key.weight'",
         ),
-        ({"lost": "params/Key_0/kernel"}, "'lost', which a pass through torch's model does not reach"),
+        ({"lost": "params/Key_0/kernel"}, "'lost', which a forward pass of torch's model does not use"),
     ],
 )
 def test_a_map_that_does_not_fit_is_refused_by_name(entry: dict, said: str) -> None:

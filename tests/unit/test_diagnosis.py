@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from compare.base.trace import Layer
 from compare.user_models import code_suggestions
-from compare.user_models.diagnosis import Advice, advice, differences, table
+from compare.user_models.diagnosis import Advice, advise, find_differences, list_settings
 from compare.user_models.matching import match
 from tests.unit.traces import batch_norm, convolution, dense, jax, renamed, torch
 
@@ -40,15 +40,15 @@ def _norm(*, written: Any = None, role: str = "batch-norm", **changes: Any) -> L
 
 
 def _only(torch_layer: Layer, jax_layer: Layer) -> Advice:
-    found = advice(torch_layer, jax_layer)
+    found = advise(torch_layer, jax_layer)
     assert len(found) == 1
     return found[0]
 
 
 def test_layers_that_are_alike_need_no_advice() -> None:
     as_tuples = _convolution(kernel=(3, 3), padding=((1, 1), (1, 1)), written={"padding": [[1, 1], [1, 1]]})
-    assert advice(_convolution(), as_tuples) == []
-    assert not any(row.differs for row in table(_convolution(), as_tuples))
+    assert advise(_convolution(), as_tuples) == []
+    assert not any(row.differs for row in list_settings(_convolution(), as_tuples))
 
 
 def test_same_padding_is_told_with_both_remedies() -> None:
@@ -59,7 +59,7 @@ def test_same_padding_is_told_with_both_remedies() -> None:
     assert not found.is_harmless
     rows = {
         row.setting: row
-        for row in table(_convolution(), _convolution(padding=[[0, 1], [0, 1]], written={"padding": "SAME"}))
+        for row in list_settings(_convolution(), _convolution(padding=[[0, 1], [0, 1]], written={"padding": "SAME"}))
     }
     assert rows["padding"].jax == "((0, 1), (0, 1)) (written SAME)"
     assert [name for name, row in rows.items() if row.differs] == ["padding"]
@@ -92,8 +92,8 @@ def test_settings_of_a_convolution(setting: str, in_torch: Any, in_flax: Any, fl
 
 def test_what_has_no_effect_does_not_differ() -> None:
     none = [[0, 0], [0, 0]]
-    assert advice(_convolution(padding=none, padding_mode="reflect"), _convolution(padding=none)) == []
-    assert advice(_convolution(kernel=[1, 1], dilation=[2, 2]), _convolution(kernel=[1, 1])) == []
+    assert advise(_convolution(padding=none, padding_mode="reflect"), _convolution(padding=none)) == []
+    assert advise(_convolution(kernel=[1, 1], dilation=[2, 2]), _convolution(kernel=[1, 1])) == []
 
 
 def test_padding_of_a_transposed_convolution_is_told_in_flaxs_own_count() -> None:
@@ -130,16 +130,16 @@ def test_momentum_is_told_in_both_conventions() -> None:
     assert "torch's 0.1 is flax's 0.9, and flax has 0.99" in found.cause
     assert found.sentence.endswith("equal with momentum=0.9 in flax, or momentum=0.01 in torch")
     carried = _only(_norm(), _norm(momentum=0.9, written={"momentum": 0.1}))
-    assert "flax has 0.1 (the same number, carried over as it was)" in carried.cause
-    assert "carried" not in found.cause
+    assert "flax has 0.1 (the same number was copied)" in carried.cause
+    assert "copied" not in found.cause
 
 
 def test_rounding_does_not_make_settings_differ() -> None:
-    assert advice(_norm(momentum=0.1), _norm(momentum=1 - 0.9)) == []
+    assert advise(_norm(momentum=0.1), _norm(momentum=1 - 0.9)) == []
 
 
 def test_harmless_advice_comes_last() -> None:
-    found = advice(_norm(), _norm(fast_variance=True, epsilon=1e-3, running_variance="biased"))
+    found = advise(_norm(), _norm(fast_variance=True, epsilon=1e-3, running_variance="biased"))
     assert [each.setting for each in found] == ["epsilon", "running_variance", "fast_variance"]
 
 
@@ -182,7 +182,7 @@ def test_groups_of_a_group_norm_have_another_name() -> None:
 def test_functions_before_a_layer(in_torch: list, in_flax: list, flax: str | None, torch: str | None) -> None:
     found = _only(_layer("dense", {}, in_torch), _layer("dense", {}, in_flax))
     assert (found.setting, found.flax, found.torch) == ("before it", flax, torch)
-    assert table(_layer("dense", {}, in_torch), _layer("dense", {}, in_flax))[-1].differs
+    assert list_settings(_layer("dense", {}, in_torch), _layer("dense", {}, in_flax))[-1].differs
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_functions_before_a_layer(in_torch: list, in_flax: list, flax: str | Non
     ],
 )
 def test_what_is_only_written_differently_is_no_difference(in_torch: list, in_flax: list) -> None:
-    assert advice(_layer("dense", {}, in_torch), _layer("dense", {}, in_flax)) == []
+    assert advise(_layer("dense", {}, in_torch), _layer("dense", {}, in_flax)) == []
 
 
 def test_all_differences_of_a_matching_come_in_execution_order() -> None:
@@ -210,14 +210,14 @@ def test_all_differences_of_a_matching_come_in_execution_order() -> None:
         renamed(layers[1], settings=NORM | {"running_variance": "biased"}),
         renamed(layers[2], between=("relu",)),
     ]
-    found = differences(match(torch(*layers), jax(*changed, between=("softmax",))))
+    found = find_differences(match(torch(*layers), jax(*changed, between=("softmax",))))
     assert [(each.torch, each.jax, each.is_harmless) for each in found] == [
         ("n", "N_0", True),
         ("fc", "Fc_0", False),
         ("logits", "logits", False),
     ]
     assert found[2].advice[0].sentence == "flax has softmax, torch has none; equal with F.softmax(x, AXIS) in torch"
-    assert differences(match(torch(*layers), jax(*layers))) == []
+    assert find_differences(match(torch(*layers), jax(*layers))) == []
 
 
 WORDS = (
@@ -228,13 +228,13 @@ WORDS = (
 
 @pytest.mark.parametrize("word", WORDS)
 def test_functions_that_advice_names_are_there_and_differ_where_one_side_has_none(word: str):
-    spelled = code_suggestions.function_in_flax(word), code_suggestions.function_in_torch(word)
+    spelled = code_suggestions.write_function_in_flax(word), code_suggestions.write_function_in_torch(word)
     homes: Any = {"nn": linen, "jax": jax_package, "F": functional}
     for code, rest in (each.split("(", 1) for each in spelled):
         first, *names = code.split(".")
         assert callable(reduce(getattr, names, homes[first])), code
         assert rest.startswith("x")
     norm = _norm()
-    (found,) = advice(norm, replace(norm, between=(word,)))
+    (found,) = advise(norm, replace(norm, between=(word,)))
     assert found.cause == f"flax has {word}, torch has none"
-    assert not advice(replace(norm, between=(word,)), replace(norm, between=(word,)))
+    assert not advise(replace(norm, between=(word,)), replace(norm, between=(word,)))
