@@ -9,4 +9,4 @@ from compare.worker.server import serve
 for lever in os.environ[LEVER_VARIABLE].split():
     LEVERS[lever]()
 backend = importlib.import_module("torchbackend.backend")  # after the change: it takes hold of what others define
-serve(backend.BACKEND, crew=backend.CREW)
+serve(backend.BACKEND, process_group=backend.PROCESS_GROUP)

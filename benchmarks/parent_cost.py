@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from compare.base.interruptions import Held
+from compare.base.interruptions import HeldSignals
 from compare.execution import phases, rounds
 from compare.settings import plan
 
@@ -57,8 +57,8 @@ def main() -> int:
             epochs=1,
             agreement=False,
         )
-        outcomes = phases.run(chosen, progress, Held())
-    for outcome in outcomes.contenders:
+        outcomes = phases.run_comparison(chosen, progress, HeldSignals())
+    for outcome in outcomes.runs:
         if outcome.status != "ok":
             print(f"{outcome.contender.name}: {outcome.status}, {outcome.reason}")
             return 3

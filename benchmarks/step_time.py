@@ -89,7 +89,7 @@ def _pass_on(levers: Sequence[str]) -> None:
 
     def levered(package: str, *told: Any) -> list[str]:
         own = plain(package, *told)
-        return process_family.command("benchmarks.levered_rank", *own[own.index(package) + 1 :])
+        return process_family.module_command("benchmarks.levered_rank", *own[own.index(package) + 1 :])
 
     process_group.start_command = levered
 

@@ -43,7 +43,7 @@ def run(
     """
     named = _named(settings, "run")
     chosen = plan.make(contenders, workload=workload, out=_folder(out), **named)
-    return Result(*execute.carried_out(chosen, sys.argv))
+    return Result(*execute.execute(chosen, sys.argv))
 
 
 @of_python
@@ -70,7 +70,7 @@ def certify(
     certified, _ = plan.check(workload, **{key: settings[key] for key in ("precision", "device") if key in settings})
     texts = of_certificate(certified) if contenders is None else contenders
     chosen = plan.make(texts, workload=certified, out=_folder(out), rounds=None, **named)
-    return Result(*execute.carried_out(chosen, sys.argv, seeds=seeds))
+    return Result(*execute.execute(chosen, sys.argv, seeds=seeds))
 
 
 def _named(settings: Mapping[str, Any], function: str, without: Sequence[str] = ()) -> dict[str, Any]:

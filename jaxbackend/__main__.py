@@ -1,6 +1,6 @@
 """Serve this backend to samestep's runner."""
 
 from compare.worker.server import serve
-from jaxbackend.backend import BACKEND, CREW
+from jaxbackend.backend import BACKEND, PROCESS_GROUP
 
-serve(BACKEND, crew=CREW)
+serve(BACKEND, process_group=PROCESS_GROUP)

@@ -7,10 +7,10 @@ from typing import Any
 from compare.base import process_group
 from compare.base.interface import RunSpec, Session
 from compare.base.knobs import NOT_PARALLEL
-from compare.base.process_group import Crew
+from compare.base.process_group import ProcessGroup
 from compare.base.workloads import ModelSpec
-from compare.worker.distributed_session import Replicas
-from compare.worker.rank_controller import Ranks
+from compare.worker.distributed_session import DistributedSession
+from compare.worker.rank_controller import RankController
 from jaxbackend import memory, parallel, selftest_hooks
 from jaxbackend.session import JaxSession
 from jaxbackend.user_models import tracing
@@ -20,7 +20,7 @@ class JaxBackend:
     """`compare.base.interface.Backend` of JAX."""
 
     name = "jax"
-    _ranks: Ranks | None = None
+    _ranks: RankController | None = None
 
     def versions(self) -> dict[str, str]:
         """See `compare.base.interface.Backend`."""
@@ -31,8 +31,8 @@ class JaxBackend:
         if spec.knobs["parallel"] == NOT_PARALLEL or process_group.machines() == 1:
             return JaxSession(spec)
         if self._ranks is None:
-            self._ranks = Ranks(CREW, 1, spec.device)
-        return Replicas(spec, self._ranks, lockstep=True)  # each process holds a program of all of them
+            self._ranks = RankController(PROCESS_GROUP, 1, spec.device)
+        return DistributedSession(spec, self._ranks, lockstep=True)  # each process holds a program of all of them
 
     def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """See `compare.base.interface.Backend`."""
@@ -56,5 +56,5 @@ def _versions() -> dict[str, str]:
 
 
 BACKEND = JaxBackend()
-CREW = Crew("jaxbackend", _versions, parallel.join, JaxSession, memory.out_of_memory)
+PROCESS_GROUP = ProcessGroup("jaxbackend", _versions, parallel.join, JaxSession, memory.out_of_memory)
 """What each of several processes does, a process on each machine."""

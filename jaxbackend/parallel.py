@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from compare.base.interface import Array, Refused
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 from jaxbackend import exchange, tuning
 from jaxbackend.only import sharded_layers
 
@@ -243,7 +243,7 @@ class _Rejoined:
 _WAYS: Mapping[str, type[One]] = {"none": One, "sharded": Sharded, "pmap": Mapped}
 
 
-def way(name: str, count: int, batch_norm: str, device: str, place: Place | None) -> One:
+def way(name: str, count: int, batch_norm: str, device: str, place: RankInfo | None) -> One:
     """Return the way of the knob `parallel` to train on the first `count` devices of a kind.
 
     Of several processes, whose place this is, each gives equally many.
@@ -259,8 +259,8 @@ def way(name: str, count: int, batch_norm: str, device: str, place: Place | None
         if count > len(devices):
             raise Refused(f"{count} {device} devices are not there; jax sees {len(devices)}")
         return _WAYS[name](devices[:count], batch_norm)
-    each, chosen = count // place.count, list[Any]()
-    for process in range(place.count):
+    each, chosen = count // place.world_size, list[Any]()
+    for process in range(place.world_size):
         own = [found for found in devices if found.process_index == process]
         if each > len(own):
             raise Refused(f"{each} {device} devices are not there on machine {process}; jax sees {len(own)}")
@@ -268,11 +268,13 @@ def way(name: str, count: int, batch_norm: str, device: str, place: Place | None
     return _WAYS[name](chosen, batch_norm)
 
 
-def join(place: Place, name: str, port: int) -> None:
+def join(place: RankInfo, name: str, port: int) -> None:
     """Meet the other processes: `jax.distributed` with the first as coordinator, at a `port` of its machine.
 
     NCCL between GPUs, gloo on a CPU. Detection of clusters is off: JAX would give each process of Slurm's one device.
     """
     if name == "cpu":
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"{place.host}:{port}", place.count, place.rank, cluster_detection_method="deactivate")
+    jax.distributed.initialize(
+        f"{place.host}:{port}", place.world_size, place.rank, cluster_detection_method="deactivate"
+    )

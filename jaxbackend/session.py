@@ -22,7 +22,7 @@ from compare.base.interface import (
     RunSpec,
     State,
 )
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 from compare.base.workloads import PAIR, ModelSpec
 from jaxbackend import (
     activations,
@@ -50,7 +50,7 @@ _DEBUGGING = ("jax_debug_nans", "jax_debug_infs", "jax_enable_checks", "jax_disa
 class JaxSession:
     """`compare.base.interface.Session` in JAX."""
 
-    def __init__(self, spec: RunSpec, place: Place | None = None) -> None:
+    def __init__(self, spec: RunSpec, place: RankInfo | None = None) -> None:
         workload = descriptions.of(spec)
         self._spec, self._rule = spec, workload.optimizer
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
@@ -166,10 +166,10 @@ class JaxSession:
             step=int(state.step),
         )
 
-    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+    def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
-            return np.asarray(self._step.alone(self._state, layer, self._whole(inputs), training))
+            return np.asarray(self._step.run_layer(self._state, layer, self._whole(inputs), training))
 
     def memory(self) -> Memory:
         """See `compare.base.interface.Session`."""

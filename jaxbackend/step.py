@@ -57,7 +57,9 @@ class TrainingStep:
         self.several = None if scan is None else way.program(scan, knobs, several=True)
         undonated = {**knobs, "donation": False}
         self._evaluate = tuning.compiled(self._eval_logits, undonated, way.device.platform)
-        self._alone = jax.jit(self._model.alone, static_argnums=(0, 4)) if knobs["compile"] else self._model.alone
+        self._alone = (
+            jax.jit(self._model.run_layer, static_argnums=(0, 4)) if knobs["compile"] else self._model.run_layer
+        )
 
     def __call__(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
         """Train one step on images [N, H, W, C], labels [N] or [N, H, W]; return the new state and the loss."""
@@ -78,11 +80,11 @@ class TrainingStep:
         """Return shape and dtype of every layer's output in evaluation mode."""
         return jax.eval_shape(self._eval_outputs, self._single(state), images)
 
-    def alone(self, state: TrainState, layer: str, inputs: jax.Array, training: bool) -> jax.Array:
+    def run_layer(self, state: TrainState, layer: str, inputs: jax.Array, training: bool) -> jax.Array:
         """Return one layer's output for inputs [N, ...], all in neutral layout.
 
         Raises:
-            Refused: as `jaxbackend.only.functional.Functional.alone`.
+            Refused: as `jaxbackend.only.functional.Functional.run_layer`.
         """
         return self._alone(layer, state.parameters, self._way.one(state.buffers), inputs, training)
 

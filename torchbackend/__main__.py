@@ -7,6 +7,6 @@ rank_controller.begin(
 )  # a process a device, where jax has one for all: they import torch while this one does
 
 from compare.worker.server import serve  # noqa: E402 -- an import takes seconds, so the others come first
-from torchbackend.backend import BACKEND, CREW  # noqa: E402 -- this is the import that takes seconds
+from torchbackend.backend import BACKEND, PROCESS_GROUP  # noqa: E402 -- this is the import that takes seconds
 
-serve(BACKEND, crew=CREW)
+serve(BACKEND, process_group=PROCESS_GROUP)

@@ -88,7 +88,7 @@ class Layer:
             return activation.permute(0, 2, 3, 1)
         return activation
 
-    def alone(self, inputs: torch.Tensor, *, training: bool) -> torch.Tensor:
+    def run_layer(self, inputs: torch.Tensor, *, training: bool) -> torch.Tensor:
         """Return the layer's output, neutral, for neutral inputs; neither buffers nor mode are changed."""
         module, kept = self.module, {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         modes = {each: each.training for each in module.modules()}

@@ -7,10 +7,10 @@ from typing import Any
 from compare.base import process_group
 from compare.base.interface import Refused, RunSpec, Session
 from compare.base.knobs import NOT_PARALLEL
-from compare.base.process_group import Crew
+from compare.base.process_group import ProcessGroup
 from compare.base.workloads import ModelSpec
-from compare.worker.distributed_session import Replicas
-from compare.worker.rank_controller import Ranks
+from compare.worker.distributed_session import DistributedSession
+from compare.worker.rank_controller import RankController
 from torchbackend import memory, parallel, selftest_hooks
 from torchbackend.session import TorchSession
 from torchbackend.user_models import tracing
@@ -20,7 +20,7 @@ class TorchBackend:
     """`compare.base.interface.Backend` of PyTorch."""
 
     name = "torch"
-    _ranks: Ranks | None = None
+    _ranks: RankController | None = None
 
     def versions(self) -> dict[str, str]:
         """See `compare.base.interface.Backend`."""
@@ -35,10 +35,10 @@ class TorchBackend:
         if self._ranks is None:
             here = spec.devices // process_group.machines()
             parallel.device(spec.device, here)  # refused before other processes are started
-            self._ranks = Ranks(CREW, here, spec.device)
+            self._ranks = RankController(PROCESS_GROUP, here, spec.device)
         if self._ranks.count != spec.devices:
             raise Refused(f"this process trains on {self._ranks.count} devices; {spec.devices} need one of their own")
-        return Replicas(spec, self._ranks, lockstep=False)
+        return DistributedSession(spec, self._ranks, lockstep=False)
 
     def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """See `compare.base.interface.Backend`."""
@@ -62,5 +62,5 @@ def _versions() -> dict[str, str]:
 
 
 BACKEND = TorchBackend()
-CREW = Crew("torchbackend", _versions, parallel.join, TorchSession, memory.out_of_memory)
+PROCESS_GROUP = ProcessGroup("torchbackend", _versions, parallel.join, TorchSession, memory.out_of_memory)
 """What each of several processes does, a process on each device."""

@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as collectives
 
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 
 _Own = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
-def reduction_dtype(model: nn.Module, place: Place | None) -> torch.dtype | None:
+def reduction_dtype(model: nn.Module, place: RankInfo | None) -> torch.dtype | None:
     """Return the dtype in which DistributedDataParallel adds up gradients, the parameters' own; None for one device."""
     return None if place is None else next(model.parameters()).dtype
 

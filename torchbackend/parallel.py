@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from compare.base.interface import Refused
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 from torchbackend.only import programs
 
 
@@ -36,7 +36,7 @@ def device(name: str, here: int = 1) -> torch.device:
     return found
 
 
-def wrapped(model: nn.Module, device: torch.device, place: Place | None, *, captured: bool) -> nn.Module:
+def wrapped(model: nn.Module, device: torch.device, place: RankInfo | None, *, captured: bool) -> nn.Module:
     """Return what trains the model: the model itself, or DistributedDataParallel around it.
 
     Buffers are left to each process, as local batch norm has them; synchronised ones are equal everywhere. Where steps
@@ -59,7 +59,7 @@ _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).para
 _LEFT: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
 
 
-def join(place: Place, name: str, port: int) -> None:
+def join(place: RankInfo, name: str, port: int) -> None:
     """Meet the other processes: NCCL between GPUs, gloo on a CPU, whose cores those of one machine share.
 
     They find each other at a `port` of the first one's machine. Between machines gloo takes the network that leads
@@ -70,10 +70,12 @@ def join(place: Place, name: str, port: int) -> None:
     """
     device(name)
     if name == "cpu":
-        torch.set_num_threads(max(1, torch.get_num_threads() // place.here))
+        torch.set_num_threads(max(1, torch.get_num_threads() // place.local_world_size))
         if place.interface is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", place.interface)
     # Not init_method="tcp://", which would take torchrun's own store where torchrun has started samestep.
-    store = dist.TCPStore(place.host, port, place.count, is_master=place.rank == 0)  # pyright: ignore[reportPrivateImportUsage]
-    dist.init_process_group("nccl" if name == "cuda" else "gloo", store=store, rank=place.rank, world_size=place.count)
+    store = dist.TCPStore(place.host, port, place.world_size, is_master=place.rank == 0)  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group(
+        "nccl" if name == "cuda" else "gloo", store=store, rank=place.rank, world_size=place.world_size
+    )
     programs.share(store, place)

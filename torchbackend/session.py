@@ -26,7 +26,7 @@ from compare.base.interface import (
     State,
 )
 from compare.base.names import Names
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 from compare.base.workloads import PAIR, ModelSpec
 from torchbackend import (
     activations,
@@ -51,7 +51,7 @@ from torchbackend.step import TrainingStep
 class TorchSession:
     """`compare.base.interface.Session` in PyTorch."""
 
-    def __init__(self, spec: RunSpec, place: Place | None = None) -> None:
+    def __init__(self, spec: RunSpec, place: RankInfo | None = None) -> None:
         workload, knobs = descriptions.of(spec), spec.knobs
         self._spec, self._place, self._rule = spec, place, workload.optimizer
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
@@ -185,7 +185,7 @@ class TorchSession:
             step=self._step.taken,
         )
 
-    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+    def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
         """See `compare.base.interface.Session`."""
         if layer not in self._layers:
             raise Refused(f"no layer {layer!r} in this session; allowed: {', '.join(self._layers)}")
@@ -193,7 +193,7 @@ class TorchSession:
         if placed.is_floating_point():
             placed = placed.to(self._policy.parameter_dtype)
         with self._policy.scope(), self._policy.autocast(self._device.type):
-            output = self._layers[layer].alone(placed, training=training)
+            output = self._layers[layer].run_layer(placed, training=training)
         return layout.fetched({"output": output.to(self._policy.parameter_dtype)})["output"]
 
     def memory(self) -> Memory:
@@ -227,7 +227,7 @@ class TorchSession:
             "accumulate": self._spec.accumulate,
             "learning_rates": optim.rates(self._rule),
             "parallel": "none" if self._place is None else "ddp",
-            "devices": 1 if self._place is None else self._place.count,
+            "devices": 1 if self._place is None else self._place.world_size,
             "batch_norm": self._spec.batch_norm,
             "reduction_dtype": reduced and _name(reduced),
             "overlap-reduction": reduced is not None and (not compiled or bool(dynamo.optimize_ddp)),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 from compare.base.workloads import OptimizerSpec
 from torchbackend import activations, optim, parallel, precision, tuning
 from torchbackend.losses import softmax_cross_entropy
@@ -28,7 +28,7 @@ class TrainingStep:
         policy: precision.Policy,
         device: torch.device,
         knobs: Mapping[str, Any],
-        place: Place | None,
+        place: RankInfo | None,
         *,
         layers: Mapping[str, str],
         others: Mapping[str, torch.Tensor],

@@ -40,7 +40,10 @@ def get(name: str) -> Workload:
     where = f"workload {name!r} of {found[name]}"
     try:
         done = subprocess.run(
-            process_family.command("compare.base.installed", name), capture_output=True, text=True, timeout=_SECONDS
+            process_family.module_command("compare.base.installed", name),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired:
         raise Refused(f"{where}: took longer than {_SECONDS:g} s to load") from None

@@ -246,7 +246,7 @@ class Session(Protocol):
         """Return evaluation-mode logits [*labels' shape, classes] for values [N, H, W, C]; waits."""
         ...
 
-    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+    def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
         """Return one layer's output for inputs in neutral layout, buffers left as they were.
 
         `layer` is its neutral name.

@@ -13,7 +13,7 @@ ENDING = (KeyboardInterrupt, SystemExit)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Held:
+class HeldSignals:
     """Holds signals back within its `with` block, from `begin` on.
 
     `pending` is what is to be raised when all is written: what the first of them would have raised, or `keep` was told.

@@ -22,7 +22,7 @@ _GRACE_SECONDS = 2.0
 _LOG_TAIL = 1 << 14
 
 
-def command(module: str, *arguments: str) -> list[str]:
+def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of samestep's modules.
 
     A script in the current folder hides no module there, whatever its name (`compare.py`, `queue.py`), as it hides
@@ -32,7 +32,7 @@ def command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, *alone, "-m", module, *arguments]
 
 
-class Started:
+class ProcessFamily:
     """A process in a process group of its own, so that its whole family ends with it.
 
     Args:
@@ -86,7 +86,7 @@ class Started:
             code = self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             return None
-        status, reason = ending(code, self._kills_before)
+        status, reason = explain_exit_code(code, self._kills_before)
         return status, reason if code < 0 else f"{reason}; last output: {self._last_line()}"
 
     def _last_line(self) -> str:
@@ -96,7 +96,7 @@ class Started:
         return shortened(lines[-1], 300) if lines else "nothing"
 
 
-def ending(code: int, kills_before: int) -> tuple[str, str]:
+def explain_exit_code(code: int, kills_before: int) -> tuple[str, str]:
     """Return what an exit code, negative for a signal, tells of a process's end: a contender's status and a reason.
 
     `kills_before` is what `kernel_kills` was when the process started.

@@ -19,47 +19,47 @@ FURTHER = "SAMESTEP_FURTHER"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which of a contender's processes this is.
+class RankInfo:
+    """Says which of a contender's processes this one is.
 
     Attributes:
-        rank: its number, from 0, those of one machine after those of the machine before.
-        count: how many there are.
-        here: how many there are on each machine.
-        host: the first process's machine, as this one's calls it.
-        interface: the network interface that leads there; None where all are on one machine.
+        rank: the number of this process, counted from 0 over all machines.
+        world_size: the number of processes on all machines.
+        local_world_size: the number of processes on each machine.
+        host: the address of the machine of rank 0, as this machine knows it.
+        interface: the network interface that leads to that machine, or None if there is only one machine.
     """
 
     rank: int
-    count: int
-    here: int
+    world_size: int
+    local_world_size: int
     host: str = "127.0.0.1"
     interface: str | None = None
 
     @property
-    def local(self) -> int:
-        """Its number among those of its machine."""
-        return self.rank % self.here
+    def local_rank(self) -> int:
+        """The number of this process on its machine."""
+        return self.rank % self.local_world_size
 
     @property
     def machines(self) -> int:
-        """How many machines there are."""
-        return self.count // self.here
+        """The number of machines."""
+        return self.world_size // self.local_world_size
 
     def __str__(self) -> str:
-        return f"rank {self.rank} of {self.count}"
+        return f"rank {self.rank} of {self.world_size}"
 
 
 class Opener(Protocol):
     """Opens the session of one process."""
 
-    def __call__(self, spec: RunSpec, place: Place | None, /) -> Session:
+    def __call__(self, spec: RunSpec, rank_info: RankInfo | None, /) -> Session:
         """Return it."""
         ...
 
 
 @dataclass(frozen=True)
-class Crew:
+class ProcessGroup:
     """What a backend does in each of several processes.
 
     Attributes:
@@ -73,7 +73,7 @@ class Crew:
 
     package: str
     versions: Callable[[], dict[str, str]]
-    join: Callable[[Place, str, int], None]
+    join: Callable[[RankInfo, str, int], None]
     open: Opener
     out_of_memory: Callable[[BaseException], bool]
 
@@ -83,20 +83,22 @@ def machines() -> int:
     return json.loads(os.environ[MEETING])["machines"] if MEETING in os.environ else 1
 
 
-def start_command(package: str, place: Place, port: int) -> list[str]:
+def start_command(package: str, rank_info: RankInfo, port: int) -> list[str]:
     """Return the command by which this process starts one more of a contender's, which ends with this one."""
-    return process_family.command(package, "--rank", json.dumps(asdict(place) | {"port": port, "parent": os.getpid()}))
+    return process_family.module_command(
+        package, "--rank", json.dumps(asdict(rank_info) | {"port": port, "parent": os.getpid()})
+    )
 
 
-def own_gpu(place: Place, device: str, inherited: Mapping[str, str]) -> dict[str, str]:
+def own_gpu(rank_info: RankInfo, device: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that shows a process its own GPU alone, where a machine has several of a contender's.
 
     Each calls its own the first, so that all have the same programs. CUDA reads the variable when whatever a process
     imports first asks for a GPU, so it is set before the process starts. On a CPU all see the same, GPUs or none.
     """
-    if place.here == 1 or device != "cuda":
+    if rank_info.local_world_size == 1 or device != "cuda":
         return {}
-    return visible_environment(range(place.local, place.local + 1), inherited)
+    return visible_environment(range(rank_info.local_rank, rank_info.local_rank + 1), inherited)
 
 
 def visible_environment(devices: range, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from compare.base import files
 from compare.base.workloads import Workload
 from compare.cli import exit_codes, options, pair_options
 from compare.cli.prepared_run import Prepared
-from compare.cluster.cluster import Fleet
+from compare.cluster.cluster import Cluster
 from compare.execution import execute
 from compare.report import certificate_text, figures
 from compare.report.plots import loss_plot
@@ -46,7 +46,7 @@ def agree(
     out: options.Out = None,
     as_json: options.Json = False,
     request: Request | None = None,
-    fleet: Fleet | None = None,
+    cluster: Cluster | None = None,
 ) -> Prepared:
     """Prove that contenders compute the same thing; write DIR/result.json and trajectory.svg.
 
@@ -73,7 +73,7 @@ def agree(
         deterministic=deterministic,
         deadline=deadline,
         request=request,
-        fleet=fleet,
+        cluster=cluster,
     )
 
     def tell(result: dict[str, Any], path: Path) -> None:

@@ -83,7 +83,7 @@ def _root(
 ) -> None:
     del version
     command = str(context.invoked_subcommand)
-    if command not in launch.COMMANDS and (here := launch_info.here(os.environ)):
+    if command not in launch.COMMANDS and (here := launch_info.read(os.environ)):
         raise Refused(
             f"{here.launcher} started samestep {command} on {here.count} machines; allowed on several: "
             f"{', '.join(launch.COMMANDS)}"

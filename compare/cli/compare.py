@@ -10,7 +10,7 @@ from rich.console import Console
 from compare.base.workloads import Workload
 from compare.cli import exit_codes, options, pair_options
 from compare.cli.prepared_run import Prepared
-from compare.cluster.cluster import Fleet
+from compare.cluster.cluster import Cluster
 from compare.report import terminal
 from compare.settings import plan
 from compare.settings.contenders import spread, tuned
@@ -53,7 +53,7 @@ def compare(
     out: options.Out = None,
     as_json: options.Json = False,
     request: Request | None = None,
-    fleet: Fleet | None = None,
+    cluster: Cluster | None = None,
 ) -> Prepared:
     """Train, certify and time contenders on the same machine, or machines; write DIR/result.json."""
     chosen = plan.make(
@@ -80,7 +80,7 @@ def compare(
         search_anew=search_anew,
         deadline=deadline,
         request=request,
-        fleet=fleet,
+        cluster=cluster,
     )
 
     def tell(result: dict[str, Any], path: Path) -> None:

@@ -43,7 +43,7 @@ def fit(
         seed=seed,
         deadline=deadline,
     )
-    with execute.interruptible(until="all searches were done, and nothing is kept"), progress.shown() as advance:
+    with execute.interruptible(until="all searches were done, and nothing is kept"), progress.show() as advance:
         found = fitting.run(task, advance)
     result = fitting.result(task, found, ["samestep", *sys.argv[1:]])
     path = fitting.write(result, task.plan.out)

@@ -14,7 +14,7 @@ from compare.base.interface import Refused
 from compare.cli import agree, compare, exit_codes, options
 from compare.cli.prepared_run import Prepare, planned
 from compare.cluster import slurm
-from compare.cluster.nodes import Nodes
+from compare.cluster.nodes import PlannedCluster
 from compare.cluster.slurm import Job
 from compare.settings.plan import Plan
 
@@ -55,7 +55,7 @@ def launch(
     """
     if not on_slurm:
         raise Refused("samestep launch needs to know the launcher; allowed: --slurm")
-    job = slurm.checked(Job(nodes, gpus_per_node, sbatch or [], Path.cwd()))
+    job = slurm.check(Job(nodes, gpus_per_node, sbatch or [], Path.cwd()))
     name, *rest = arguments
     if name not in COMMANDS:
         raise Refused(
@@ -76,7 +76,7 @@ def launch(
     output.writable(folder)
     file = folder / "samestep.sbatch"
     files.write({file: script.encode()})
-    typer.echo(f"{slurm.submitted(file)}: {file}, output in {folder}/slurm-JOB.log")
+    typer.echo(f"{slurm.submit(file)}: {file}, output in {folder}/slurm-JOB.log")
 
 
 def _planned(prepare: Prepare, arguments: Sequence[str], job: Job, context: typer.Context) -> Plan:
@@ -85,7 +85,7 @@ def _planned(prepare: Prepare, arguments: Sequence[str], job: Job, context: type
     Raises:
         Refused: what the command would refuse; on `auto`, both with GPUs and, unless the job asks for them, without.
     """
-    on = functools.partial(Nodes, job.nodes, job.gpus)
+    on = functools.partial(PlannedCluster, job.nodes, job.gpus)
     try:
         return planned(prepare, arguments, on("cuda"), context)
     except Refused:

@@ -29,7 +29,7 @@ def map(
         chosen = plan.make(
             DEFAULT_CONTENDERS, out=Path(folder), workload=workload, rounds=None, deadline=deadline, request=request
         )
-        found = phases.matched(chosen)
+        found = phases.match(chosen)
     for traced in found.traces.values():
         for note in traced.notes:
             typer.echo(f"samestep: {printable(note)}", err=True)

@@ -46,7 +46,7 @@ _OF_TRAINING = ("optimizer", "loss", "weights_from", "allow")
 def taken(command: Callable[..., _T]) -> Callable[..., _T]:
     """Give a command the options of a pair; it takes `workload`, a `Workload` or a name, and `request`.
 
-    Neither `request` nor `fleet`, the machines of a run, is an option.
+    Neither `request` nor `cluster`, the machines of a run, is an option.
 
     Without any of them `workload` is the name that was given, or the default; with some of them it is the pair. A
     command whose default is None, `map`, trains nothing: it has no option --workload and none of training.
@@ -56,7 +56,7 @@ def taken(command: Callable[..., _T]) -> Callable[..., _T]:
     kept = [
         each.replace(annotation=_WORKLOAD, default=None) if each.name == "workload" else each
         for each in signature.parameters.values()
-        if each.name not in ("request", "fleet") and (each.name != "workload" or workload is not None)
+        if each.name not in ("request", "cluster") and (each.name != "workload" or workload is not None)
     ]
     added = [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)

@@ -12,12 +12,12 @@ import typer
 
 from compare.cli import exit_codes
 from compare.cluster import cluster
-from compare.cluster.cluster import Fleet
+from compare.cluster.cluster import Cluster
 from compare.execution import execute
 from compare.settings.plan import Plan
 
 Prepare = Callable[..., "Prepared"]
-"""Prepares a comparison: takes the options of a command, and the machines of the run as `fleet`."""
+"""Prepares a comparison: takes the options of a command, and the machines of the run as `cluster`."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ def carried_out(prepare: Prepare) -> Callable[..., None]:
 
     @functools.wraps(prepare)
     def command(**given: Any) -> None:
-        with cluster.joined(os.environ) as machines:
-            prepared = prepare(**given, fleet=machines)
-            result, path = execute.carried_out(prepared.plan, ["samestep", *sys.argv[1:]], seeds=prepared.seeds)
+        with cluster.join(os.environ) as machines:
+            prepared = prepare(**given, cluster=machines)
+            result, path = execute.execute(prepared.plan, ["samestep", *sys.argv[1:]], seeds=prepared.seeds)
             prepared.tell(result, path)
             raise typer.Exit(exit_codes.exit_code(result))
 
     return command
 
 
-def planned(prepare: Prepare, arguments: Sequence[str], machines: Fleet, context: typer.Context) -> Plan:
+def planned(prepare: Prepare, arguments: Sequence[str], machines: Cluster, context: typer.Context) -> Plan:
     """Return the plan that a command's arguments make on machines; nothing is started. `context` is another command's.
 
     What the command would refuse ends the program as it would there, with exit code 2.
@@ -57,7 +57,7 @@ def planned(prepare: Prepare, arguments: Sequence[str], machines: Fleet, context
 
     @functools.wraps(prepare)
     def checked(**given: Any) -> Plan:
-        return prepare(**given, fleet=machines).plan
+        return prepare(**given, cluster=machines).plan
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command()(checked)

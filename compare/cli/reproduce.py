@@ -64,12 +64,12 @@ def reproduce(
     console = Console(quiet=as_json)
     hashes: dict[str, str | None] = {"data_sha256": dataset_file.sha256(plan.dataset)}
     if not user_code.is_named(stored):  # whose weights are known when its models have been matched
-        hashes["weights_sha256"] = phases.opened(plan).get("weights_sha256")
+        hashes["weights_sha256"] = phases.describe_model(plan).get("weights_sha256")
     before = differences.before_run(stored, environment.describe(), hashes)
     report.render_start(stored, before, console)
     if user_code.is_named(stored):
         report.render_code(user_code.lines(stored), changed_code, console)
-    result, path, interruption = execute.as_far_as_it_came(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
+    result, path, interruption = execute.execute_until_interrupted(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
     after = differences.after_run(stored, result)
     found = [*claims.judge(stored, result), *training_claims.judge(stored, result)]
     console.print()

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from compare.base import files
-from compare.base.interruptions import Held
+from compare.base.interruptions import HeldSignals
 from compare.cli import exit_codes, options
 from compare.execution import execute
 from compare.report import figures
@@ -77,7 +77,7 @@ def scale(
     found, interruption = scaling.run(task, command)
     if interruption is not None and not found:
         raise interruption
-    with Held() as held:
+    with HeldSignals() as held:
         held.begin()
         result = scaling_result.result(task, found, command)
         with execute.replacing(folder):

@@ -21,7 +21,7 @@ def selftest(
     as_json: Annotated[bool, typer.Option("--json", help="Print the proofs as JSON alone.")] = False,
 ) -> None:
     """Prove on this machine, with known inputs, that samestep measures what it says."""
-    with execute.interruptible(), progress.shown() as advance:
+    with execute.interruptible(), progress.show() as advance:
         proofs = selftests.run(backends or DEFAULT_CONTENDERS, device, advance)
     if as_json:
         typer.echo(json.dumps([asdict(proof) for proof in proofs], indent=2))

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from compare.base.interface import ContenderFailed, Refused
-from compare.base.process_group import MEETING, Place
+from compare.base.process_group import MEETING, RankInfo
 from compare.base.protocol import Message, ProtocolError
 from compare.cluster import follower, launch_info, wire
-from compare.cluster.launch_info import TOKEN, Here
+from compare.cluster.launch_info import TOKEN, LaunchInfo
 from compare.cluster.wire import Wire
 from compare.machine import environment
 
@@ -95,7 +95,7 @@ class Share:
 
     def __init__(self, number: int, peers: Sequence[Peer]) -> None:
         self._number, self._peers = number, peers
-        self._token, self._listener = secrets.token_hex(32), wire.listening()
+        self._token, self._listener = secrets.token_hex(32), wire.listen()
         self.descriptor = self._listener.fileno()
         meeting = json.dumps({"machines": len(peers) + 1, "descriptor": self.descriptor})
         self.environment = {MEETING: meeting, TOKEN: self._token}
@@ -114,7 +114,7 @@ class Share:
         port, count = self._listener.getsockname()[1], here * (len(self._peers) + 1)
         for peer in self._peers:
             first = peer.machine.number * here
-            places = [asdict(Place(rank, count, here)) for rank in range(first, first + here)]
+            ranks = [asdict(RankInfo(rank, count, here)) for rank in range(first, first + here)]
             peer.ask(
                 {
                     "command": "start",
@@ -124,7 +124,7 @@ class Share:
                     "device": device,
                     "cache": cache,
                     "environment": {**added, TOKEN: self._token},
-                    "places": places,
+                    "ranks": ranks,
                     "port": port,
                 }
             )
@@ -145,7 +145,7 @@ class Share:
                 peer.ask({"command": "end", "share": self._number})
 
 
-class Fleet:
+class Cluster:
     """The other machines of a run; none, unless a launcher has started samestep on several.
 
     Attributes:
@@ -191,25 +191,25 @@ class Fleet:
 
 
 @contextmanager
-def joined(variables: Mapping[str, str]) -> Generator[Fleet]:
+def join(variables: Mapping[str, str]) -> Generator[Cluster]:
     """Bring the machines of a run together for the `with` block, if a launcher has started samestep on several.
 
     The first machine carries out the block, with the others at its service; there the block is left out: they serve,
     and end the program with the exit code that the first one ends with.
 
     Raises:
-        Refused: by `compare.cluster.launch_info.here`; a machine did not come, or is not like this one.
+        Refused: by `compare.cluster.launch_info.read`; a machine did not come, or is not like this one.
     """
-    here = launch_info.here(variables)
+    here = launch_info.read(variables)
     if here is None:
-        yield Fleet()
+        yield Cluster()
         return
     if here.number:
         raise SystemExit(follower.follow(here, GATHER_SECONDS, _said()))
     peers, code = list[Peer](), 3
     try:
         _gather(here, peers)
-        yield Fleet(peers)
+        yield Cluster(peers)
         code = 0
     except Refused:
         code = 2
@@ -230,9 +230,9 @@ def _said() -> Message:
     }
 
 
-def _gather(here: Here, peers: list[Peer]) -> None:
+def _gather(here: LaunchInfo, peers: list[Peer]) -> None:
     try:
-        listener = wire.listening(here.port)
+        listener = wire.listen(here.port)
     except OSError as error:
         raise Refused(
             f"port {here.port}, where the other machines look for this one, cannot be had: {error.strerror}; "
@@ -241,7 +241,7 @@ def _gather(here: Here, peers: list[Peer]) -> None:
     own, end = environment.describe(), time.monotonic() + GATHER_SECONDS
     with listener:
         while len(peers) < here.count - 1:
-            came = wire.accepted(listener, here.token, _ACCEPT_SECONDS)
+            came = wire.accept(listener, here.token, _ACCEPT_SECONDS)
             if came is not None:
                 peers.append(_welcomed(came, here, own, [peer.machine for peer in peers]))
             elif time.monotonic() > end:
@@ -254,7 +254,7 @@ def _gather(here: Here, peers: list[Peer]) -> None:
     peers.sort(key=lambda peer: peer.machine.number)
 
 
-def _welcomed(came: Wire, here: Here, own: Mapping[str, Any], there: Sequence[Machine]) -> Peer:
+def _welcomed(came: Wire, here: LaunchInfo, own: Mapping[str, Any], there: Sequence[Machine]) -> Peer:
     try:
         hello, _ = came.receive()
     except (EOFError, ProtocolError) as error:

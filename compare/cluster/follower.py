@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from compare.base.interface import Refused
-from compare.base.process_family import Started
-from compare.base.process_group import Place, own_gpu, start_command
+from compare.base.process_family import ProcessFamily
+from compare.base.process_group import RankInfo, own_gpu, start_command
 from compare.base.protocol import Message, ProtocolError
 from compare.cluster import launch_info, wire
-from compare.cluster.launch_info import Here
+from compare.cluster.launch_info import LaunchInfo
 from compare.cluster.wire import Wire
 from compare.machine import variables
 
 GONE = 3
 
 
-def follow(here: Here, seconds: float, said: Message) -> int:
+def follow(here: LaunchInfo, seconds: float, said: Message) -> int:
     """Serve the first machine, which gets `seconds` to appear, until it lets this one go; return the exit code.
 
     Raises:
@@ -29,7 +29,7 @@ def follow(here: Here, seconds: float, said: Message) -> int:
     """
     where = f"{here.address} port {here.port}"
     try:
-        first = wire.connected(here.address, here.port, here.token, seconds)
+        first = wire.connect(here.address, here.port, here.token, seconds)
     except PermissionError as error:
         raise Refused(f"{where} has another {launch_info.TOKEN}; allowed: the same on all machines") from error
     except OSError as error:
@@ -55,7 +55,7 @@ class Shares:
 
     def __init__(self, first: Wire, address: str, scratch: Path) -> None:
         self._first, self._address, self._scratch = first, address, scratch
-        self._running: dict[int, list[Started]] = {}
+        self._running: dict[int, list[ProcessFamily]] = {}
         self._logs = 0
 
     def served(self) -> int:
@@ -87,13 +87,14 @@ class Shares:
         folder = variables.user_cache(self._scratch / "cache-kept") if kept else self._scratch / str(told["cache"])
         added = told["environment"] | variables.cache_environment(told["backend"], folder)
         running = self._running.setdefault(share, [])
-        for each in told["places"]:
+        for each in told["ranks"]:
             self._logs += 1
             log = self._scratch / f"{self._logs:05d}.log"
-            place = replace(Place(**each), host=self._address)  # the first machine does not know how others call it
+            # The first machine does not know which address the others use for it.
+            rank_info = replace(RankInfo(**each), host=self._address)
             try:
-                own = added | own_gpu(place, told["device"], os.environ)
-                process = Started(start_command(told["package"], place, told["port"]), own, log)
+                own = added | own_gpu(rank_info, told["device"], os.environ)
+                process = ProcessFamily(start_command(told["package"], rank_info, told["port"]), own, log)
             except OSError as error:
                 self._end(share)
                 return {"error": f"a process could not be started: {error.strerror}"}
@@ -105,7 +106,7 @@ class Shares:
         for process in self._running.pop(share, ()):
             process.end()
 
-    def _watch(self, share: int, process: Started) -> None:
+    def _watch(self, share: int, process: ProcessFamily) -> None:
         process.wait()
         if process in self._running.get(share, ()):  # it has not been told to
             status, reason = process.death() or ("crash", "ended")

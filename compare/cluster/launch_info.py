@@ -13,7 +13,7 @@ _SLURM_PORTS = range(61440, 65536)
 
 
 @dataclass(frozen=True)
-class Here:
+class LaunchInfo:
     """This machine among those of a run.
 
     Attributes:
@@ -33,7 +33,7 @@ class Here:
     token: str = field(repr=False)
 
 
-def here(environment: Mapping[str, str]) -> Here | None:
+def read(environment: Mapping[str, str]) -> LaunchInfo | None:
     """Return which machine this is, None where no launcher has started samestep on several.
 
     torchrun's variables (RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) are those that other launchers
@@ -62,7 +62,7 @@ def first_host(nodes: str) -> str:
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", found[0])
 
 
-def _of_torchrun(environment: Mapping[str, str]) -> Here | None:
+def _of_torchrun(environment: Mapping[str, str]) -> LaunchInfo | None:
     count = _whole(environment, "WORLD_SIZE", 1)
     if count == 1:
         return None
@@ -79,7 +79,7 @@ def _of_torchrun(environment: Mapping[str, str]) -> Here | None:
     return _checked(_whole(environment, "RANK", 0), count, "torchrun", environment["MASTER_ADDR"], port, environment)
 
 
-def _of_srun(environment: Mapping[str, str]) -> Here | None:
+def _of_srun(environment: Mapping[str, str]) -> LaunchInfo | None:
     count = _whole(environment, "SLURM_STEP_NUM_TASKS", 1)
     if count == 1:
         return None
@@ -95,7 +95,9 @@ def _of_srun(environment: Mapping[str, str]) -> Here | None:
     return _checked(_whole(environment, "SLURM_PROCID", 0), count, "srun", address, port, environment)
 
 
-def _checked(number: int, count: int, launcher: str, address: str, port: int, environment: Mapping[str, str]) -> Here:
+def _checked(
+    number: int, count: int, launcher: str, address: str, port: int, environment: Mapping[str, str]
+) -> LaunchInfo:
     if number >= count:
         raise Refused(f"{launcher} says that this is process {number} of {count}; allowed: 0 to {count - 1}")
     token = environment.get(TOKEN, "")
@@ -107,7 +109,7 @@ def _checked(number: int, count: int, launcher: str, address: str, port: int, en
         )
     if PORT in environment:
         port = _whole(environment, PORT, 1, 65535)
-    return Here(number, count, launcher, address, port, token)
+    return LaunchInfo(number, count, launcher, address, port, token)
 
 
 def _whole(environment: Mapping[str, str], name: str, least: int, most: int = 2**31) -> int:

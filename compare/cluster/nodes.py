@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from compare.base.arguments import LARGEST
 from compare.base.interface import Refused
-from compare.cluster.cluster import Fleet
+from compare.cluster.cluster import Cluster
 
 
-class Nodes(Fleet):
+class PlannedCluster(Cluster):
     """Machines on which a plan can be made and checked, but not carried out; this one need not be like them."""
 
     here = False

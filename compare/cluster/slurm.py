@@ -73,13 +73,13 @@ class Job:
                 f"export {TOKEN}",
                 f"exec srun {step} \\",
                 f"    {cores} --export=ALL \\",
-                f"    {shlex.join(process_family.command('compare', *arguments))}",
+                f"    {shlex.join(process_family.module_command('compare', *arguments))}",
                 "",
             ]
         )
 
 
-def checked(job: Job) -> Job:
+def check(job: Job) -> Job:
     """Return a job that can be asked for.
 
     Raises:
@@ -97,7 +97,7 @@ def checked(job: Job) -> Job:
     return job
 
 
-def submitted(script: Path) -> str:
+def submit(script: Path) -> str:
     """Submit a batch script; return what sbatch says, as `Submitted batch job 17`.
 
     Raises:

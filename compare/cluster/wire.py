@@ -105,7 +105,7 @@ class Wire:
         self._connection.close()
 
 
-def listening(port: int = 0) -> socket.socket:
+def listen(port: int = 0) -> socket.socket:
     """Return a socket that waits for connections from every machine, on a free port unless one is given.
 
     Raises:
@@ -117,7 +117,7 @@ def listening(port: int = 0) -> socket.socket:
     return socket.create_server(("", port))
 
 
-def accepted(listener: socket.socket, token: str, seconds: float) -> Wire | None:
+def accept(listener: socket.socket, token: str, seconds: float) -> Wire | None:
     """Return the next connection, None where none came in time or the one that came had another token."""
     listener.settimeout(seconds)
     try:
@@ -136,8 +136,8 @@ def accepted(listener: socket.socket, token: str, seconds: float) -> Wire | None
     return None
 
 
-def connected(address: str, port: int, token: str, seconds: float) -> Wire:
-    """Return a connection to whom `accepted` waits for; it is tried again for so many seconds.
+def connect(address: str, port: int, token: str, seconds: float) -> Wire:
+    """Return a connection to whom `accept` waits for; it is tried again for so many seconds.
 
     Raises:
         PermissionError: the other end has another token.
@@ -171,7 +171,7 @@ def connected(address: str, port: int, token: str, seconds: float) -> Wire:
     return Wire(connection)
 
 
-def packed(value: Any, arrays: Arrays) -> Any:
+def pack(value: Any, arrays: Arrays) -> Any:
     """Return a value as JSON; its arrays go into `arrays`. Values: JSON's, arrays, and `Batch` and `RunSpec`."""
     match value:
         case np.ndarray() | np.generic():
@@ -179,30 +179,30 @@ def packed(value: Any, arrays: Arrays) -> Any:
             arrays[name] = np.asarray(cast(Array, value))
             return {"array": name}
         case Batch():
-            return {"batch": [packed(part, arrays) for part in (value.images, value.labels, value.levels)]}
+            return {"batch": [pack(part, arrays) for part in (value.images, value.labels, value.levels)]}
         case RunSpec():
             return {"spec": value.to_json()}
         case dict():
-            return {"dict": {name: packed(each, arrays) for name, each in cast("dict[str, Any]", value).items()}}
+            return {"dict": {name: pack(each, arrays) for name, each in cast("dict[str, Any]", value).items()}}
         case list() | tuple():
-            return [packed(each, arrays) for each in cast("list[Any]", value)]
+            return [pack(each, arrays) for each in cast("list[Any]", value)]
         case _:
             return value
 
 
-def unpacked(value: Any, arrays: Mapping[str, Array]) -> Any:
-    """Return what `packed` was given; tuples come back as lists."""
+def unpack(value: Any, arrays: Mapping[str, Array]) -> Any:
+    """Return what `pack` was given; tuples come back as lists."""
     match value:
         case {"array": name}:
             return arrays[cast(str, name)]
         case {"batch": parts}:
-            return Batch(*(unpacked(part, arrays) for part in cast("list[Any]", parts)))
+            return Batch(*(unpack(part, arrays) for part in cast("list[Any]", parts)))
         case {"spec": spec}:
             return RunSpec(**cast("dict[str, Any]", spec))
         case {"dict": values}:
-            return {name: unpacked(each, arrays) for name, each in cast("dict[str, Any]", values).items()}
+            return {name: unpack(each, arrays) for name, each in cast("dict[str, Any]", values).items()}
         case list():
-            return [unpacked(each, arrays) for each in cast("list[Any]", value)]
+            return [unpack(each, arrays) for each in cast("list[Any]", value)]
         case _:
             return value
 

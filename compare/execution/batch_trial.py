@@ -9,7 +9,7 @@ from compare import data
 from compare.base.interface import ContenderFailed
 from compare.data import dataset_file
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome
+from compare.execution.run_state import ContenderRun
 from compare.settings.contenders import Contender
 from compare.settings.plan import Plan
 
@@ -54,18 +54,18 @@ class Tester:
         Raises:
             ContenderFailed: for any other failure.
         """
-        outcome = self._run(batch_size, limit_bytes)
-        fitted = outcome.status == "ok"
-        reason = None if fitted else f"{outcome.status}: {outcome.reason}"
+        run = self._run(batch_size, limit_bytes)
+        fitted = run.status == "ok"
+        reason = None if fitted else f"{run.status}: {run.reason}"
         self.tries.append(Try(batch_size, limit_bytes, fitted, reason))
-        self.versions = self.versions or outcome.versions
+        self.versions = self.versions or run.versions
         limited = self.plan.device == "cpu" and limit_bytes is not None
-        if fitted or outcome.status == "oom" or (outcome.status == "crash" and limited):
+        if fitted or run.status == "oom" or (run.status == "crash" and limited):
             return fitted
-        raise ContenderFailed(outcome.status, f"batch {batch_size:,}: {outcome.reason}")
+        raise ContenderFailed(run.status, f"batch {batch_size:,}: {run.reason}")
 
-    def _run(self, batch_size: int, limit_bytes: int | None) -> Outcome:
-        plan, outcome = self.plan, Outcome(self.contender)
+    def _run(self, batch_size: int, limit_bytes: int | None) -> ContenderRun:
+        plan, run = self.plan, ContenderRun(self.contender)
         fraction = limit_bytes / self.device_bytes if limit_bytes is not None and self.device_bytes else None
         changes: dict[str, Any] = {"batch_size": batch_size, "memory_limit_bytes": limit_bytes}
         with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
@@ -73,9 +73,9 @@ class Tester:
             workload, seed = plan.workload, plan.seed
             batch = data.synthesised(workload, workload.model.image, seed=seed, train=batch_size, test=0)
             dataset_file.save(batch, launcher.dataset)
-            with launcher.child(outcome, purpose="try") as child:
-                opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(outcome, **changes))
+            with launcher.child(run, purpose="try") as child:
+                opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(run, **changes))
                 unit = opened["steps_per_dispatch"]
                 # The first step compiles, so the deadline is that of the warm-up.
                 child.call("block", plan.deadlines["warm_up"], steps=unit * -(-STEPS // unit))
-        return outcome
+        return run

@@ -1,4 +1,4 @@
-"""From what was measured to what may be said: outcomes of a run become the result object."""
+"""From what was measured to what may be said: the state of a run becomes the result object."""
 
 import math
 from collections.abc import Sequence
@@ -10,27 +10,27 @@ from compare.agreement.certificate import Certificate
 from compare.base import descriptions
 from compare.base.interface import Array
 from compare.data import dataset_file
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import environment
 from compare.results import result_file, verdicts
 from compare.settings import tunings
 from compare.settings.plan import Plan
 
 
-def result(plan: Plan, outcomes: Outcomes, command: Sequence[str]) -> dict[str, Any]:
+def result(plan: Plan, state: RunState, command: Sequence[str]) -> dict[str, Any]:
     """Return the result object of `compare.results.result_file` for a finished run; without timed rounds it compares nothing."""
     raw: dict[str, Any] = {
         **result_file.head(result_file.SCHEMA_VERSION, command),
-        "spec": _spec(plan, outcomes),
+        "spec": _spec(plan, state),
         "environment": environment.describe() | _others(plan),
-        "contenders": [_contender(plan, outcome) for outcome in outcomes.contenders],
+        "contenders": [_contender(plan, run) for run in state.runs],
         "comparisons": [],
-        "agreement": _agreement(plan, outcomes),
-        "voided": [{"round": index + 1, "reason": reason} for index, reason in sorted(outcomes.voided.items())],
+        "agreement": _agreement(plan, state),
+        "voided": [{"round": index + 1, "reason": reason} for index, reason in sorted(state.voided.items())],
         "telemetry": {
-            **outcomes.telemetry.to_json(),
-            "foreign_cores": [each.foreign_cores for each in outcomes.rounds],
-            "idle_cores": [each.idle_cores for each in outcomes.rounds],
+            **state.telemetry.to_json(),
+            "foreign_cores": [each.foreign_cores for each in state.rounds],
+            "idle_cores": [each.idle_cores for each in state.rounds],
         },
     }
     return verdicts.completed(raw)
@@ -51,14 +51,14 @@ def contender_failed(result: dict[str, Any]) -> bool:
 
 def _others(plan: Plan) -> dict[str, Any]:
     """Return what the other machines of a run say of themselves, where there are any."""
-    found = [{"host": other.host, **other.environment} for other in plan.fleet.others]
+    found = [{"host": other.host, **other.environment} for other in plan.cluster.others]
     return {"other_machines": found} if found else {}
 
 
-def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
+def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
     opened: dict[str, Any] = {}
-    for outcome in outcomes.contenders:
-        opened = opened or outcome.opened
+    for run in state.runs:
+        opened = opened or run.opened
     dataset = plan.dataset
     return {
         "workload": plan.workload.name,
@@ -67,11 +67,11 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "accumulate": plan.accumulate,
         "devices": plan.devices,
         "rotation": plan.rotation,
-        "machines": plan.fleet.count,
+        "machines": plan.cluster.count,
         "batch_norm": plan.batch_norm,
         "precision": plan.precision,
         "device": plan.device,
-        "rounds": len(outcomes.rounds),
+        "rounds": len(state.rounds),
         "rounds_requested": plan.rounds,
         "seed": plan.seed,
         "epochs": plan.epochs,
@@ -92,81 +92,81 @@ def _spec(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
         "search_anew_requested": plan.search_anew,
         "deterministic": plan.deterministic,
         "deadline_seconds": plan.deadline,
-        "design": outcomes.design,
-        "design_reason": outcomes.design_reason,
-        **({} if outcomes.pairing is None else {"pair": outcomes.pairing.to_json()}),
+        "design": state.design,
+        "design_reason": state.design_reason,
+        **({} if state.pairing is None else {"pair": state.pairing.to_json()}),
     }
 
 
-def _contender(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def _contender(plan: Plan, run: ContenderRun) -> dict[str, Any]:
     # Beside others, or with programs of others, it took another time.
-    start = (outcome.start or {}) if plan.cold_compile else {}
+    start = (run.start or {}) if plan.cold_compile else {}
     return {
-        "name": outcome.contender.name,
-        "backend": outcome.contender.backend,
-        "tuning": outcome.contender.tuning,
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "unproven": outcome.unproven,
-        "settings": outcome.settings,
-        "variables": outcome.variables,
-        "versions": outcome.versions,
-        "kernel_search": _kernel_search(plan, outcome),
+        "name": run.contender.name,
+        "backend": run.contender.backend,
+        "tuning": run.contender.tuning,
+        "status": run.status,
+        "reason": run.reason,
+        "unproven": run.unproven,
+        "settings": run.settings,
+        "variables": run.variables,
+        "versions": run.versions,
+        "kernel_search": _kernel_search(plan, run),
         "compile_seconds": start.get("compile_seconds"),
-        "cached_compile_seconds": median(outcome.cached_compile_seconds) if outcome.cached_compile_seconds else None,
+        "cached_compile_seconds": median(run.cached_compile_seconds) if run.cached_compile_seconds else None,
         "first_step_seconds": start.get("first_step_seconds"),
         "warmup_seconds": start.get("warmup_seconds"),
         "steady": start.get("steady"),
-        "unsteady_rounds": sum(outcome.unsteady),
-        "step_seconds": _blocks(outcome),
+        "unsteady_rounds": sum(run.unsteady),
+        "step_seconds": _blocks(run),
         "images_per_second": None,
-        "memory": outcome.memory,
-        "energy": outcome.energy,
-        "communication": outcome.communication,
-        "training": outcome.training,
+        "memory": run.memory,
+        "energy": run.energy,
+        "communication": run.communication,
+        "training": run.training,
     }
 
 
-def _kernel_search(plan: Plan, outcome: Outcome) -> str | None:
+def _kernel_search(plan: Plan, run: ContenderRun) -> str | None:
     """Return how often kernels were timed against each other for the rounds, None where they were not.
 
     A user's own XLA_FLAGS may have another search than the knob. On several machines JAX keeps programs on the first
     alone, so that there is no one answer.
     """
-    contender, backend = outcome.contender, outcome.contender.backend
+    contender, backend = run.contender, run.contender.backend
     values = plan.knobs(contender)
-    known = outcome.settings.get("kernel-search", True) if backend == "jax" else True
-    if not plan.rounds or plan.fleet.count > 1 or known is False:
+    known = run.settings.get("kernel-search", True) if backend == "jax" else True
+    if not plan.rounds or plan.cluster.count > 1 or known is False:
         return None
     if plan.keeps_search(contender):
         return "every round" if plan.search_anew else "once"
     return "every round" if plan.device == "cuda" and tunings.searches_anew(backend, values) else None
 
 
-def _blocks(outcome: Outcome) -> dict[str, Any] | None:
-    if not outcome.samples:
+def _blocks(run: ContenderRun) -> dict[str, Any] | None:
+    if not run.samples:
         return None
     return {
-        "samples": outcome.samples,
-        "windows": [[list(window) for window in windows] for windows in outcome.windows],
-        "steps_per_block": outcome.steps_per_block,
+        "samples": run.samples,
+        "windows": [[list(window) for window in windows] for windows in run.windows],
+        "steps_per_block": run.steps_per_block,
     }
 
 
-def _agreement(plan: Plan, outcomes: Outcomes) -> dict[str, Any]:
-    baseline = outcomes.contenders[0].contender.name
+def _agreement(plan: Plan, state: RunState) -> dict[str, Any]:
+    baseline = state.runs[0].contender.name
     return {
         "status": None,
         "precision": plan.precision,
         "reason": None,
-        "pairs": [_pair(baseline, name, certificate) for name, certificate in outcomes.certificates.items()],
+        "pairs": [_pair(baseline, name, certificate) for name, certificate in state.certificates.items()],
         "gates": [],
         "first_mismatch": None,
-        "accuracies": outcomes.accuracies,
-        "twin_accuracies": outcomes.twin_accuracies,
+        "accuracies": state.accuracies,
+        "twin_accuracies": state.twin_accuracies,
         "trajectory": {
             name: {"loss": _finite(curves.own), "envelope": _finite(curves.envelope)}
-            for name, curves in outcomes.curves.items()
+            for name, curves in state.curves.items()
         },
     }
 

@@ -35,14 +35,14 @@ class Case:
         return f"batch {self.batch_size}" + ("" if self.image_size is None else f", {self.image_size} pixels")
 
 
-def native(plan: Plan) -> Case:
+def native_case(plan: Plan) -> Case:
     """Return the case of the plan itself, its batch cut to 64 images, fewer if they are large, at least two a part."""
     parts, (height, width, _) = plan.accumulate * plan.devices, plan.workload.model.image
     most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // (height * width)) // parts * parts)
     return Case(min(plan.batch_size, most), None)
 
 
-def adversarial(plan: Plan) -> tuple[Case, ...]:
+def adversarial_cases(plan: Plan) -> tuple[Case, ...]:
     """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
 
     With micro-batches, or parts of several devices, it is they that are the least and odd. A model that takes one size
@@ -52,11 +52,11 @@ def adversarial(plan: Plan) -> tuple[Case, ...]:
     """
     size, parts = plan.workload.model.image[0], plan.accumulate * plan.devices
     if plan.workload.model.family == PAIR:
-        return native(plan), Case(3 * parts, (size ^ 1 or 2) if plan.resizable else None)
+        return native_case(plan), Case(3 * parts, (size ^ 1 or 2) if plan.resizable else None)
     if not plan.resizable:
-        return native(plan), Case(2 * parts, None), Case(3 * parts, None)
+        return native_case(plan), Case(2 * parts, None), Case(3 * parts, None)
     odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)
-    return native(plan), Case(2 * parts, odd), Case((7 if 7 * even**2 <= _MOST_PIXELS else 3) * parts, even)
+    return native_case(plan), Case(2 * parts, odd), Case((7 if 7 * even**2 <= _MOST_PIXELS else 3) * parts, even)
 
 
 @dataclass

@@ -40,8 +40,8 @@ class Child:
         pipe = child_read, child_write
         inherited = pipe if share is None else (*pipe, share.descriptor)
         try:
-            self._process = process_family.Started(
-                process_family.command(package, *map(str, pipe)), environment, log, inherited
+            self._process = process_family.ProcessFamily(
+                process_family.module_command(package, *map(str, pipe)), environment, log, inherited
             )
         except BaseException as error:
             os.close(parent_read)

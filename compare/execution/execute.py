@@ -8,9 +8,9 @@ from typing import Any
 import typer
 
 from compare.base.interface import Refused
-from compare.base.interruptions import ENDING, Held
+from compare.base.interruptions import ENDING, HeldSignals
 from compare.execution import build_result, phases, progress
-from compare.execution.run_state import Outcomes
+from compare.execution.run_state import RunState
 from compare.results import result_file, thinning
 from compare.settings.plan import Plan
 
@@ -44,7 +44,7 @@ def replacing(folder: Path, part: str = "") -> Generator[None]:
         (folder / name).unlink(missing_ok=True)
 
 
-def carried_out(
+def execute(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
 ) -> tuple[dict[str, Any], Path]:
     """Return the result of a plan, and its file in the plan's folder.
@@ -58,21 +58,25 @@ def carried_out(
     Raises:
         Refused: where the result cannot be written there, with the place that it is at instead.
     """
-    result, path, interruption = as_far_as_it_came(plan, command, seeds=seeds, part=part)
+    result, path, interruption = execute_until_interrupted(plan, command, seeds=seeds, part=part)
     if interruption is not None:
         raise interruption
     return result, path
 
 
-def as_far_as_it_came(
+def execute_until_interrupted(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
 ) -> tuple[dict[str, Any], Path, BaseException | None]:
-    """Return what `carried_out` does, and what interrupted it, for who has still to do before that goes on."""
-    with Held() as held:
-        with interruptible(part), progress.shown(part) as advance:
-            outcomes = phases.run(plan, advance, held) if seeds is None else phases.agree(plan, seeds, advance, held)
+    """Return what `execute` does, and what interrupted it, for who has still to do before that goes on."""
+    with HeldSignals() as held:
+        with interruptible(part), progress.show(part) as advance:
+            state = (
+                phases.run_comparison(plan, advance, held)
+                if seeds is None
+                else phases.run_agreement(plan, seeds, advance, held)
+            )
         try:
-            result = _of_readable_size(build_result.result(plan, outcomes, command), part)
+            result = _of_readable_size(build_result.result(plan, state, command), part)
             with replacing(plan.out, part):
                 path = result_file.kept(result, plan.out)
         except Refused as refusal:
@@ -81,17 +85,17 @@ def as_far_as_it_came(
             typer.echo(f"samestep: {part}{refusal}", err=True)
             raise held.pending from refusal
     if held.pending is not None:
-        typer.echo(f"samestep: {part}interrupted {_when(plan, outcomes)} kept: {path}", err=True)
+        typer.echo(f"samestep: {part}interrupted {_when(plan, state)} kept: {path}", err=True)
     return result, path, held.pending
 
 
-def _when(plan: Plan, outcomes: Outcomes) -> str:
+def _when(plan: Plan, state: RunState) -> str:
     """Return when a run was interrupted, and what is kept of it."""
-    if (whole := len(outcomes.rounds)) < plan.rounds:
+    if (whole := len(state.rounds)) < plan.rounds:
         if not whole:
             return f"before one of {plan.rounds} rounds was whole; all that came before them is"
         return f"after {whole} of {plan.rounds} rounds, which are"
-    searched = any(outcome.status == "oom" for outcome in outcomes.contenders)
+    searched = any(run.status == "oom" for run in state.runs)
     return f"{'in the search for a smaller batch' if searched else 'at the end'}; all that came before it is"
 
 

@@ -11,7 +11,7 @@ from compare.base import tensors
 from compare.base.interface import ContenderFailed
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cores, memory
 
 _POLL_SECONDS = 0.02
@@ -33,7 +33,7 @@ class Command:
     keep: Callable[[Any], None]
 
 
-def opening(spec: dict[str, Any], keep: Callable[[Any], None] = lambda _: None) -> Command:
+def open_command(spec: dict[str, Any], keep: Callable[[Any], None] = lambda _: None) -> Command:
     """Return the command to open a session of `spec`, for the commands after it."""
     return Command("open", {"spec": spec}, "open", keep)
 
@@ -63,10 +63,10 @@ class Queue:
     """A contender's jobs, which children take from the front, `most` of them at a time (None: any number).
 
     The children are started for `purpose`, which decides where they find compiled programs
-    (`compare.execution.launcher.Launcher.started`).
+    (`compare.execution.launcher.Launcher.start`).
     """
 
-    outcome: Outcome
+    run: ContenderRun
     jobs: list[Job]
     most: int | None = None
     purpose: str = "certificate"
@@ -75,15 +75,15 @@ class Queue:
     @property
     def is_open(self) -> bool:
         """Whether there is a job to take, now or later, for a contender that has not failed."""
-        return bool(self.jobs) and self.outcome.status == "ok"
+        return bool(self.jobs) and self.run.status == "ok"
 
 
-def may_be_shared(launcher: Launcher, outcomes: Outcomes) -> bool:
+def may_be_shared(launcher: Launcher, state: RunState) -> bool:
     """Whether there are cores for several children of every contender, with a process on each device."""
-    return cores.usable() >= 2 * len(outcomes.alive) * launcher.plan.devices
+    return cores.usable() >= 2 * len(state.alive) * launcher.plan.devices
 
 
-def carry_out_alone(child: Child, commands: Sequence[Command], deadlines: Mapping[str, float]) -> None:
+def run_commands(child: Child, commands: Sequence[Command], deadlines: Mapping[str, float]) -> None:
     """Have one child carry out commands, while no other is at work.
 
     Raises:
@@ -93,7 +93,7 @@ def carry_out_alone(child: Child, commands: Sequence[Command], deadlines: Mappin
         command.keep(child.call(command.name, deadlines[command.deadline], **command.arguments))
 
 
-def carry_out(
+def run_jobs(
     launcher: Launcher,
     queues: Sequence[Queue],
     progress: Callable[[int, int], None],
@@ -141,8 +141,8 @@ def carry_out(
         for worker in workers:
             worker.close()
     for queue in queues:
-        if queue.spared is not None and queue.outcome.status == "ok":
-            queue.outcome.status, queue.outcome.reason = queue.spared
+        if queue.spared is not None and queue.run.status == "ok":
+            queue.run.status, queue.run.reason = queue.spared
 
 
 def _may_be_beside(job: Job, workers: "Sequence[_Worker]", most_memory: float) -> bool:
@@ -192,7 +192,7 @@ class _Worker:
         self._take()
         try:
             devices = self._commands[0].arguments.get("spec", {}).get("devices")
-            self._child = launcher.started(queue.outcome, purpose=queue.purpose, beside=beside, devices=devices)
+            self._child = launcher.start(queue.run, purpose=queue.purpose, beside=beside, devices=devices)
         except ContenderFailed as failure:
             self._fail(failure)
 
@@ -208,7 +208,7 @@ class _Worker:
 
     def goes_on(self, *, alone: bool) -> bool:
         """Take what the child has answered and ask what comes next; end the child where there is nothing."""
-        if self._commands and self.queue.outcome.status == "ok" and self._child is not None:
+        if self._commands and self.queue.run.status == "ok" and self._child is not None:
             try:
                 self._look(self._child)
             except ContenderFailed as failure:
@@ -221,7 +221,7 @@ class _Worker:
                     self._put_behind(failure)
                 else:
                     self._fail(failure)
-        if self._commands and self.queue.outcome.status == "ok":
+        if self._commands and self.queue.run.status == "ok":
             return True
         self.close()
         return False
@@ -234,7 +234,7 @@ class _Worker:
     def _look(self, child: Child) -> None:
         if not self._greeted:
             if child.has_replied(self._deadlines["start"]):
-                self.queue.outcome.versions = child.greet(self._deadlines["start"])["versions"]
+                self.queue.run.versions = child.greet(self._deadlines["start"])["versions"]
                 self._greeted = True
                 self._send(child)
             return
@@ -265,7 +265,7 @@ class _Worker:
         self._commands = []
         self.queue.jobs.append(replace(self.job, alone=True))
         why = f"{failure.status}, {self.job.purpose}: {failure.reason}"
-        self.queue.outcome.reason = f"done again alone what had failed beside others ({why})"
+        self.queue.run.reason = f"done again alone what had failed beside others ({why})"
 
     def _send(self, child: Child) -> None:
         child.send(self._commands[0].name, **self._commands[0].arguments)
@@ -276,5 +276,5 @@ class _Worker:
         if self.job.spares:
             self.queue.spared = self.queue.spared or (status, reason)
             self.queue.jobs[:] = [job for job in self.queue.jobs if not job.spares]
-        elif self.queue.outcome.status == "ok":
-            self.queue.outcome.status, self.queue.outcome.reason = status, reason
+        elif self.queue.run.status == "ok":
+            self.queue.run.status, self.queue.run.reason = status, reason

@@ -12,7 +12,7 @@ from compare.base import tensors
 from compare.base.interface import Arrays
 from compare.execution.certificate_cases import Case, Evidence
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 
 
 class Judging:
@@ -22,31 +22,29 @@ class Judging:
     the baseline's with those of the last contender, and where there is no room for all, one records after the other.
     """
 
-    def __init__(self, launcher: Launcher, outcomes: Outcomes, evidence: Evidence, threads: Executor) -> None:
-        self._launcher, self._outcomes, self._evidence, self._threads = launcher, outcomes, evidence, threads
+    def __init__(self, launcher: Launcher, state: RunState, evidence: Evidence, threads: Executor) -> None:
+        self._launcher, self._state, self._evidence, self._threads = launcher, state, evidence, threads
         self._found: dict[tuple[str, Case], Future[Certificate]] = {}
-        others = [outcome.contender.name for outcome in outcomes.contenders[1:]]
+        others = [run.contender.name for run in state.runs[1:]]
         self._waiting = {case: set(others) for case in evidence.cases}
         self._lock, self._open = Lock(), 0
-        self._admitted = {outcome.contender.name for outcome in outcomes.contenders[:2]}
+        self._admitted = {run.contender.name for run in state.runs[:2]}
 
     def look(self) -> None:
         """Begin to judge what has been recorded since the last time, and delete what never will be judged."""
-        baseline, evidence = self._outcomes.contenders[0], self._evidence
-        for case, outcome in itertools.product(evidence.cases, self._outcomes.contenders[1:]):
-            names = tuple(side.contender.name for side in (baseline, outcome))
+        baseline, evidence = self._state.runs[0], self._evidence
+        for case, run in itertools.product(evidence.cases, self._state.runs[1:]):
+            names = tuple(side.contender.name for side in (baseline, run))
             if (names[1], case) in self._found:
                 continue
             if evidence.is_whole(case, names):
                 with self._lock:
                     self._open += 1
-                judged = self._threads.submit(
-                    _judged, self._launcher, self._outcomes, (baseline, outcome), case, evidence
-                )
+                judged = self._threads.submit(_judged, self._launcher, self._state, (baseline, run), case, evidence)
                 self._found[names[1], case] = judged
                 judged.add_done_callback(partial(self._end, case, names[1]))
             elif (baseline.status != "ok" and not evidence.is_whole(case, names[:1])) or (
-                outcome.status != "ok" and not evidence.is_recorded(case, names[1])
+                run.status != "ok" and not evidence.is_recorded(case, names[1])
             ):
                 self._forget(case, names[1])
 
@@ -70,7 +68,7 @@ class Judging:
 
         Nothing is judged before all noise is known.
         """
-        evidence, baseline = self._evidence, self._outcomes.contenders[0].contender.name
+        evidence, baseline = self._evidence, self._state.runs[0].contender.name
         needed = sum(
             evidence.to_come(case, name)
             for case, waiting in self._waiting.items()
@@ -83,17 +81,17 @@ class Judging:
 
     def conclude(self) -> None:
         """Give its certificate to every contender of which, as of the baseline, all has been recorded."""
-        evidence, baseline = self._evidence, self._outcomes.contenders[0].contender.name
-        for outcome in self._outcomes.contenders[1:]:
-            name = outcome.contender.name
+        evidence, baseline = self._evidence, self._state.runs[0].contender.name
+        for run in self._state.runs[1:]:
+            name = run.contender.name
             found = {str(case): self._found.get((name, case)) for case in evidence.cases}
             if any(judged is None for judged in found.values()):
                 continue
             made = certificate.combine({case: judged.result() for case, judged in found.items() if judged is not None})
             both = [evidence.determinism(side) for side in (baseline, name) if side in evidence.again]
             made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
-            pairing = self._outcomes.pairing
-            self._outcomes.certificates[name] = made if pairing is None else pairing.explain(made)
+            pairing = self._state.pairing
+            self._state.certificates[name] = made if pairing is None else pairing.explain(made)
 
     def _end(self, case: Case, name: str, _: object) -> None:
         self._forget(case, name)
@@ -111,28 +109,28 @@ class Judging:
         with self._lock:
             self._waiting[case].discard(name)
             if not self._waiting[case]:
-                evidence.forget(case, self._outcomes.contenders[0].contender.name, kept)
+                evidence.forget(case, self._state.runs[0].contender.name, kept)
 
 
 def _judged(
-    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], case: Case, evidence: Evidence
+    launcher: Launcher, state: RunState, sides: tuple[ContenderRun, ContenderRun], case: Case, evidence: Evidence
 ) -> Certificate:
     """Return the certificate of two sides over one case."""
     plan = launcher.plan
-    baseline, contender = _comparable(launcher, outcomes, sides, case, evidence)
+    baseline, contender = _comparable(launcher, state, sides, case, evidence)
     normalised = plan.workload.optimizer.name == "adam"
     return certificate.make(baseline, contender, plan.precision, evidence.noise(case), normalised=normalised)
 
 
 def _comparable(
-    launcher: Launcher, outcomes: Outcomes, sides: tuple[Outcome, Outcome], case: Case, evidence: Evidence
+    launcher: Launcher, state: RunState, sides: tuple[ContenderRun, ContenderRun], case: Case, evidence: Evidence
 ) -> list[dict[str, Arrays]]:
     """Return both sides' records by precision, with the differences that are accepted taken out of them."""
     records = [
         {precision: record.load() for precision, record in evidence.records[side.contender.name, case].items()}
         for side in sides
     ]
-    found = outcomes.pairing
+    found = state.pairing
     if found is None:
         return records
     if found.unlike:

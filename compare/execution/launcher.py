@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 from compare.base import knobs, process_group
 from compare.base.interface import ContenderFailed
 from compare.execution.child import Child
-from compare.execution.run_state import Outcome
+from compare.execution.run_state import ContenderRun
 from compare.execution.telemetry import Family
 from compare.machine import cores, variables
 from compare.settings import tunings
@@ -53,79 +53,79 @@ class Launcher:
         """The dataset file that all children read."""
         return self.scratch / "dataset.safetensors"
 
-    def seeded(self, seed: int) -> Path:
+    def dataset_of_seed(self, seed: int) -> Path:
         """The dataset file of another seed."""
         return self.scratch / f"dataset-seed-{seed}.safetensors"
 
-    def spec(self, outcome: Outcome, **changes: Any) -> dict[str, Any]:
+    def spec(self, run: ContenderRun, **changes: Any) -> dict[str, Any]:
         """Return what a child of this contender is told to build, as JSON types."""
-        return self.plan.spec(outcome.contender, self.dataset, **changes).to_json()
+        return self.plan.spec(run.contender, self.dataset, **changes).to_json()
 
-    def devices_here(self, outcome: Outcome) -> int:
+    def devices_here(self, run: ContenderRun) -> int:
         """Return how many devices of this machine a contender trains on."""
-        return self.plan.devices_here(self.plan.knobs(outcome.contender))
+        return self.plan.devices_here(self.plan.knobs(run.contender))
 
-    def may_load_beside_others(self, outcome: Outcome) -> bool:
+    def may_load_beside_others(self, run: ContenderRun) -> bool:
         """Whether a contender's program is the same where others are at work when a process finds it in the cache.
 
         Where kernels are searched for again, they would mislead the search. On further machines, JAX keeps no programs.
         """
-        anew = tunings.searches_anew(outcome.contender.backend, self.plan.knobs(outcome.contender))
-        return BESIDE_OTHERS[self.plan.device] and self.plan.fleet.count == 1 and not anew
+        anew = tunings.searches_anew(run.contender.backend, self.plan.knobs(run.contender))
+        return BESIDE_OTHERS[self.plan.device] and self.plan.cluster.count == 1 and not anew
 
-    def compiles_anew(self, outcome: Outcome) -> bool:
+    def compiles_anew(self, run: ContenderRun) -> bool:
         """Whether a contender is compiled in every round, for the search for kernels that its program would keep."""
-        return self.plan.search_anew and self.plan.keeps_search(outcome.contender)
+        return self.plan.search_anew and self.plan.keeps_search(run.contender)
 
     @contextmanager
-    def child(self, outcome: Outcome, *, purpose: str) -> Generator[Child]:
-        """Start a greeted child for the `with` block; a failure in it marks the outcome and ends the block."""
-        with self._greeted([outcome], purpose) as children, children[0] as child:
+    def child(self, run: ContenderRun, *, purpose: str) -> Generator[Child]:
+        """Start a greeted child for the `with` block; a failure in it marks the run and ends the block."""
+        with self._greeted([run], purpose) as children, children[0] as child:
             yield child
 
     @contextmanager
     def children(
-        self, outcomes: Sequence[Outcome], *, purpose: str
+        self, runs: Sequence[ContenderRun], *, purpose: str
     ) -> Generator[Sequence[AbstractContextManager[Child]]]:
-        """Yield every outcome's `child`, for one `with` block after the other.
+        """Yield every run's `child`, for one `with` block after the other.
 
         They are started and greeted before that, side by side, for an import keeps one core busy for seconds. On
         several machines each is started when its block begins: its processes elsewhere wait for some minutes only.
         """
-        if self.plan.fleet.count > 1:
-            yield [self.child(outcome, purpose=purpose) for outcome in outcomes]
+        if self.plan.cluster.count > 1:
+            yield [self.child(run, purpose=purpose) for run in runs]
         else:
-            with self._greeted(outcomes, purpose) as children:
+            with self._greeted(runs, purpose) as children:
                 yield children
 
     @contextmanager
-    def _greeted(self, outcomes: Sequence[Outcome], purpose: str) -> Generator[list[AbstractContextManager[Child]]]:
+    def _greeted(self, runs: Sequence[ContenderRun], purpose: str) -> Generator[list[AbstractContextManager[Child]]]:
         children = list[Child]()
         try:
-            for outcome in outcomes:
-                children.append(_or_failure(partial(self.started, outcome, purpose=purpose)))
-            pairs = zip(children, outcomes, strict=True)
-            greeted = [_or_failure(partial(self._greet, child, outcome)) for child, outcome in pairs]
-            yield [_used(child, outcome, purpose) for child, outcome in zip(greeted, outcomes, strict=True)]
+            for run in runs:
+                children.append(_or_failure(partial(self.start, run, purpose=purpose)))
+            pairs = zip(children, runs, strict=True)
+            greeted = [_or_failure(partial(self._greet, child, run)) for child, run in pairs]
+            yield [_used(child, run, purpose) for child, run in zip(greeted, runs, strict=True)]
         finally:
             for child in children:
                 child.close()
 
-    def _greet(self, child: Child, outcome: Outcome) -> Child:
-        outcome.versions = child.greet(self.plan.deadlines["start"])["versions"]
+    def _greet(self, child: Child, run: ContenderRun) -> Child:
+        run.versions = child.greet(self.plan.deadlines["start"])["versions"]
         return child
 
-    def started(
-        self, outcome: Outcome, *, purpose: str, beside: int = 0, first_gpu: int = 0, devices: int | None = None
+    def start(
+        self, run: ContenderRun, *, purpose: str, beside: int = 0, first_gpu: int = 0, devices: int | None = None
     ) -> Child:
         """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does.
 
         It sees as many GPUs as its contender trains on, from `first_gpu` on. Its further processes start with it, but
         not where its first session is known to be of one of the `devices`.
         """
-        contender = outcome.contender
-        values = self.plan.knobs(outcome.contender)
-        share = self.plan.fleet.share() if values["parallel"] != knobs.NOT_PARALLEL else None
+        contender = run.contender
+        values = self.plan.knobs(run.contender)
+        share = self.plan.cluster.share() if values["parallel"] != knobs.NOT_PARALLEL else None
         here = self.plan.devices_here(values)
         added = variables.child_environment(
             contender.backend,
@@ -135,15 +135,15 @@ class Launcher:
             os.environ,
             self.memory_fraction,
             devices=here,
-            machines=1 if share is None else self.plan.fleet.count,
+            machines=1 if share is None else self.plan.cluster.count,
         )
-        outcome.variables = dict(added)  # what follows are folders, and the parts of cores and of GPUs
+        run.variables = dict(added)  # what follows are folders, and the parts of cores and of GPUs
         # The training run compiles into an empty cache (cold); the other phases find its programs there. Where nobody
         # asks for that time, contenders of a framework share one. What is compiled in every round has one for itself.
         # Certificates report no compile time, and keep their programs from run to run.
         kept = purpose in ("matching", "certificate")
         named = f"cache-{contender.name if self.plan.cold_compile else contender.backend}"
-        if purpose == "round" and self.compiles_anew(outcome):
+        if purpose == "round" and self.compiles_anew(run):
             for left in self.scratch.glob(f"cache-*-{glob.escape(contender.name)}"):  # of the round before
                 shutil.rmtree(left, ignore_errors=True)
             named = f"cache-{next(_NUMBERS)}-{contender.name}"
@@ -181,11 +181,11 @@ def _or_failure(start: Callable[[], Child]) -> Child:
 
 
 @contextmanager
-def _used(child: Child, outcome: Outcome, purpose: str) -> Generator[Child]:
+def _used(child: Child, run: ContenderRun, purpose: str) -> Generator[Child]:
     try:
         yield child
     except ContenderFailed as failure:
-        outcome.status, outcome.reason = failure.status, f"{purpose}: {failure.reason}"
+        run.status, run.reason = failure.status, f"{purpose}: {failure.reason}"
     finally:
         child.close()
 

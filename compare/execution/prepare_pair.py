@@ -19,7 +19,7 @@ from compare.base.trace import Layer, Trace
 from compare.execution import certificate_cases
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome
+from compare.execution.run_state import ContenderRun
 from compare.settings import contenders
 from compare.settings.plan import Plan
 from compare.user_models import flattening, matching
@@ -39,7 +39,9 @@ def prepare(launcher: Launcher) -> Pairing:
     """
     plan, model, request = launcher.plan, launcher.plan.workload.model, launcher.plan.request
     with _children(launcher) as sides:
-        sizes = sorted({case.image_size for case in certificate_cases.adversarial(plan) if case.image_size is not None})
+        sizes = sorted(
+            {case.image_size for case in certificate_cases.adversarial_cases(plan) if case.image_size is not None}
+        )
         traced = sides.ask("trace", model=descriptions.to_json(plan.workload)["model"], batch_size=_BATCH, sizes=sizes)
         traces = {backend: trace.from_json(each["own"]) for backend, each in traced.items()}
         _check_sources(plan, traces)
@@ -63,8 +65,8 @@ def prepare(launcher: Launcher) -> Pairing:
 class _Sides:
     """A child of each backend, asked the same at the same time."""
 
-    def __init__(self, launcher: Launcher, outcomes: Mapping[str, Outcome], children: Mapping[str, Child]) -> None:
-        self._launcher, self._outcomes, self._children = launcher, outcomes, children
+    def __init__(self, launcher: Launcher, runs: Mapping[str, ContenderRun], children: Mapping[str, Child]) -> None:
+        self._launcher, self._runs, self._children = launcher, runs, children
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Return both answers by backend."""
@@ -79,7 +81,7 @@ class _Sides:
             command,
             {
                 backend: {
-                    "spec": self._launcher.spec(self._outcomes[backend], **changes),
+                    "spec": self._launcher.spec(self._runs[backend], **changes),
                     "path": str(path),
                     **arguments,
                 }
@@ -109,14 +111,14 @@ class _Sides:
 
 @contextmanager
 def _children(launcher: Launcher) -> Generator[_Sides]:
-    outcomes = {each.backend: Outcome(each) for each in contenders.parse(contenders.PLAIN_CONTENDERS)}
+    runs = {each.backend: ContenderRun(each) for each in contenders.parse(contenders.PLAIN_CONTENDERS)}
     children: dict[str, Child] = {}
     try:
-        for backend, outcome in outcomes.items():
-            children[backend] = launcher.started(outcome, purpose="matching", beside=len(outcomes) - 1)
+        for backend, run in runs.items():
+            children[backend] = launcher.start(run, purpose="matching", beside=len(runs) - 1)
         for child in children.values():
             child.greet(launcher.plan.deadlines["start"])
-        yield _Sides(launcher, outcomes, children)
+        yield _Sides(launcher, runs, children)
     except ContenderFailed as failure:
         raise MatchingFailed(f"the pair could not be traced: {failure}") from failure
     finally:
@@ -209,7 +211,7 @@ def _alone(sides: _Sides, matched: Matching) -> dict[str, float | None]:
             kinds[repr([_kind(each) for each in pair])].append(pair[0].path)
             inputs[pair[0].path] = list(pair[0].input)
     tried = {path: inputs[path] for path, *_ in kinds.values()}
-    files = sides.write("alone", "alone", inputs=tried)
+    files = sides.write("run_layer", "alone", inputs=tried)
     arrays: dict[str, Arrays] = {backend: tensors.load(path) for backend, path in files.items()}
     found: dict[str, float | None] = {}
     for paths in kinds.values():

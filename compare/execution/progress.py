@@ -14,7 +14,7 @@ _LINE_SECONDS = 60.0
 
 
 @contextmanager
-def shown(part: str = "") -> Generator[Callback]:
+def show(part: str = "") -> Generator[Callback]:
     """Return a progress callback for the `with` block: a bar on a terminal, elsewhere at most a line a minute.
 
     `part` is said before each phase.

@@ -16,7 +16,7 @@ from compare.execution.certificate_cases import Case, Evidence
 from compare.execution.jobs import Command, Job, Queue
 from compare.execution.judge_certificates import Judging
 from compare.execution.launcher import Launcher, Progress
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cores
 from compare.settings import tunings
 
@@ -30,23 +30,23 @@ _CONTEXT_BYTES, _COPIES, _MOST_BYTES = 2**30, 6, 6 * 2**30
 
 
 def certify(
-    launcher: Launcher, outcomes: Outcomes, cases: Sequence[Case], progress: Progress, beside: Sequence[Queue] = ()
+    launcher: Launcher, state: RunState, cases: Sequence[Case], progress: Progress, beside: Sequence[Queue] = ()
 ) -> None:
     """Certify every contender that is alive against the baseline, over all cases, with other queues `beside` it.
 
     Where nobody is left to be compared, the others' work is all that is done.
     """
-    baseline, *others = outcomes.contenders
+    baseline, *others = state.runs
     if baseline.status == "ok" and any(other.status == "ok" for other in others):
         doing = "certify and train" if beside else "certify"
-        carry_out(launcher, outcomes, Evidence.of(launcher, cases), partial(progress, doing), beside=beside)
+        record_and_judge(launcher, state, Evidence.of(launcher, cases), partial(progress, doing), beside=beside)
     elif beside:
-        jobs.carry_out(launcher, beside, partial(progress, "train"))
+        jobs.run_jobs(launcher, beside, partial(progress, "train"))
 
 
-def carry_out(
+def record_and_judge(
     launcher: Launcher,
-    outcomes: Outcomes,
+    state: RunState,
     evidence: Evidence,
     progress: Callable[[int, int], None],
     more: Mapping[str, Sequence[Job]] | None = None,
@@ -60,72 +60,70 @@ def carry_out(
     """
     # Cases are judged at the same time where there are cores for the threads of each.
     with ThreadPoolExecutor(max(1, cores.usable() // MOST_THREADS)) as threads:
-        evidence.least = _ARRAYS * 8 * outcomes.contenders[0].opened.get("parameter_count", 0)
-        judging = Judging(launcher, outcomes, evidence, threads)
-        queues = _queues(launcher, outcomes, evidence, judging.may_record)
+        evidence.least = _ARRAYS * 8 * state.runs[0].opened.get("parameter_count", 0)
+        judging = Judging(launcher, state, evidence, threads)
+        queues = _queues(launcher, state, evidence, judging.may_record)
         for queue in queues:
-            queue.jobs[:0] = (more or {}).get(queue.outcome.contender.name, ())  # the longest early
+            queue.jobs[:0] = (more or {}).get(queue.run.contender.name, ())  # the longest early
 
         def look(done: int, total: int) -> None:
             judging.look()
             progress(done, total)
 
-        jobs.carry_out(launcher, [*queues, *beside], look, judging.is_at_work)
+        jobs.run_jobs(launcher, [*queues, *beside], look, judging.is_at_work)
         judging.conclude()
 
 
-def _queues(
-    launcher: Launcher, outcomes: Outcomes, evidence: Evidence, may_record: Callable[[str], bool]
-) -> list[Queue]:
+def _queues(launcher: Launcher, state: RunState, evidence: Evidence, may_record: Callable[[str], bool]) -> list[Queue]:
     """Return what is to be recorded of every contender that is alive."""
-    baseline = outcomes.contenders[0]
-    parted, most = jobs.may_be_shared(launcher, outcomes), MOST_CHILDREN[launcher.plan.device]
+    baseline = state.runs[0]
+    parted, most = jobs.may_be_shared(launcher, state), MOST_CHILDREN[launcher.plan.device]
     return [
-        Queue(outcome, list(_jobs(launcher, outcome, outcome is baseline, evidence, parted, may_record)), most)
-        for outcome in outcomes.alive
+        Queue(run, list(_jobs(launcher, run, run is baseline, evidence, parted, may_record)), most)
+        for run in state.alive
     ]
 
 
-def certify_settings(outcomes: Outcomes) -> None:
+def certify_settings(state: RunState) -> None:
     """Add to every certificate whether both sides run with the settings that decide the mathematics."""
-    baseline = outcomes.contenders[0]
-    for outcome in outcomes.alive:
-        made = outcomes.certificates.get(outcome.contender.name)
+    baseline = state.runs[0]
+    for run in state.alive:
+        made = state.certificates.get(run.contender.name)
         if made is not None and baseline.status == "ok":
-            sides = baseline.settings, outcome.settings
+            sides = baseline.settings, run.settings
             gate, mismatch = effective_settings.gate(*sides), effective_settings.unequal(*sides)
             judged = made.extended([gate], mismatch=mismatch, notes=effective_settings.remarks(*sides))
-            outcomes.certificates[outcome.contender.name] = judged
+            state.certificates[run.contender.name] = judged
 
 
 def _jobs(
     launcher: Launcher,
-    outcome: Outcome,
+    run: ContenderRun,
     noisy: bool,
     evidence: Evidence,
     parted: bool,
     may_record: Callable[[str], bool],
 ) -> Iterator[Job]:
     """Yield what a contender is asked, the perturbed runs of a case in one job or `parted`."""
-    name = outcome.contender.name
+    name = run.contender.name
     may_begin = partial(may_record, name)
     parts = [[each] for each in evidence.perturbations] if parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
         noise = [
             _job(
-                _noise(launcher, outcome, evidence, case, dataset, part),
+                _noise(launcher, run, evidence, case, dataset, part),
                 evidence.still,
-                memory=_memory(outcome, "float64"),
+                memory=_memory(run, "float64"),
             )
             for part in parts
             if noisy
         ]
         records = [
             _job(
-                _record(launcher, outcome, precision, case, dataset, partial(evidence.keep, case, name, precision)),
+                _record(launcher, run, precision, case, dataset, partial(evidence.keep, case, name, precision)),
                 partial(evidence.size, precision),
                 may_begin,
-                _memory(outcome, precision),
+                _memory(run, precision),
             )
             for precision in evidence.precisions
         ]
@@ -134,8 +132,8 @@ def _jobs(
     if launcher.plan.deterministic:
         case, dataset = next(iter(evidence.cases.items()))
         keep = partial(evidence.again.__setitem__, name)
-        again = _record(launcher, outcome, evidence.precision, case, dataset, keep)
-        yield _job(again, partial(evidence.size, evidence.precision), memory=_memory(outcome, evidence.precision))
+        again = _record(launcher, run, evidence.precision, case, dataset, keep)
+        yield _job(again, partial(evidence.size, evidence.precision), memory=_memory(run, evidence.precision))
 
 
 def _job(
@@ -144,30 +142,30 @@ def _job(
     return Job("certificate", [command], may_begin=may_begin, room=room, memory=memory)
 
 
-def _memory(outcome: Outcome, precision: str) -> int:
+def _memory(run: ContenderRun, precision: str) -> int:
     """Return about how many bytes of a GPU a contender's child takes to record at a precision.
 
     Of vgg16 in float64 7 GB, of other large models some 5, which are mostly activations: those are no more than the
     session at the timed batch held. `samestep agree` knows neither; what does not fit is done again by fewer.
     """
-    parameters = _COPIES * (8 if precision == "float64" else 4) * outcome.opened.get("parameter_count", 0)
-    return max(_CONTEXT_BYTES + parameters, min(outcome.held, _MOST_BYTES))
+    parameters = _COPIES * (8 if precision == "float64" else 4) * run.opened.get("parameter_count", 0)
+    return max(_CONTEXT_BYTES + parameters, min(run.held, _MOST_BYTES))
 
 
 def _noise(
     launcher: Launcher,
-    outcome: Outcome,
+    run: ContenderRun,
     evidence: Evidence,
     case: Case,
     dataset: Path,
     perturbations: Sequence[Perturbation],
 ) -> Command:
-    spec = _spec(launcher, outcome, "float64", case, dataset)
+    spec = _spec(launcher, run, "float64", case, dataset)
     # The noise is the function's and not the program's, which need not be compiled for it. Where nothing is, nor need
     # several devices compute what one does: each hands its part of every step over.
-    spec["knobs"] = knobs = tunings.soonest(outcome.contender.backend, spec["knobs"])
+    spec["knobs"] = knobs = tunings.soonest(run.contender.backend, spec["knobs"])
     plan = launcher.plan
-    if spec["devices"] > 1 and not knobs["compile"] and plan.batch_norm == "sync" and plan.fleet.count == 1:
+    if spec["devices"] > 1 and not knobs["compile"] and plan.batch_norm == "sync" and plan.cluster.count == 1:
         spec["knobs"], spec["devices"] = tunings.on_one_device(knobs), 1
     arguments = {"spec": spec, "steps": certificate.STEPS, "perturbations": perturbations}
     return Command("noise", arguments, "record", partial(_keep_floors, evidence, case, perturbations))
@@ -180,10 +178,10 @@ def _keep_floors(
 
 
 def _record(
-    launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path, keep: Callable[[Record], None]
+    launcher: Launcher, run: ContenderRun, precision: str, case: Case, dataset: Path, keep: Callable[[Record], None]
 ) -> Command:
     folder = launcher.scratch / f"record-{next(_NUMBERS)}"
-    spec = _spec(launcher, outcome, precision, case, dataset)
+    spec = _spec(launcher, run, precision, case, dataset)
     if precision != launcher.plan.precision:  # what is timed is not this program: it need not have the fastest kernels
         spec["knobs"] = tunings.unsearched(spec["knobs"])
     evenly = _evenly(launcher, spec["knobs"])
@@ -197,6 +195,6 @@ def _evenly(launcher: Launcher, knobs: Mapping[str, Any]) -> bool:
     return knobs.get("steps-per-dispatch", 1) % epoch == 0
 
 
-def _spec(launcher: Launcher, outcome: Outcome, precision: str, case: Case, dataset: Path) -> dict[str, Any]:
+def _spec(launcher: Launcher, run: ContenderRun, precision: str, case: Case, dataset: Path) -> dict[str, Any]:
     changes = {"precision": precision, "batch_size": case.batch_size, "image_size": case.image_size}
-    return launcher.spec(outcome, **changes, data=str(dataset))
+    return launcher.spec(run, **changes, data=str(dataset))

@@ -27,7 +27,7 @@ def difference(timed: Sequence[float | None], trained: Sequence[float | None], p
 def change(first: Mapping[str, Any], again: Mapping[str, Any], precision: str) -> str | None:
     """Return in words what of a program is another after timed blocks than before; None where it begins anew as it did.
 
-    How it began each time is what `compare.worker.server.Worker.again` has of it.
+    How it began each time is what `compare.worker.server.Worker.restart` has of it.
     """
     said = "the contender changed while it was timed: from the same weights and batches, "
     found = _unlike(again["losses"], first["losses"], precision)

@@ -5,12 +5,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from compare.base.interruptions import ENDING, Held
+from compare.base.interruptions import ENDING, HeldSignals
 from compare.execution import reproducibility
 from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.round_validity import FOREIGN_CORES, Round, Window
-from compare.execution.run_state import Outcome, Outcomes, attempt
+from compare.execution.run_state import ContenderRun, RunState, attempt
 from compare.machine import cpu_load, memory
 from compare.settings.block_order import in_turn, palindromic, parts
 from compare.settings.plan import Plan
@@ -22,8 +22,8 @@ _NONE: Mapping[str, Child] = MappingProxyType({})
 _TOO_MUCH = "the contenders do not fit in memory together"
 
 
-def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress, held: Held) -> None:
-    """Time all rounds of a plan in its design, filling samples, windows and `outcomes.rounds`.
+def time_rounds(launcher: Launcher, state: RunState, progress: Progress, held: HeldSignals) -> None:
+    """Time all rounds of a plan in its design, filling samples, windows and `state.rounds`.
 
     `alternating`: all contenders of a round are alive together and their blocks alternate. `turns`: one after the other
     in each round, because they do not fit in memory together: that is known when each has been measured alone, or shows
@@ -34,45 +34,45 @@ def time_rounds(launcher: Launcher, outcomes: Outcomes, progress: Progress, held
     that were whole stay, what was timed of the next is dropped.
     """
     try:
-        _time_all(launcher, outcomes, progress)
+        _time_all(launcher, state, progress)
         held.begin()
     except ENDING as interruption:
         held.begin()
         held.keep(interruption)
-        _keep_whole(outcomes)
+        _keep_whole(state)
 
 
-def _keep_whole(outcomes: Outcomes) -> None:
+def _keep_whole(state: RunState) -> None:
     """Drop what not every contender has been timed in."""
-    count = min((len(outcome.windows) for outcome in outcomes.alive), default=0)  # the last that a round is given
-    del outcomes.rounds[count:]
-    for outcome in outcomes.contenders:
-        del outcome.samples[count:], outcome.windows[count:], outcome.unsteady[count:]
+    count = min((len(run.windows) for run in state.alive), default=0)  # the last that a round is given
+    del state.rounds[count:]
+    for run in state.runs:
+        del run.samples[count:], run.windows[count:], run.unsteady[count:]
 
 
-def _time_all(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
+def _time_all(launcher: Launcher, state: RunState, progress: Progress) -> None:
     total = launcher.plan.rounds
-    outcomes.design = launcher.plan.design
-    outcomes.rounds = [Round(gpus=launcher.plan.gpus_of_round(number)) for number in range(total)]
-    if outcomes.design == "alternating" and (excess := _excess(launcher.plan, outcomes)):
-        outcomes.design, outcomes.design_reason = "turns", f"from round 1 on: {_TOO_MUCH}: {excess}"
-    if outcomes.design == "sequential":
-        for outcome in outcomes.alive:
+    state.design = launcher.plan.design
+    state.rounds = [Round(gpus=launcher.plan.gpus_of_round(number)) for number in range(total)]
+    if state.design == "alternating" and (excess := _excess(launcher.plan, state)):
+        state.design, state.design_reason = "turns", f"from round 1 on: {_TOO_MUCH}: {excess}"
+    if state.design == "sequential":
+        for run in state.alive:
             for number in range(total):
-                progress(f"timed rounds of {outcome.contender.name}", number, total)
-                if outcome.status == "ok":
-                    _time(launcher, [outcome], outcomes.rounds[number])
+                progress(f"timed rounds of {run.contender.name}", number, total)
+                if run.status == "ok":
+                    _time(launcher, [run], state.rounds[number])
         return
     for number in range(total):
         progress("timed rounds", number, total)
-        together = in_turn(outcomes.alive, number // parts(launcher.plan.devices, launcher.plan.rotation))
-        if outcomes.design == "alternating" and not _time(launcher, together, outcomes.rounds[number]):
-            outcomes.design, outcomes.design_reason = "turns", f"from round {number + 1} on: {_TOO_MUCH}"
-        if outcomes.design == "turns":
-            _take_turns(launcher, together, outcomes.rounds[number])
+        together = in_turn(state.alive, number // parts(launcher.plan.devices, launcher.plan.rotation))
+        if state.design == "alternating" and not _time(launcher, together, state.rounds[number]):
+            state.design, state.design_reason = "turns", f"from round {number + 1} on: {_TOO_MUCH}"
+        if state.design == "turns":
+            _take_turns(launcher, together, state.rounds[number])
 
 
-def _take_turns(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> None:
+def _take_turns(launcher: Launcher, alive: Sequence[ContenderRun], seen: Round) -> None:
     """Time one round of these contenders, one after the other.
 
     On a GPU, whose memory an import does not take, their processes start side by side; on several machines each starts
@@ -80,59 +80,59 @@ def _take_turns(launcher: Launcher, alive: Sequence[Outcome], seen: Round) -> No
     """
     waiting, plan = dict[str, Child](), launcher.plan
     try:
-        if BESIDE_OTHERS[plan.device] and plan.fleet.count == 1:
+        if BESIDE_OTHERS[plan.device] and plan.cluster.count == 1:
             for step in (partial(_start, launcher, waiting, seen), partial(_greet, plan, waiting)):
-                for outcome in alive:
-                    if outcome.status == "ok":
-                        _attempt(outcome, step)
-        for outcome in alive:
-            if outcome.status == "ok":
-                _time(launcher, [outcome], seen, waiting)
-            waiting.pop(outcome.contender.name, None)
+                for run in alive:
+                    if run.status == "ok":
+                        _attempt(run, step)
+        for run in alive:
+            if run.status == "ok":
+                _time(launcher, [run], seen, waiting)
+            waiting.pop(run.contender.name, None)
     finally:
         for child in waiting.values():
             child.close()
 
 
-def _excess(plan: Plan, outcomes: Outcomes) -> str | None:
+def _excess(plan: Plan, state: RunState) -> str | None:
     """Return by how much what each of these held alone is more than the device has, None where it is not or unknown."""
     total = memory.device_bytes(plan.device)
-    held = [(outcome.memory or {}).get("process_bytes") for outcome in outcomes.alive]
+    held = [(run.memory or {}).get("process_bytes") for run in state.alive]
     known = [each for each in held if each is not None]
     if total is None or len(known) < len(held) or sum(known) <= total:
         return None
     return f"alone they held {sum(known) / 2**30:,.1f} GiB in all, of {total / 2**30:,.1f}"
 
 
-def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Mapping[str, Child] = _NONE) -> bool:
+def _time(launcher: Launcher, alive: Sequence[ContenderRun], seen: Round, waiting: Mapping[str, Child] = _NONE) -> bool:
     """Time one round of these contenders; False where memory did not hold them together (nothing is then kept).
 
     Of the children that are `waiting` they take their own.
     """
-    plan, names = launcher.plan, {outcome.contender.name for outcome in alive}
+    plan, names = launcher.plan, {run.contender.name for run in alive}
     known = [(each, each.reason, len(each.unsteady), len(each.cached_compile_seconds)) for each in alive]
 
     def undone() -> bool:
         """Whether memory did not hold them together; each is then as it was before."""
-        if len(alive) == 1 or all(outcome.status != "oom" for outcome in alive):
+        if len(alive) == 1 or all(run.status != "oom" for run in alive):
             return False
-        for outcome, reason, warmed, loads in known:
-            outcome.status, outcome.reason = "ok", reason
-            del outcome.unsteady[warmed:], outcome.cached_compile_seconds[loads:]
+        for run, reason, warmed, loads in known:
+            run.status, run.reason = "ok", reason
+            del run.unsteady[warmed:], run.cached_compile_seconds[loads:]
         return True
 
     children = {name: child for name, child in waiting.items() if name in names}
     try:
         timed = _ready(launcher, alive, children, seen)
-        blocks: dict[str, list[_Block]] = {outcome.contender.name: [] for outcome in timed}
+        blocks: dict[str, list[_Block]] = {run.contender.name: [] for run in timed}
         pids = [child.pid for child in {**waiting, **children}.values()]
         # Void rounds of a GPU are told by what it does itself.
         families = {name: cpu_load.family(child.pid) for name, child in children.items() if plan.device == "cpu"}
         before = cpu_load.read(pids)
         for index in palindromic(len(timed), _PALINDROMES):
-            outcome = timed[index]
-            if outcome.status == "ok":
-                _attempt(outcome, lambda o: blocks[o.contender.name].append(_block(launcher, children, o, families)))
+            run = timed[index]
+            if run.status == "ok":
+                _attempt(run, lambda o: blocks[o.contender.name].append(_block(launcher, children, o, families)))
         after = cpu_load.read(pids)
         if undone():
             return False
@@ -140,16 +140,16 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
             seen.foreign_cores = max(seen.foreign_cores or 0.0, cpu_load.foreign_cores(before, after))
             if families:
                 seen.idle_cores = max(seen.idle_cores or 0.0, *map(_idle_cores, blocks.values()))
-        able = [outcome for outcome in timed if outcome.status == "ok"]
-        for outcome in able:
-            _attempt(outcome, lambda o: _prove(plan, children[o.contender.name], o))
+        able = [run for run in timed if run.status == "ok"]
+        for run in able:
+            _attempt(run, lambda o: _prove(plan, children[o.contender.name], o))
         if undone():
             return False
-        for outcome in able:  # a round that ends before its proofs is none
-            seconds, windows, _ = zip(*blocks[outcome.contender.name], strict=True)
+        for run in able:  # a round that ends before its proofs is none
+            seconds, windows, _ = zip(*blocks[run.contender.name], strict=True)
             seen.windows += windows
-            outcome.samples.append(list(seconds))
-            outcome.windows.append(list(windows))
+            run.samples.append(list(seconds))
+            run.windows.append(list(windows))
         return True
     except ENDING:
         undone()
@@ -159,7 +159,9 @@ def _time(launcher: Launcher, alive: Sequence[Outcome], seen: Round, waiting: Ma
             child.close()
 
 
-def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Child], seen: Round) -> list[Outcome]:
+def _ready(
+    launcher: Launcher, alive: Sequence[ContenderRun], children: dict[str, Child], seen: Round
+) -> list[ContenderRun]:
     """Start, open and warm up a child for each contender; return those that got there.
 
     In the first round each is alone while it finds its programs in the cache, for that time is reported. Later those
@@ -172,8 +174,8 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
         if o.cached_compile_seconds and launcher.may_load_beside_others(o) and not launcher.compiles_anew(o)
     ]
     together = able if len(able) > 1 else []
-    loaded = {outcome.contender.name for outcome in together}
-    steps: Sequence[tuple[Sequence[Outcome], Callable[[Outcome], object]]] = (
+    loaded = {run.contender.name for run in together}
+    steps: Sequence[tuple[Sequence[ContenderRun], Callable[[ContenderRun], object]]] = (
         ([o for o in alive if o.contender.name not in children], partial(_start, launcher, children, seen)),
         (alive, lambda o: _open(launcher, children[o.contender.name], o)),
         (alive, lambda o: children[o.contender.name].reply("open", plan.deadlines["open"])),
@@ -182,42 +184,42 @@ def _ready(launcher: Launcher, alive: Sequence[Outcome], children: dict[str, Chi
         (alive, lambda o: _warm_up(launcher, children[o.contender.name], o, loaded=o.contender.name in loaded)),
     )
     for asked, step in steps:
-        for outcome in asked:
-            if outcome.status == "ok":
-                _attempt(outcome, step)
-    return [outcome for outcome in alive if outcome.status == "ok"]
+        for run in asked:
+            if run.status == "ok":
+                _attempt(run, step)
+    return [run for run in alive if run.status == "ok"]
 
 
-def _attempt(outcome: Outcome, action: Callable[[Outcome], object]) -> None:
-    attempt(outcome, "timed rounds", partial(action, outcome))
+def _attempt(run: ContenderRun, action: Callable[[ContenderRun], object]) -> None:
+    attempt(run, "timed rounds", partial(action, run))
 
 
-def _start(launcher: Launcher, children: dict[str, Child], seen: Round, outcome: Outcome) -> None:
+def _start(launcher: Launcher, children: dict[str, Child], seen: Round, run: ContenderRun) -> None:
     first = seen.gpus.start if seen.gpus else 0
-    children[outcome.contender.name] = launcher.started(outcome, purpose="round", first_gpu=first)
+    children[run.contender.name] = launcher.start(run, purpose="round", first_gpu=first)
 
 
-def _greet(plan: Plan, children: Mapping[str, Child], outcome: Outcome) -> None:
-    children[outcome.contender.name].greet(plan.deadlines["start"])
+def _greet(plan: Plan, children: Mapping[str, Child], run: ContenderRun) -> None:
+    children[run.contender.name].greet(plan.deadlines["start"])
 
 
-def _open(launcher: Launcher, child: Child, outcome: Outcome) -> None:
+def _open(launcher: Launcher, child: Child, run: ContenderRun) -> None:
     child.greet(launcher.plan.deadlines["start"])
-    child.send("open", spec=launcher.spec(outcome))
+    child.send("open", spec=launcher.spec(run))
 
 
-def _warm_up(launcher: Launcher, child: Child, outcome: Outcome, *, loaded: bool) -> None:
+def _warm_up(launcher: Launcher, child: Child, run: ContenderRun, *, loaded: bool) -> None:
     plan = launcher.plan
-    seconds, steps = BLOCK_SECONDS[plan.device], outcome.steps_per_block
+    seconds, steps = BLOCK_SECONDS[plan.device], run.steps_per_block
     warm = child.call("warm_up", plan.deadlines["warm_up"], block_seconds=seconds, steps=steps)
-    outcome.steps_per_block = warm["steps_per_block"]
-    outcome.unsteady.append(not warm["steady"])
-    if not loaded and not launcher.compiles_anew(outcome):
-        outcome.cached_compile_seconds.append(warm["compile_seconds"])
-    trained = outcome.start
+    run.steps_per_block = warm["steps_per_block"]
+    run.unsteady.append(not warm["steady"])
+    if not loaded and not launcher.compiles_anew(run):
+        run.cached_compile_seconds.append(warm["compile_seconds"])
+    trained = run.start
     if trained is not None:
         unlike = reproducibility.difference(warm["first_losses"], trained["first_losses"], plan.precision)
-        outcome.unproven = outcome.unproven or unlike
+        run.unproven = run.unproven or unlike
 
 
 class _Block(NamedTuple):
@@ -235,7 +237,7 @@ def _idle_cores(blocks: Sequence[_Block]) -> float:
 
 
 def _block(
-    launcher: Launcher, children: Mapping[str, Child], outcome: Outcome, families: Mapping[str, Sequence[int]]
+    launcher: Launcher, children: Mapping[str, Child], run: ContenderRun, families: Mapping[str, Sequence[int]]
 ) -> _Block:
     """Time one block, while the processes of all other contenders are looked at.
 
@@ -243,8 +245,8 @@ def _block(
     (caches, clocks, threads that still spin: those of LLVM's and Intel's OpenMP do so for 0.2 s). More of them lead in
     until the others are quiet, for a second at most.
     """
-    child, steps, deadline = children[outcome.contender.name], outcome.steps_per_block, launcher.plan.deadlines["block"]
-    others = [pid for name, pids in families.items() if name != outcome.contender.name for pid in pids]
+    child, steps, deadline = children[run.contender.name], run.steps_per_block, launcher.plan.deadlines["block"]
+    others = [pid for name, pids in families.items() if name != run.contender.name for pid in pids]
     assert steps is not None  # set by _warm_up
 
     def trained() -> _Block:
@@ -259,29 +261,29 @@ def _block(
     return trained()
 
 
-def _prove(plan: Plan, child: Child, outcome: Outcome) -> None:
-    ask = partial(child.call, "proof", plan.deadlines["block"], steps=outcome.steps_per_block)
+def _prove(plan: Plan, child: Child, run: ContenderRun) -> None:
+    ask = partial(child.call, "proof", plan.deadlines["block"], steps=run.steps_per_block)
     proofs = [ask()]
     while _is_late(proofs[-1]) and len(proofs) < _PROOFS:
         proofs.append(ask())
     least = min(proofs, key=_left)
     missing = next((fault for fault in map(_missing, proofs) if fault is not None), None)
     if missing is not None:
-        outcome.unproven = missing
+        run.unproven = missing
     elif _is_late(least):
-        outcome.unproven = (
+        run.unproven = (
             f"after wait() returned, {1e3 * least['unwaited_seconds']:.3g} ms of a block's work were still to be done "
             f"({1e3 * least['block_seconds']:.3g} ms had been timed)"
         )
     else:
-        outcome.unproven = outcome.unproven or _changed(plan, child)
+        run.unproven = run.unproven or _changed(plan, child)
 
 
 def _changed(plan: Plan, child: Child) -> str | None:
     """Return what of a contender is another after its blocks, every time that it is asked."""
     changed = None
     for _ in range(_PROOFS):
-        begun = child.call("again", plan.deadlines["open"])
+        begun = child.call("restart", plan.deadlines["open"])
         changed = reproducibility.change(begun["before"], begun["after"], plan.precision)
         if changed is None:
             break

@@ -15,7 +15,7 @@ from compare.user_models.match_report import Pairing
 
 
 @dataclass
-class Outcome:
+class ContenderRun:
     """What became of one contender; fields stay None or empty where a phase was not reached."""
 
     contender: Contender
@@ -41,14 +41,14 @@ class Outcome:
 
 
 @dataclass
-class Outcomes:
+class RunState:
     """What became of a whole plan: contenders in order, the certificate of each with the baseline, and the rounds.
 
     `pairing` is what was found of a user's own pair. `design` is how the rounds were really timed, with the reason
     where it is not what was planned; `rounds` are those that were whole where the run was interrupted.
     """
 
-    contenders: list[Outcome]
+    runs: list[ContenderRun]
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
     curves: dict[str, Curves] = field(default_factory=dict[str, Curves])
     pairing: Pairing | None = None
@@ -61,14 +61,14 @@ class Outcomes:
     voided: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
-    def alive(self) -> list[Outcome]:
+    def alive(self) -> list[ContenderRun]:
         """The contenders that have not failed."""
-        return [outcome for outcome in self.contenders if outcome.status == "ok"]
+        return [run for run in self.runs if run.status == "ok"]
 
 
-def attempt(outcome: Outcome, purpose: str, action: Callable[[], object]) -> None:
-    """Do something for a contender; a failure marks its outcome."""
+def attempt(run: ContenderRun, purpose: str, action: Callable[[], object]) -> None:
+    """Do something for a contender; a failure marks its run."""
     try:
         action()
     except ContenderFailed as failure:
-        outcome.status, outcome.reason = failure.status, f"{purpose}: {failure.reason}"
+        run.status, run.reason = failure.status, f"{purpose}: {failure.reason}"

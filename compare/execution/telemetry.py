@@ -83,7 +83,7 @@ class Telemetry:
 
 
 @contextmanager
-def sampled(owns: Owns, now: Callable[[], float], count: int) -> Generator[Telemetry]:
+def sample(owns: Owns, now: Callable[[], float], count: int) -> Generator[Telemetry]:
     """Sample `count` GPUs every 0.1 s in a thread for the `with` block; `now` gives seconds since the run's start.
 
     The interval is doubled where sampling takes more than 1 % of a core.

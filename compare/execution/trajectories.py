@@ -20,10 +20,10 @@ from compare.execution.jobs import (
     Job,
     Queue,
     may_be_shared,
-    opening,
+    open_command,
 )
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.settings.plan import Plan
 
 TWINS = 5
@@ -44,9 +44,9 @@ class Runs:
     twins: dict[str, dict[int, float]] = field(default_factory=dict[str, dict[int, float]])
 
     @classmethod
-    def of(cls, launcher: Launcher, outcomes: Outcomes, seeds: int) -> "Runs":
+    def of(cls, launcher: Launcher, state: RunState, seeds: int) -> "Runs":
         """Return what is still empty, the datasets of all seeds written."""
-        plan, names = launcher.plan, [outcome.contender.name for outcome in outcomes.alive]
+        plan, names = launcher.plan, [run.contender.name for run in state.alive]
         for seed in range(plan.seed + 1, plan.seed + seeds):
             made = data.load(
                 plan.workload,
@@ -56,7 +56,7 @@ class Runs:
                 epochs=plan.epochs,
                 images=plan.images,
             )
-            dataset_file.save(made, launcher.seeded(seed))
+            dataset_file.save(made, launcher.dataset_of_seed(seed))
         return cls(range(plan.seed, plan.seed + seeds), {name: {} for name in names}, {name: {} for name in names})
 
     def is_whole(self, name: str) -> bool:
@@ -74,60 +74,60 @@ class Runs:
         return Curves.of(losses[0], losses[1:])
 
 
-def jobs(launcher: Launcher, outcomes: Outcomes, runs: Runs) -> dict[str, list[Job]]:
+def jobs(launcher: Launcher, state: RunState, runs: Runs) -> dict[str, list[Job]]:
     """Return the training runs by contender: one job, or one each where children share them and memory holds them."""
     values = launcher.plan.batch_size * math.prod(launcher.plan.workload.model.image)
-    apart = may_be_shared(launcher, outcomes) and values <= _MOST_VALUES
-    return {outcome.contender.name: _jobs(launcher, outcome, runs, apart) for outcome in outcomes.alive}
+    apart = may_be_shared(launcher, state) and values <= _MOST_VALUES
+    return {run.contender.name: _jobs(launcher, run, runs, apart) for run in state.alive}
 
 
-def twins(launcher: Launcher, outcomes: Outcomes, runs: Runs) -> list[Queue]:
+def twins(launcher: Launcher, state: RunState, runs: Runs) -> list[Queue]:
     """Return one more training run a seed, from one ulp beside, of both sides whose accuracies are not equivalent."""
-    found, baseline = runs.over_seeds(runs.accuracies), outcomes.contenders[0].contender.name
+    found, baseline = runs.over_seeds(runs.accuracies), state.runs[0].contender.name
     own = found.get(baseline)
     unlike = {name for name, each in found.items() if own and not trajectory.accuracy_gate(own, each).passed}
     moved, queues = _moved(launcher.plan, 1), list[Queue]()
-    for outcome in outcomes.alive:
-        if unlike and outcome.contender.name in {baseline, *unlike}:
-            kept = runs.twins[outcome.contender.name] = {}
+    for run in state.alive:
+        if unlike and run.contender.name in {baseline, *unlike}:
+            kept = runs.twins[run.contender.name] = {}
             commands = list[Command]()
             for seed in runs.seeds:
-                commands += _trained(launcher, outcome, seed, partial(_keep_accuracy, kept, seed), moved)
-            queues.append(Queue(outcome, [Job("trajectory", commands, spares=True)]))
+                commands += _trained(launcher, run, seed, partial(_keep_accuracy, kept, seed), moved)
+            queues.append(Queue(run, [Job("trajectory", commands, spares=True)]))
     return queues
 
 
-def _jobs(launcher: Launcher, outcome: Outcome, runs: Runs, apart: bool) -> list[Job]:
-    plan, name = launcher.plan, outcome.contender.name
+def _jobs(launcher: Launcher, run: ContenderRun, runs: Runs, apart: bool) -> list[Job]:
+    plan, name = launcher.plan, run.contender.name
 
     def losses(twin: int) -> Command:
         return Command("losses", _moved(plan, twin), "train", partial(setitem, runs.losses[name], twin))
 
     def keep(seed: int, found: dict[str, Any]) -> None:
         if seed == plan.seed:
-            outcome.training = found
+            run.training = found
         _keep_accuracy(runs.accuracies[name], seed, found)
 
-    opened = _opened(launcher, outcome, plan.seed)
-    own = [opened, losses(0), Command("settings", {}, "open", partial(setattr, outcome, "settings"))]
+    opened = _opened(launcher, run, plan.seed)
+    own = [opened, losses(0), Command("settings", {}, "open", partial(setattr, run, "settings"))]
     of_twins = [[opened, losses(twin)] for twin in range(1, TWINS + 1)]
-    of_seeds = [_trained(launcher, outcome, seed, partial(keep, seed), {}) for seed in runs.seeds]
+    of_seeds = [_trained(launcher, run, seed, partial(keep, seed), {}) for seed in runs.seeds]
     parts = [own, *of_twins, *of_seeds]
     if not apart:  # one after the other, in the session that is open
         parts = [[*own, *(command for _, command in of_twins), *itertools.chain(*of_seeds)]]
     return [Job("trajectory", commands, spares=True) for commands in parts]
 
 
-def _opened(launcher: Launcher, outcome: Outcome, seed: int) -> Command:
+def _opened(launcher: Launcher, run: ContenderRun, seed: int) -> Command:
     if seed == launcher.plan.seed:
-        return opening(launcher.spec(outcome), partial(setattr, outcome, "opened"))
-    return opening(launcher.spec(outcome, seed=seed, data=str(launcher.seeded(seed))))
+        return open_command(launcher.spec(run), partial(setattr, run, "opened"))
+    return open_command(launcher.spec(run, seed=seed, data=str(launcher.dataset_of_seed(seed))))
 
 
 def _trained(
-    launcher: Launcher, outcome: Outcome, seed: int, keep: Callable[[Any], None], moved: dict[str, Any]
+    launcher: Launcher, run: ContenderRun, seed: int, keep: Callable[[Any], None], moved: dict[str, Any]
 ) -> list[Command]:
-    return [_opened(launcher, outcome, seed), Command("train", moved, "train", keep)]
+    return [_opened(launcher, run, seed), Command("train", moved, "train", keep)]
 
 
 def _moved(plan: Plan, twin: int) -> dict[str, Any]:
@@ -139,16 +139,16 @@ def _keep_accuracy(kept: dict[int, float], seed: int, found: dict[str, Any]) -> 
     kept[seed] = found["test_accuracy"]
 
 
-def judge(outcomes: Outcomes, runs: Runs) -> None:
+def judge(state: RunState, runs: Runs) -> None:
     """Add the trajectory and accuracy gates to every contender's certificate."""
     curves = {name: runs.curves(name) for name in runs.losses if runs.is_whole(name)}
     accuracies, of_twins = runs.over_seeds(runs.accuracies), runs.over_seeds(runs.twins)
-    a = outcomes.contenders[0].contender.name
-    for b, made in outcomes.certificates.items():
+    a = state.runs[0].contender.name
+    for b, made in state.certificates.items():
         if a in curves and b in curves:
             beside = [(accuracies[name], of_twins[name]) for name in (a, b) if name in of_twins]
             accuracy = trajectory.accuracy_gate(accuracies[a], accuracies[b], beside)
-            outcomes.certificates[b] = made.extended((trajectory.gate(curves[a], curves[b]), accuracy))
+            state.certificates[b] = made.extended((trajectory.gate(curves[a], curves[b]), accuracy))
         else:
-            outcomes.certificates[b] = replace(made, complete=False)
-    outcomes.curves, outcomes.accuracies, outcomes.twin_accuracies = curves, accuracies, of_twins
+            state.certificates[b] = replace(made, complete=False)
+    state.curves, state.accuracies, state.twin_accuracies = curves, accuracies, of_twins

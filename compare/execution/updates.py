@@ -17,9 +17,9 @@ from compare.agreement.measures import Updates
 from compare.base import descriptions, protocol, tensors
 from compare.base.interface import is_buffer
 from compare.base.precisions import PRECISIONS
-from compare.execution.jobs import Command, opening
+from compare.execution.jobs import Command, open_command
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.user_models.match_report import Pairing
 
 _RATE = 2.0**-16
@@ -31,13 +31,13 @@ _LOSS_SCALE = 2.0**11
 """The first loss scale. At the default of 2**16, gradients of float16 may overflow in every step."""
 
 
-def steps(launcher: Launcher, outcomes: Sequence[Outcome]) -> int:
+def steps(launcher: Launcher, runs: Sequence[ContenderRun]) -> int:
     """Return the steps that are taken: as many as every contender dispatches at once, and a few at least."""
-    dispatches = (launcher.spec(outcome)["knobs"].get("steps-per-dispatch", 1) for outcome in outcomes)
+    dispatches = (launcher.spec(run)["knobs"].get("steps-per-dispatch", 1) for run in runs)
     return max(_LEAST_STEPS, *dispatches)
 
 
-def commands(launcher: Launcher, outcome: Outcome, count: int) -> list[Command]:
+def commands(launcher: Launcher, run: ContenderRun, count: int) -> list[Command]:
     """Return what has a child take `count` steps, from the initial weights and from such that one ulp has moved."""
     plan = launcher.plan
     rule = plan.workload.optimizer
@@ -45,26 +45,26 @@ def commands(launcher: Launcher, outcome: Outcome, count: int) -> list[Command]:
     rate = _RATE * max(1, rule.schedule.warmup) if rule.name == "sgd" else max(_RATE, rule.learning_rate)
     slower = replace(plan.workload, optimizer=replace(rule, learning_rate=rate))
     scale = {"loss_scale": _LOSS_SCALE} if PRECISIONS[plan.precision].has_loss_scale else {}
-    spec = launcher.spec(outcome, described=descriptions.to_json(slower), **scale)
-    path = launcher.scratch / f"update-{outcome.contender.name}.safetensors"
+    spec = launcher.spec(run, described=descriptions.to_json(slower), **scale)
+    path = launcher.scratch / f"update-{run.contender.name}.safetensors"
     arguments = {"steps": count, "path": str(path), "roundoff": PRECISIONS[plan.precision].ulp, "runs": _RUNS}
 
     def keep(noise: dict[str, float | None]) -> None:
-        outcome.update = Updates(tensors.load(path), protocol.or_infinite(noise))
+        run.update = Updates(tensors.load(path), protocol.or_infinite(noise))
 
-    return [opening(spec), Command("update", arguments, "train", keep)]
+    return [open_command(spec), Command("update", arguments, "train", keep)]
 
 
-def judge(outcomes: Outcomes) -> None:
+def judge(state: RunState) -> None:
     """Add the gate to the certificate of every contender that got there."""
-    baseline = outcomes.contenders[0]
-    for outcome in outcomes.alive:
-        made = outcomes.certificates.get(outcome.contender.name)
-        if made is None or baseline.update is None or outcome.update is None:
+    baseline = state.runs[0]
+    for run in state.alive:
+        made = state.certificates.get(run.contender.name)
+        if made is None or baseline.update is None or run.update is None:
             continue
-        sides = [_compared(side, outcomes.pairing) for side in (baseline.update, outcome.update)]
+        sides = [_compared(side, state.pairing) for side in (baseline.update, run.update)]
         gate, asked, count = gates.update(*sides), gates.asked(*sides), len(sides[0].changes)
-        outcomes.certificates[outcome.contender.name] = made.extended(
+        state.certificates[run.contender.name] = made.extended(
             [gate],
             mismatch=None if gate.passed else f"the update at the batch that is timed {_wrong(gate, sides)}",
             notes=[f"update: asked of {len(asked)} of {count} tensors"] if 0 < len(asked) < count else [],

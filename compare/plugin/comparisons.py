@@ -54,7 +54,7 @@ class Comparisons:
         from compare.execution import execute
         from compare.plugin import reports
 
-        result, path = execute.carried_out(asked.plan(self._folder / asked.slug), self._command)
+        result, path = execute.execute(asked.plan(self._folder / asked.slug), self._command)
         self._lines += [*([""] if self._lines else []), *reports.lines(result, self._width)]
         if self._report:
             path = reports.write(result, self._report / asked.slug)

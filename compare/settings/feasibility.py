@@ -43,7 +43,7 @@ def check(plan: "Plan") -> None:
                 f"the host reads {reading} in every step; allowed: with +fused-optimizer, or +graph-capture=off"
             )
         off = variables.compiler_off(contender.backend, os.environ)
-        if switches["compile"] and off and plan.fleet.here:
+        if switches["compile"] and off and plan.cluster.here:
             raise Refused(
                 f"{off} in the environment has {contender.backend} compile nothing, and {contender.name} asks for "
                 "compile; allowed: without that variable"

@@ -20,7 +20,7 @@ from compare.base.interface import DEVICES, Refused, RunSpec
 from compare.base.knobs import NOT_PARALLEL, Value
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import Workload
-from compare.cluster.cluster import Fleet
+from compare.cluster.cluster import Cluster
 from compare.data import Dataset
 from compare.settings import contenders, feasibility, splitting, tunings
 from compare.settings.block_order import gpus_of_round
@@ -50,7 +50,7 @@ class Plan:
     """One comparison, all choices made. Build it with `make`, which refuses what cannot be done.
 
     `request` says how a user's own pair is brought together; `weights` is that of `RunSpec`; a workload that is not
-    `resizable` takes images of its own size only. `fleet` are the machines that batches are split over.
+    `resizable` takes images of its own size only. `cluster` are the machines that batches are split over.
     """
 
     contenders: tuple[Contender, ...]
@@ -82,7 +82,7 @@ class Plan:
     communication: bool = False
     confidence: float = 0.95
     deadline: float | None = None
-    fleet: Fleet = field(default_factory=Fleet, compare=False)
+    cluster: Cluster = field(default_factory=Cluster, compare=False)
 
     @property
     def deadlines(self) -> Mapping[str, float]:
@@ -113,7 +113,7 @@ class Plan:
 
     def devices_here(self, values: Mapping[str, Any]) -> int:
         """Return how many of them are this machine's."""
-        return max(1, self.devices_of(values) // self.fleet.count)
+        return max(1, self.devices_of(values) // self.cluster.count)
 
     def gpus_of_round(self, number: int) -> range | None:
         """Return the GPUs that a round is timed on (`compare.settings.block_order.gpus_of_round`)."""
@@ -170,7 +170,7 @@ def make(
     dataset: Dataset | None = None,
     request: Request | None = None,
     least_contenders: int = 2,
-    fleet: Fleet | None = None,
+    cluster: Cluster | None = None,
 ) -> Plan:
     """Return the plan of a comparison.
 
@@ -182,12 +182,12 @@ def make(
     (`Plan.keeps_search`), `communication` for what of it several GPUs do not hide; `batch_size` and `epochs` default to
     the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline of every phase;
     `dataset` (default: the workload's own, loaded) is what is trained on; `request` how a user's own pair is brought
-    together; `fleet` the machines of the run: on none of them, no folder is read, and none is made.
+    together; `cluster` the machines of the run: on none of them, no folder is read, and none is made.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
     """
-    machines = fleet or Fleet()
+    machines = cluster or Cluster()
     chosen, resolved = check(workload, precision, device, rounds, machines)
     size = chosen.batch_size if batch_size is None else batch_size
     passes = chosen.epochs if epochs is None else epochs
@@ -244,7 +244,7 @@ def make(
         search_anew=search_anew,
         communication=communication,
         deadline=deadline,
-        fleet=machines,
+        cluster=machines,
     )
     whole("--devices", plan.devices, 1)
     whole("rotation", plan.rotation, 1)
@@ -265,7 +265,7 @@ def check(
     precision: str = "float32",
     device: str = "auto",
     rounds: int | None = None,
-    fleet: Fleet | None = None,
+    cluster: Cluster | None = None,
 ) -> tuple[Workload, str]:
     """Return the workload and the device, `cpu` or `cuda`, that are meant; arguments are those of `make`.
 
@@ -275,7 +275,7 @@ def check(
     chosen = trained(workload, precision)
     if device not in DEVICES:
         raise Refused(f"unknown device {device!r}; allowed: {', '.join(DEVICES)}")
-    resolved = (fleet or Fleet()).device(device)
+    resolved = (cluster or Cluster()).device(device)
     if not PRECISIONS[precision].runs_on(resolved):
         needed = PRECISIONS[precision].required_device
         others = ", ".join(name for name, other in PRECISIONS.items() if other.runs_on(resolved))

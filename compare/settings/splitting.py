@@ -21,12 +21,12 @@ def check(plan: "Plan") -> None:
     ways = {contender.name: plan.knobs(contender)["parallel"] for contender in plan.contenders}
     several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
     if plan.workload.model.family == workloads.PAIR:
-        _check_own(several, count, plan.fleet.count)
+        _check_own(several, count, plan.cluster.count)
     check_ways(ways, count, plan.batch_norm)
-    if plan.fleet.count > 1 and (not several or count % plan.fleet.count):
+    if plan.cluster.count > 1 and (not several or count % plan.cluster.count):
         raise Refused(
-            f"--devices {count} on {plan.fleet.count} machines is not allowed; allowed: equally many on each, and a "
-            f"contender that uses them (+ddp, +sharded or +pmap in its tuning), such as --devices {plan.fleet.count}"
+            f"--devices {count} on {plan.cluster.count} machines is not allowed; allowed: equally many on each, and a "
+            f"contender that uses them (+ddp, +sharded or +pmap in its tuning), such as --devices {plan.cluster.count}"
         )
     if not several:
         return
@@ -86,10 +86,10 @@ def _check_own(several: Sequence[str], devices: int, machines: int) -> None:
 
 def _check_visible(plan: "Plan") -> None:
     """Check that every machine has its part of the devices."""
-    machines, cuda = plan.fleet.count, plan.device == "cuda"
+    machines, cuda = plan.cluster.count, plan.device == "cuda"
     each, kind = plan.devices // machines, "GPUs are visible" if cuda else "parts of this CPU can be used"
     where = f", {each} on each of {machines} machines" if machines > 1 else ""
-    for place, gpus in plan.fleet.gpus().items():
+    for place, gpus in plan.cluster.gpus().items():
         if each > (most := gpus if cuda else MOST_CPU_DEVICES):
             raise Refused(f"--devices {plan.devices}{where} is not allowed: {most} {kind}{place}")
         if cuda and plan.rotation > gpus:

@@ -127,7 +127,7 @@ def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], 
     for each in task.plans:
         part = f"{counted(each.devices, 'device')}: "
         try:
-            result, path, interruption = execute.as_far_as_it_came(each, command, part=part)
+            result, path, interruption = execute.execute_until_interrupted(each, command, part=part)
         except ENDING as error:
             return found, error
         if interruption is None or result["spec"]["rounds"] >= LEAST_ROUNDS:

@@ -13,7 +13,7 @@ from compare.execution.child import Child
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.round_validity import Round
 from compare.execution.rounds import BLOCK_SECONDS
-from compare.execution.run_state import Outcome
+from compare.execution.run_state import ContenderRun
 from compare.execution.simulation import Machine
 from compare.execution.telemetry import Sample, Telemetry
 from compare.machine.nvml import SLOWDOWNS, Device
@@ -61,7 +61,7 @@ def run(backends: Sequence[str], device: str, progress: Progress) -> list[Proof]
         proofs = [*statistical(), *voided()]
         for index, contender in enumerate(made.contenders, start=1):
             progress(contender.backend, index, total)
-            proofs += _with(launcher, Outcome(contender))
+            proofs += _with(launcher, ContenderRun(contender))
         progress("done", total, total)
         return proofs
 
@@ -107,26 +107,26 @@ def _during(name: str, seconds: float) -> bool:
     return seconds > 2.15 if "memory error" in name else 2.15 < seconds < 2.25
 
 
-def _with(launcher: Launcher, outcome: Outcome) -> Iterator[Proof]:
-    name, device = outcome.contender.backend, launcher.plan.device
+def _with(launcher: Launcher, run: ContenderRun) -> Iterator[Proof]:
+    name, device = run.contender.backend, launcher.plan.device
     for part, proofs in (("time", _time), ("memory", _memory)):
-        with launcher.child(outcome, purpose="selftest") as child:
-            yield from proofs(launcher, child, outcome)
-        if outcome.status != "ok":
-            found = f"{outcome.status}: {outcome.reason}"
+        with launcher.child(run, purpose="selftest") as child:
+            yield from proofs(launcher, child, run)
+        if run.status != "ok":
+            found = f"{run.status}: {run.reason}"
             yield Proof(f"{name} on {device}: {part}", found, "no failure", held=False, failed=True)
             return
 
 
-def _time(launcher: Launcher, child: Child, outcome: Outcome) -> Iterator[Proof]:
+def _time(launcher: Launcher, child: Child, run: ContenderRun) -> Iterator[Proof]:
     deadlines, device = launcher.plan.deadlines, launcher.plan.device
-    name = f"{outcome.contender.backend} on {device}"
+    name = f"{run.contender.backend} on {device}"
 
     def step_seconds(steps: int) -> float:
         # The least, because other programs only ever add.
         return min(child.call("block", deadlines["block"], steps=steps) / steps for _ in range(_BLOCKS))
 
-    child.call("open", deadlines["open"], spec=launcher.spec(outcome))
+    child.call("open", deadlines["open"], spec=launcher.spec(run))
     child.call("warm_up", deadlines["warm_up"], block_seconds=BLOCK_SECONDS[device], steps=None)
     # Not against a step without any delay: a delay also hides launches on a GPU, and lets a CPU's threads fall asleep.
     child.call("plant", deadlines["open"], delay_seconds=DELAY_SECONDS)
@@ -149,16 +149,16 @@ def _time(launcher: Launcher, child: Child, outcome: Outcome) -> Iterator[Proof]
     yield Proof(f"{name}: it is noticed in a timed round", f"{1e3 * left:.0f} ms of work left over", "seen", noticed)
 
 
-def _memory(launcher: Launcher, child: Child, outcome: Outcome) -> Iterator[Proof]:
+def _memory(launcher: Launcher, child: Child, run: ContenderRun) -> Iterator[Proof]:
     deadlines, device = launcher.plan.deadlines, launcher.plan.device
-    name = f"{outcome.contender.backend} on {device}"
+    name = f"{run.contender.backend} on {device}"
 
     def figures() -> dict[str, int]:
         found = child.call("memory", deadlines["memory"], steps=_MEMORY_STEPS)
         held = {figure: found["framework"][figure] for figure in _FIGURES} | {"process_bytes": found["process"]}
         return {figure: size for figure, size in held.items() if size is not None}
 
-    child.call("open", deadlines["open"], spec=launcher.spec(outcome))
+    child.call("open", deadlines["open"], spec=launcher.spec(run))
     figures()  # compiles, which takes memory of its own
     # A little first, because making it the first time also takes memory.
     child.call("ballast", deadlines["memory"], size=_FIRST_BALLAST_BYTES, device=device)

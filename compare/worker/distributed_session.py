@@ -15,21 +15,21 @@ from compare.base.interface import (
     RunSpec,
     State,
 )
-from compare.worker.rank_controller import Ranks
+from compare.worker.rank_controller import RankController
 
 _OVER_DEVICES = ("activation/", "logits")
 OWN_PART = (*_OVER_DEVICES, "loss")
 """How the names begin of what each process has of its own of an inspected step; the rest, all have alike."""
 
 
-class Replicas:
+class DistributedSession:
     """`compare.base.interface.Session` over all ranks: each call goes to all that must make it, and each trains on its part.
 
     The first is this process. One that fails says why before it ends; its neighbours, who wait for it, are then ended.
     In `lockstep`, calls that one process could answer are made in all of them, too.
     """
 
-    def __init__(self, spec: RunSpec, ranks: Ranks, *, lockstep: bool) -> None:
+    def __init__(self, spec: RunSpec, ranks: RankController, *, lockstep: bool) -> None:
         self._ranks, self._lockstep = ranks, lockstep
         self._own = ranks.opened(spec)
 
@@ -67,9 +67,9 @@ class Replicas:
         """See `compare.base.interface.Session`."""
         return self._one("logits", images)
 
-    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
+    def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
         """See `compare.base.interface.Session`."""
-        return self._one("alone", layer, inputs, training)
+        return self._one("run_layer", layer, inputs, training)
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.base.interface.Session`."""

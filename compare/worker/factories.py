@@ -27,7 +27,7 @@ _ROOT, _LIBRARY = Path(__file__).resolve().parents[2], Path(sysconfig.get_path("
 
 
 @dataclass(frozen=True)
-class Made:
+class FactoryResult:
     """What a factory returned, the SHA-256 of the file that defines it, and what a reader should know of the call."""
 
     model: Any
@@ -35,7 +35,7 @@ class Made:
     notes: tuple[str, ...]
 
 
-def make(reference: str, arguments: Mapping[str, Any], *, offered: Mapping[str, Any], other: str) -> Made:
+def make(reference: str, arguments: Mapping[str, Any], *, offered: Mapping[str, Any], other: str) -> FactoryResult:
     """Import the factory of `reference` and return what it returns.
 
     `arguments` are given as keywords, `offered` only where the factory's signature names them. `other` is the package
@@ -56,7 +56,7 @@ def make(reference: str, arguments: Mapping[str, Any], *, offered: Mapping[str, 
         notes.append(f"{reference} printed to standard output: {printed.getvalue().strip().splitlines()[0][:80]!r}")
     if not seen and other in sys.modules:
         notes.append(f"{reference} imported {other}, the other framework, into this side's process")
-    return Made(model, _source_sha256(factory), tuple(notes))
+    return FactoryResult(model, _source_sha256(factory), tuple(notes))
 
 
 def _found(reference: str) -> Callable[..., Any]:

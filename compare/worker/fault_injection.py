@@ -7,7 +7,7 @@ from typing import Any
 from compare.base.interface import Session
 
 
-class Planted:
+class FaultySession:
     """A session whose every dispatch is preceded by a delay, and whose `wait` may do nothing.
 
     Args:
@@ -18,25 +18,25 @@ class Planted:
     """
 
     def __init__(self, session: Session, delay: Callable[[], None], *, apart: bool, waits: bool) -> None:
-        self.unplanted = session
+        self.wrapped = session
         self._delay, self._apart, self._waits = delay, apart, waits
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.unplanted, name)
+        return getattr(self.wrapped, name)
 
     def run(self, steps: int) -> None:
         """Train that many steps, a dispatch at a time."""
-        unit = self.unplanted.steps_per_dispatch
+        unit = self.wrapped.steps_per_dispatch
         for _ in range(0, steps, unit):
             self._delay()
-            self.unplanted.run(unit)
+            self.wrapped.run(unit)
             if self._apart:
-                self.unplanted.wait()
+                self.wrapped.wait()
 
     def wait(self) -> None:
         """Wait for the device, or pretend to."""
         if self._waits:
-            self.unplanted.wait()
+            self.wrapped.wait()
 
 
 def occupy(seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 The contender's worker is the first. It starts those of its own machine, while it imports its framework where it is
 told to (`begin`); those of other machines are started there by the samestep that follows this run's. All connect to the
-first, meet by their framework's own means (`Crew.join`) and then carry out what the first tells them
+first, meet by their framework's own means (`ProcessGroup.join`) and then carry out what the first tells them
 (`compare.worker.rank_worker`).
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from compare.base import process_family, process_group
 from compare.base.interface import Arrays, Refused, RunSpec, Session
-from compare.base.process_group import FURTHER, MEETING, Crew, Place
+from compare.base.process_group import FURTHER, MEETING, ProcessGroup, RankInfo
 from compare.base.protocol import Message
 from compare.cluster import wire
 from compare.cluster.launch_info import TOKEN
@@ -34,7 +34,7 @@ _POLL_SECONDS = 0.5
 _HUNG_UP: Message = {"status": "crash", "reason": "has hung up"}
 
 
-class Further:
+class LocalRanks:
     """The further processes of this machine, and where all of a contender's come.
 
     Args:
@@ -61,12 +61,12 @@ class Further:
         """
         self._end()
         port = self.listener.getsockname()[1]
-        places = [Place(rank, process_group.machines() * self.here, self.here) for rank in range(1, self.here)]
+        ranks = [RankInfo(rank, process_group.machines() * self.here, self.here) for rank in range(1, self.here)]
         self.kills_before = process_family.kernel_kills()
-        for place in places:
-            own = {TOKEN: self.token} | process_group.own_gpu(place, self.device, os.environ)
-            command = process_group.start_command(self._package, place, port)
-            self.processes[place.rank] = subprocess.Popen(command, env=dict(os.environ) | own)
+        for rank_info in ranks:
+            own = {TOKEN: self.token} | process_group.own_gpu(rank_info, self.device, os.environ)
+            command = process_group.start_command(self._package, rank_info, port)
+            self.processes[rank_info.rank] = subprocess.Popen(command, env=dict(os.environ) | own)
 
     def close(self) -> None:
         """End them, and have nobody come."""
@@ -80,7 +80,7 @@ class Further:
         self.processes.clear()
 
 
-_begun: Further | None = None
+_begun: LocalRanks | None = None
 
 
 def begin(package: str) -> None:
@@ -92,11 +92,11 @@ def begin(package: str) -> None:
     told = os.environ.pop(FURTHER, None)  # not for them
     if told is not None:
         with contextlib.suppress(OSError):
-            _begun = Further(package, **json.loads(told))
+            _begun = LocalRanks(package, **json.loads(told))
             _begun.start()
 
 
-def _further(package: str, here: int, device: str) -> Further:
+def _further(package: str, here: int, device: str) -> LocalRanks:
     """Return the processes that were begun if they are those, new ones if not, or if one is tired of waiting."""
     global _begun
     begun, _begun = _begun, None
@@ -104,17 +104,17 @@ def _further(package: str, here: int, device: str) -> Further:
         begun.close()
         begun = None
     if begun is None:
-        begun = Further(package, here, device)
+        begun = LocalRanks(package, here, device)
     if not begun.all_live:
         begun.start()
     return begun
 
 
-class Ranks:
+class RankController:
     """The processes of one contender, which live from session to session, seen from the first.
 
     Args:
-        kind: what the backend does in each.
+        group: what the backend does in each.
         here: how many there are on each machine, this one included.
         device: `cpu` or `cuda`.
 
@@ -123,28 +123,28 @@ class Ranks:
         RuntimeError, MemoryError: another process did not come up.
     """
 
-    def __init__(self, kind: Crew, here: int, device: str) -> None:
-        self._crew, self.count = kind, process_group.machines() * here
+    def __init__(self, group: ProcessGroup, here: int, device: str) -> None:
+        self._process_group, self.count = group, process_group.machines() * here
         self._session: Session | None = None
         self._wires: dict[int, Wire] = {}
         self._answers: queue.SimpleQueue[tuple[int, Message, Arrays]] = queue.SimpleQueue()
         self._words: dict[int, Message] = {}
-        further = _further(kind.package, here, device)
+        further = _further(group.package, here, device)
         self._kills_before, self._locals = further.kills_before, further.processes
         self._gather(further.listener, further.token)
-        place = Place(0, self.count, here, interface=_interface(self._wires, here))
+        rank_info = RankInfo(0, self.count, here, interface=_interface(self._wires, here))
         port = _free_port()
         for each in self._wires.values():
             _sent(each, {"join": port, "device": device})
-        kind.join(place, device, port)
-        self._place = place
+        group.join(rank_info, device, port)
+        self._rank_info = rank_info
 
     def opened(self, spec: RunSpec) -> Session:
         """Open a session in every process, and return this one's."""
 
         def open_here() -> Any:
             self._session = None  # its memory is given back before another is opened
-            self._session = self._crew.open(spec, self._place)
+            self._session = self._process_group.open(spec, self._rank_info)
 
         self._together("open", [(spec,)] * (self.count - 1), open_here)
         assert self._session is not None
@@ -170,7 +170,7 @@ class Ranks:
     def _together(self, name: str, arguments: Sequence[tuple[Any, ...]], here: Callable[[], Any]) -> list[Any]:
         for rank, given in enumerate(arguments, start=1):
             arrays: Arrays = {}
-            _sent(self._wires[rank], {"call": name, "arguments": wire.packed(given, arrays)}, arrays)
+            _sent(self._wires[rank], {"call": name, "arguments": wire.pack(given, arrays)}, arrays)
         try:
             own = here()
         except Exception:
@@ -196,7 +196,7 @@ class Ranks:
 
     def _value(self, rank: int, message: Message, arrays: Arrays) -> Any:
         if "value" in message:
-            return wire.unpacked(message["value"], arrays)
+            return wire.unpack(message["value"], arrays)
         if message == _HUNG_UP:
             time.sleep(_WORDS_LAST_SECONDS)  # what watches it from outside may know more
         raise self._error(rank, message)
@@ -207,12 +207,12 @@ class Ranks:
 
     def _gather(self, listener: socket.socket, token: str) -> None:
         """Wait until every process has come. The runner's deadline ends the waiting for one that does not."""
-        own = self._crew.versions()
+        own = self._process_group.versions()
         while len(self._wires) < self.count - 1:
             for rank, process in self._locals.items():
                 if rank not in self._wires and process.poll() is not None:
                     raise self._error(rank, self._left(process))
-            came = wire.accepted(listener, token, _POLL_SECONDS)
+            came = wire.accept(listener, token, _POLL_SECONDS)
             if came is not None:
                 hello, _ = came.receive()
                 if hello["versions"] != own:
@@ -233,7 +233,7 @@ class Ranks:
             code = process.wait(_WORDS_LAST_SECONDS)
         except subprocess.TimeoutExpired:
             return _HUNG_UP
-        return dict(zip(("status", "reason"), process_family.ending(code, self._kills_before), strict=True))
+        return dict(zip(("status", "reason"), process_family.explain_exit_code(code, self._kills_before), strict=True))
 
     @staticmethod
     def _watch(process: "subprocess.Popen[bytes]", ended: Ended) -> None:
@@ -254,7 +254,7 @@ class Ranks:
         def end(error: Exception) -> None:
             """End this process, which may be waiting for that one in an exchange, once there was time to say why."""
             if not isinstance(error, EOFError):
-                told = process_group.last_words(self._crew.out_of_memory, error)
+                told = process_group.last_words(self._process_group.out_of_memory, error)
             else:
                 told = self._left(self._locals[rank]) if rank in self._locals else _HUNG_UP
             self._answers.put((rank, told, {}))
@@ -280,7 +280,7 @@ def _meeting() -> tuple[socket.socket, str]:
 
 
 def _free_port() -> int:
-    with wire.listening() as probe:
+    with wire.listen() as probe:
         return probe.getsockname()[1]
 
 

@@ -1,4 +1,4 @@
-"""One of a contender's further processes: `python -m BACKEND --rank PLACE`, which does what the first tells it."""
+"""One of a contender's further processes: `python -m BACKEND --rank RANK_INFO`, which does what the first tells it."""
 
 import contextlib
 import json
@@ -13,8 +13,8 @@ from typing import Any
 from compare.base import process_family
 from compare.base.interface import Arrays, Memory, Session
 from compare.base.process_group import (
-    Crew,
-    Place,
+    ProcessGroup,
+    RankInfo,
     exit_code,
     interface_of,
     last_words,
@@ -30,55 +30,55 @@ COMING_SECONDS = 600.0
 _ANSWERED = ("losses", "inspect", "memory", "kernels", "settings")
 
 
-def serve(kind: Crew) -> None:
+def serve(process_group: ProcessGroup) -> None:
     """Be one of a contender's further processes: connect to the first, and do what it says until it hangs up."""
     sys.stdout = sys.stderr
     told = json.loads(sys.argv[2])
     process_family.end_with_parent(told.pop("parent"))  # which may be gone already: an import takes seconds
     process_family.be_killed_first()
     port, token = told.pop("port"), os.environ.pop(TOKEN)
-    place = Place(**told)
-    first = wire.connected(place.host, port, token, COMING_SECONDS)
-    if place.machines > 1:
-        place = replace(place, interface=interface_of(first.address))
-    first.send({"rank": place.rank, "versions": kind.versions(), "host": socket.gethostname()})
+    rank_info = RankInfo(**told)
+    first = wire.connect(rank_info.host, port, token, COMING_SECONDS)
+    if rank_info.machines > 1:
+        rank_info = replace(rank_info, interface=interface_of(first.address))
+    first.send({"rank": rank_info.rank, "versions": process_group.versions(), "host": socket.gethostname()})
     calls: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
-    first.read(lambda message, arrays: calls.put((message, arrays)), lambda error: _end(kind, first, error))
+    first.read(lambda message, arrays: calls.put((message, arrays)), lambda error: _end(process_group, first, error))
     session: Session | None = None
     try:
         message, _ = calls.get()
-        kind.join(place, message["device"], message["join"])
+        process_group.join(rank_info, message["device"], message["join"])
         while True:
             message, arrays = calls.get()
-            name, arguments = message["call"], wire.unpacked(message["arguments"], arrays)
+            name, arguments = message["call"], wire.unpack(message["arguments"], arrays)
             value: Any = None
             match name:
                 case "close":
                     session = None
                 case "open":
                     session = None  # its memory is given back before another is opened
-                    session = kind.open(arguments[0], place)
+                    session = process_group.open(arguments[0], rank_info)
                 case _:
                     value = getattr(session, name)(*arguments)
             if name == "inspect":
                 value = {key: array for key, array in value.items() if key.startswith(OWN_PART)}
             _answer(first, value if name in _ANSWERED else None)
     except Exception as error:
-        _end(kind, first, error)
+        _end(process_group, first, error)
 
 
 def _answer(first: Wire, value: Any) -> None:
     arrays: Arrays = {}
-    plain = wire.packed(vars(value) if isinstance(value, Memory) else value, arrays)
+    plain = wire.pack(vars(value) if isinstance(value, Memory) else value, arrays)
     first.send({"value": plain}, arrays)
 
 
-def _end(kind: Crew, first: Wire, error: Exception) -> None:
+def _end(process_group: ProcessGroup, first: Wire, error: Exception) -> None:
     """End this process, whatever its other threads do: the others wait for it in an exchange."""
     if isinstance(error, EOFError):
         os._exit(1)
     traceback.print_exception(error)
-    words = last_words(kind.out_of_memory, error)
+    words = last_words(process_group.out_of_memory, error)
     with contextlib.suppress(OSError):
         first.send(words)
     sys.stderr.flush()

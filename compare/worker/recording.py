@@ -142,7 +142,7 @@ def _check_repeated(again: Iterator[tuple[str, Arrays]], still: Arrays, sizes: M
                 )
 
 
-def alone(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence[int]]) -> Arrays:
+def record_layers(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence[int]]) -> Arrays:
     """Return `training/LAYER` and `evaluation/LAYER`, each layer's output on random inputs, nothing else run.
 
     Weights are randomised; inputs are normal, and in both backends the same.
@@ -153,7 +153,7 @@ def alone(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence[int]]) 
     for layer, shape in inputs.items():
         given = generator("alone", spec.seed, layer).normal(size=tuple(shape))
         for mode in ("training", "evaluation"):
-            arrays[f"{mode}/{layer}"] = session.alone(layer, given, training=mode == "training")
+            arrays[f"{mode}/{layer}"] = session.run_layer(layer, given, training=mode == "training")
     return arrays
 
 

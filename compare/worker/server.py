@@ -26,12 +26,12 @@ from compare.base.interface import (
     first_line,
     is_buffer,
 )
-from compare.base.process_group import Crew, last_words
+from compare.base.process_group import ProcessGroup, last_words
 from compare.base.records import Perturbation
 from compare.data import dataset_file, weights
 from compare.machine import memory
 from compare.worker import memory_limit, memory_reuse, rank_worker, recording, training, warm_up
-from compare.worker.fault_injection import Planted, occupy
+from compare.worker.fault_injection import FaultySession, occupy
 
 Clock = Callable[[], float]
 
@@ -108,7 +108,7 @@ class Worker:
             "first_losses": self._first["losses"],
         }
 
-    def again(self) -> dict[str, Any]:
+    def restart(self) -> dict[str, Any]:
         """Take the steps anew that came before `warm_up` settled, from the initial weights and batches.
 
         Returns how training began then (`before`) and now (`after`): its first `losses`, and how far so many `steps`
@@ -184,9 +184,9 @@ class Worker:
     def plant(self, delay_seconds: float, waits: bool = True) -> None:
         """Put a delay before every dispatch from now on, and leave out the synchronisation unless `waits`."""
         session, device = self._open_session, self._spec.device
-        plain = session.unplanted if isinstance(session, Planted) else session
+        plain = session.wrapped if isinstance(session, FaultySession) else session
         delay = self._backend.delay(delay_seconds, device) or partial(occupy, delay_seconds)
-        self._session = cast(Session, Planted(plain, delay, apart=device == "cpu", waits=waits))
+        self._session = cast(Session, FaultySession(plain, delay, apart=device == "cpu", waits=waits))
 
     def ballast(self, size: int, device: str) -> None:
         """Hold `size` bytes of device memory until this process ends; its peak resident set begins anew."""
@@ -257,9 +257,9 @@ class Worker:
         state = self._backend.open(replace(RunSpec(**spec), weights=OWN_WEIGHTS)).export()
         tensors.save({**state.parameters, **state.buffers}, Path(path))
 
-    def alone(self, spec: dict[str, Any], inputs: dict[str, list[int]], path: str) -> None:
-        """Write what each layer makes of random inputs of the given shape (`compare.worker.recording.alone`)."""
-        tensors.save(recording.alone(self._backend, RunSpec(**spec), inputs), Path(path))
+    def run_layer(self, spec: dict[str, Any], inputs: dict[str, list[int]], path: str) -> None:
+        """Write what each layer makes of random inputs of the given shape (`compare.worker.recording.record_layers`)."""
+        tensors.save(recording.record_layers(self._backend, RunSpec(**spec), inputs), Path(path))
 
     def memory(self, steps: int) -> dict[str, Any]:
         """Train a few steps; return the framework's memory figures, and the process's less those of `idle_memory`."""
@@ -310,7 +310,7 @@ COMMANDS = (
     "block",
     "spin",
     "proof",
-    "again",
+    "restart",
     "plant",
     "ballast",
     "train",
@@ -320,7 +320,7 @@ COMMANDS = (
     "noise",
     "trace",
     "own_weights",
-    "alone",
+    "run_layer",
     "memory",
     "communication",
     "idle_memory",
@@ -329,13 +329,13 @@ COMMANDS = (
 )
 
 
-def serve(backend: Backend, clock: Clock = time.perf_counter, *, crew: Crew | None = None) -> None:
+def serve(backend: Backend, clock: Clock = time.perf_counter, *, process_group: ProcessGroup | None = None) -> None:
     """Serve `backend` on the pipe descriptors given as the two command-line arguments until the runner hangs up.
 
-    With the argument `--rank`, be one of a contender's further processes instead, of that `crew`.
+    With the argument `--rank`, be one of a contender's further processes instead, of that `process_group`.
     """
-    if sys.argv[1] == "--rank" and crew is not None:
-        rank_worker.serve(crew)
+    if sys.argv[1] == "--rank" and process_group is not None:
+        rank_worker.serve(process_group)
     sys.stdout = sys.stderr
     process_family.end_with_parent(os.getppid())
     process_family.be_killed_first()

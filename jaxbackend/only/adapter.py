@@ -59,7 +59,7 @@ class Adopted:
         logits, _ = self._model.run(parameters, buffers, images, training=False, around=recorder)
         return logits, recorder.found
 
-    def alone(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
+    def run_layer(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
         """See `jaxbackend.only.functional.Functional`."""
         path = self._own.get(layer)
         call = self._seen(training).get(path) if path else None
@@ -68,7 +68,7 @@ class Adopted:
         if any(isinstance(each, jax.Array) for each in jax.tree.leaves((call.inputs, dict(call.options)))):
             raise Refused(f"{self._reference}: {path} takes more than one array and cannot be run alone")
         return guarded(
-            lambda: self._model.alone(path, call, parameters, buffers, inputs, training=training), self._reference
+            lambda: self._model.run_layer(path, call, parameters, buffers, inputs, training=training), self._reference
         )
 
     def _seen(self, training: bool) -> dict[str, Call]:

@@ -41,7 +41,7 @@ class Functional(Protocol):
         """Return logits in evaluation, and layers' outputs by name."""
         ...
 
-    def alone(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
+    def run_layer(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
         """Return the output of one layer, nothing else run.
 
         Raises:
@@ -89,7 +89,7 @@ class Twin:
             logits = model(images)
         return logits, outputs
 
-    def alone(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
+    def run_layer(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
         """See `Functional`."""
         model = self._merged(parameters, buffers, training)
         layers = {layout.name(path): module for path, module in nnx.iter_modules(model)}

@@ -62,7 +62,7 @@ class LinenModel:
         """See `Own`."""
         return module.unbind()[0]
 
-    def alone(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
+    def run_layer(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
         """See `Own`."""
         del training  # the call's own options say it
         variables = {"params": _part(parameters, path), "batch_stats": _part(buffers, path)}

@@ -52,7 +52,7 @@ class NnxModel:
         """See `Own`."""
         return module
 
-    def alone(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
+    def run_layer(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
         """See `Own`."""
         _, modules = self._merged(parameters, buffers, training)
         return modules[path](inputs, *call.inputs, **call.options)

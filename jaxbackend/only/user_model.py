@@ -66,7 +66,7 @@ class Own(Protocol):
         """Return a module, as `around` gets it, in a form that outlives the pass."""
         ...
 
-    def alone(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
+    def run_layer(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
         """Return what one layer returns, with its own part of the variables."""
         ...
 

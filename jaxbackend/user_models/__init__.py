@@ -22,7 +22,7 @@ _ALLOWED = "allowed: a factory that returns a flax.linen or flax.nnx module"
 
 @dataclass(frozen=True)
 class Built:
-    """What `build` returns; `reference` is the factory's, the rest as in `compare.worker.factories.Made`."""
+    """What `build` returns; `reference` is the factory's, the rest as in `compare.worker.factories.FactoryResult`."""
 
     model: Own
     reference: str

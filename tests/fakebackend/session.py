@@ -102,8 +102,8 @@ class FakeSession:
         internals |= {f"gradient/{name}": gradient for name, gradient in gradients.items()}
         return internals | {f"update/{name}": self._parameters[name] - old[name] for name in old}
 
-    def alone(self, layer: str, inputs: Array, training: bool) -> Array:
-        self._script.at("alone")
+    def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
+        self._script.at("run_layer")
         if layer != "dense":
             raise Refused(f"the fake backend has no layer {layer!r}; allowed: dense")
         self._finish()

@@ -92,7 +92,7 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
 
 @contextlib.contextmanager
 def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
-    every = certificate_cases.adversarial
+    every = certificate_cases.adversarial_cases
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
         patch.setattr(trajectories, "jobs", lambda *_: {})

@@ -164,14 +164,14 @@ def test_a_layer_alone_gives_what_it_gives_in_the_model_and_what_torch_gives(fac
         if "#" in name or layer.role == "embedding":
             continue
         inputs, output = (case.first[f"activation/{key}"] for key in (f"{name}.input", name))
-        alone = session.alone(name, inputs, True)
+        alone = session.run_layer(name, inputs, True)
         np.testing.assert_allclose(alone, output, rtol=1e-12, atol=1e-12)
         if layer.role == "parameters":
             continue
         own = {key.rpartition(".")[2]: array for key, array in case.before.items() if key.startswith(f"{name}.")}
         np.testing.assert_allclose(torch_layers.run(layer, own, inputs, True), alone, rtol=1e-10, atol=1e-10)
         if layer.role == "batch-norm":
-            alone = session.alone(name, inputs, False)
+            alone = session.run_layer(name, inputs, False)
             np.testing.assert_allclose(torch_layers.run(layer, own, inputs, False), alone, rtol=1e-10, atol=1e-10)
     same(state(session), case.before, 0.0)
 
@@ -197,9 +197,9 @@ def test_evaluation_uses_the_running_statistics():
 
 def test_a_layer_that_is_not_there_is_refused():
     with pytest.raises(Refused, match=r"there is no layer 'cnov'; allowed: conv, norm, head"):
-        taken("flagged").session.alone("cnov", np.zeros((1, 3, 3, 3)), True)
+        taken("flagged").session.run_layer("cnov", np.zeros((1, 3, 3, 3)), True)
     with pytest.raises(Refused, match=r"there is no layer 'cnov'; allowed: conv, dense, flatten, pool"):
-        twins.session("jax").alone("cnov", np.zeros((1, 8, 8, 1)), True)
+        twins.session("jax").run_layer("cnov", np.zeros((1, 8, 8, 1)), True)
 
 
 def test_the_compute_dtype_is_that_of_products_whatever_comes_first():
@@ -224,7 +224,7 @@ def test_what_a_step_is_given_are_plain_containers_of_arrays():
 def test_a_twin_s_layer_runs_alone_too():
     batch = twins.batches("digits-cnn", 1)[0]
     found = twins.session("jax").inspect(batch)
-    alone = twins.session("jax").alone("conv", batch.images, True)
+    alone = twins.session("jax").run_layer("conv", batch.images, True)
     np.testing.assert_allclose(alone, found["activation/conv"], rtol=1e-12)
 
 

@@ -191,7 +191,7 @@ def test_a_layer_alone_does_as_it_does_in_the_model(monkeypatch: pytest.MonkeyPa
     internals = opened.inspect(given)
     opened.assign(values)
     outputs = {
-        layer: opened.alone(layer, whole(internals[f"activation/{layer}.input"]), training)
+        layer: opened.run_layer(layer, whole(internals[f"activation/{layer}.input"]), training)
         for layer in (key.removeprefix("activation/") for key in internals)
         if f"activation/{layer}.input" in internals
     }
@@ -211,8 +211,10 @@ def test_a_layer_alone_stays_as_frozen_as_the_model_keeps_it():
     norm = torch.nn.BatchNorm2d(3).double().eval()
     inputs = torch.from_numpy(batch(4).images).double()
     for training in (True, False):
-        np.testing.assert_allclose(activations.Layer(norm, None).alone(inputs, training=training), inputs, rtol=1e-5)
-    found = activations.Layer(norm.train(), None).alone(inputs, training=True)
+        np.testing.assert_allclose(
+            activations.Layer(norm, None).run_layer(inputs, training=training), inputs, rtol=1e-5
+        )
+    found = activations.Layer(norm.train(), None).run_layer(inputs, training=True)
     np.testing.assert_allclose(found.mean((0, 1, 2)), 0, atol=1e-12)
     assert norm.training
     assert not norm.state_dict()["running_mean"].any()
@@ -225,7 +227,7 @@ def whole(inputs: Array) -> Array:
 def test_a_layer_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch):
     opened = pairs.session(monkeypatch, spec("flattened"))
     with pytest.raises(Refused, match="no layer 'dense' in this session; allowed: conv, hidden, out"):
-        opened.alone("dense", np.zeros((1, 2)), False)
+        opened.run_layer("dense", np.zeros((1, 2)), False)
 
 
 @pytest.mark.thorough
@@ -302,4 +304,4 @@ def test_a_twins_layer_alone(monkeypatch: pytest.MonkeyPatch):
     internals = opened.inspect(twins.batches("digits-cnn", 1)[0])
     opened = twins.session("torch")
     flat = internals["activation/flatten"]
-    np.testing.assert_allclose(opened.alone("dense", flat, True), internals["activation/dense"], rtol=1e-10)
+    np.testing.assert_allclose(opened.run_layer("dense", flat, True), internals["activation/dense"], rtol=1e-10)

@@ -249,14 +249,14 @@ TOLD = """
 import torch.distributed as dist
 from torch._functorch import config as functorch
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 from tests.parity import twins
 from torchbackend.session import TorchSession
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 for batch_norm in ("sync", "local"):
     spec = twins.spec("torch", "cifar-cnn", "stock+ddp", devices=2, batch_norm=batch_norm)
-    TorchSession(spec, Place(0, 2, 2))
+    TorchSession(spec, RankInfo(0, 2, 2))
     print(functorch.ban_recompute_used_far_apart)
 """
 

@@ -120,7 +120,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 from compare.settings import tunings
 from torchbackend import parallel, tuning
 
@@ -128,7 +128,7 @@ dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 tuning.prepare(tunings.resolve("torch", "compiled+ddp+compiled-autograd", "cpu", "vgg16"), "cpu", exchanges=False)
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1), nn.Flatten(), nn.Linear(16, 2))
 model = model.to(memory_format=torch.channels_last)
-trained = parallel.wrapped(model, torch.device("cpu"), Place(0, 2, 2), captured=False)
+trained = parallel.wrapped(model, torch.device("cpu"), RankInfo(0, 2, 2), captured=False)
 forward = torch.compile(lambda images: trained(images).float().sum(), dynamic=False)
 images = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
 

@@ -18,11 +18,11 @@ import pytest
 
 from compare.base.interface import ContenderFailed
 from compare.cluster import cluster
-from compare.cluster.cluster import Fleet
+from compare.cluster.cluster import Cluster
 from compare.data import Dataset, dataset_file, synthetic
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome
+from compare.execution.run_state import ContenderRun
 from compare.settings import plan
 from tests.fakebackend import plans
 from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, recorded
@@ -36,7 +36,7 @@ SPREAD = ("torch:stock+ddp", "jax:stock+sharded", "jax:stock+pmap")
 
 def launched(number: int, **changes: str) -> dict[str, str]:
     """Return the variables that `torchrun --nnodes 2` sets on one of two machines."""
-    with cluster.wire.listening() as probe:
+    with cluster.wire.listen() as probe:
         port = probe.getsockname()[1]
     return {
         "RANK": str(number),
@@ -70,12 +70,12 @@ def ranks(samestep: int) -> list[psutil.Process]:
 
 
 @contextmanager
-def two_machines() -> Generator[tuple[Fleet, "subprocess.Popen[str]"]]:
+def two_machines() -> Generator[tuple[Cluster, "subprocess.Popen[str]"]]:
     """Bring two machines together; at the end, the second is let go and leaves no process."""
     variables = launched(0)
     second = follower(variables)
     try:
-        with cluster.joined(variables) as machines:
+        with cluster.join(variables) as machines:
             yield machines, second
         assert second.wait(20) == 0 or second.returncode == -signal.SIGKILL
     finally:
@@ -86,7 +86,7 @@ def two_machines() -> Generator[tuple[Fleet, "subprocess.Popen[str]"]]:
 class Run:
     """The children of one plan over two machines."""
 
-    def __init__(self, machines: Fleet, second: int, folder: Path, recorder: Recorder, **changes: Any) -> None:
+    def __init__(self, machines: Cluster, second: int, folder: Path, recorder: Recorder, **changes: Any) -> None:
         self.second, self._folder = second, folder
         values: dict[str, Any] = {"batch_size": BATCH, "precision": "float64", "seed": 3, "devices": DEVICES} | changes
         self.plan = plan.make(
@@ -96,14 +96,14 @@ class Run:
             epochs=1,
             out=folder,
             dataset=recorder.dataset,
-            fleet=machines,
+            cluster=machines,
             **values,
         )
         self._launcher, self._recorder = Launcher(self.plan, folder), recorder
         self.children: list[Child] = []
 
     def child(self, name: str) -> Child:
-        child = self._launcher.started(self._outcome(name), purpose="round")
+        child = self._launcher.start(self._outcome(name), purpose="round")
         self.children.append(child)
         child.greet(120)
         return child
@@ -123,8 +123,8 @@ class Run:
         """Return those of them that train, in order."""
         return ranks(self.second)
 
-    def _outcome(self, name: str) -> Outcome:
-        return Outcome(next(each for each in self.plan.contenders if each.name == name))
+    def _outcome(self, name: str) -> ContenderRun:
+        return ContenderRun(next(each for each in self.plan.contenders if each.name == name))
 
     def close(self) -> None:
         for child in self.children:
@@ -132,7 +132,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def together() -> Iterator[tuple[Fleet, "subprocess.Popen[str]"]]:
+def together() -> Iterator[tuple[Cluster, "subprocess.Popen[str]"]]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in VARIABLES.items():
             patch.setenv(name, value)
@@ -141,7 +141,7 @@ def together() -> Iterator[tuple[Fleet, "subprocess.Popen[str]"]]:
 
 
 @pytest.fixture
-def run(together: tuple[Fleet, "subprocess.Popen[str]"], tmp_path: Path, recorder: Recorder) -> Iterator[Run]:
+def run(together: tuple[Cluster, "subprocess.Popen[str]"], tmp_path: Path, recorder: Recorder) -> Iterator[Run]:
     made = Run(together[0], together[1].pid, tmp_path, recorder)
     yield made
     made.close()

@@ -17,7 +17,7 @@ from torch._inductor.utils import fresh_inductor_cache
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] -- documented there
 
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 from compare.execution.child import Child
 from tests.parity.devices import Recorder
 from torchbackend import tuning
@@ -32,7 +32,7 @@ tuning.prepare(tunings.resolve("torch", sys.argv[1], "cpu", "digits-cnn"), "cpu"
 print("torch._inductor.compile_fx" in sys.modules)
 """
 
-FIRST, SECOND, ELSEWHERE = (Place(rank, 4, 2) for rank in (0, 1, 2))
+FIRST, SECOND, ELSEWHERE = (RankInfo(rank, 4, 2) for rank in (0, 1, 2))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from compare import data
 from compare.base.interface import Batch
 from compare.execution import build_result, phases
-from compare.execution.run_state import Outcomes
+from compare.execution.run_state import RunState
 from compare.settings.plan import Plan
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
@@ -72,17 +72,17 @@ def _load(*_: Any, **__: Any) -> data.Dataset:
     return data.Dataset(batch, batch, "made up")
 
 
-def _run(plan: Plan, *_: Any) -> Outcomes:
+def _run(plan: Plan, *_: Any) -> RunState:
     if log := os.environ.get("MADE_UP_LOG"):
         with Path(log).open("a") as stream:
             stream.write(f"{[contender.name for contender in plan.contenders]} {plan.rounds} {plan.precision}\n")
-    return Outcomes([])
+    return RunState([])
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Put what is made up in place for this suite alone: it may run inside another one's process."""
     patch = pytest.MonkeyPatch()
     patch.setattr(data, "load", _load)
-    patch.setattr(phases, "run", _run)
+    patch.setattr(phases, "run_comparison", _run)
     patch.setattr(build_result, "result", result)
     config.add_cleanup(patch.undo)

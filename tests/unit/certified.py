@@ -15,7 +15,7 @@ from compare.execution import certificate_cases, jobs, judge_certificates, recor
 from compare.execution.certificate_cases import Case
 from compare.execution.jobs import Queue
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from tests.fakebackend import plans
 
 FIRST, SECOND = CASES = (Case(8, None), Case(4, None))
@@ -48,7 +48,7 @@ class Certified:
         plans.register(monkeypatch, folder)
         plan = plans.make(folder / "out", (FAKE, OTHER, THIRD), precision=precision, deterministic=deterministic)
         self._launcher = Launcher(plan, folder)
-        self.outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
+        self.outcomes = RunState([ContenderRun(contender) for contender in plan.contenders])
         self._monkeypatch = monkeypatch
         self._owners: dict[str, str] = {}
         self._queues: dict[str, Queue] = {}
@@ -65,7 +65,7 @@ class Certified:
         def carry_out(
             _: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None], frees: Callable[[], bool]
         ) -> None:
-            self._queues = {queue.outcome.contender.name: queue for queue in queues}
+            self._queues = {queue.run.contender.name: queue for queue in queues}
             self.frees = frees
             script(lambda: progress(0, 1))
 

@@ -10,7 +10,7 @@ from compare.base.interface import ContenderFailed
 from compare.execution import jobs, launcher
 from compare.execution.jobs import Command, Job, Queue
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome
+from compare.execution.run_state import ContenderRun
 from compare.settings import contenders
 from tests.fakebackend import plans
 
@@ -74,10 +74,10 @@ def asked(answers: list[str], *commands: tuple[str, int]) -> Job:
 
 
 def queue(name: str, *found: Job) -> Queue:
-    return Queue(Outcome(contenders.parse(["fake", "other"])[["fake", "other"].index(name)]), list(found))
+    return Queue(ContenderRun(contenders.parse(["fake", "other"])[["fake", "other"].index(name)]), list(found))
 
 
 def carried_out(started: Launcher, *queues: Queue) -> list[tuple[int, int]]:
     progress: list[tuple[int, int]] = []
-    jobs.carry_out(started, queues, lambda done, total: progress.append((done, total)))
+    jobs.run_jobs(started, queues, lambda done, total: progress.append((done, total)))
     return progress

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compare.base.interruptions import Held
+from compare.base.interruptions import HeldSignals
 from compare.execution import build_result, phases
 from compare.reproduce import bundle, recompute, verification
 from compare.results import result_file
@@ -25,7 +25,7 @@ class Stage:
     def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Result:
         plans.register(self._monkeypatch, self.folder, script)
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), **changes)
-        outcomes = phases.run(plan, lambda *step: self.progress.append(step), Held())
+        outcomes = phases.run_comparison(plan, lambda *step: self.progress.append(step), HeldSignals())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = build_result.result(plan, outcomes, ["samestep", "compare", *texts])
         return _kept(result, plan.out)
@@ -35,7 +35,7 @@ class Stage:
     ) -> Result:
         plans.register(self._monkeypatch, self.folder, script, children)
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), rounds=None, **changes)
-        outcomes = phases.agree(plan, seeds, lambda *step: self.progress.append(step), Held())
+        outcomes = phases.run_agreement(plan, seeds, lambda *step: self.progress.append(step), HeldSignals())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = build_result.result(plan, outcomes, ["samestep", "agree", *texts])
         return _kept(result, plan.out)

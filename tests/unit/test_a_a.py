@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from compare.base.interface import Array, Arrays
-from compare.base.interruptions import Held
+from compare.base.interruptions import HeldSignals
 from compare.data import dataset_file
 from compare.execution import build_result, rounds
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cpu_load
 from compare.results import result_file
 from compare.worker import memory_reuse
@@ -97,16 +97,16 @@ class Trials:
         self._plan = plans.make(folder / "out", ("fake", "other"), rounds=ROUNDS, agreement=False)
         self._launcher = Launcher(self._plan, folder)
         dataset_file.save(self._plan.dataset, self._launcher.dataset)
-        self._launcher.started = self._started  # pyright: ignore[reportAttributeAccessIssue] -- no process is started
+        self._launcher.start = self._started  # pyright: ignore[reportAttributeAccessIssue] -- no process is started
 
-    def _started(self, outcome: Outcome, **_: Any) -> Any:
+    def _started(self, outcome: ContenderRun, **_: Any) -> Any:
         return InProcess(Quiet(outcome.contender.name, self._variable, self._machine), self._machine)
 
     def ratio(self) -> dict[str, float]:
         """Return the ratio of one whole run."""
         self._machine.blocks = 0
-        outcomes = Outcomes([Outcome(contender) for contender in self._plan.contenders])
-        rounds.time_rounds(self._launcher, outcomes, lambda *step: None, Held())
+        outcomes = RunState([ContenderRun(contender) for contender in self._plan.contenders])
+        rounds.time_rounds(self._launcher, outcomes, lambda *step: None, HeldSignals())
         result = build_result.result(self._plan, outcomes, ["samestep"])
         result_file.validate(result)
         return result["comparisons"][0]["ratio"]

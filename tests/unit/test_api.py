@@ -90,7 +90,7 @@ def test_what_cannot_be_honoured_is_refused(tmp_path: Path):
         ({"data": "nowhere"}, "data nowhere: workload digits-cnn takes no folder"),
         ({"design": ["turns"]}, "design ['turns'] is not allowed; allowed: alternating, turns, sequential"),
         ({"request": 5}, "request 5 is not allowed; allowed: a compare.Request"),
-        *(({name: 3}, f"run has no setting {name!r}") for name in ("dataset", "fleet", "least_contenders")),
+        *(({name: 3}, f"run has no setting {name!r}") for name in ("dataset", "cluster", "least_contenders")),
         ({"nosuch": 1}, "run has no setting 'nosuch'; allowed: accumulate, agreement, batch_norm, batch_size, "),
     ],
     ids=str,
@@ -117,10 +117,10 @@ def test_what_a_certificate_has_no_use_for_is_refused(tmp_path: Path):
 
 
 def test_a_pair_that_is_not_timed_is_not_compiled_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def carried_out(plan: Plan, command: list[str], **_: object) -> NoReturn:
+    def fail(plan: Plan, command: list[str], **_: object) -> NoReturn:
         raise Refused(", ".join(each.name for each in plan.contenders))
 
-    monkeypatch.setattr(execute, "carried_out", carried_out)
+    monkeypatch.setattr(execute, "execute", fail)
     for workload, named in ((PAIR, "torch:stock, jax:pieces"), ("digits-cnn", "torch, jax")):
         with pytest.raises(Refused, match=f"^{named}$"):
             compare.certify(workload, out=tmp_path)
@@ -141,7 +141,7 @@ def test_a_test_may_ask_for_a_pair():
 
 def test_a_test_may_say_all_that_the_command_line_may() -> None:
     of_plans = {"texts": "contenders", "data_folder": "data"}
-    inner = {"out", "communication", "dataset", "least_contenders", "fleet", "rotation"}
+    inner = {"out", "communication", "dataset", "least_contenders", "cluster", "rotation"}
     plans = {of_plans.get(name, name) for name in inspect.signature(plan.make).parameters} - inner
     assert set(comparison_request.Settings.__annotations__) | {"workload"} == plans | {"check"}
 

@@ -219,7 +219,7 @@ def test_launches_that_cannot_be_are_refused(
 def test_options_of_sbatch_cannot_bring_in_lines_of_their_own():
     job = slurm.Job(2, 0, ["--comment=a\nrm -r x"], Path())
     with pytest.raises(Refused, match="is not allowed; allowed: an option of sbatch"):
-        slurm.checked(job)
+        slurm.check(job)
     with pytest.raises(Refused, match=r"would not read '--chdir=a\\nrm"):
         slurm.Job(2, 0, [], Path("a\nrm -r x")).script(["compare"], Path())
 
@@ -240,5 +240,5 @@ def test_options_of_sbatch_cannot_bring_in_lines_of_their_own():
 def test_options_of_sbatch_that_the_job_has_are_refused(option: str, instead: str):
     job = slurm.Job(2, 0, ["--job-name=mine", option], Path())
     with pytest.raises(Refused) as refusal:
-        slurm.checked(job)
+        slurm.check(job)
     assert str(refusal.value) == f"--sbatch {option} is not allowed: the job says so itself; allowed: {instead}"

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import kernel_times, step_time, timeline
 from compare.base import process_group
 from compare.base.interface import Kernel
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 from tests.unit import programs
 from tests.unit.programs import Program
 
@@ -35,11 +35,11 @@ def test_a_timeline_tells_what_children_and_judges_did(program: Program) -> None
 
 
 def test_a_lever_reaches_all_processes_of_a_contender(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = process_group.start_command("torchbackend", Place(1, 2, 2), 29500)
+    plain = process_group.start_command("torchbackend", RankInfo(1, 2, 2), 29500)
     monkeypatch.setattr(process_group, "start_command", process_group.start_command)
     monkeypatch.setenv(step_time.LEVER_VARIABLE, "")
     step_time._pass_on(["none"])
-    levered = process_group.start_command("torchbackend", Place(1, 2, 2), 29500)
+    levered = process_group.start_command("torchbackend", RankInfo(1, 2, 2), 29500)
     assert levered == ["benchmarks.levered_rank" if each == "torchbackend" else each for each in plain]
 
 

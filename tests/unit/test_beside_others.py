@@ -10,7 +10,7 @@ from compare.data import dataset_file
 from compare.execution import certificate_cases, record_certificates
 from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import memory
 from compare.report import measurements
 from compare.settings import contenders
@@ -213,10 +213,10 @@ def test_as_many_record_as_a_gpu_has_memory_for(
     plan = plans.make(stage.folder / "out", ("fake", "other"))
     launcher = Launcher(plan, stage.folder)
     dataset_file.save(plan.dataset, launcher.dataset)
-    outcomes = Outcomes([Outcome(contender) for contender in plan.contenders])
+    outcomes = RunState([ContenderRun(contender) for contender in plan.contenders])
     monkeypatch.setattr(Child, "__init__", begun)
     monkeypatch.setattr(Child, "close", closed)
-    record_certificates.certify(launcher, outcomes, (certificate_cases.native(plan),), lambda *_: None)
+    record_certificates.certify(launcher, outcomes, (certificate_cases.native_case(plan),), lambda *_: None)
     assert peak[0] == most
     assert [made.status for made in outcomes.certificates.values()] == ["pass"]
 
@@ -234,7 +234,7 @@ def test_as_many_record_as_a_gpu_has_memory_for(
 def test_what_a_record_takes_of_a_gpu_goes_by_its_model_and_what_its_session_held(
     precision: str, parameters: int, held: float, expected: float
 ) -> None:
-    outcome = Outcome(contenders.parse(["torch"], 1)[0], opened={"parameter_count": parameters})
+    outcome = ContenderRun(contenders.parse(["torch"], 1)[0], opened={"parameter_count": parameters})
     outcome.held = int(held * 2**30)
     assert record_certificates._memory(outcome, precision) / 2**30 == pytest.approx(expected)
 

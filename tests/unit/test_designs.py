@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from compare.base.interface import Refused
-from compare.base.interruptions import Held
+from compare.base.interruptions import HeldSignals
 from compare.execution import build_result, phases, round_validity, rounds, usage
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.round_validity import Round
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cpu_load, memory
 from compare.reproduce import recompute
 from compare.results import result_file
@@ -83,15 +83,15 @@ def test_a_round_that_was_tried_in_vain_counts_for_nothing(tmp_path: Path, monke
 
     measure = usage.measure
 
-    def noted(launcher: Launcher, outcomes: Outcomes, progress: Progress) -> None:
+    def noted(launcher: Launcher, outcomes: RunState, progress: Progress) -> None:
         measure(launcher, outcomes, progress)
-        outcomes.contenders[1].reason = "done again alone"
+        outcomes.runs[1].reason = "done again alone"
 
     monkeypatch.setattr(usage, "measure", noted)
-    outcomes = phases.run(plan, lambda *step: None, Held())
+    outcomes = phases.run_comparison(plan, lambda *step: None, HeldSignals())
     assert outcomes.design == "turns"
-    assert [(each.status, each.reason) for each in outcomes.contenders] == [("ok", None), ("ok", "done again alone")]
-    assert [len(each.cached_compile_seconds) for each in outcomes.contenders] == [2, 2]
+    assert [(each.status, each.reason) for each in outcomes.runs] == [("ok", None), ("ok", "done again alone")]
+    assert [len(each.cached_compile_seconds) for each in outcomes.runs] == [2, 2]
 
 
 def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
@@ -108,18 +108,18 @@ def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
 
     monkeypatch.setattr(cpu_load, "read", interrupted)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2)
-    outcomes = phases.run(plan, lambda *step: None, held := Held())
+    outcomes = phases.run_comparison(plan, lambda *step: None, held := HeldSignals())
     assert isinstance(held.pending, KeyboardInterrupt)
     assert outcomes.rounds == []
-    assert [(each.status, each.reason, each.unsteady) for each in outcomes.contenders] == [("ok", None, [])] * 2
+    assert [(each.status, each.reason, each.unsteady) for each in outcomes.runs] == [("ok", None, [])] * 2
 
 
 def test_of_a_round_that_is_dropped_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans.register(monkeypatch, tmp_path)
-    first, second = (Outcome(each) for each in plans.make(tmp_path / "out", ("fake", "other")).contenders)
+    first, second = (ContenderRun(each) for each in plans.make(tmp_path / "out", ("fake", "other")).contenders)
     first.samples, first.windows, first.unsteady = [[1.0], [2.0]], [[(0, 1)], [(1, 2)]], [False, True]
     second.samples, second.windows, second.unsteady = [[1.0], [2.0]], [[(0, 1)]], [True, True]  # cut off in between
-    outcomes = Outcomes([first, second], rounds=[Round(), Round(), Round()])
+    outcomes = RunState([first, second], rounds=[Round(), Round(), Round()])
     rounds._keep_whole(outcomes)
     assert [(each.samples, len(each.windows)) for each in (first, second)] == [([[1.0]], 1)] * 2
     assert (first.unsteady, second.unsteady, len(outcomes.rounds)) == ([False], [True], 1)
@@ -131,8 +131,8 @@ def test_contenders_of_which_one_s_memory_is_not_known_are_tried_together(
     plans.register(monkeypatch, tmp_path)
     monkeypatch.setattr(memory, "device_bytes", lambda device: 100)
     plan = plans.make(tmp_path / "out", ("fake", "other"))
-    outcomes = Outcomes([Outcome(each) for each in plan.contenders])
-    for outcome, size in zip(outcomes.contenders, (150, None), strict=True):
+    outcomes = RunState([ContenderRun(each) for each in plan.contenders])
+    for outcome, size in zip(outcomes.runs, (150, None), strict=True):
         outcome.memory = {"process_bytes": size}
     assert rounds._excess(plan, outcomes) is None
 
@@ -187,7 +187,7 @@ def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
     plans.register(monkeypatch, tmp_path, script)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=4)
     scripted_load(monkeypatch, [0.0, 0.8, 0.1, 0.0])
-    result = build_result.result(plan, phases.run(plan, lambda *step: None, Held()), ["samestep"])
+    result = build_result.result(plan, phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
     assert result["voided"] == [{"round": 2, "reason": "other programs kept 0.80 cores busy"}]
     (comparison,) = result["comparisons"]
     assert (comparison["rounds"], comparison["verdict"]) == (3, "SLOWER")
@@ -204,7 +204,7 @@ def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=3)
     scripted_load(monkeypatch, [0.9, 0.0, 0.9])
-    result = build_result.result(plan, phases.run(plan, lambda *step: None, Held()), ["samestep"])
+    result = build_result.result(plan, phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
     (comparison,) = result["comparisons"]
     assert (comparison["verdict"], comparison["rounds"]) == ("INCONCLUSIVE", 1)
     assert comparison["reason"] == "2 of 3 rounds are void"
@@ -231,7 +231,7 @@ def test_contenders_that_compute_while_another_is_timed_void_the_round(
     scripted_load(monkeypatch, [0.0, 0.0, 0.0])
     monkeypatch.setattr(cpu_load, "taken", taken)
     monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 0.0)
-    result = build_result.result(plan, phases.run(plan, lambda *step: None, Held()), ["samestep"])
+    result = build_result.result(plan, phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
     assert set(looked) == {2}  # the processes of the two others
     assert result["telemetry"]["idle_cores"] == pytest.approx([0.4] * 3, rel=0.1)
     reasons = [each["reason"] for each in result["voided"]]
@@ -274,7 +274,7 @@ def blocks_of(monkeypatch: pytest.MonkeyPatch) -> tuple[rounds._Block, int]:
 
     child: Any = SimpleNamespace(call=block)
     launcher: Any = SimpleNamespace(now=lambda: float(len(trained)), plan=SimpleNamespace(deadlines={"block": 1.0}))
-    outcome = Outcome(contenders.parse(["torch"], 1)[0])
+    outcome = ContenderRun(contenders.parse(["torch"], 1)[0])
     outcome.steps_per_block = 4
     return rounds._block(launcher, {"torch": child}, outcome, {"torch": [1], "jax": [2]}), len(trained)
 

@@ -17,7 +17,7 @@ from compare.execution import certificate_cases, jobs, record_certificates
 from compare.execution.certificate_cases import Case, Evidence
 from compare.execution.jobs import Command, Queue
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import plan
 from compare.settings.plan import Plan
 from compare.worker import recording, server
@@ -34,7 +34,7 @@ def _asked_of_the_baseline(made: Plan, folder: Path, patch: pytest.MonkeyPatch) 
         asked.extend(command for job in queues[0].jobs for command in job.commands)
 
     patch.setattr(jobs, "carry_out", look)
-    launcher, outcomes = Launcher(made, folder), Outcomes([Outcome(contender) for contender in made.contenders])
+    launcher, outcomes = Launcher(made, folder), RunState([ContenderRun(contender) for contender in made.contenders])
     dataset_file.save(made.dataset, launcher.dataset)
     record_certificates.certify(launcher, outcomes, [CASE], lambda *_: None)
     return asked
@@ -123,13 +123,13 @@ def test_kernels_are_searched_for_in_the_precision_that_is_timed(
             spec = command.arguments["spec"]
             searched[f"{command.name} {spec['precision']}"] = spec["knobs"]["kernel-search"]
 
-    def as_on_a_gpu(outcome: Outcome, **changes: Any) -> dict[str, Any]:
+    def as_on_a_gpu(outcome: ContenderRun, **changes: Any) -> dict[str, Any]:
         spec = made.spec(outcome.contender, launcher.dataset, **changes).to_json()
         return {**spec, "knobs": {**spec["knobs"], "kernel-search": True}}
 
     monkeypatch.setattr(jobs, "carry_out", look)
     made = plan.make(["jax", "torch"], out=tmp_path, workload="cifar-cnn", precision=precision)
-    launcher, outcomes = Launcher(made, tmp_path), Outcomes([Outcome(contender) for contender in made.contenders])
+    launcher, outcomes = Launcher(made, tmp_path), RunState([ContenderRun(contender) for contender in made.contenders])
     monkeypatch.setattr(launcher, "spec", as_on_a_gpu)
     dataset_file.save(made.dataset, launcher.dataset)
     record_certificates.certify(launcher, outcomes, [CASE], lambda *_: None)
@@ -141,11 +141,11 @@ def test_infinite_noise_crosses_the_pipe(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(recording, "noise", lambda *_: [{"gate.kernel": math.inf, "dense.kernel": 1e-9}])
     made = plan.make(["torch", "jax"], out=tmp_path, workload="digits-cnn", precision="float64")
     launcher, evidence = Launcher(made, tmp_path), Evidence({CASE: tmp_path / "data"}, "float64")
-    told = launcher.spec(Outcome(made.contenders[0]))
+    told = launcher.spec(ContenderRun(made.contenders[0]))
     nobody: Any = None
     said = server.Worker(nobody, time.perf_counter).noise(told, 3, [(ULP64, 0, 5)])
     (queue, _) = record_certificates._queues(
-        launcher, Outcomes([Outcome(each) for each in made.contenders]), evidence, bool
+        launcher, RunState([ContenderRun(each) for each in made.contenders]), evidence, bool
     )
     (command,) = (each for job in queue.jobs for each in job.commands if each.name == "noise")
     command.keep(json.loads(json.dumps(said, allow_nan=False)))
@@ -159,4 +159,4 @@ def test_an_odd_batch_of_large_images_is_small(
     plans.register(monkeypatch, tmp_path)
     made = plans.make(tmp_path / "out", ("fake", "other"))
     plan = replace(made, workload=replace(made.workload, model=made.workload.model.resized(size)))
-    assert certificate_cases.adversarial(plan)[1:] == (Case(2, size + 1), Case(batch, size + 2))
+    assert certificate_cases.adversarial_cases(plan)[1:] == (Case(2, size + 1), Case(batch, size + 2))

@@ -20,14 +20,14 @@ _COUNTED = """
 import contextlib, resource, sys
 import numpy as np
 import psutil
-from compare.execution import heap
+from compare.worker import memory_reuse
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 kept = sys.argv[1] == "kept"
 start = psutil.Process().memory_info().rss
-with heap.kept() if kept else contextlib.nullcontext():
+with memory_reuse.kept() if kept else contextlib.nullcontext():
     np.ones(2**25)  # the heap grows once
     before = faults()
     for _ in range(3):

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from compare.base.interruptions import ENDING, Held
+from compare.base.interruptions import ENDING, HeldSignals
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def come(*numbers: signal.Signals) -> None:
 
 
 def test_the_first_signal_is_what_is_pending_and_others_are_lost() -> None:
-    with Held() as held:
+    with HeldSignals() as held:
         held.begin()
         held.begin()
         come(signal.SIGHUP)
@@ -41,7 +41,7 @@ def test_the_first_signal_is_what_is_pending_and_others_are_lost() -> None:
 
 
 def test_nothing_is_held_back_before_the_beginning_and_after_the_block() -> None:
-    with Held() as held, pytest.raises(KeyboardInterrupt):
+    with HeldSignals() as held, pytest.raises(KeyboardInterrupt):
         come(signal.SIGINT)
     with pytest.raises(SystemExit):
         come(signal.SIGTERM)
@@ -52,7 +52,7 @@ def test_nothing_is_held_back_before_the_beginning_and_after_the_block() -> None
 
 
 def test_what_may_be_interrupted_is_and_what_was_held_back_ends_it_at_once() -> None:
-    with Held() as held:
+    with HeldSignals() as held:
         held.begin()
         with pytest.raises(KeyboardInterrupt), held.let_through():
             come(signal.SIGINT)
@@ -65,9 +65,9 @@ def test_what_may_be_interrupted_is_and_what_was_held_back_ends_it_at_once() -> 
 
 
 def test_what_never_held_anything_back_lets_it_through() -> None:
-    with Held() as held, held.let_through():
+    with HeldSignals() as held, held.let_through():
         pass
-    with Held() as held, pytest.raises(ENDING), held.let_through():
+    with HeldSignals() as held, pytest.raises(ENDING), held.let_through():
         come(signal.SIGTERM)
 
 
@@ -75,7 +75,7 @@ def test_handlers_are_the_main_threads_alone() -> None:
     found = list[object]()
 
     def other() -> None:
-        with Held() as held:
+        with HeldSignals() as held:
             held.begin()
             found.append(signal.getsignal(signal.SIGINT))
 

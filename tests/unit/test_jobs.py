@@ -12,7 +12,7 @@ from compare.execution.certificate_cases import Case
 from compare.execution.child import Child
 from compare.execution.jobs import Queue
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome
+from compare.execution.run_state import ContenderRun
 from compare.machine import memory, variables
 from compare.settings import contenders
 from tests.fakebackend import plans
@@ -40,13 +40,13 @@ def test_children_take_the_next_job_when_theirs_is_done(started: Launcher) -> No
 def test_a_child_is_started_for_the_devices_of_its_first_session(
     started: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, start = list[int | None](), Launcher.started
+    told, start = list[int | None](), Launcher.start
 
-    def noted(self: Launcher, outcome: Outcome, *, devices: int | None, **rest: Any) -> Child:
+    def noted(self: Launcher, outcome: ContenderRun, *, devices: int | None, **rest: Any) -> Child:
         told.append(devices)
         return start(self, outcome, devices=devices, **rest)
 
-    monkeypatch.setattr(Launcher, "started", noted)
+    monkeypatch.setattr(Launcher, "start", noted)
     of_one, of_two, of_none = (asked([], ("one", 1)) for _ in range(3))
     of_one.commands[0].arguments["spec"] = {"devices": 1}
     of_two.commands[0].arguments["spec"] = {"devices": 2}
@@ -90,8 +90,8 @@ def test_a_failure_ends_its_contenders_work_and_no_others(started: Launcher) -> 
     failing = queue("fake", asked(answers, ("broken", 0), ("never", 0)), asked(answers, ("nor this", 2)))
     other = queue("other", asked(answers, ("one", 3), ("two", 0)))
     carried_out(started, failing, other)
-    assert (failing.outcome.status, other.outcome.status, answers) == ("crash", "ok", ["one", "two"])
-    assert failing.outcome.reason == "training: scripted"
+    assert (failing.run.status, other.run.status, answers) == ("crash", "ok", ["one", "two"])
+    assert failing.run.reason == "training: scripted"
     assert Scripted.said[-1] == "other is closed"
     assert "fake is closed" in Scripted.said
 
@@ -107,7 +107,7 @@ def test_a_job_that_lacks_memory_is_done_again_by_fewer_children_in_the_end_by_o
     assert sorted({*answers}) == sorted(
         ["before", "large", "after", *(f"{name} {n}" for name in ("fake", "other") for n in range(4))]
     )
-    assert most.outcome.status == "ok"
+    assert most.run.status == "ok"
     begun = Scripted.said.count("fake begins large")
     assert 3 <= begun <= 4  # beside four others, beside one or two, and alone
     assert progress == sorted(progress)
@@ -118,8 +118,8 @@ def test_a_job_that_lacks_memory_alone_ends_its_contender_and_no_other(started: 
     failing = queue("fake", asked(answers, ("endless", 0)), asked(answers, ("never", 0)))
     other = queue("other", asked(answers, ("one", 2)), asked(answers, ("two", 0)))
     carried_out(started, failing, other)
-    assert (failing.outcome.status, failing.outcome.reason) == ("oom", "training: scripted")
-    assert (other.outcome.status, answers) == ("ok", ["one", "two"])
+    assert (failing.run.status, failing.run.reason) == ("oom", "training: scripted")
+    assert (other.run.status, answers) == ("ok", ["one", "two"])
 
 
 @pytest.mark.parametrize("how", ["crash", "refused"])
@@ -135,13 +135,13 @@ def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_conten
 
     crowded, other = both()
     carried_out(started, crowded, other)
-    assert (crowded.outcome.status, crowded.outcome.reason) == (how, "training: scripted")  # of a CPU each has its part
+    assert (crowded.run.status, crowded.run.reason) == (how, "training: scripted")  # of a CPU each has its part
     started.plan = replace(started.plan, device="cuda")
     Scripted.said.clear()
     crowded, other = both()
     progress = carried_out(started, crowded, other)
-    assert (crowded.outcome.status, other.outcome.status, other.outcome.reason) == ("ok", "ok", None)
-    assert crowded.outcome.reason == f"done again alone what had failed beside others ({how}, training: scripted)"
+    assert (crowded.run.status, other.run.status, other.run.reason) == ("ok", "ok", None)
+    assert crowded.run.reason == f"done again alone what had failed beside others ({how}, training: scripted)"
     assert answers[-3:] == ["before", how, "after"]  # of the job begun anew
     first, again = Scripted.said.index("fake ends next"), Scripted.said.index("fake ends after")
     assert "fake is closed" in Scripted.said[first:again]  # in a child that has done nothing before
@@ -183,8 +183,8 @@ def test_what_fails_on_a_gpu_alone_has_failed_and_so_has_who_fails_often(
     failing = queue("fake", *(asked([], ("broken", 0)) for _ in range(jobs)))
     other = queue("other", asked([], ("one", 50)))
     carried_out(started, failing, other)
-    assert (failing.outcome.status, failing.outcome.reason) == ("crash", "training: scripted")
-    assert (other.outcome.status, other.outcome.reason) == ("ok", None)
+    assert (failing.run.status, failing.run.reason) == ("crash", "training: scripted")
+    assert (other.run.status, other.run.reason) == ("ok", None)
     assert Scripted.said.count("fake begins broken") == tries
 
 
@@ -193,7 +193,7 @@ def test_a_job_that_spares_its_contender_marks_it_when_all_others_are_done(start
     broken, never = (replace(asked(answers, (name, 0)), spares=True) for name in ("broken", "never"))
     failing = queue("fake", broken, asked(answers, ("one", 3)), never)
     carried_out(started, failing)
-    assert (answers, failing.outcome.status, failing.outcome.reason) == (["one"], "crash", "training: scripted")
+    assert (answers, failing.run.status, failing.run.reason) == (["one"], "crash", "training: scripted")
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "1"), (8, "4")])
@@ -204,16 +204,16 @@ def test_children_side_by_side_share_the_cores(
     monkeypatch.setattr("compare.machine.cores.usable", lambda: cores)
     carried_out(started, *(queue(name, asked([], ("one", 0))) for name in ("fake", "other")))
     assert [each["OMP_NUM_THREADS"] for each in Scripted.environments] == [threads, threads]
-    started.started(Outcome(contenders.parse(["fake", "other"])[0]), purpose="training")
+    started.start(ContenderRun(contenders.parse(["fake", "other"])[0]), purpose="training")
     assert "OMP_NUM_THREADS" not in Scripted.environments[-1]  # timed alone, with every core
     assert variables.thread_environment(4, {"OMP_NUM_THREADS": "3"}) == {"OMP_NUM_THREADS": "3"}
 
 
 def test_what_runs_once_to_match_a_pair_is_not_optimised_and_nothing_else(started: Launcher) -> None:
-    outcomes = [Outcome(each) for each in contenders.parse(["torch", "jax"])]
+    outcomes = [ContenderRun(each) for each in contenders.parse(["torch", "jax"])]
     for purpose in ("matching", "certificate", "trajectory", "training"):
         for outcome in outcomes:
-            started.started(outcome, purpose=purpose)
+            started.start(outcome, purpose=purpose)
     found = ["JAX_DISABLE_MOST_OPTIMIZATIONS" in each for each in Scripted.environments]
     assert found == [False, True, *[False] * 6]
 
@@ -223,10 +223,10 @@ def test_variables_that_decide_the_program_are_kept_as_they_were_set_and_no_fold
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=false")
     started.plan = replace(started.plan, device="cuda", deterministic=True)
-    jax, torch = (Outcome(each) for each in contenders.parse(["jax:tuned", "torch"]))
+    jax, torch = (ContenderRun(each) for each in contenders.parse(["jax:tuned", "torch"]))
     for purpose in ("matching", "certificate", "round"):
         for outcome in (jax, torch):
-            started.started(outcome, purpose=purpose, beside=1)
+            started.start(outcome, purpose=purpose, beside=1)
     assert jax.variables == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "JAX_PLATFORMS": "cuda",
@@ -250,7 +250,7 @@ def test_a_pair_is_certified_at_the_size_asked_for_and_at_its_neighbour(
     workload = pair("a:b", "c:d", image=(size, size, 3), classes=4)
     made = plans.make(tmp_path / "out", ("fake", "other"), workload=workload, accumulate=2, batch_size=32)
     plan = replace(made, resizable=resizable)
-    assert certificate_cases.adversarial(plan) == (certificate_cases.native(plan), Case(6, other))
+    assert certificate_cases.adversarial_cases(plan) == (certificate_cases.native_case(plan), Case(6, other))
 
 
 def test_a_job_that_may_not_begin_waits_and_so_do_those_behind_it(started: Launcher) -> None:

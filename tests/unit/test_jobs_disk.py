@@ -58,7 +58,7 @@ def test_a_job_waits_while_the_disk_is_freed(started: Launcher) -> None:
     answers: list[str] = []
     looks = iter([True] * 9)
     asked_for = queue("fake", roomy(answers, 11, ("large record", 1)))
-    jobs.carry_out(started, [asked_for], lambda *_: None, lambda: next(looks, False))
+    jobs.run_jobs(started, [asked_for], lambda *_: None, lambda: next(looks, False))
     assert answers == ["large record"]
     assert next(looks, None) is None
 
@@ -70,7 +70,7 @@ def test_what_the_disk_does_not_hold_beside_others_is_done_again_alone(started: 
     other = queue("other", *(roomy(answers, 1, (f"{n}", 4)) for n in range(2)))
     carried_out(started, found, other)
     assert sorted(answers) == ["0", "1", "behind", "long record"]
-    assert (found.outcome.status, other.outcome.status) == ("ok", "ok")
+    assert (found.run.status, other.run.status) == ("ok", "ok")
     last = [line for line in Scripted.said if "long record" in line][-2:]
     assert last == ["fake begins long record", "fake ends long record"]
 
@@ -104,4 +104,4 @@ def test_a_job_for_which_the_disk_alone_is_too_small_fails_its_contender(started
     failing = queue("fake", roomy(answers, 1, ("boundless", 1)), roomy(answers, 1, ("behind", 1)))
     carried_out(started, failing, queue("other", roomy(answers, 1, ("one", 9))))
     assert answers == ["one"]
-    assert (failing.outcome.status, failing.outcome.reason) == ("refused", "training: scripted")
+    assert (failing.run.status, failing.run.reason) == ("refused", "training: scripted")

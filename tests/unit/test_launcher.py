@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from compare.cluster.cluster import Fleet
+from compare.cluster.cluster import Cluster
 from compare.execution import build_result, phases
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import contenders, plan
 from tests.fakebackend import plans
 
@@ -20,15 +20,15 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
 ) -> None:
     plans.register(monkeypatch, tmp_path)
     made = plans.make(tmp_path / "out", ("fake", "other"))
-    launcher = Launcher(replace(made, fleet=cast(Fleet, SimpleNamespace(count=2))), tmp_path)
+    launcher = Launcher(replace(made, cluster=cast(Cluster, SimpleNamespace(count=2))), tmp_path)
     events = list[str]()
 
-    def started(outcome: Outcome, **_: Any) -> Any:
+    def started(outcome: ContenderRun, **_: Any) -> Any:
         events.append(f"start {outcome.contender.name}")
         return SimpleNamespace(greet=lambda _: {"versions": {}}, close=lambda: events.append("close"))
 
-    monkeypatch.setattr(launcher, "started", started)
-    with launcher.children([Outcome(contender) for contender in made.contenders], purpose="turn") as children:
+    monkeypatch.setattr(launcher, "start", started)
+    with launcher.children([ContenderRun(contender) for contender in made.contenders], purpose="turn") as children:
         for child in children:
             with child:
                 events.append("work")
@@ -50,13 +50,13 @@ def test_gpus_of_one_machine_alone_compile_side_by_side(
 ) -> None:
     plans.register(monkeypatch, tmp_path)
     made = plans.make(tmp_path / "out", ("fake", "other"), cold_compile=cold)
-    there = replace(made, device="cuda", fleet=cast(Fleet, SimpleNamespace(count=machines, share=lambda: None)))
+    there = replace(made, device="cuda", cluster=cast(Cluster, SimpleNamespace(count=machines, share=lambda: None)))
     launcher, told = Launcher(there, tmp_path), list[str]()
     child = SimpleNamespace(greet=lambda _: {"versions": {}}, close=lambda: None)
-    monkeypatch.setattr(launcher, "started", lambda *_, **__: child)
+    monkeypatch.setattr(launcher, "start", lambda *_, **__: child)
     monkeypatch.setattr(phases.jobs, "carry_out", lambda launcher, queues, progress, **_: progress(0, 1))
     monkeypatch.setattr(phases.jobs, "carry_out_alone", lambda *_: None)
-    outcomes = Outcomes([Outcome(contender) for contender in there.contenders])
+    outcomes = RunState([ContenderRun(contender) for contender in there.contenders])
     assert len(phases._train(launcher, outcomes, lambda phase, *_: told.append(phase))) == 2
     assert told == expected
 
@@ -76,7 +76,7 @@ def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
     monkeypatch.setattr("compare.execution.launcher.Child", child)
     launcher = Launcher(made, tmp_path)
     for contender in made.contenders:
-        launcher.started(Outcome(contender), purpose="round")
+        launcher.start(ContenderRun(contender), purpose="round")
     assert found == folders
 
 
@@ -98,7 +98,7 @@ def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str
         ("jax:tuned", {"device": "cpu"}, None),
         ("jax:tuned", {"rounds": 0}, None),
         ("jax:tuned", {"deterministic": True}, None),
-        ("jax:tuned", {"fleet": SimpleNamespace(count=2)}, None),
+        ("jax:tuned", {"cluster": SimpleNamespace(count=2)}, None),
         ("jax:stock+kernel-search=off", {}, None),
         ("torch:tuned", {}, "every round"),
         ("torch:compiled", {}, None),
@@ -110,13 +110,13 @@ def test_a_result_tells_how_often_kernels_were_searched_for(
 ) -> None:
     made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
     there = replace(made, **{"device": "cuda", **changes})
-    assert build_result._kernel_search(there, Outcome(contenders.parse([contender], 1)[0])) == searched
+    assert build_result._kernel_search(there, ContenderRun(contenders.parse([contender], 1)[0])) == searched
 
 
 def test_what_a_users_own_flags_turn_off_is_no_search(tmp_path: Path) -> None:
     made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
     there = replace(made, device="cuda")
-    outcome = Outcome(there.contenders[1], settings={"kernel-search": False})
+    outcome = ContenderRun(there.contenders[1], settings={"kernel-search": False})
     assert build_result._kernel_search(there, outcome) is None
 
 
@@ -134,8 +134,8 @@ def test_beside_others_only_programs_are_loaded_that_they_cannot_change(
     tmp_path: Path, device: str, machines: int, contender: str, may: bool
 ) -> None:
     made = plan.make([contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
-    there = replace(made, device=device, fleet=cast(Fleet, SimpleNamespace(count=machines)))
-    assert Launcher(there, tmp_path).may_load_beside_others(Outcome(there.contenders[0])) is may
+    there = replace(made, device=device, cluster=cast(Cluster, SimpleNamespace(count=machines)))
+    assert Launcher(there, tmp_path).may_load_beside_others(ContenderRun(there.contenders[0])) is may
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_only_programs_whose_compile_time_nobody_reads_are_kept_from_run_to_run(
     monkeypatch.setattr("compare.execution.launcher.Child", child)
     made = plans.make(tmp_path / "out", ("fake", "other"))
     (tmp_path / "scratch").mkdir()
-    Launcher(made, tmp_path / "scratch").started(Outcome(made.contenders[0]), purpose=purpose)
+    Launcher(made, tmp_path / "scratch").start(ContenderRun(made.contenders[0]), purpose=purpose)
     assert found[0].is_relative_to(tmp_path / ("user" if kept else "scratch"))
 
 
@@ -175,6 +175,6 @@ def test_a_contender_is_told_of_the_machines_that_it_trains_on(
     monkeypatch.setattr("compare.execution.launcher.Child", lambda *_: SimpleNamespace(pid=1))
     made = plans.make(tmp_path / "out", (f"fake:{tuning}", "other:stock+ddp"), devices=2, batch_size=8)
     share = SimpleNamespace(start=lambda *_: None, environment={})
-    fleet = cast(Fleet, SimpleNamespace(count=2, share=lambda: share))
-    Launcher(replace(made, fleet=fleet), tmp_path).started(Outcome(made.contenders[0]), purpose="round")
+    cluster = cast(Cluster, SimpleNamespace(count=2, share=lambda: share))
+    Launcher(replace(made, cluster=cluster), tmp_path).start(ContenderRun(made.contenders[0]), purpose="round")
     assert told == [machines]

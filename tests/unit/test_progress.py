@@ -8,7 +8,7 @@ from compare.execution import progress
 def test_the_log_of_a_long_job_has_a_line_a_minute(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     seconds = 1000.0
     monkeypatch.setattr(progress, "monotonic", lambda: seconds)
-    with progress.shown("2 devices: ") as advance:
+    with progress.show("2 devices: ") as advance:
         advance("certify", 0, 7)
         seconds = 1059.9
         advance("certify", 3, 7)
@@ -26,7 +26,7 @@ def test_the_log_of_a_long_job_has_a_line_a_minute(capsys: pytest.CaptureFixture
 def test_a_terminal_has_no_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
-    with progress.shown() as advance:
+    with progress.show() as advance:
         advance("certify", 1, 7)
     assert "\r" in (shown := capsys.readouterr().err)
     assert "0:00  certify" not in shown

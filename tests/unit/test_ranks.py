@@ -18,18 +18,18 @@ import pytest
 
 from compare.base import process_family, process_group
 from compare.base.interface import ContenderFailed, RunSpec
-from compare.base.process_group import Place, interface_of
+from compare.base.process_group import RankInfo, interface_of
 from compare.cluster.launch_info import TOKEN
 from compare.data import Dataset, dataset_file, synthetic
 from compare.execution.child import Child
 from compare.worker import rank_controller
-from compare.worker.rank_controller import Further, Ranks
+from compare.worker.rank_controller import LocalRanks, RankController
 from tests.fakebackend import plans
 from torchbackend.backend import TorchBackend
 
 
 class Contender:
-    """A contender in two processes, scripted as `tests.fakebackend.crew` says."""
+    """A contender in two processes, scripted as `tests.fakebackend.ranks` says."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._children = folder, list[Child]()
@@ -39,8 +39,8 @@ class Contender:
     def failure(self, first: str, second: str) -> ContenderFailed:
         """Return how a timed block fails whose second process ends."""
         script = json.dumps({"first": first, "second": second, "folder": str(self.folder)})
-        variables = plans.environment(self.folder, {}) | {"SAMESTEP_CREW": script}
-        child = Child("crew", "tests.fakebackend.crew", variables, self.folder)
+        variables = plans.environment(self.folder, {}) | {"SAMESTEP_RANKS": script}
+        child = Child("crew", "tests.fakebackend.ranks", variables, self.folder)
         self._children.append(child)
         child.greet(60)
         child.call("open", 60, spec=self._spec())
@@ -76,8 +76,8 @@ def contender(tmp_path: Path) -> Generator[Contender]:
 
 
 def test_a_process_is_numbered_on_its_machine_too() -> None:
-    places = [Place(rank, 6, 3) for rank in range(6)]
-    assert [each.local for each in places] == [0, 1, 2, 0, 1, 2]
+    places = [RankInfo(rank, 6, 3) for rank in range(6)]
+    assert [each.local_rank for each in places] == [0, 1, 2, 0, 1, 2]
     assert [each.machines for each in places] == [2] * 6
 
 
@@ -134,7 +134,7 @@ def test_an_exit_code_tells_how_a_process_ended(
     monkeypatch: pytest.MonkeyPatch, code: int, before: int, status: str, reason: str
 ) -> None:
     monkeypatch.setattr(process_family, "kernel_kills", lambda: 3)
-    assert process_family.ending(code, before) == (status, reason)
+    assert process_family.explain_exit_code(code, before) == (status, reason)
 
 
 SHARED = """
@@ -142,12 +142,12 @@ import json, os, sys
 from pathlib import Path
 import numpy as np
 from compare.base.interface import Batch, RunSpec
-from compare.worker.rank_controller import Ranks
-from compare.worker.distributed_session import Replicas
-from tests.fakebackend.crew import CREW, SCRIPT
+from compare.worker.rank_controller import RankController
+from compare.worker.distributed_session import DistributedSession
+from tests.fakebackend.ranks import PROCESS_GROUP, SCRIPT
 
-ranks = Ranks(CREW, 2, "cpu")
-session = Replicas(RunSpec(**json.loads(sys.argv[1])), ranks, lockstep=False)
+ranks = RankController(PROCESS_GROUP, 2, "cpu")
+session = DistributedSession(RunSpec(**json.loads(sys.argv[1])), ranks, lockstep=False)
 batch = Batch(np.zeros((4, 8, 8, 1)), np.zeros(4, np.int64))
 found = session.inspect(batch)
 print({name: array.tolist() for name, array in found.items()})
@@ -166,7 +166,7 @@ def test_processes_hand_over_their_own_part_and_give_their_session_back(contende
     script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
     arguments = [sys.executable, "-c", SHARED, json.dumps(contender._spec())]
     done = subprocess.run(
-        arguments, env={**os.environ, "SAMESTEP_CREW": script}, capture_output=True, text=True, timeout=60, check=True
+        arguments, env={**os.environ, "SAMESTEP_RANKS": script}, capture_output=True, text=True, timeout=60, check=True
     )
     inspected, sent, memory, before, after = done.stdout.splitlines()
     assert ast.literal_eval(inspected) == {
@@ -189,15 +189,16 @@ def test_processes_hand_over_their_own_part_and_give_their_session_back(contende
 
 BEGUN = """
 import os, sys
-from compare.cluster import crew, ranks
-from tests.fakebackend.crew import CREW, PACKAGE
+from compare.base import process_group
+from compare.worker import rank_controller
+from tests.fakebackend.ranks import PROCESS_GROUP, PACKAGE
 
-ranks.begin(PACKAGE)
-begun = ranks._begun.processes[1]
+rank_controller.begin(PACKAGE)
+begun = rank_controller._begun.processes[1]
 if sys.argv[1] == "ended":
     begun.kill()
     begun.wait()
-print(crew.FURTHER in os.environ, ranks.Ranks(CREW, 2, "cpu")._locals[1].pid == begun.pid, flush=True)
+print(process_group.FURTHER in os.environ, rank_controller.RankController(PROCESS_GROUP, 2, "cpu")._locals[1].pid == begun.pid, flush=True)
 os._exit(0)
 """
 
@@ -209,7 +210,7 @@ def test_processes_that_were_begun_are_used_if_they_live_and_are_those(
     tmp_path: Path, device: str, then: str, used: bool
 ) -> None:
     script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
-    told = {"SAMESTEP_CREW": script, process_group.FURTHER: json.dumps({"here": 2, "device": device})}
+    told = {"SAMESTEP_RANKS": script, process_group.FURTHER: json.dumps({"here": 2, "device": device})}
     arguments, environment = [sys.executable, "-c", BEGUN, then], {**os.environ, **told}
     # In a session of its own: a process whose first is gone ends all of its group.
     done = subprocess.run(
@@ -222,10 +223,10 @@ def test_a_process_whose_first_is_gone_before_it_looks_ends(tmp_path: Path) -> N
     script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         *command, place = process_group.start_command(
-            "tests.fakebackend.crew", Place(1, 2, 2), listener.getsockname()[1]
+            "tests.fakebackend.ranks", RankInfo(1, 2, 2), listener.getsockname()[1]
         )
         gone = json.loads(place) | {"parent": 2**30}
-        environment = {**os.environ, "SAMESTEP_CREW": script, TOKEN: "token"}
+        environment = {**os.environ, "SAMESTEP_RANKS": script, TOKEN: "token"}
         done = subprocess.run(
             [*command, json.dumps(gone)], env=environment, timeout=30, check=False, start_new_session=True
         )
@@ -257,7 +258,7 @@ def test_torch_trains_on_one_device_when_the_sessions_of_several_have_been_given
 ) -> None:
     events = list[str]()
     backend = TorchBackend()
-    backend._ranks = cast(Ranks, SimpleNamespace(close_session=lambda: events.append("close")))
+    backend._ranks = cast(RankController, SimpleNamespace(close_session=lambda: events.append("close")))
     monkeypatch.setattr("torchbackend.backend.TorchSession", lambda spec: events.append("open"))
     spec = RunSpec("digits-cnn", "float32", "cpu", 8, 1, {"parallel": "none"}, 1, "data")
     backend.open(spec)
@@ -276,11 +277,11 @@ def test_a_process_sees_its_own_gpu_alone(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited or "")
     if inherited is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    further = Further("none", 3, "cuda")
+    further = LocalRanks("none", 3, "cuda")
     further.start()
     further.listener.close()
     assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == own
-    assert process_group.own_gpu(Place(1, 2, 1), "cuda", {"CUDA_VISIBLE_DEVICES": "2,3"}) == {}, (
+    assert process_group.own_gpu(RankInfo(1, 2, 1), "cuda", {"CUDA_VISIBLE_DEVICES": "2,3"}) == {}, (
         "it trains on all that it sees"
     )
-    assert process_group.own_gpu(Place(1, 2, 2), "cpu", {}) == {}
+    assert process_group.own_gpu(RankInfo(1, 2, 2), "cpu", {}) == {}

@@ -22,7 +22,7 @@ from compare.data import dataset_file
 from compare.execution import record_certificates
 from compare.execution.certificate_cases import Case
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.worker.server import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script
@@ -38,7 +38,7 @@ def test_records_are_deleted_when_they_are_judged_but_those_that_were_made_twice
 ) -> None:
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), precision="float64", deterministic=deterministic)
-    launcher, outcomes = Launcher(plan, tmp_path), Outcomes([Outcome(contender) for contender in plan.contenders])
+    launcher, outcomes = Launcher(plan, tmp_path), RunState([ContenderRun(contender) for contender in plan.contenders])
     dataset_file.save(plan.dataset, launcher.dataset)
     record_certificates.certify(launcher, outcomes, CASES, lambda *_: None)
     assert outcomes.certificates["other"].passed

@@ -11,7 +11,7 @@ import pytest
 
 from compare.execution import reproducibility, rounds
 from compare.execution.launcher import BESIDE_OTHERS
-from compare.execution.run_state import Outcome
+from compare.execution.run_state import ContenderRun
 from compare.settings import contenders
 from tests.fakebackend import plans
 from tests.unit.stage import Result, Stage, exit_code
@@ -191,7 +191,7 @@ def test_no_later_proof_hides_what_an_earlier_one_found() -> None:
     proofs = [done | {"unwaited_seconds": 0.5, "not_finite": 7}, done | {"unwaited_seconds": 0.0}]
     child: Any = SimpleNamespace(call=lambda *_, **__: proofs.pop(0))
     plan: Any = SimpleNamespace(deadlines={"block": 1.0})
-    outcome = Outcome(contenders.parse(["torch"], 1)[0])
+    outcome = ContenderRun(contenders.parse(["torch"], 1)[0])
     rounds._prove(plan, child, outcome)
     assert not proofs
     assert outcome.unproven == "the loss was not finite at step 7 of a timed round"
@@ -211,9 +211,9 @@ def test_what_changes_every_time_is_a_change(changed: int, asked: int) -> None:
 
     child: Any = SimpleNamespace(call=call)
     plan: Any = SimpleNamespace(deadlines={"block": 1.0, "open": 1.0}, precision="float32")
-    outcome = Outcome(contenders.parse(["torch"], 1)[0])
+    outcome = ContenderRun(contenders.parse(["torch"], 1)[0])
     rounds._prove(plan, child, outcome)
-    assert calls == ["again"] * asked
+    assert calls == ["restart"] * asked
     assert (outcome.unproven is None) is (changed < 3)
 
 

@@ -44,7 +44,7 @@ def test_records_that_a_failed_side_will_never_let_be_judged_are_deleted(certifi
     def script(look: Look) -> None:
         for name in (FAKE, OTHER, THIRD):
             certified.record(name, FIRST, precisions=slice(1 if name == failed else 3))
-        for outcome in certified.outcomes.contenders:
+        for outcome in certified.outcomes.runs:
             outcome.status = "crash" if outcome.contender.name == failed else "ok"
         look()
         assert certified.there() == []

@@ -80,7 +80,7 @@ def test_a_job_is_said_to_write_what_the_largest_record_tells_and_the_parameters
         certified.record(OTHER, FIRST, size=4 * LEAST, precisions=slice(1))
         assert certified.rooms(OTHER) == expected(4 * LEAST)
 
-    certified.outcomes.contenders[0].opened = {"parameter_count": PARAMETERS}
+    certified.outcomes.runs[0].opened = {"parameter_count": PARAMETERS}
     certified.run(script)
 
 
@@ -98,7 +98,7 @@ def test_noise_is_said_to_write_nothing_while_memory_takes_what_it_is_held_again
         assert sorted(certified.rooms(FAKE)) == sorted(records + [LEAST] * len(noise))
 
     monkeypatch.setattr(certificate_cases.tensors, "memory_takes", lambda size: size <= free)
-    certified.outcomes.contenders[0].opened = {"parameter_count": PARAMETERS}
+    certified.outcomes.runs[0].opened = {"parameter_count": PARAMETERS}
     certified.run(script)
 
 
@@ -110,7 +110,7 @@ def test_nobody_waits_for_one_that_has_failed(
 
     def script(look: Look) -> None:
         certified.record(OTHER, FIRST)
-        for outcome in certified.outcomes.contenders:
+        for outcome in certified.outcomes.runs:
             outcome.status = "crash" if outcome.contender.name == failed else "ok"
         certified.record(FAKE, FIRST)
         look()

@@ -12,12 +12,12 @@ import pytest
 
 from compare.base import process_group
 from compare.base.interface import Refused
-from compare.base.interruptions import Held
+from compare.base.interruptions import HeldSignals
 from compare.base.process_group import FURTHER
 from compare.execution import phases
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.execution.telemetry import Telemetry
 from compare.machine import environment, variables
 from compare.settings import contenders, plan, tunings
@@ -184,10 +184,10 @@ def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: p
     for device in ("cuda", "cpu"):
         launcher = Launcher(replace(made, device=device), tmp_path)
         for contender in made.contenders:
-            outcome = Outcome(contender)
-            launcher.started(outcome, purpose="training")
-            launcher.started(outcome, purpose="round", first_gpu=2)
-            launcher.started(outcome, purpose="certificate", devices=1)
+            outcome = ContenderRun(contender)
+            launcher.start(outcome, purpose="training")
+            launcher.start(outcome, purpose="round", first_gpu=2)
+            launcher.start(outcome, purpose="certificate", devices=1)
             assert "CUDA_VISIBLE_DEVICES" not in outcome.variables  # which GPU it is is no setting
     seen = [each.get("CUDA_VISIBLE_DEVICES") for each in children]
     assert seen == ["0,1", "2,3", "0,1", "0", "2", "0", *[None] * 6]
@@ -212,19 +212,19 @@ def test_rounds_go_around_on_all_gpus_in_parts_that_are_whole() -> None:
 def test_the_children_of_a_round_begin_at_its_first_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, design: str
 ) -> None:
-    first, start = list[tuple[str, int]](), Launcher.started
+    first, start = list[tuple[str, int]](), Launcher.start
 
-    def started(self: Launcher, outcome: Outcome, *, purpose: str, beside: int = 0, first_gpu: int = 0) -> Child:
+    def started(self: Launcher, outcome: ContenderRun, *, purpose: str, beside: int = 0, first_gpu: int = 0) -> Child:
         if purpose == "round":
             first.append((outcome.contender.backend, first_gpu))
         return start(self, outcome, purpose=purpose, beside=beside, first_gpu=first_gpu)
 
     plans.register(monkeypatch, tmp_path)
-    monkeypatch.setattr(Launcher, "started", started)
+    monkeypatch.setattr(Launcher, "start", started)
     monkeypatch.setattr("compare.execution.rounds.BESIDE_OTHERS", {"cpu": True})
     texts = ("fake:stock+ddp", "other:stock+ddp")
     made = plans.make(tmp_path / "out", texts, design=design, rounds=3, rotation=2, agreement=False)
-    outcomes = phases.run(made, lambda *_: None, Held())
+    outcomes = phases.run_comparison(made, lambda *_: None, HeldSignals())
     turns = [(("fake", gpu), ("other", gpu)) for gpu in (0, 1)] + [(("other", 0), ("fake", 0))]
     assert first == [child for turn in turns for child in turn], "each comes first on each GPU"
     assert [each.gpus for each in outcomes.rounds] == [range(1), range(1, 2), range(1)]
@@ -248,8 +248,8 @@ def test_as_many_gpus_are_watched_as_any_contender_trains_on(
     made = replace(plans.make(tmp_path / "out", texts, devices=2, batch_size=8), device="cuda", rotation=rotation)
     monkeypatch.setattr(phases.telemetry, "sampled", sampled)
     monkeypatch.setattr(phases, "time_rounds", lambda *_: None)
-    outcomes = Outcomes([Outcome(contender) for contender in made.contenders])
-    phases._time(Launcher(made, tmp_path), outcomes, lambda *_: None, Held())
+    outcomes = RunState([ContenderRun(contender) for contender in made.contenders])
+    phases._time(Launcher(made, tmp_path), outcomes, lambda *_: None, HeldSignals())
     assert watched == [most]
 
 

@@ -68,7 +68,7 @@ def scripted(**replaced: Any) -> SimpleNamespace:
 def sampled_for(seconds: float, monkeypatch: pytest.MonkeyPatch, binding: Any, count: int = 1) -> Telemetry:
     monkeypatch.setattr(nvml, "load", lambda: binding)
     start = time.monotonic()
-    with telemetry.sampled(Family(), lambda: time.monotonic() - start, count) as found:
+    with telemetry.sample(Family(), lambda: time.monotonic() - start, count) as found:
         time.sleep(seconds)
     return found
 
@@ -77,7 +77,7 @@ def test_what_happens_after_the_last_look_is_seen(monkeypatch: pytest.MonkeyPatc
     errors = iter([0])
     monkeypatch.setattr(nvml, "load", lambda: scripted(nvmlDeviceGetTotalEccErrors=lambda *_: next(errors, 3)))
     monkeypatch.setattr(telemetry, "INTERVAL_SECONDS", 60.0)
-    with telemetry.sampled(Family(), time.monotonic, 1) as found:
+    with telemetry.sample(Family(), time.monotonic, 1) as found:
         while not found.samples:
             time.sleep(0.001)
     assert [sample.uncorrected_errors for sample in found.samples] == [0, 3]

@@ -11,7 +11,7 @@ import pytest
 from compare.base import untrusted
 from compare.execution import build_result, execute, phases, round_validity
 from compare.execution.round_validity import Round
-from compare.execution.run_state import Outcomes
+from compare.execution.run_state import RunState
 from compare.execution.telemetry import Telemetry
 from compare.report import telemetry_text
 from compare.reproduce import recompute
@@ -83,10 +83,10 @@ def test_a_result_of_many_hours_is_kept_and_says_what_is_left_out(
     seconds = [tick / 10 for tick in range(ticks)]
     made["telemetry"]["samples"] = {**series, "seconds": seconds, "memory_clock_mhz": [3201] * ticks}
     monkeypatch.setattr(untrusted, "ITEM_LIMIT", ticks)
-    monkeypatch.setattr(phases, "run", lambda *_: Outcomes([]))
+    monkeypatch.setattr(phases, "run_comparison", lambda *_: RunState([]))
     monkeypatch.setattr(build_result, "result", lambda *_: made)
     plan: Any = SimpleNamespace(out=tmp_path / "out")
-    result, path = execute.carried_out(plan, [])
+    result, path = execute.execute(plan, [])
     assert result_file.load(path) == result
     left = len(result["telemetry"]["samples"]["seconds"])
     assert 60 <= left < 130

@@ -18,13 +18,15 @@ from compare.base.workloads import Schedule, Workload
 from compare.data import dataset_file
 from compare.execution import updates
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import contenders, plan
 
 
-def taken(folder: Path, text: str, count: int = 3, **changes: Any) -> tuple[list[tuple[str, dict[str, Any]]], Outcome]:
+def taken(
+    folder: Path, text: str, count: int = 3, **changes: Any
+) -> tuple[list[tuple[str, dict[str, Any]]], ContenderRun]:
     made = plan.make([text, "torch"], out=folder, batch_size=16, device="cpu", **changes)
-    launcher, outcome = Launcher(made, folder), Outcome(made.contenders[0])
+    launcher, outcome = Launcher(made, folder), ContenderRun(made.contenders[0])
     dataset_file.save(made.dataset, launcher.dataset)
     asked = updates.commands(launcher, outcome, count)
     for command in asked:
@@ -80,12 +82,12 @@ def test_steps_in_float16_begin_with_a_loss_scale_that_does_not_overflow(tmp_pat
 )
 def test_steps_are_as_many_as_every_contender_dispatches(tmp_path: Path, texts: tuple[str, ...], count: int) -> None:
     made = plan.make(texts, out=tmp_path, device="cpu")
-    assert updates.steps(Launcher(made, tmp_path), [Outcome(each) for each in made.contenders]) == count
+    assert updates.steps(Launcher(made, tmp_path), [ContenderRun(each) for each in made.contenders]) == count
 
 
 def judged(baseline: Updates, contender: Updates) -> Certificate:
-    outcomes = Outcomes([Outcome(contender) for contender in contenders.parse(["torch", "jax"])])
-    for outcome, found in zip(outcomes.contenders, (baseline, contender), strict=True):
+    outcomes = RunState([ContenderRun(contender) for contender in contenders.parse(["torch", "jax"])])
+    for outcome, found in zip(outcomes.runs, (baseline, contender), strict=True):
         outcome.update = found
     outcomes.certificates["jax"] = Certificate((), None)
     updates.judge(outcomes)

@@ -13,7 +13,7 @@ from compare.base.communication import absent
 from compare.base.interface import Backend, RunSpec
 from compare.execution import usage
 from compare.execution.launcher import Launcher
-from compare.execution.run_state import Outcome, Outcomes
+from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import nvml
 from compare.worker.server import Worker
 from tests.fakebackend import plans
@@ -67,12 +67,12 @@ def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
     launcher = Launcher(replace(plan, device="cuda"), tmp_path)
     done, told = list[str](), list[str]()
     monkeypatch.setattr("compare.execution.usage.energy.measure", measured)
-    monkeypatch.setattr(launcher, "started", lambda *_, **__: Said(done))
+    monkeypatch.setattr(launcher, "start", lambda *_, **__: Said(done))
     monkeypatch.setattr(launcher, "spec", lambda _: {"devices": devices})
     monkeypatch.setattr(launcher, "devices_here", lambda _: devices)
-    good, bad = outcomes = [Outcome(contender, memory={}) for contender in plan.contenders]
+    good, bad = outcomes = [ContenderRun(contender, memory={}) for contender in plan.contenders]
     bad.status = "crash"
-    usage.measure(launcher, Outcomes(outcomes), lambda doing, *_: told.append(doing))
+    usage.measure(launcher, RunState(outcomes), lambda doing, *_: told.append(doing))
     assert done == asked
     assert told == (["usage of fake"] if asked else [])
     assert good.energy == (ENERGY if energy else usage.energy.absent("not asked for"))
@@ -88,9 +88,9 @@ def test_energy_is_that_of_blocks_as_they_are_timed_and_a_window_is_beyond_their
     plan = plans.make(tmp_path / "out", ("fake", "other"), energy=True)
     launcher, child = Launcher(replace(plan, device="cuda"), tmp_path), Said([])
     monkeypatch.setattr("compare.execution.usage.energy.measure", lambda train, count: {"steps": train()})
-    monkeypatch.setattr(launcher, "started", lambda *_, **__: child)
-    outcome = Outcome(plan.contenders[0], memory={}, steps_per_block=40)
-    usage.measure(launcher, Outcomes([outcome]), lambda *_: None)
+    monkeypatch.setattr(launcher, "start", lambda *_, **__: child)
+    outcome = ContenderRun(plan.contenders[0], memory={}, steps_per_block=40)
+    usage.measure(launcher, RunState([outcome]), lambda *_: None)
     assert outcome.energy == {"steps": 70}
     assert child.given["warm_up"]["steps"] == 40
     assert child.given["spin"] == {"deadline": 10 + plan.deadlines["block"], "seconds": 10, "steps": 7}
@@ -102,7 +102,7 @@ def test_memory_of_a_process_that_is_not_told_is_absent_with_its_reason(
 ) -> None:
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"))
-    outcome = Outcome(plan.contenders[0])
+    outcome = ContenderRun(plan.contenders[0])
     *_, measured = usage.memory(Launcher(plan, tmp_path), outcome)
     measured.keep({"framework": {"live_peak_bytes": 7, "absent": {"static_bytes": "no plan"}}, "process": process})
     absent = {"static_bytes": "no plan"}
@@ -117,7 +117,7 @@ def test_energy_of_a_contender_on_several_machines_is_absent_with_its_reason(
 ) -> None:
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", (f"fake:{tuning}", "other:stock+ddp"), devices=2, batch_size=8, energy=True)
-    launcher = Launcher(replace(plan, device="cuda", fleet=SimpleNamespace(count=2, share=lambda: None)), tmp_path)
+    launcher = Launcher(replace(plan, device="cuda", cluster=SimpleNamespace(count=2, share=lambda: None)), tmp_path)
     asked, numbers = list[str](), list[int]()
 
     def measured(train: Callable[[], int], count: int) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def test_energy_of_a_contender_on_several_machines_is_absent_with_its_reason(
         return ENERGY
 
     monkeypatch.setattr("compare.execution.usage.energy.measure", measured)
-    monkeypatch.setattr(launcher, "started", lambda *_, **__: Said(asked))
-    outcome = Outcome(plan.contenders[0], memory={})
-    usage.measure(launcher, Outcomes([outcome]), lambda *_: None)
+    monkeypatch.setattr(launcher, "start", lambda *_, **__: Said(asked))
+    outcome = ContenderRun(plan.contenders[0], memory={})
+    usage.measure(launcher, RunState([outcome]), lambda *_: None)
     why = "counted on the first machine only, and it trains on several"
     assert outcome.energy == (ENERGY if counted else usage.energy.absent(why))
     assert (numbers, bool(asked)) == (([1], True) if counted else ([], False))

@@ -85,7 +85,7 @@ def test_what_is_not_finite_is_recorded_once_where_no_loss_is_scaled(
 def test_a_contender_that_begins_anew_takes_as_many_steps_from_the_same_weights(spec: dict[str, Any]) -> None:
     worker = opened(spec)
     worker.warm_up(0.02, None)
-    before, after = worker.again().values()
+    before, after = worker.restart().values()
     assert before == after
     assert (before["steps"], len(before["losses"])) == (14, 3)  # a dispatch of 7, and as many as have three losses
     assert before["moved"].keys() == {"dense.kernel"}  # the bias begins as zeros
@@ -97,7 +97,7 @@ def test_a_contender_that_begins_anew_takes_as_many_steps_from_the_same_weights(
 def test_what_has_changed_meanwhile_is_there_to_be_seen(spec: dict[str, Any], fault: str, same: str | None) -> None:
     worker = opened(spec, fault=fault)
     worker.warm_up(0.2, None)
-    before, after = worker.again().values()
+    before, after = worker.restart().values()
     assert before["moved"]["dense.kernel"] > 0
     assert (after["moved"]["dense.kernel"] == 0) is (fault == "frozen")
     assert (before["losses"][0] == after["losses"][0]) is (same == "losses")
@@ -131,5 +131,5 @@ def test_initial_weights_are_held_until_it_is_told_how_training_began_where_they
     worker._begin()
     worker.warm_up(0.02, None)
     assert (len(calls), worker._start) == (made[0], None)
-    worker.again()
+    worker.restart()
     assert (len(calls), worker._start) == (made[1], None)

@@ -19,7 +19,7 @@ from torch._inductor import config as inductor
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.fx import GraphModule
 
-from compare.base.process_group import Place
+from compare.base.process_group import RankInfo
 
 LONGEST_WAIT_SECONDS = 300.0  # half of what NCCL waits for another process
 _POLL_SECONDS = 0.02
@@ -46,8 +46,8 @@ class Shared:
     `LONGEST_WAIT_SECONDS`.
     """
 
-    def __init__(self, store: Store, place: Place) -> None:
-        self._store, self._is_first, self._machine = store, place.local == 0, place.rank // place.here
+    def __init__(self, store: Store, place: RankInfo) -> None:
+        self._store, self._is_first, self._machine = store, place.local_rank == 0, place.rank // place.local_world_size
         self._numbers = itertools.count()
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Any:
@@ -120,7 +120,7 @@ def inductor_compiler() -> Any:
 _joined: Shared | None = None
 
 
-def share(store: Store, place: Place) -> None:
+def share(store: Store, place: RankInfo) -> None:
     """Share programs from now on, once this process has met the others."""
     global _joined
     _joined = Shared(store, place)

@@ -1,6 +1,6 @@
 """A backend in two processes, of which the second ends in its first step.
 
-The variable SAMESTEP_CREW holds JSON: `second`, how it ends (`out of memory`, `refuse`, `exit`, `kill`, or `kernel`
+The variable SAMESTEP_RANKS holds JSON: `second`, how it ends (`out of memory`, `refuse`, `exit`, `kill`, or `kernel`
 where the kernel kills it because memory ran out), `first`, what the first does in that step (`wait` in an exchange,
 `fail` in it, or `end` it without one), and `folder`, where the kernel counts, and where a session leaves a file when it
 is gone.
@@ -24,20 +24,20 @@ from compare.base.interface import (
     Refused,
     RunSpec,
 )
-from compare.base.process_group import Crew, Place
+from compare.base.process_group import ProcessGroup, RankInfo
 from compare.worker import rank_controller, server
-from compare.worker.distributed_session import Replicas
-from compare.worker.rank_controller import Ranks
+from compare.worker.distributed_session import DistributedSession
+from compare.worker.rank_controller import RankController
 
-SCRIPT = json.loads(os.environ["SAMESTEP_CREW"])
+SCRIPT = json.loads(os.environ["SAMESTEP_RANKS"])
 KILLS = Path(SCRIPT["folder"]) / "oom_kill"
-PACKAGE = "tests.fakebackend.crew"
+PACKAGE = "tests.fakebackend.ranks"
 
 
-class CrewSession:
+class RankSession:
     steps_per_dispatch = 1
 
-    def __init__(self, spec: RunSpec, place: Place | None) -> None:
+    def __init__(self, spec: RunSpec, place: RankInfo | None) -> None:
         assert place is not None
         self._rank = place.rank
 
@@ -70,7 +70,7 @@ class CrewSession:
         (Path(SCRIPT["folder"]) / f"closed-{self._rank}").touch()
 
 
-class CrewBackend:
+class RankBackend:
     name = "crew"
 
     def versions(self) -> dict[str, str]:
@@ -80,7 +80,7 @@ class CrewBackend:
         return isinstance(error, MemoryError)
 
     def open(self, spec: RunSpec) -> Any:
-        return Replicas(spec, Ranks(CREW, 2, "cpu"), lockstep=False)
+        return DistributedSession(spec, RankController(PROCESS_GROUP, 2, "cpu"), lockstep=False)
 
 
 def _end(how: str) -> None:
@@ -95,11 +95,11 @@ def _end(how: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-BACKEND: Any = CrewBackend()
-SESSION: Any = CrewSession
-CREW = Crew(PACKAGE, BACKEND.versions, lambda *_: None, SESSION, BACKEND.out_of_memory)
+BACKEND: Any = RankBackend()
+SESSION: Any = RankSession
+PROCESS_GROUP = ProcessGroup(PACKAGE, BACKEND.versions, lambda *_: None, SESSION, BACKEND.out_of_memory)
 
 if __name__ == "__main__":
     process_family.kernel_kills = lambda: int(KILLS.exists())
     rank_controller._WORDS_LAST_SECONDS = 0.3
-    server.serve(BACKEND, crew=CREW)
+    server.serve(BACKEND, process_group=PROCESS_GROUP)

@@ -9,7 +9,7 @@ import pytest
 
 from compare.base.interface import Refused
 from compare.cluster import launch_info
-from compare.cluster.launch_info import Here
+from compare.cluster.launch_info import LaunchInfo
 from tests.fakebackend import plans
 
 TOKEN = "a-secret-of-tests"
@@ -31,13 +31,13 @@ def with_token(variables: dict[str, str], **changes: str) -> dict[str, str]:
 
 
 def test_torchrun_and_srun_tell_which_machine_this_is():
-    assert launch_info.here(with_token(TORCHRUN)) == Here(1, 2, "torchrun", "gpu7", 29501, TOKEN)
-    assert launch_info.here(with_token(SRUN)) == Here(1, 2, "srun", "node1", 61442, TOKEN)
-    assert launch_info.here(with_token(SRUN, SLURM_STEP_ID="3")) == Here(1, 2, "srun", "node1", 61445, TOKEN)
-    assert launch_info.here(with_token(SRUN | TORCHRUN)) == launch_info.here(
+    assert launch_info.read(with_token(TORCHRUN)) == LaunchInfo(1, 2, "torchrun", "gpu7", 29501, TOKEN)
+    assert launch_info.read(with_token(SRUN)) == LaunchInfo(1, 2, "srun", "node1", 61442, TOKEN)
+    assert launch_info.read(with_token(SRUN, SLURM_STEP_ID="3")) == LaunchInfo(1, 2, "srun", "node1", 61445, TOKEN)
+    assert launch_info.read(with_token(SRUN | TORCHRUN)) == launch_info.read(
         with_token(TORCHRUN)
     )  # torchrun under srun
-    chosen = launch_info.here(with_token(SRUN, SAMESTEP_PORT="4000"))
+    chosen = launch_info.read(with_token(SRUN, SAMESTEP_PORT="4000"))
     assert chosen is not None
     assert chosen.port == 4000
     assert TOKEN not in repr(chosen)
@@ -53,7 +53,7 @@ def test_torchrun_and_srun_tell_which_machine_this_is():
     ],
 )
 def test_one_process_is_one_machine(variables: dict[str, str]):
-    assert launch_info.here(variables) is None
+    assert launch_info.read(variables) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_one_process_is_one_machine(variables: dict[str, str]):
 )
 def test_what_no_launcher_should_say_is_refused_by_name(variables: dict[str, str], said: str):
     with pytest.raises(Refused, match=said):
-        launch_info.here(variables)
+        launch_info.read(variables)
 
 
 @pytest.mark.parametrize(

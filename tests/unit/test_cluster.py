@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 
 from compare.base.interface import Batch, ContenderFailed, Refused, RunSpec
-from compare.base.process_group import Place, last_words
+from compare.base.process_group import RankInfo, last_words
 from compare.base.protocol import ProtocolError
 from compare.cluster import cluster, follower, wire
-from compare.cluster.cluster import Fleet, Machine
-from compare.cluster.launch_info import Here
+from compare.cluster.cluster import Cluster, Machine
+from compare.cluster.launch_info import LaunchInfo
 from tests.fakebackend import plans
 
 TOKEN = "a-secret-of-tests"
 
 
 @pytest.fixture
-def first() -> Here:
-    with wire.listening() as probe:
-        return Here(0, 2, "torchrun", "127.0.0.1", probe.getsockname()[1], TOKEN)
+def first() -> LaunchInfo:
+    with wire.listen() as probe:
+        return LaunchInfo(0, 2, "torchrun", "127.0.0.1", probe.getsockname()[1], TOKEN)
 
 
-def variables(here: Here) -> dict[str, str]:
+def variables(here: LaunchInfo) -> dict[str, str]:
     return {
         "RANK": str(here.number),
         "WORLD_SIZE": str(here.count),
@@ -43,7 +43,7 @@ def variables(here: Here) -> dict[str, str]:
 class Second:
     """The second machine's samestep, in a thread; what it ends with."""
 
-    def __init__(self, first: Here, said: Mapping[str, Any] | None = None, **changes: Any) -> None:
+    def __init__(self, first: LaunchInfo, said: Mapping[str, Any] | None = None, **changes: Any) -> None:
         self._here = replace(first, **({"number": 1} | changes))
         self._said = {**cluster._said(), **(said or {})}
         self.ended: int | str | None = None
@@ -71,11 +71,11 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     ("error", "code"),
     [(None, 0), (Refused("no"), 2), (SystemExit(3), 3), (KeyboardInterrupt(), 3)],
 )
-def test_the_other_machine_ends_with_the_first_one_s_code(first: Here, error: BaseException | None, code: int):
+def test_the_other_machine_ends_with_the_first_one_s_code(first: LaunchInfo, error: BaseException | None, code: int):
     second = Second(first)
     with (
         contextlib.nullcontext() if error is None else pytest.raises(type(error)),
-        cluster.joined(variables(first)) as machines,
+        cluster.join(variables(first)) as machines,
     ):
         assert machines.count == 2
         assert machines.others[0].environment["python"]
@@ -84,58 +84,58 @@ def test_the_other_machine_ends_with_the_first_one_s_code(first: Here, error: Ba
     assert second.end() == code
 
 
-def test_machines_that_do_not_belong_together_are_refused_by_name(first: Here):
+def test_machines_that_do_not_belong_together_are_refused_by_name(first: LaunchInfo):
     second = Second(first, token="another-secret-of-tests")
     with (
         pytest.raises(Refused, match=r"machine 1 of 2 did not come to 127\.0\.0\.1 port \d+ within 1\.5 s"),
-        cluster.joined(variables(first)),
+        cluster.join(variables(first)),
     ):
         pass
     assert "has another SAMESTEP_TOKEN; allowed: the same on all machines" in str(second.end())
 
 
 @pytest.mark.parametrize("name", ["samestep", "python"])
-def test_other_versions_are_refused_by_name(first: Here, name: str):
+def test_other_versions_are_refused_by_name(first: LaunchInfo, name: str):
     said = cluster._said()
     second = Second(first, said | {"host": "far", "environment": said["environment"] | {name: "0.0"}})
     with (
         pytest.raises(Refused, match=rf"machine 1 \(far\) has {name} 0\.0; allowed: .*, as on this one"),
-        cluster.joined(variables(first)),
+        cluster.join(variables(first)),
     ):
         pass
     assert second.end() == 2
 
 
-def test_a_machine_that_says_it_is_another_is_refused(first: Here):
+def test_a_machine_that_says_it_is_another_is_refused(first: LaunchInfo):
     second = Second(first, number=7)
-    with pytest.raises(Refused, match=r"machine 7 .* is none of 1 to 1"), cluster.joined(variables(first)):
+    with pytest.raises(Refused, match=r"machine 7 .* is none of 1 to 1"), cluster.join(variables(first)):
         pass
     assert second.end() == 2
 
 
-def test_a_machine_that_says_it_is_one_that_has_come_is_refused(first: Here):
+def test_a_machine_that_says_it_is_one_that_has_come_is_refused(first: LaunchInfo):
     of_three = replace(first, count=3)
     others = [Second(of_three), Second(of_three)]
-    with pytest.raises(Refused, match=r"machine 1 .* came twice"), cluster.joined(variables(of_three)):
+    with pytest.raises(Refused, match=r"machine 1 .* came twice"), cluster.join(variables(of_three)):
         pass
     assert [each.end() for each in others] == [2, 2]
 
 
-def test_a_port_that_is_taken_is_refused_by_name(first: Here):
+def test_a_port_that_is_taken_is_refused_by_name(first: LaunchInfo):
     with (
-        wire.listening(first.port),
+        wire.listen(first.port),
         pytest.raises(Refused, match=rf"port {first.port}, .* cannot be had: .*in use.*SAMESTEP_PORT"),
-        cluster.joined(variables(first)),
+        cluster.join(variables(first)),
     ):
         pass
 
 
-def test_a_first_machine_that_is_not_there_is_refused_by_name(first: Here, monkeypatch: pytest.MonkeyPatch):
+def test_a_first_machine_that_is_not_there_is_refused_by_name(first: LaunchInfo, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(Refused, match=r"machine 0 of 2 cannot be reached at 127\.0\.0\.1 port"):
         follower.follow(replace(first, number=1), 0.3, cluster._said())
 
 
-class Stand(Fleet):
+class Stand(Cluster):
     """Machines that are said to be there, for plans; none is asked for anything."""
 
     def __init__(self, *gpus: int) -> None:
@@ -174,12 +174,12 @@ def test_devices_that_machines_do_not_have_are_refused_by_name(
     monkeypatch.setattr("compare.machine.environment.has_cuda", lambda: True)
     monkeypatch.setattr("compare.machine.environment.visible_gpus", lambda: 2)
     with pytest.raises(Refused, match=said):
-        plans.make(tmp_path, texts, fleet=Stand(1), **changes)
+        plans.make(tmp_path, texts, cluster=Stand(1), **changes)
 
 
-def test_a_machine_that_is_gone_ends_what_is_spread_over_it_and_names_it(first: Here):
+def test_a_machine_that_is_gone_ends_what_is_spread_over_it_and_names_it(first: LaunchInfo):
     second = Second(first, {"host": "far"})
-    with cluster.joined(variables(first)) as machines:
+    with cluster.join(variables(first)) as machines:
         share = machines.share()
         assert share is not None
         peer = machines._peers[0]
@@ -199,18 +199,18 @@ def test_each_process_of_another_machine_sees_its_own_gpu_alone(tmp_path: Path, 
         seen.append(environment.get("CUDA_VISIBLE_DEVICES", "all"))
         raise OSError(0, "enough")
 
-    monkeypatch.setattr(follower, "Started", started)
+    monkeypatch.setattr(follower, "ProcessFamily", started)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     shares = follower.Shares(cast(wire.Wire, None), "127.0.0.1", tmp_path)
     told = {"backend": "torch", "package": "none", "environment": {}, "cache": "cache", "port": 1}
     for rank, here, device in ((2, 2, "cuda"), (3, 2, "cuda"), (1, 1, "cuda"), (3, 2, "cpu")):
-        assert "error" in shares._started(0, told | {"device": device, "places": [vars(Place(rank, 4, here))]})
+        assert "error" in shares._started(0, told | {"device": device, "places": [vars(RankInfo(rank, 4, here))]})
     assert seen == ["0", "1", "all", "all"]
 
 
-def test_what_cannot_be_started_there_says_why(first: Here):
+def test_what_cannot_be_started_there_says_why(first: LaunchInfo):
     second = Second(first, {"host": "far"})
-    with cluster.joined(variables(first)) as machines:
+    with cluster.join(variables(first)) as machines:
         share = machines.share()
         assert share is not None
         share.start("fake", "tests.fakebackend.absent", "cpu", {}, "cache", 1)
@@ -223,9 +223,9 @@ def test_what_cannot_be_started_there_says_why(first: Here):
 
 
 def test_whoever_comes_without_the_token_is_not_let_in():
-    with wire.listening() as listener:
+    with wire.listen() as listener:
         port, found = listener.getsockname()[1], list[wire.Wire | None]()
-        thread = threading.Thread(target=lambda: found.append(wire.accepted(listener, TOKEN, 5)))
+        thread = threading.Thread(target=lambda: found.append(wire.accept(listener, TOKEN, 5)))
         thread.start()
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(bytes(32))  # it does not mind what the other end proves
@@ -237,14 +237,14 @@ def test_whoever_comes_without_the_token_is_not_let_in():
 
 
 def test_who_comes_waits_for_the_other_end_as_long_as_it_may(monkeypatch: pytest.MonkeyPatch):
-    with wire.listening() as listener:
+    with wire.listen() as listener:
         port, found = listener.getsockname()[1], list[wire.Wire]()
-        thread = threading.Thread(target=lambda: found.append(wire.connected("127.0.0.1", port, TOKEN, 5)))
+        thread = threading.Thread(target=lambda: found.append(wire.connect("127.0.0.1", port, TOKEN, 5)))
         with monkeypatch.context() as patch:
             patch.setattr(wire, "_PROOF_SECONDS", 0.1)
             thread.start()
             time.sleep(0.5)  # the other end is busy
-        other = wire.accepted(listener, TOKEN, 5)
+        other = wire.accept(listener, TOKEN, 5)
         thread.join()
     assert other is not None
     for end in (*found, other):
@@ -265,11 +265,11 @@ def test_last_words_have_the_status_of_what_ended_a_process(error: Exception, wo
 
 
 def _ends() -> tuple[wire.Wire, wire.Wire]:
-    with wire.listening() as listener:
+    with wire.listen() as listener:
         found: list[wire.Wire | None] = []
-        thread = threading.Thread(target=lambda: found.append(wire.accepted(listener, TOKEN, 5)))
+        thread = threading.Thread(target=lambda: found.append(wire.accept(listener, TOKEN, 5)))
         thread.start()
-        end = wire.connected("127.0.0.1", listener.getsockname()[1], TOKEN, 5)
+        end = wire.connect("127.0.0.1", listener.getsockname()[1], TOKEN, 5)
         thread.join()
     other = found[0]
     assert other is not None
@@ -283,9 +283,9 @@ def test_values_cross_as_they_are():
     arrays: dict[str, Any] = {}
     end, other = _ends()
     sent = [spec, [batch], {"a": {"b": np.float64(np.nan) * np.ones(())}}, 3, None, True]
-    end.send({"values": wire.packed(sent, arrays)}, arrays)
+    end.send({"values": wire.pack(sent, arrays)}, arrays)
     message, came = other.receive()
-    got = wire.unpacked(message["values"], came)
+    got = wire.unpack(message["values"], came)
     assert got[0] == spec
     assert got[1][0].levels is None
     np.testing.assert_array_equal(got[1][0].images, images)
