@@ -1,8 +1,7 @@
-"""Does samestep's timing loop cost anything? A bare loop over the same step, in the same process, says.
+"""Compare samestep's timing loop with a bare loop over the same step in the same process.
 
-Opens a session as samestep's worker does, then alternates blocks A B B A between the worker's own `timed` and a loop
-written by hand that calls the framework directly. Prints the ratio of step times, reported over bare, with its
-interval; exits 1 where the estimate is more than 2 % from 1.
+Blocks of the worker's own `timed` and of a loop that calls the framework directly alternate A B B A. The output is the
+ratio of reported to bare step time with its interval. The exit code is 1 if the estimate is over 2 % from 1.
 
     python -m benchmarks.bare_loop --backend jax --workload digits-cnn
 """
@@ -98,26 +97,26 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    wanted = arguments()
-    worker = in_process.opened(
-        wanted.backend,
-        wanted.tuning,
-        wanted.workload,
-        precision=wanted.precision,
-        device=wanted.device,
-        batch_size=wanted.batch_size,
+    options = arguments()
+    worker = in_process.open_worker(
+        options.backend,
+        options.tuning,
+        options.workload,
+        precision=options.precision,
+        device=options.device,
+        batch_size=options.batch_size,
     )
-    steps = worker.warm_up(BLOCK_SECONDS[wanted.device], None)["steps_per_block"]
+    steps = worker.warm_up(BLOCK_SECONDS[options.device], None)["steps_per_block"]
     session: Any = worker._open_session
 
     # The worker enters the precision's scope at every `run`; here it is entered once, outside the clock.
     scope: contextlib.AbstractContextManager[None] = session._policy.scope()
-    bare = torch_loop(session) if wanted.backend == "torch" else jax_loop(session)
+    bare = torch_loop(session) if options.backend == "torch" else jax_loop(session)
     with scope:
         bare(steps)
     reported_medians: list[float] = []
     bare_medians: list[float] = []
-    for _ in range(wanted.rounds):
+    for _ in range(options.rounds):
         blocks: tuple[list[float], list[float]] = ([], [])
         for which in palindromic(2, PALINDROMES):
             if which == 0:
@@ -131,8 +130,8 @@ def main() -> int:
     ratio = statistics.paired_ratio(bare_medians, reported_medians)
     passed = abs(ratio.estimate - 1) <= LIMIT
     print(
-        f"{wanted.backend}:{wanted.tuning} {wanted.workload} {wanted.precision} {wanted.device}, "
-        f"{steps} steps per block, {wanted.rounds} rounds of {2 * PALINDROMES} blocks each\n"
+        f"{options.backend}:{options.tuning} {options.workload} {options.precision} {options.device}, "
+        f"{steps} steps per block, {options.rounds} rounds of {2 * PALINDROMES} blocks each\n"
         f"reported {1e3 * median(reported_medians):.4f} ms, bare {1e3 * median(bare_medians):.4f} ms per step; "
         f"reported / bare {ratio.estimate:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}: "
         f"{'within' if passed else 'beyond'} {100 * LIMIT:g} %"

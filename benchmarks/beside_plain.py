@@ -1,9 +1,9 @@
-"""samestep's tuned contenders beside the plain loops of the same framework: step times and ratios.
+"""Time samestep's tuned contenders beside the plain loops of the same framework.
 
-Every figure is a fresh process's; a round has each once, and every other round runs them backwards. From the second
-on they find their programs, and XLA its kernels, in a cache, samestep's and the plain loops' each in their own; the
-search of the first round decides for all. The ratio is to the plain loop that is fastest over all rounds, with its
-95 % interval. With `--devices`, so many train together, each way to do so beside the plain loop of that way.
+Every figure comes from a fresh process. A round runs each loop once, and every other round runs them backwards.
+From the second round on, programs and kernel choices come from a cache. The ratio is to the plain loop that is fastest
+over all rounds, with its 95 % interval. `--devices N` times each way to train on N devices beside the plain loop of
+that way.
 
     python -m benchmarks.beside_plain --workload resnet50 --rounds 3
     python -m benchmarks.beside_plain --workload resnet50 --devices 2
@@ -33,12 +33,12 @@ ON_A_CPU: Mapping[str, Sequence[Sequence[str]]] = {
     "torch": (("--mode", "eager"), ("--mode", "compile")),
     "jax": (("--scan", "1"),),
 }
-# Each with samestep's batch norm that computes the same: a program over the whole batch takes its statistics over that.
+# Each way with the batch norm of its plain loop. A program over the whole batch takes the statistics of that batch.
 WAYS: Mapping[str, tuple[str, str]] = {"ddp": ("torch", "local"), "pmap": ("jax", "local"), "sharded": ("jax", "sync")}
 
 
 def milliseconds(command: Sequence[str], cache: Path) -> float:
-    """Return what a benchmark of one loop prints as its step time; its programs are kept in `cache`."""
+    """Return the step time that a loop prints. Its programs are kept in `cache`."""
     kept = variables.cache_environment("jax", cache) | variables.cache_environment("torch", cache)
     environment = {**os.environ, **kept}
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
@@ -47,26 +47,26 @@ def milliseconds(command: Sequence[str], cache: Path) -> float:
     return json.loads(done.stdout.splitlines()[-1])["milliseconds"]
 
 
-def commands(backend: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
+def commands(backend: str, options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the commands of a framework's loops by name, samestep's first."""
-    shape = _shape(wanted)
+    shape = _shape(options)
     ours = f"{backend}:tuned"
-    place = ["--device", wanted.device]
-    found = {ours: ["-m", "benchmarks.step_time", "--backend", backend, *shape, *place]}
+    place = ["--device", options.device]
+    loops = {ours: ["-m", "benchmarks.step_time", "--backend", backend, *shape, *place]}
     plain = [f"benchmarks/plain_{backend}.py", *shape]
     if backend == "torch":  # JAX's loop takes the device that is there
         plain += place
-    for options in (PLAIN if wanted.device == "cuda" else ON_A_CPU)[backend]:
-        found[f"plain {backend}, {' '.join(options)}"] = [*plain, *options]
-    return found
+    for mode in (PLAIN if options.device == "cuda" else ON_A_CPU)[backend]:
+        loops[f"plain {backend}, {' '.join(mode)}"] = [*plain, *mode]
+    return loops
 
 
-def over_devices(way: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
+def over_devices(way: str, options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the commands of the loops that train on several devices in one way, samestep's first."""
     backend, batch_norm = WAYS[way]
-    count = str(wanted.devices)
-    shape = _shape(wanted)
-    place = ["--device", wanted.device]
+    count = str(options.devices)
+    shape = _shape(options)
+    place = ["--device", options.device]
     ours = ["-m", "benchmarks.step_time", "--backend", backend, "--tuning", f"tuned+{way}", "--batch-norm", batch_norm]
     if way == "ddp":
         start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
@@ -76,23 +76,23 @@ def over_devices(way: str, wanted: argparse.Namespace) -> dict[str, list[str]]:
     return {f"{backend}:tuned+{way}": [*ours, *shape, *place, "--devices", count], f"plain {backend}, {way}": plain}
 
 
-def _shape(wanted: argparse.Namespace) -> list[str]:
-    size = [] if wanted.batch_size is None else ["--batch-size", str(wanted.batch_size)]
-    return ["--workload", wanted.workload, *size]
+def _shape(options: argparse.Namespace) -> list[str]:
+    size = [] if options.batch_size is None else ["--batch-size", str(options.batch_size)]
+    return ["--workload", options.workload, *size]
 
 
-def beside(loops: dict[str, list[str]], wanted: argparse.Namespace, folder: Path) -> None:
-    """Run loops, samestep's first, in turn, and print what they took; caches are made in the folder."""
+def beside(loops: dict[str, list[str]], options: argparse.Namespace, folder: Path) -> None:
+    """Run the loops in turn, samestep's first, and print their step times. Caches lie in the folder."""
     ours, *plain = loops
     times: dict[str, list[float]] = {name: [] for name in loops}
-    for number in range(wanted.rounds):
+    for number in range(options.rounds):
         for name in loops if number % 2 == 0 else reversed(loops):
             times[name].append(milliseconds(loops[name], folder / ("samestep" if name == ours else "plain")))
             print(f"round {number + 1}: {name} {times[name][-1]:.4f} ms", flush=True)
     best = min(plain, key=lambda name: median(times[name]))
     ratio = statistics.paired_ratio(times[best], times[ours])
-    for name, found in times.items():
-        print(f"{wanted.workload} {name:28} {median(found):9.4f} ms per step  {found}", flush=True)
+    for name, rounds in times.items():
+        print(f"{options.workload} {name:28} {median(rounds):9.4f} ms per step  {rounds}", flush=True)
     print(f"{ours} / {best}: {ratio.estimate:.4f} ({ratio.low:.4f} to {ratio.high:.4f})", flush=True)
 
 
@@ -104,18 +104,18 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
-    wanted = parser.parse_args()
-    if wanted.rounds < 2:
-        parser.error(f"--rounds {wanted.rounds}: an interval needs 2 and more")
+    options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error(f"--rounds {options.rounds}: an interval needs 2 and more")
 
-    backends = wanted.backend or list(PLAIN)
-    if wanted.devices == 1:
-        groups = [commands(backend, wanted) for backend in backends]
+    backends = options.backend or list(PLAIN)
+    if options.devices == 1:
+        groups = [commands(backend, options) for backend in backends]
     else:
-        groups = [over_devices(way, wanted) for way, (backend, _) in WAYS.items() if backend in backends]
+        groups = [over_devices(way, options) for way, (backend, _) in WAYS.items() if backend in backends]
     with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
         for loops in groups:
-            beside(loops, wanted, Path(folder))
+            beside(loops, options, Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A contender opened in this process as the worker opens it in a child, for measurements that need its inside."""
+"""Open a contender in this process, as a child opens it, for tools that need its inside."""
 
 import atexit
 import importlib
@@ -16,7 +16,7 @@ from compare.settings import tunings
 from compare.worker.server import Worker
 
 
-def opened(
+def open_worker(
     backend: str,
     tuning: str,
     workload: str,
@@ -27,16 +27,16 @@ def opened(
     devices: int = 1,
     batch_norm: str = "sync",
 ) -> Worker:
-    """Return a worker with an open session, its first epoch of batches on the device; nothing has run yet."""
-    chosen = workloads.get(workload)
-    size = batch_size or chosen.batch_size
+    """Return a worker with an open session. The first epoch lies on the device, and nothing has run yet."""
+    workload_settings = workloads.get(workload)
+    size = batch_size or workload_settings.batch_size
     switches = tunings.resolve(backend, tuning, device, workload, precision, batch_norm)
     os.environ |= variables.child_environment(backend, switches, device, False, os.environ, devices=devices)
     worker = Worker(importlib.import_module(f"{backend}backend.backend").BACKEND, perf_counter)
     scratch = tempfile.TemporaryDirectory()
-    atexit.register(scratch.cleanup)  # the ranks of a contender meet there, for as long as they live
+    atexit.register(scratch.cleanup)  # the processes of a contender meet there while they live
     path = Path(scratch.name) / "dataset.safetensors"
-    dataset_file.save(data.load(chosen, folder=None, seed=0, batch_size=size), path)
+    dataset_file.save(data.load(workload_settings, folder=None, seed=0, batch_size=size), path)
     spec = RunSpec(workload, precision, device, size, 0, switches, 1, str(path), devices=devices, batch_norm=batch_norm)
     worker.open(spec.to_json())
     return worker

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, by kind of kernel and by kernel, from a framework's profiler."""
+"""Print where the time of a step goes, by kind of kernel and by kernel, from a framework's profiler."""
 
 import re
 from collections import defaultdict
@@ -12,7 +12,7 @@ KINDS: Mapping[str, str] = {
     "convolution weight gradient": r"wgrad",
     "matrix product": r"gemm|nvjet|cutlass|matmul|triton_mm|_dot_",
     "communication": r"nccl|all_?reduce|all_?gather|reduce_?scatter",
-    # TorchInductor names a kernel by all that is fused in it, casts and paddings too.
+    # TorchInductor names a kernel after all operations that it fuses, casts and paddings included.
     "layout and copies": r"^(?!triton_(poi|red|per)).*(memcpy|memset|nchwtonhwc|nhwctonchw|transpose|copy|pad)",
     "optimizer": r"multi_tensor|adam|sgd",
     "batch norm and elementwise": r"triton|fusion|reduce|elementwise|norm|pool|vectorized|select|add|convert",
@@ -24,7 +24,7 @@ def kind(kernel: str) -> str:
 
 
 def table(kernels: Sequence[Kernel], steps: int, step_seconds: float, count: int = 25) -> str:
-    """Return the time of one device's kernels, with the longest, and for how much of it no other runs."""
+    """Return the time of one device's kernels and how much of it they run alone, with the `count` longest kernels."""
     by_kind: defaultdict[str, float] = defaultdict(float)
     by_name: defaultdict[str, float] = defaultdict(float)
     alone: defaultdict[str, float] = defaultdict(float)
@@ -54,7 +54,7 @@ def table(kernels: Sequence[Kernel], steps: int, step_seconds: float, count: int
 
 
 def _spans(kernels: Sequence[Kernel]) -> Iterator[tuple[Sequence[str], float]]:
-    """Yield the names of the kernels that run together, and for how many seconds they do."""
+    """Yield the names of the kernels that run together, and for how many seconds."""
     running, before = list[str](), 0.0
     begins = [(kernel.begin, 1, kernel.name) for kernel in kernels]
     for moment, begun, name in sorted([*begins, *((kernel.end, 0, kernel.name) for kernel in kernels)]):

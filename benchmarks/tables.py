@@ -1,287 +1,237 @@
-"""The tables of docs/h200.md, from the files under benchmarks/h200/ and nothing else; so with another GPU's.
+"""Make the page of measured figures from the evidence in benchmarks/ and from nothing else.
 
-python -m benchmarks.tables > docs/h200.md
-python -m benchmarks.tables h100 > docs/h100.md
+python -m benchmarks.tables > docs/reference/measured.md
 """
 
 import json
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from benchmarks import tuning_matrix
-from compare.report.sentences import DASH
+from compare.base.workloads import WORKLOADS
+from compare.reproduce import archive, bundle
 from compare.results import result_file
-from compare.studies import scaling_result
 
-FOLDER = Path(__file__).parent / "h200"
-PAGE = FOLDER.parents[1] / "docs" / "h200.md"
-GPUS = {"h200": "H200", "h100": "H100 (80 GB HBM3)"}
-MEBIBYTE = 2**20
+EVIDENCE = Path(__file__).parent
+PAGE = EVIDENCE.parent / "docs" / "reference" / "measured.md"
+GPUS = {"h200": "H200", "h100": "H100"}
+PRECISIONS = ("float32", "tf32", "bfloat16")
+CONTENDERS = tuple(f"{backend}:{tuning}" for backend in ("torch", "jax") for tuning in ("stock", "compiled", "tuned"))
+DASH = "\N{EN DASH}"
 
-HEAD = """# Measured on an NVIDIA {gpu}
+HEAD = """# Measured on GPUs
 
-Written by `{command}` from the files under [benchmarks/{folder}](../benchmarks/{folder}), which samestep and
-its benchmarks wrote themselves and nobody edited. Each result file holds its exact command, all raw samples, the
-environment and the certificate tensor by tensor; the link gives its date.{history}
+`python -m benchmarks.tables` writes this page from the files under `benchmarks/h200` and `benchmarks/h100`.
+samestep wrote those files, and nobody edited them. A zip file is a bundle: `samestep verify FILE` checks it, and
+`samestep report FILE` prints it. It holds its date, its command, all samples, the environment and the certificate.
+All figures are of an NVIDIA H200 unless the row names an H100.
 """
-HISTORY = {
-    "h200": """ Files without telemetry were made before
-samestep watched the GPU while it timed. A file that says of its checkout that it was `dirty` names the commit that the
-machine's day began with, what ran was that or a later one of the day; from 2026-11-23, 10:00 on it is what ran, beside
-new files of this kind. Certificates of `torch:tuned` made before 2026-11-22, 22:00 judged captured steps that copy each
-batch, where the timed ones read batches in place; later ones judge what is timed. Idle power until then is too high
-(measurements.md). Pool peaks of `torch:tuned` made before 2026-11-24, 04:00 are those of cuDNN's search for kernels
-where that took more than a step does. Memory of JAX in files made before 2026-11-26, 14:45 has in it one more copy of
-a model's parameters, of which torch kept none."""
-}
 TUNINGS = """
-## Every tuning at a glance
-Milliseconds per training step, of one `samestep compare` a row and the programs of its day; intervals, memory and
-ratios are in the next table. Of an unproven time, and of one that is not there, the file says why, and the verdict is
-INVALID; one round, of a run that was cut off, has no interval.{missing}
-
+## Every tuning
+Milliseconds per training step. One row is one `samestep compare` of all six contenders with a certificate that passes.
+Times in parentheses have no interval.
 """
-TIMES = """
-## Step times
-Times are per training step, with their 95 % interval over rounds of fresh processes; the ratio is the contender's time
-over the baseline's.
-
+COMPARISONS = """
+## Comparisons of tuned contenders
+The ratio is the contender's step time divided by that of `torch:tuned`, with its 95 % interval.
 """
-TIME_COLUMNS = (
-    "workload, batch",
-    "data",
-    "precision",
-    "contender",
-    "step (ms)",
-    "images/s",
-    "pool peak (MiB)",
-    "ratio",
-    "verdict",
-    "agreement",
-    "file",
-)
 BESIDE = """
 ## Beside plain loops
-`python -m benchmarks.beside_plain`: samestep's tuned contenders and loops in the style of the public examples
-(benchmarks/plain_torch.py, benchmarks/plain_jax.py), fresh processes in turn; medians over rounds. The ratio, with its
-95 % interval, is to the plain loop that is fastest.
-
+`python -m benchmarks.beside_plain` times samestep's tuned contenders beside loops in the style of the public examples.
+The ratio is to the fastest of those loops. Below 1, samestep's program is faster.
 """
-BESIDE_COLUMNS = ("workload", "samestep", "step (ms)", "fastest plain loop", "step (ms)", "ratio", "file")
-FITS = """
-## Largest batch and smallest memory
-`samestep fit`: most images of a step within the limit, and the least that the framework's allocator needs for the
-workload's batch.
-
-"""
-FIT_COLUMNS = ("workload", "precision", "contender", "limit (MiB)", "largest batch", "batch", "needs (MiB)", "file")
 SCALING = """
 ## Several devices
-`samestep scale`: images per second of all devices together, and how much of as many times the first number's that is,
-with its 95 % interval; the allocator's peak on one device; the time a step in which a device only communicates; whether
-the contenders agree on that number of devices.{history}
-
+`samestep scale` in weak scaling: every device has the same number of images, and batch norm is synchronised. Efficiency is
+the speed on N devices divided by N times the speed on one. Exposed is the time per step in which a device only
+communicates.
 """
-SCALING_HISTORY = {
-    "h200": """ In files made before 2026-11-25, 10:30, `ddp` on one device was wrapped
-in DistributedDataParallel and slower for it, so that its efficiencies are too high."""
-}
-SCALING_COLUMNS = (
-    *("workload", "precision", "mode, batch", "batch norm"),
-    *("contender", "devices", "images/s", "efficiency", "peak (MiB)", "exposed (ms)", "agreement", "file"),
-)
+FITS = """
+## Largest batch
+`samestep fit` finds the most images per step within a memory limit, and the memory that the default batch needs.
+"""
 CERTIFICATES = """
-## Certificates
-Every gate at its worst over all tensors and steps, with its limit in the head; then the median over tensors of each
-side's error against its own float64 run. A certificate of `samestep agree` covers more batch and image sizes than one
-that `samestep compare` makes before it times, and the gates of whole training runs; `update` is of `compare` alone, and
-in files made before 2026-11-23, 10:00 another gate, at most 10.
-
+## Certificates in float16
+`samestep agree` on whole training runs. A number is the worst value over all tensors and steps. Each limit stands in
+the head of its column.
 """
-CERTIFICATE_GATES = ("semantic", "scaling", "precision", "update", "trajectory", "accuracy")
-CERTIFICATE_COLUMNS = (
-    "workload, batch",
-    "precision",
-    "made by, contenders",
-    "semantic (at most 1e-10)",
-    "scaling (at least 1e6)",
-    "precision (at most 10)",
-    "update (at most 2)",
-    "trajectory (at most 3)",
-    "accuracy (at most 0.01)",
-    "median error of baseline, contender",
-    "agreement",
-    "file",
-)
+CERTIFICATE_GATES = {
+    "semantic": "at most 1e-10",
+    "scaling": "at least 1e6",
+    "precision": "at most 10",
+    "trajectory": "at most 3",
+    "accuracy": "at most 0.01",
+}
 
 
 def main() -> None:
-    name = (sys.argv[1:] or [FOLDER.name])[0]
-    if name not in GPUS:
-        sys.exit(f"no tables are made of {name!r}; allowed: {', '.join(GPUS)}")
-    print(page(FOLDER.parent / name), end="")
+    print(page(), end="")
 
 
-def page(folder: Path) -> str:
-    """Return the page for what a folder holds."""
-    scalings = sorted(folder.glob("scale-*/result.json"))
-    found = {path: result_file.load(path) for path in sorted(folder.glob("*/result.json")) if path not in scalings}
-    times = [line for path, result in found.items() if _is_timed(result) for line in time_lines(path, result)]
-    beside = [line for path in sorted(folder.glob("beside-plain-*.txt")) for line in beside_lines(path)]
-    fits = [line for path in sorted(folder.glob("*/fit.json")) for line in fit_lines(path)]
-    scaling = [line for path in scalings for line in scaling_lines(path)]
-    certificates = [certificate_line(path, result) for path, result in found.items()]
-    tunings = [_row(cells) for cells in tuning_matrix.rows(found, _link)]
-    missing = tuning_matrix.missing(found)
-    lacking = f" Not measured so yet, or not in every tuning: {missing}." if missing else ""
-    tables = (
-        (TUNINGS.format(missing=lacking), tuning_matrix.COLUMNS, tunings),
-        (TIMES, TIME_COLUMNS, times),
-        (BESIDE, BESIDE_COLUMNS, beside),
-        (FITS, FIT_COLUMNS, fits),
-        (SCALING.format(history=SCALING_HISTORY.get(folder.name, "")), SCALING_COLUMNS, scaling),
-        (CERTIFICATES, CERTIFICATE_COLUMNS, certificates),
-    )
-    command = "python -m benchmarks.tables" + ("" if folder == FOLDER else f" {folder.name}")
-    head = HEAD.format(gpu=GPUS[folder.name], command=command, folder=folder.name, history=HISTORY.get(folder.name, ""))
-    return head + "".join(
-        head + _row(columns) + _row(["---"] * len(columns)) + "".join(lines) for head, columns, lines in tables if lines
-    )
-
-
-def _is_timed(result: dict[str, Any]) -> bool:
-    """Whether it is of a comparison that came as far as its rounds."""
-    return bool(result["comparisons"]) and any(each["step_seconds"] for each in result["contenders"])
-
-
-def beside_lines(path: Path) -> list[str]:
-    """Return a line for every ratio that `benchmarks.beside_plain` has printed."""
-    text, lines = path.read_text(), list[str]()
-    found = re.findall(r"^(\S+) (\S.*?) +([\d.]+) ms per step", text, re.MULTILINE)
-    times = {name: milliseconds for _, name, milliseconds in found}
-    for ours, plain, ratio in re.findall(r"^(\S+) / (.+): ([\d.]+ \(.+\))$", text, re.MULTILINE):
-        link = f"[{path.name}](../benchmarks/{path.parent.name}/{path.name})"
-        lines.append(_row([found[0][0], f"`{ours}`", times[ours], plain, times[plain], ratio, link]))
-    return lines
-
-
-def fit_lines(path: Path) -> list[str]:
-    """Return a line for every contender of a `samestep fit`."""
-    result: dict[str, Any] = json.loads(path.read_text())
-    spec = result["spec"]
-    return [
-        _row(
-            [
-                spec["workload"],
-                spec["precision"],
-                f"`{each['name']}`",
-                _mebibytes(spec["memory_limit_bytes"]),
-                _count(each["largest_batch"]),
-                str(spec["batch_size"]),
-                _mebibytes(each["smallest_memory_bytes"]),
-                _link(path, result),
-            ]
+def page() -> str:
+    """Return the page for all evidence."""
+    bundles = {path: load(path) for path in sorted(EVIDENCE.glob("h*/*.zip"))}
+    certificates = {path: result for path, result in bundles.items() if not result["spec"]["rounds"]}
+    return "".join(
+        (
+            HEAD,
+            TUNINGS,
+            table(
+                ("workload, batch", "precision", *(f"`{name}`" for name in CONTENDERS), "file"), tuning_rows(bundles)
+            ),
+            COMPARISONS,
+            table(
+                ("workload, batch", "precision", "contender", "step (ms)", "images/s", "ratio", "verdict", "file"),
+                comparison_rows(bundles),
+            ),
+            BESIDE,
+            table(("workload", "samestep", "ms", "fastest plain loop", "ms", "ratio", "file"), beside_rows()),
+            SCALING,
+            table(
+                ("workload, batch", "contender", "devices", "images/s", "efficiency", "exposed (ms)", "file"),
+                scaling_rows(),
+            ),
+            FITS,
+            table(
+                ("workload, precision", "contender", "limit (MiB)", "largest batch", "needs (MiB)", "file"), fit_rows()
+            ),
+            CERTIFICATES,
+            table(
+                ("workload, batch", *(f"{gate} ({limit})" for gate, limit in CERTIFICATE_GATES.items()), "file"),
+                (certificate_row(path, result) for path, result in certificates.items()),
+            ),
         )
-        for each in result["contenders"]
-    ]
+    )
 
 
-def scaling_lines(path: Path) -> list[str]:
-    """Return a line for every contender of a `samestep scale` on every number of devices."""
-    result = scaling_result.load(path)
-    spec, link = result["spec"], _link(path, result)
-    head = [spec["workload"], spec["precision"], f"{spec['mode']}, {spec['batch_size']}", spec["batch_norm"]]
-    return [
-        _row(
-            [
-                *head,
-                f"`{each['contender']}`",
-                str(each["devices"]),
-                _count(each["images_per_second"]),
-                _interval(each["efficiency"], 1),
-                _mebibytes(each["memory_per_device_bytes"]),
-                DASH if each["communication_seconds"] is None else f"{1e3 * each['communication_seconds']:.2f}",
-                each["agreement"],
-                link,
+def load(path: Path) -> Mapping[str, Any]:
+    """Return the result in a bundle."""
+    return result_file.parse(archive.unpack(path.read_bytes(), bundle.MEMBERS)[bundle.RESULT])
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def tuning_rows(bundles: Mapping[Path, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Yield a row for each bundle of all six contenders, in the order of workloads and precisions."""
+    places = [(workload, precision) for workload in WORKLOADS for precision in PRECISIONS]
+    all_six = {place_of(result): path for path, result in bundles.items() if is_of_all_tunings(result)}
+    for place in places:
+        if place in all_six:
+            path = all_six[place]
+            contenders = {contender["name"]: contender for contender in bundles[path]["contenders"]}
+            yield [*place_cells(bundles[path]), *(step_time(contenders[name]) for name in CONTENDERS), file_cell(path)]
+
+
+def comparison_rows(bundles: Mapping[Path, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Yield a row for each contender of the bundles that compare tuned contenders only."""
+    for path, result in bundles.items():
+        if not result["comparisons"] or is_of_all_tunings(result):
+            continue
+        ratios = {comparison["contender"]: comparison for comparison in result["comparisons"]}
+        for contender in result["contenders"]:
+            comparison = ratios.get(contender["name"])
+            yield [
+                *place_cells(result, on=GPUS[path.parent.name]),
+                f"`{contender['name']}`",
+                interval(contender["step_seconds"]["interval"], 1e3),
+                f"{contender['images_per_second']:,.0f}",
+                "baseline" if comparison is None else interval(comparison["ratio"], 1),
+                DASH if comparison is None else comparison["verdict"],
+                file_cell(path),
             ]
-        )
-        for each in result["scaling"]
-    ]
 
 
-def time_lines(path: Path, result: dict[str, Any]) -> list[str]:
-    spec, ratios = result["spec"], {each["contender"]: each for each in result["comparisons"]}
-    lines: list[str] = []
-    for contender in result["contenders"]:
-        step, comparison = contender["step_seconds"], ratios.get(contender["name"])
-        cells = [
-            f"{spec['workload']}, {spec['batch_size']}",
-            spec["data_source"].split(" (")[0],
-            spec["precision"],
-            f"`{contender['name']}`",
-            _interval(step and step["interval"], 1e3),
-            _count(None if step is None else contender["images_per_second"]),
-            _mebibytes((contender["memory"] or {}).get("pool_peak_bytes")),
-            "baseline" if comparison is None else _interval(comparison["ratio"], 1),
-            DASH if comparison is None else comparison["verdict"],
-            result["agreement"]["status"],
-            _link(path, result),
-        ]
-        lines.append(_row(cells))
-    return lines
+def beside_rows() -> Iterator[Sequence[str]]:
+    """Yield a row for each ratio that `benchmarks.beside_plain` printed."""
+    for path in sorted(EVIDENCE.glob("h*/beside-plain-*.txt")):
+        text = path.read_text()
+        medians = re.findall(r"^(\S+) (\S.*?) +([\d.]+) ms per step", text, re.MULTILINE)
+        times = {name: milliseconds for _, name, milliseconds in medians}
+        for ours, plain, ratio in re.findall(r"^(\S+) / (.+): ([\d.]+ \(.+\))$", text, re.MULTILINE):
+            yield [medians[0][0], f"`{ours}`", times[ours], f"`{plain}`", times[plain], ratio, file_cell(path)]
 
 
-def certificate_line(path: Path, result: dict[str, Any]) -> str:
-    spec, agreement = result["spec"], result["agreement"]
-    gates = {gate["name"]: gate["value"] for gate in agreement["gates"]}
-    devices = spec.get("devices", 1)
-    over = f" on {devices} devices" if devices > 1 else ""
-    cells = [
-        f"{spec['workload']}, {spec['batch_size']}",
-        spec["precision"],
-        f"{result['command'][1]}, {' '.join(f'`{name}`' for name in spec['contenders'])}{over}",
-        *(_figure(gates.get(name)) for name in CERTIFICATE_GATES),
-        ", ".join(_figure(_median_error(agreement, side)) for side in ("baseline_error", "contender_error")),
-        agreement["status"],
-        _link(path, result),
-    ]
-    return _row(cells)
+def scaling_rows() -> Iterator[Sequence[str]]:
+    """Yield a row for each contender of a `samestep scale` on each number of devices."""
+    for path in sorted(EVIDENCE.glob("h*/scale-*/result.json")):
+        result = json.loads(path.read_text())
+        for entry in result["scaling"]:
+            exposed = entry["communication_seconds"]
+            yield [
+                f"{result['spec']['workload']}, {result['spec']['batch_size']}",
+                f"`{entry['contender']}`",
+                str(entry["devices"]),
+                f"{entry['images_per_second']:,.0f}",
+                interval(entry["efficiency"], 1),
+                DASH if exposed is None else f"{1e3 * exposed:.2f}",
+                file_cell(path),
+            ]
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |\n"
+def fit_rows() -> Iterator[Sequence[str]]:
+    """Yield a row for each contender of a `samestep fit`."""
+    for path in sorted(EVIDENCE.glob("h*/*/fit.json")):
+        result = json.loads(path.read_text())
+        spec = result["spec"]
+        for contender in result["contenders"]:
+            yield [
+                f"{spec['workload']}, {spec['precision']}",
+                f"`{contender['name']}`",
+                mebibytes(spec["memory_limit_bytes"]),
+                f"{contender['largest_batch']:,}",
+                mebibytes(contender["smallest_memory_bytes"]),
+                file_cell(path),
+            ]
 
 
-def _median_error(agreement: dict[str, Any], side: str) -> float | None:
-    errors = [each[side] for pair in agreement["pairs"] for each in pair["tensors"] if each[side] is not None]
-    return median(errors) if errors else None
+def certificate_row(path: Path, result: Mapping[str, Any]) -> Sequence[str]:
+    values = {gate["name"]: gate["value"] for gate in result["agreement"]["gates"]}
+    figures = [DASH if values.get(name) is None else f"{values[name]:.2g}" for name in CERTIFICATE_GATES]
+    return [place_cells(result)[0], *figures, file_cell(path)]
 
 
-def _interval(interval: dict[str, float] | None, scale: float) -> str:
-    if interval is None:
+def is_of_all_tunings(result: Mapping[str, Any]) -> bool:
+    return set(CONTENDERS) <= {contender["name"] for contender in result["contenders"]}
+
+
+def place_of(result: Mapping[str, Any]) -> tuple[str, str]:
+    return result["spec"]["workload"], result["spec"]["precision"]
+
+
+def place_cells(result: Mapping[str, Any], on: str = "H200") -> Sequence[str]:
+    workload, precision = place_of(result)
+    devices = result["spec"].get("devices", 1)
+    where = f" on {devices} {on}" if devices > 1 else ""
+    return [f"{workload}, {result['spec']['batch_size']}{where}", precision]
+
+
+def step_time(contender: Mapping[str, Any]) -> str:
+    """Return milliseconds; in parentheses if no interval covers them."""
+    step = contender["step_seconds"]
+    if step is None:
         return DASH
-    estimate, low, high = (f"{scale * interval[key]:.3f}" for key in ("estimate", "low", "high"))
+    if step["interval"] is None:
+        return f"({1e3 * step['median']:.3f})"
+    return f"{1e3 * step['interval']['estimate']:.3f}"
+
+
+def interval(bounds: Mapping[str, float] | None, scale: float) -> str:
+    if bounds is None:
+        return DASH
+    estimate, low, high = (f"{scale * bounds[key]:.3f}" for key in ("estimate", "low", "high"))
     return f"{estimate} ({low} to {high})"
 
 
-def _mebibytes(value: int | None) -> str:
-    return _count(None if value is None else value / MEBIBYTE)
+def mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.0f}"
 
 
-def _count(value: float | None) -> str:
-    return DASH if value is None else f"{value:,.0f}"
-
-
-def _figure(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2g}"
-
-
-def _link(path: Path, result: dict[str, Any]) -> str:
-    return f"[{result['created'][:10]}](../benchmarks/{path.parent.parent.name}/{path.parent.name}/{path.name})"
+def file_cell(path: Path) -> str:
+    return f"`{path.relative_to(EVIDENCE.parent)}`"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A samestep command, and on standard error what its children and its judges did when: where a run's minutes go.
+"""Run a samestep command and print on standard error when its children and judges worked.
 
     python -m benchmarks.timeline compare torch:stock jax:stock --rounds 2
 
-A line each: when it began and ended, in seconds since the start, how long that was, who (a child's process id and
-contender), and what. Timed blocks are left out.
+A line has the begin, the end and the duration in seconds, then the child's process id, its contender and its command.
+Timed blocks are left out.
 """
 
 import sys
@@ -18,7 +18,7 @@ from compare.cli import app
 from compare.execution import judge_certificates
 from compare.execution.child import Child
 
-TOLD = ("precision", "batch_size", "perturbations", "steps")
+SHOWN = ("precision", "batch_size", "perturbations", "steps")
 START = time.monotonic()
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     judged = judge_certificates._judged
 
     def watched_judged(launcher: Any, outcomes: Any, sides: Any, *rest: Any) -> Any:
-        with said(f"judge {sides[1].contender.name}"):
+        with timed(f"judge {sides[1].contender.name}"):
             return judged(launcher, outcomes, sides, *rest)
 
     with (
@@ -37,11 +37,11 @@ def main() -> None:
 
 
 class Watched(Child):
-    """A child whose commands are told of."""
+    """A child that prints a line for each command."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._began, self._asked, self._is_up = time.monotonic(), "", False
+        self._began, self._command, self._is_up = time.monotonic(), "", False
 
     def greet(self, deadline: float) -> dict[str, Any]:
         answer = super().greet(deadline)
@@ -51,8 +51,11 @@ class Watched(Child):
         return answer
 
     def send(self, command: str, **arguments: Any) -> None:
-        told = {**arguments.get("spec", {}), **arguments}
-        self._began, self._asked = time.monotonic(), " ".join([command, *(f"{k} {told[k]}" for k in TOLD if k in told)])
+        values = {**arguments.get("spec", {}), **arguments}
+        self._began, self._command = (
+            time.monotonic(),
+            " ".join([command, *(f"{k} {values[k]}" for k in SHOWN if k in values)]),
+        )
         super().send(command, **arguments)
 
     def reply(self, command: str, deadline: float) -> Any:
@@ -63,12 +66,12 @@ class Watched(Child):
             failed = f": {failure}"
             raise
         finally:
-            if failed or not self._asked.startswith("block "):
-                say(self._began, f"{self.pid} {self.name}: {self._asked}{failed}")
+            if failed or not self._command.startswith("block "):
+                say(self._began, f"{self.pid} {self.name}: {self._command}{failed}")
 
 
 @contextmanager
-def said(what: str) -> Generator[None]:
+def timed(what: str) -> Generator[None]:
     began = time.monotonic()
     yield
     say(began, what)

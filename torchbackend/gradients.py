@@ -88,7 +88,7 @@ class _WithStoredGradient(torch.autograd.Function):
 def max_pool(x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
     """Pool by comparing strided slices; TorchInductor's own gradient of a max-pool takes three times as long.
 
-    In float64 it is also wrong at some odd sizes (torch 2.11 on CUDA, benchmarks/compiled_gradient.py).
+    In float64 it is also wrong at some odd sizes (torch 2.11 on CUDA).
     """
     pooled: Any = _MaxPool.apply(x.movedim(1, -1), size, stride, padding)
     return pooled.movedim(-1, 1)

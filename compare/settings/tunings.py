@@ -70,29 +70,29 @@ _H200 = "benchmarks/h200"
 # with PyTorch's. On a GPU a dispatch of one step leaves gaps, more than a few only make blocks long, and gaps are
 # nothing to a step of 0.1 s.
 TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
-    ("jax", "cpu", EVERY_OTHER): (GIVEN["jax", "compiled"], "docs/measurements.md"),
-    ("torch", "cpu", EVERY_OTHER): ({"channels-last": True, "fused-optimizer": True}, "docs/measurements.md"),
+    ("jax", "cpu", EVERY_OTHER): (GIVEN["jax", "compiled"], None),
+    ("torch", "cpu", EVERY_OTHER): ({"channels-last": True, "fused-optimizer": True}, None),
     **{
         (backend, "cuda", workload): (_captured(backend, steps, *switches), evidence and f"{_H200}/{evidence}")
         for backend, workload, steps, switches, evidence in (
-            ("jax", "resnet50", 8, ["concurrent-kernels"], "resnet50-bfloat16/result.json"),
-            ("torch", "resnet50", 8, ["pointwise-matmul"], "resnet50-bfloat16/result.json"),
-            ("jax", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16/result.json"),
-            ("torch", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16/result.json"),
-            ("jax", "convnext-tiny", 8, ["concurrent-kernels"], "levers-flags.txt"),
-            ("torch", "convnext-tiny", 8, [], "screen-convnext-tiny-bfloat16.txt"),
-            ("jax", "mobilenet-v2", 8, ["concurrent-kernels"], "screen-concurrent.txt"),
-            ("torch", "mobilenet-v2", 8, [], "screen-mobilenet-v2-bfloat16.txt"),
-            ("jax", "unet", 1, [], "screen-unet-bfloat16.txt"),
-            ("torch", "unet", 1, [], "screen-unet-bfloat16.txt"),
-            ("jax", "vgg16", 1, ["concurrent-kernels"], "screen-concurrent.txt"),
-            ("torch", "vgg16", 1, [], "screen-vgg16-bfloat16.txt"),
-            ("torch", "cifar-resnet18", 24, ["concurrent-kernels"], "levers-stored.txt"),
+            ("jax", "resnet50", 8, ["concurrent-kernels"], "resnet50-bfloat16.zip"),
+            ("torch", "resnet50", 8, ["pointwise-matmul"], "resnet50-bfloat16.zip"),
+            ("jax", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16.zip"),
+            ("torch", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16.zip"),
+            ("jax", "convnext-tiny", 8, ["concurrent-kernels"], "tunings-convnext-tiny-bfloat16.zip"),
+            ("torch", "convnext-tiny", 8, [], "tunings-convnext-tiny-bfloat16.zip"),
+            ("jax", "mobilenet-v2", 8, ["concurrent-kernels"], "tunings-mobilenet-v2-bfloat16.zip"),
+            ("torch", "mobilenet-v2", 8, [], "tunings-mobilenet-v2-bfloat16.zip"),
+            ("jax", "unet", 1, [], "tunings-unet-bfloat16.zip"),
+            ("torch", "unet", 1, [], "tunings-unet-bfloat16.zip"),
+            ("jax", "vgg16", 1, ["concurrent-kernels"], "tunings-vgg16-float32.zip"),
+            ("torch", "vgg16", 1, [], "tunings-vgg16-bfloat16.zip"),
+            ("torch", "cifar-resnet18", 24, ["concurrent-kernels"], "tunings-cifar-resnet18-bfloat16.zip"),
             ("jax", EVERY_OTHER, 24, ["concurrent-kernels"], None),
             ("torch", EVERY_OTHER, 24, ["concurrent-kernels"], None),
         )
     },
-    ("jax", "cuda", "vgg16 in bfloat16"): (GIVEN["jax", "compiled"], f"{_H200}/tunings-vgg16-bfloat16/result.json"),
+    ("jax", "cuda", "vgg16 in bfloat16"): (GIVEN["jax", "compiled"], f"{_H200}/tunings-vgg16-bfloat16.zip"),
 }
 
 # What `tuned` has besides where batches are split over devices that synchronise batch norm, by (backend, device,
@@ -100,11 +100,11 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
 SYNCHRONISED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str]] = {
     ("jax", "cuda", "resnet50"): (
         {"overlap-exchanges": True, "overlap-reduction": True},
-        f"{_H200}/captured-parts-jax-2-devices.txt",
+        f"{_H200}/scale-resnet50-jax/devices-2.zip",
     ),
     ("torch", "cuda", "resnet50"): (
         {"compiled-autograd": True, "overlap-exchanges": True},
-        f"{_H200}/compiled-autograd-2-devices.txt",
+        f"{_H200}/sides-resnet50-4-devices.zip",
     ),
 }
 _HIDING = {"compiled-autograd", "overlap-exchanges", "overlap-reduction"}

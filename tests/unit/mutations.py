@@ -16,19 +16,9 @@ _WHOLE = ("evaluation/logits", "delta/dense.kernel", "delta/norm.mean")
 TENSORS = [*(f"step{step}/{name}" for step in (1, 2, 3) for name in _STEP), *_WHOLE]
 """Those of a small model's certificate."""
 
-_FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "h200"
-H200 = sorted(_FOLDER.glob("*/result.json"))
-H200 = [path for path in H200 if not path.parent.name.startswith("scale-")]  # a scaling is no comparison
-
-UNLIKE = [
-    _FOLDER / name / "result.json"
-    for name in (
-        *("agree-resnet50-float32", "agree-vgg16-tf32", "digits-cnn-tf32", "equal-jax-resnet50"),
-        *("equal-torch-cifar-cnn", "sides-resnet50-2-devices", "sides-resnet50-4-devices"),
-        *("tunings-cifar-cnn-bfloat16", "tunings-vgg16-float32", "tunings-vgg16-tf32"),
-    )
-]
-"""Of those that hold the same fields, one: to pack and report all takes a minute."""
+H200_FOLDER = Path(__file__).resolve().parents[1] / "data" / "h200"
+H200 = sorted(H200_FOLDER.glob("*/result.json"))
+"""Results of real runs on an NVIDIA H200, unedited."""
 
 
 def consistent() -> dict[str, Any]:

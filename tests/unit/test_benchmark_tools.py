@@ -1,18 +1,13 @@
-"""Tools that run on a GPU alone, where a fault of theirs costs an hour: what of them runs here."""
+"""Tools for GPU machines: the parts that run on any machine."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from benchmarks import kernel_times, step_time, timeline
-from compare.base import process_group
+from benchmarks import kernel_times, timeline
 from compare.base.interface import Kernel
-from compare.base.process_group import RankInfo
 from tests.unit import programs
 from tests.unit.programs import Program
 
@@ -32,24 +27,6 @@ def test_a_timeline_tells_what_children_and_judges_did(program: Program) -> None
     assert {"fake: start", "other: start", "judge other", "fake: warm_up steps None"} <= children
     assert not any(" block" in line for line in told)
     assert (program.folder / "out" / "result.json").is_file()
-
-
-def test_a_lever_reaches_all_processes_of_a_contender(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = process_group.start_command("torchbackend", RankInfo(1, 2, 2), 29500)
-    monkeypatch.setattr(process_group, "start_command", process_group.start_command)
-    monkeypatch.setenv(step_time.LEVER_VARIABLE, "")
-    step_time._pass_on(["none"])
-    levered = process_group.start_command("torchbackend", RankInfo(1, 2, 2), 29500)
-    assert levered == ["benchmarks.levered_rank" if each == "torchbackend" else each for each in plain]
-
-
-def test_a_lever_changes_what_another_process_trains() -> None:
-    told = "import compare.worker.server as worker; from torchbackend.layers import MaxPool;"
-    told += "own = vars(MaxPool).copy(); worker.serve = lambda *_, **__: print(own.keys() - vars(MaxPool));"
-    told += "import benchmarks.levered_rank"
-    environment = {**os.environ, step_time.LEVER_VARIABLE: "none torch-library-max-pool"}
-    done = subprocess.run([sys.executable, "-c", told], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "{'forward'}\n"
 
 
 def test_a_profile_tells_for_how_long_a_kernel_runs_alone() -> None:

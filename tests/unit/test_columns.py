@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +13,13 @@ from compare.reproduce import regression_report
 from compare.results import result_file
 from compare.studies import scaling_report
 from compare.studies import scaling_result as scalings
+from tests.fakebackend.plans import ROOT
 from tests.unit import stored
+from tests.unit.mutations import H200_FOLDER
 
-H200 = Path(__file__).resolve().parents[2] / "benchmarks" / "h200"
 FASTER = result_file.load(stored.path("faster"))
-AGREE = result_file.load(H200 / "agree-digits-cnn-float32" / "result.json")
-SCALE = scalings.load(H200 / "scale-cifar-cnn" / "result.json")
+AGREE = result_file.load(H200_FOLDER / "agree-digits-cnn-float32" / "result.json")
+SCALE = scalings.load(ROOT / "benchmarks" / "h200" / "scale-resnet50-jax" / "result.json")
 CHANGES = judged.changes(FASTER, FASTER, 0.03)
 SHOWN: dict[str, tuple[Callable[[Console], Any], list[str]]] = {
     "compare": (lambda console: terminal.render(FASTER, console), ["33,311", "53,713", "0.2204", "97.01", "1.921"]),
@@ -29,7 +29,7 @@ SHOWN: dict[str, tuple[Callable[[Console], Any], list[str]]] = {
     ),
     "scale": (
         lambda console: scaling_report.render(SCALE, console),
-        ["426,109", "771,202", "0.905 (0.899\u20130.911)"],
+        ["7,947", "29,848", "0.946 (0.942\u20130.951)"],
     ),
     "diff": (
         lambda console: regression_report.render(CHANGES, 0.03, (), console),

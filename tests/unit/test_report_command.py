@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tables
 from compare.results import result_file
 from tests.unit import markup, programs, stored
-from tests.unit.mutations import UNLIKE
+from tests.unit.mutations import H200, H200_FOLDER
 from tests.unit.programs import Program
 
 FASTER = str(stored.path("faster"))
@@ -107,7 +106,7 @@ def test_pictures_of_several_results_do_not_overwrite_each_other(program: Progra
     assert sum(level == 3 for level, _ in page.headings) == 18
 
 
-@pytest.mark.parametrize("path", UNLIKE, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", H200, ids=lambda path: path.parent.name)
 def test_older_results_are_reported(program: Program, path: Path) -> None:
     stored_result = json.loads(path.read_text())
     table = ("--csv", "r.csv") if stored_result["spec"]["rounds"] else ()
@@ -121,7 +120,7 @@ def test_older_results_are_reported(program: Program, path: Path) -> None:
 
 def test_a_page_of_older_results_has_their_matrix(program: Program) -> None:
     paths = [
-        str(tables.FOLDER / f"{name}-{precision}")
+        str(H200_FOLDER / f"{name}-{precision}")
         for name in ("cifar-cnn", "digits-cnn")
         for precision in ("float32", "tf32")
     ]
