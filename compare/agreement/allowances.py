@@ -1,7 +1,7 @@
 """Differences between two models that are real but leave training the same, and may be accepted by name (`--allow`)."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ ALLOWED: Mapping[str, str] = {
 """Name to what it accepts, one line each. None is ever accepted without being named."""
 
 
-def momenta(layers: Iterable[tuple[Layer, Layer]]) -> dict[str, dict[str, float]]:
+def read_momenta(layers: Iterable[tuple[Layer, Layer]]) -> dict[str, dict[str, float]]:
     """Return by side (`torch`, `jax`) the layers that keep the unbiased variance where the other keeps the biased one.
 
     `layers` are matched layers (torch's, flax's); their names are torch's paths, with the momentum of the side named
@@ -37,7 +37,7 @@ def momenta(layers: Iterable[tuple[Layer, Layer]]) -> dict[str, dict[str, float]
     return found
 
 
-def with_biased_variance(record: Arrays, momenta: Mapping[str, float], *, accumulate: int = 1) -> Arrays:
+def convert_to_biased_variance(record: Arrays, momenta: Mapping[str, float], *, accumulate: int = 1) -> Arrays:
     """Return a side's record as it would be if the layers of `momenta` kept the biased running variance.
 
     With momentum c, the state after t updates is (1-c)^t start + c sum_i (1-c)^(t-i) variance_i. Of unbiased variances
@@ -49,7 +49,7 @@ def with_biased_variance(record: Arrays, momenta: Mapping[str, float], *, accumu
 
     Args:
         record: arrays of one side, as `compare.worker.recording` makes them.
-        momenta: by layer, as of `momenta`.
+        momenta: by layer, as of `read_momenta`.
         accumulate: micro-batches of a step: each updates the state once, with n of its own.
     """
     steps = 0
@@ -93,3 +93,22 @@ def _count(calls: Sequence[Array], accumulate: int) -> tuple[int, int] | None:
     """Return the updates of a step and each one's elements a channel, None where these differ or are less than 2."""
     sizes = {array.size // array.shape[-1] // accumulate for array in calls}
     return (len(calls) * accumulate, *sizes) if len(sizes) == 1 and min(sizes) > 1 else None
+
+
+def drop_single_pixels(record: Arrays, layers: Collection[str]) -> Arrays:
+    """Return a record in which what `layers` take and return has no axes of length 1 but the batch's.
+
+    Where an image is one pixel, a dense layer gets [N, C], and the 1x1 convolution that does the same [N, 1, 1, C].
+    """
+    return {
+        name: array.reshape(len(array), *(size for size in array.shape[1:] if size != 1))
+        if _activation_layer(name) in layers
+        else array
+        for name, array in record.items()
+    }
+
+
+def _activation_layer(name: str) -> str | None:
+    """Return the layer that an activation is of, or the input of, None for other tensors."""
+    _, is_activation, call = name.partition("/activation/")
+    return call.removesuffix(".input").partition("#")[0] if is_activation else None

@@ -1,18 +1,16 @@
 """The certificate of one pair: all gates, the evidence tensor by tensor, the first mismatch and its likely cause."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from compare.agreement import (
     gates,
     likely_causes,
-    limits,
     measures,
     referee,
 )
 from compare.agreement.floors import Noise
-from compare.agreement.gates import Gate
+from compare.agreement.gates import RULES, Gate
 from compare.base.interface import Arrays
 
 STEPS = 3
@@ -96,7 +94,7 @@ class Certificate:
         )
 
 
-def make(
+def judge(
     baseline: Mapping[str, Arrays],
     contender: Mapping[str, Arrays],
     precision: str,
@@ -106,46 +104,48 @@ def make(
 ) -> Certificate:
     """Judge two contenders by their records (precision to arrays by name; `compare.worker.recording` makes them).
 
-    `normalised` says whether their optimizer divides by the gradient's size, as Adam does (`floors.of`).
+    `normalised` says whether their optimizer divides by the gradient's size, as Adam does (`floors.compute`).
     Without a noise floor at `precision` (float64 is its own reference) the precision gate is left out.
     """
     try:
-        e64 = gates.errors(baseline["float64"], contender["float64"])
-        e32 = gates.errors(baseline["float32"], contender["float32"])
+        e64 = gates.measure_errors(baseline["float64"], contender["float64"])
+        e32 = gates.measure_errors(baseline["float32"], contender["float32"])
         if noise.roundoff is not None:
             gates.check_comparable(baseline[precision], contender[precision])
     except gates.Incomparable as problem:
-        failed = tuple(Gate(name, None, limit, False, None) for name, limit in limits.LIMITS.items())
+        failed = tuple(rule.judge(None, None) for rule in (gates.SEMANTIC, gates.SCALING, gates.PRECISION))
         return Certificate(failed if noise.roundoff is not None else failed[:2], str(problem), tensor=problem.tensor)
-    e64 = noise.resolved(e64, baseline["float64"])
-    ratios = gates.scaling_ratios(e32, e64, baseline, contender)
-    order = measures.in_execution_order(list(e64))
-    failing = [name for name in order if gates.fails(e64[name], ratios[name])]
+    e64 = noise.resolve(e64, baseline["float64"])
+    ratios = gates.measure_scaling(e32, e64, baseline, contender)
+    order = measures.sort_by_execution(list(e64))
+    failing = [name for name in order if gates.is_failure(e64[name], ratios[name])]
     first = mismatch = cause = None
     if failing:
         first = failing[0]
         mismatch = f"{first} (e64 {e64[first]:.1e}, e32/e64 {ratios[first]:.1e})"
-        cause = likely_causes.likely(baseline["float64"], contender["float64"], failing)
-    judged = (gates.semantic(e64), gates.scaling(ratios))
+        cause = likely_causes.find_cause(baseline["float64"], contender["float64"], failing)
+    judged = (gates.judge_semantic(e64), gates.judge_scaling(ratios))
     if noise.roundoff is None:
         evidence = tuple(Figures(name, e64[name], e32[name], ratios[name]) for name in order)
         return Certificate(judged, mismatch, evidence, tensor=first, cause=cause)
-    judge = referee.judge(baseline, contender, precision, noise, normalised=normalised)
-    gate = judge.gate
-    notes = tuple(note for note in (judge.mismatch, gate.worst_tensor and judge.owner(gate.worst_tensor)) if note)
+    errors = referee.judge(baseline, contender, precision, noise, normalised=normalised)
+    gate = errors.gate
+    notes = tuple(
+        note for note in (errors.mismatch, gate.worst_tensor and errors.describe_owner(gate.worst_tensor)) if note
+    )
     if first is None and not gate.passed:
-        first = next(iter(judge.failing), None)
+        first = next(iter(errors.failing), None)
         if first is not None:
-            a, b = judge.baseline[first], judge.contender[first]
+            a, b = errors.baseline[first], errors.contender[first]
             side = baseline if a >= b else contender
-            cause = likely_causes.switched(side["float64"], side[precision], first, max(a, b))
-        mismatch = "; ".join(part for part in (first and judge.owner(first), judge.mismatch) if part)
+            cause = likely_causes.find_switched_outputs(side["float64"], side[precision], first, max(a, b))
+        mismatch = "; ".join(part for part in (first and errors.describe_owner(first), errors.mismatch) if part)
         notes = (f"in float64 both are the same function: what failed is how one side computes in {precision}", *notes)
     evidence = tuple(
         Figures(
-            name, e64[name], e32[name], ratios[name], judge.floor[name], judge.baseline[name], judge.contender[name]
+            name, e64[name], e32[name], ratios[name], errors.floor[name], errors.baseline[name], errors.contender[name]
         )
-        if name in judge.floor
+        if name in errors.floor
         else Figures(name, e64[name], e32[name], ratios[name])
         for name in order
     )
@@ -165,18 +165,12 @@ def combine(cases: Mapping[str, Certificate]) -> Certificate:
         for gate in c.gates
     ]
     first = failed[0] if failed else Certificate((), None)
-    return replace(first, gates=tuple(worst_gates(named)), evidence=tuple(evidence), notes=tuple(notes))
+    return replace(first, gates=tuple(select_worst(named)), evidence=tuple(evidence), notes=tuple(notes))
 
 
-def worst_gates(outcomes: Iterable[Gate]) -> list[Gate]:
+def select_worst(outcomes: Iterable[Gate]) -> list[Gate]:
     """Return each gate's worst outcome: a failed one, else the one nearest to its limit."""
-
-    def strain(gate: Gate) -> float:
-        if not gate.passed or gate.value is None:
-            return math.inf
-        return gate.limit / gate.value if gate.name == "scaling" else gate.value / (gate.limit or 1.0)
-
     by_name: dict[str, list[Gate]] = {}
     for gate in outcomes:
         by_name.setdefault(gate.name, []).append(gate)
-    return [max(each, key=strain) for each in by_name.values()]
+    return [max(each, key=RULES[each[0].name].strain) for each in by_name.values()]

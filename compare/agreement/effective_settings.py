@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from compare.agreement.gates import Gate
+from compare.agreement.gates import SETTINGS, Gate
 
 SHARED = (
     "parameter_dtype",
@@ -25,29 +25,29 @@ _ROUNDING = 1e-5
 _NAMED = ("compile", "rematerialisation")
 
 
-def ineffective(knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+def find_ineffective(knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
     """Return which knob was asked for and is not in effect, None where all are that a session tells of."""
     names = [name for name in _NAMED if knobs.get(name) and settings.get(name) is False]
     return f"{', '.join(names)} asked for and not in effect" if names else None
 
 
-def gate(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Gate:
+def judge(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Gate:
     """No setting that decides the mathematics differs; the value is the number of those that do."""
-    names = [name for name in SHARED if not alike(baseline.get(name), contender.get(name))]
-    return Gate("settings", float(len(names)), 0.0, not names, names[0] if names else None)
+    names = [name for name in SHARED if not are_alike(baseline.get(name), contender.get(name))]
+    return SETTINGS.judge(float(len(names)), names[0] if names else None)
 
 
-def alike(a: Any, b: Any) -> bool:
+def are_alike(a: Any, b: Any) -> bool:
     """Whether two settings are the same; numbers that are no counts may differ by their rounding in float32."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         first, second = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
-        return first.keys() == second.keys() and all(alike(first[key], second[key]) for key in first)
+        return first.keys() == second.keys() and all(are_alike(first[key], second[key]) for key in first)
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=_ROUNDING)
     return bool(a == b)
 
 
-def unequal(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> str | None:
+def describe_differences(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> str | None:
     """Return what differs in the settings that decide the mathematics, None where nothing does."""
     differing = [text for name in SHARED for text in _differences(name, baseline.get(name), contender.get(name))]
     return f"unequal effective settings: {', '.join(differing)}" if differing else None
@@ -77,5 +77,5 @@ def _differences(name: str, a: Any, b: Any) -> Iterator[str]:
         first, second = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
         for key in [*first, *(key for key in second if key not in first)]:
             yield from _differences(f"{name} of {key}", first.get(key), second.get(key))
-    elif not alike(a, b):
+    elif not are_alike(a, b):
         yield f"{name} is {a} against {b}"

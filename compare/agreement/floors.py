@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from compare.agreement.limits import PRECISION_LIMIT, SEMANTIC_LIMIT
-from compare.agreement.measures import ROUNDOFF32, ROUNDOFF64, coarseness, in_execution_order, norm
-from compare.agreement.threads import by_name
+from compare.agreement.gates import PRECISION, SEMANTIC
+from compare.agreement.measures import ROUNDOFF32, ROUNDOFF64, coarseness, measure_by_name, norm, sort_by_execution
 from compare.base import chunks
 from compare.base.interface import Arrays
 from compare.base.precisions import PRECISIONS
@@ -23,12 +22,12 @@ _OVER_PIXELS = (*_OF_PARAMETERS, "buffer")
 _ROUNDING = 10.0
 _LOST = 4.0
 # The precision gate allows ten floors; of what a sum in sequence loses it is to allow twice as much,
-_OF_A_SUM = 2.0 / PRECISION_LIMIT
+_OF_A_SUM = 2.0 / PRECISION.limit
 # and of one whose addends are alike, all that it loses where every sum is rounded the same way, by half a unit.
-_OF_ALIKE = 0.25 / PRECISION_LIMIT
+_OF_ALIKE = 0.25 / PRECISION.limit
 # An error of half the tensor, and two and a half times the other side's, is that side's own, whatever the noise. The
 # logarithm of the ratio of two errors of n independent elements scatters by 1 / sqrt(n): four of these more.
-_OWNED, _TIMES_THE_OTHER, _SCATTER = 0.5 / PRECISION_LIMIT, 2.5 / PRECISION_LIMIT, 4.0
+_OWNED, _TIMES_THE_OTHER, _SCATTER = 0.5 / PRECISION.limit, 2.5 / PRECISION.limit, 4.0
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,15 @@ class Noise:
     ulp: Mapping[str, float]
     roundoff: Mapping[str, float] | None = None
 
-    def resolved(self, errors: Mapping[str, float], record: Arrays) -> dict[str, float]:
+    def resolve(self, errors: Mapping[str, float], record: Arrays) -> dict[str, float]:
         """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for.
 
-        It is resolved to its noise times the square root of the number of layers, as in `of`, and a change of a stored
+        It is resolved to its noise times the square root of the number of layers, as in `compute`, and a change of a stored
         tensor of `record` (the baseline's, in float64) to what storage resolves of it: one element rounded the other
         way may be more of a small change than the gate allows, and is chance, which the few runs of noise may not meet.
         """
-        least, depth, ulp = SEMANTIC_LIMIT / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
-        times = by_name(
+        least, depth, ulp = SEMANTIC.limit / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
+        times = measure_by_name(
             errors,
             lambda name: max(1.0, depth * ulp.get(name, 0.0) / least, ROUNDOFF64 * coarseness(name, record) / least),
             record,
@@ -60,7 +59,7 @@ class Noise:
         return {name: 0.0 if math.isinf(times[name]) else error / times[name] for name, error in errors.items()}
 
 
-def of(
+def compute(
     sides: Sequence[Mapping[str, float]], record: Arrays, precision: str, noise: Noise, *, normalised: bool
 ) -> dict[str, float]:
     """Return the floor of every tensor that has one: rounding at `precision` may move it ten times as far, relatively.
@@ -102,7 +101,7 @@ def of(
     scale, of_sums = unit / ULP64, _OF_A_SUM * ROUNDOFF32 / unit
     terms = _terms(record)
     added = {name: terms.get(_layer(name, _OVER_PIXELS), terms[""]) for name in names}
-    stored = by_name(every, lambda name: ROUNDOFF32 * coarseness(name, record), record)
+    stored = measure_by_name(every, lambda name: ROUNDOFF32 * coarseness(name, record), record)
     noisy = {name: max(noise.roundoff[name], ulp[name] * scale) for name in every}
     floor = {name: max(max(depth, of_sums * math.sqrt(added[name] / 2)) * noisy[name], stored[name]) for name in names}
     for name in names:
@@ -147,13 +146,13 @@ def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) ->
     drift, depth = 0.0, _depth(floor)
     for names in ([name for name in floor if name.startswith(f"{stage}/")] for stage in _stages(floor)):
         for name in names:
-            floor[name] += depth * drift / PRECISION_LIMIT
+            floor[name] += depth * drift / PRECISION.limit
         updates = [name for name in names if "/update/" in name]
-        undecided = by_name(updates, partial(_undecided, floor, record, normalised), record)
+        undecided = measure_by_name(updates, partial(_undecided, floor, record, normalised), record)
         for name in updates:
-            floor[name] += undecided[name] / PRECISION_LIMIT
+            floor[name] += undecided[name] / PRECISION.limit
         if normalised:
-            sizes = by_name(updates, partial(_part_of_parameter, record), record)
+            sizes = measure_by_name(updates, partial(_part_of_parameter, record), record)
             drift += max((undecided[name] * sizes[name] for name in updates), default=0.0)
 
 
@@ -178,7 +177,7 @@ def _undecided(floor: Mapping[str, float], record: Arrays, normalised: bool, nam
     whole, moved = norm(gradient), norm(update)
     if not whole or not moved:
         return 0.0
-    least = _LOST * PRECISION_LIMIT * floor[of_gradient] * whole / math.sqrt(gradient.size)
+    least = _LOST * PRECISION.limit * floor[of_gradient] * whole / math.sqrt(gradient.size)
     step = max(update.max(), -update.min()) if normalised else None
     lost_step = lost_gradient = 0.0
     for steps, slopes in chunks.of(update, gradient):
@@ -219,7 +218,7 @@ def _terms(record: Arrays) -> dict[str, int]:
 
 def _stages(names: Iterable[str]) -> list[str]:
     """Return the stages that tensors are of, the steps and the evaluation, in execution order."""
-    return list(dict.fromkeys(name.partition("/")[0] for name in in_execution_order(list(names))))
+    return list(dict.fromkeys(name.partition("/")[0] for name in sort_by_execution(list(names))))
 
 
 def _layer(name: str, kinds: Collection[str] = _OF_PARAMETERS) -> str:

@@ -6,32 +6,80 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compare.agreement.limits import SCALING_LIMIT, SEMANTIC_LIMIT, UPDATE_LIMIT, UPDATE_NOISE
 from compare.agreement.measures import (
     ROUNDOFF32,
     ROUNDOFF64,
     Updates,
-    apart,
-    changes,
     coarseness,
-    in_execution_order,
+    compute_changes,
     is_finite,
+    measure_by_name,
+    reference_size,
     relative_error,
-    size,
+    sort_by_execution,
+    update_distances,
 )
-from compare.agreement.threads import by_name
 from compare.base.interface import Arrays, is_buffer
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate's outcome: `value` (None where it could not be computed) against `limit`, and the worst tensor."""
+    """The outcome of one gate: `value` (None if it could not be computed), its limit, and the worst tensor."""
 
     name: str
     value: float | None
     limit: float
     passed: bool
     worst_tensor: str | None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One gate: its name, the limit of its value, and the question that the value answers.
+
+    Attributes:
+        is_minimum: whether the value must reach the limit. Values of all other gates must not exceed it.
+        is_in_result: whether a result holds the evidence, so that `verify` can judge the gate again.
+    """
+
+    name: str
+    limit: float
+    question: str
+    is_minimum: bool = False
+    is_in_result: bool = True
+
+    def judge(self, value: float | None, worst_tensor: str | None, *, limit: float | None = None) -> Gate:
+        """Return the outcome for a value. None and numbers that are not finite become None. None fails."""
+        limit = self.limit if limit is None else limit
+        passed = value is not None and (value >= limit if self.is_minimum else value <= limit)
+        return Gate(
+            self.name, None if value is None or not math.isfinite(value) else value, limit, passed, worst_tensor
+        )
+
+    def strain(self, gate: Gate) -> float:
+        """Return how near an outcome is to failing: 1 at the limit, infinity for a failed gate."""
+        if not gate.passed or gate.value is None:
+            return math.inf
+        return gate.limit / gate.value if self.is_minimum else gate.value / (gate.limit or 1.0)
+
+
+# Every gate, in the order of judging. To add one, add its rule here, and a function that measures its value.
+SEMANTIC = Rule("semantic", 1e-10, "float64: largest error between the sides")
+SCALING = Rule("scaling", 1e6, "float32 error / float64 error, least", is_minimum=True)
+PRECISION = Rule("precision", 10.0, "own error against float64 / noise floor")
+UPDATE = Rule("update", 2.0, "updates at the timed batch: how far apart, as a factor", is_in_result=False)
+SETTINGS = Rule("settings", 0.0, "effective settings that differ and decide the mathematics")
+DETERMINISM = Rule("determinism", 0.0, "tensors that differ when run twice", is_in_result=False)
+# The envelope is the largest distance of a handful of twins. The next twin may well lie a little outside.
+TRAJECTORY = Rule("trajectory", 3.0, "distance between losses / one-ulp envelope")
+ACCURACY = Rule("accuracy", 0.01, "test accuracy: bound of the difference (TOST)")
+
+RULES = {
+    rule.name: rule for rule in (SEMANTIC, SCALING, PRECISION, UPDATE, SETTINGS, DETERMINISM, TRAJECTORY, ACCURACY)
+}
+
+UPDATE_NOISE = 1.25
+"""Most that a one-ulp change of the weights may do to an update that the gate `update` judges."""
 
 
 class Incomparable(Exception):
@@ -42,7 +90,7 @@ class Incomparable(Exception):
         self.tensor = tensor
 
 
-def errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
+def measure_errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
     """Return each tensor's error, initial values excluded (they must be equal) and buffers as change from the start.
 
     Raises:
@@ -52,10 +100,10 @@ def errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
     for name, reference in baseline.items():
         if name.startswith("initial/") and not np.array_equal(contender[name], reference):
             raise Incomparable(name, "differs although both start from the same bits")
-    values, references = changes(contender), changes(baseline)
-    return by_name(
+    values, references = compute_changes(contender), compute_changes(baseline)
+    return measure_by_name(
         references,
-        lambda name: relative_error(values[name], references[name], size(name, references[name], baseline)),
+        lambda name: relative_error(values[name], references[name], reference_size(name, references[name], baseline)),
         baseline,
     )
 
@@ -81,11 +129,11 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
             if not is_finite(arrays[name]):
                 raise Incomparable(name, f"is not finite in the {side}")
 
-    every = in_execution_order([*baseline, *(name for name in contender if name not in baseline)])
-    by_name(every, check, baseline)
+    every = sort_by_execution([*baseline, *(name for name in contender if name not in baseline)])
+    measure_by_name(every, check, baseline)
 
 
-def scaling_ratios(
+def measure_scaling(
     e32: dict[str, float], e64: dict[str, float], baseline: Mapping[str, Arrays], contender: Mapping[str, Arrays]
 ) -> dict[str, float]:
     """Return e32 / e64 by tensor, of sides whose records these are by precision.
@@ -102,64 +150,67 @@ def scaling_ratios(
         least = coarseness(name, baseline["float64"])
         return max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
 
-    ratios = by_name(e64, ratio, baseline["float64"])
-    weak = [name for name in e64 if ratios[name] < SCALING_LIMIT and e64[name] <= SEMANTIC_LIMIT]
-    sides = [(changes(side["float64"]), changes(side["float32"])) for side in (baseline, contender)] if weak else []
+    ratios = measure_by_name(e64, ratio, baseline["float64"])
+    weak = [name for name in e64 if ratios[name] < SCALING.limit and e64[name] <= SEMANTIC.limit]
+    sides = (
+        [(compute_changes(side["float64"]), compute_changes(side["float32"])) for side in (baseline, contender)]
+        if weak
+        else []
+    )
 
     def own(name: str) -> float:
         return min(
-            relative_error(single[name], exact[name], size(name, exact[name], baseline["float64"]))
+            relative_error(single[name], exact[name], reference_size(name, exact[name], baseline["float64"]))
             for exact, single in sides
         )
 
-    of_one_side = by_name(weak, own, baseline["float64"])
+    of_one_side = measure_by_name(weak, own, baseline["float64"])
     return ratios | {name: max(ratios[name], error / e64[name]) for name, error in of_one_side.items()}
 
 
-def semantic(e64: dict[str, float]) -> Gate:
-    """Gate 1: in float64 no tensor's error exceeds 1e-10."""
+def judge_semantic(e64: Mapping[str, float]) -> Gate:
+    """Judge that no tensor's error in float64 exceeds 1e-10."""
     worst = max(e64, key=lambda name: e64[name])
-    return Gate("semantic", _json(e64[worst]), SEMANTIC_LIMIT, e64[worst] <= SEMANTIC_LIMIT, worst)
+    return SEMANTIC.judge(e64[worst], worst)
 
 
-def scaling(ratios: dict[str, float]) -> Gate:
-    """Gate 2: from float32 to float64 every error falls by 1e6 (rounding predicts 5e8, another meaning about 1)."""
-    worst = min(ratios, key=lambda name: ratios[name])
-    return Gate("scaling", _json(ratios[worst]), SCALING_LIMIT, ratios[worst] >= SCALING_LIMIT, worst)
+def judge_scaling(ratios: Mapping[str, float]) -> Gate:
+    """Judge that every error falls by 1e6 from float32 to float64.
 
-
-def determinism(once: Arrays, again: Arrays) -> Gate:
-    """Two runs of one side must be equal bit for bit; the value is the number of tensors that are not."""
-    unequal = [name for name in in_execution_order(list(once)) if not np.array_equal(once[name], again[name])]
-    return Gate("determinism", float(len(unequal)), 0.0, not unequal, unequal[0] if unequal else None)
-
-
-def update(baseline: Updates, contender: Updates) -> Gate:
-    """At the batch that is timed, both sides' updates are one: of one size and direction, within a factor of two.
-
-    Those of buffers are within a hundredth of it. A gate that can ask no parameter fails.
+    Rounding alone makes it fall by 5e8. A different computation leaves it as large.
     """
-    figures, names = apart(baseline.changes, contender.changes), asked(baseline, contender)
+    worst = min(ratios, key=lambda name: ratios[name])
+    return SCALING.judge(ratios[worst], worst)
+
+
+def judge_determinism(once: Arrays, again: Arrays) -> Gate:
+    """Judge that two runs of one side are equal bit for bit. The value counts the tensors that are not."""
+    unequal = [name for name in sort_by_execution(list(once)) if not np.array_equal(once[name], again[name])]
+    return DETERMINISM.judge(float(len(unequal)), unequal[0] if unequal else None)
+
+
+def judge_update(baseline: Updates, contender: Updates) -> Gate:
+    """Judge that both sides' updates at the timed batch agree in size and direction, within a factor of two.
+
+    Updates of buffers must agree a hundred times as closely. The gate fails if it can judge no parameter.
+    """
+    distances, names = update_distances(baseline.changes, contender.changes), select_judged(baseline, contender)
     if all(map(is_buffer, names)):
-        return Gate("update", None, UPDATE_LIMIT, False, None)
-    worst = max(names, key=lambda name: figures[name])
-    return Gate("update", _json(figures[worst]), UPDATE_LIMIT, figures[worst] <= UPDATE_LIMIT, worst)
+        return UPDATE.judge(None, None)
+    worst = max(names, key=lambda name: distances[name])
+    return UPDATE.judge(distances[worst], worst)
 
 
-def asked(baseline: Updates, contender: Updates) -> list[str]:
-    """Return every name of which moving the initial weights by one ulp makes no other update on one side at least.
+def select_judged(baseline: Updates, contender: Updates) -> list[str]:
+    """Return the tensors whose update survives a one-ulp change of the initial weights, on one side at least.
 
-    What is more is rounding, of what is computed or of what is stored.
+    The update of any other tensor is only rounding, of computation or of storage.
     """
     ours, theirs = baseline.noise, contender.noise
     names = dict.fromkeys((*ours, *theirs))
     return [name for name in names if min(ours.get(name, math.inf), theirs.get(name, math.inf)) <= UPDATE_NOISE]
 
 
-def fails(e64: float, ratio: float) -> bool:
-    """Whether one tensor fails gate 1 or gate 2."""
-    return not (e64 <= SEMANTIC_LIMIT and ratio >= SCALING_LIMIT)
-
-
-def _json(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+def is_failure(e64: float, ratio: float) -> bool:
+    """Return whether one tensor fails the semantic or the scaling gate."""
+    return not (e64 <= SEMANTIC.limit and ratio >= SCALING.limit)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compare.agreement.measures import changes, in_execution_order
+from compare.agreement.measures import compute_changes, sort_by_execution
 from compare.base import chunks
 from compare.base.interface import Array, Arrays
 
@@ -13,10 +13,10 @@ _SAME_FACTOR = 1e-6
 _OF_ONE = 10.0  # how many times the typical part of one element an element may count for
 
 
-def likely(baseline: Arrays, contender: Arrays, failing: Sequence[str]) -> str | None:
+def find_cause(baseline: Arrays, contender: Arrays, failing: Sequence[str]) -> str | None:
     """Return a likely cause in words for the failing tensors of two float64 records, None where no pattern fits."""
-    a, b = changes(baseline), changes(contender)
-    names = in_execution_order(list(failing))
+    a, b = compute_changes(baseline), compute_changes(contender)
+    names = sort_by_execution(list(failing))
     patterns: tuple[Callable[[], str | None], ...] = (
         lambda: _gradients_scaled(a, b, names),
         lambda: _bias_correction(baseline, a, b, names),
@@ -30,7 +30,7 @@ def likely(baseline: Arrays, contender: Arrays, failing: Sequence[str]) -> str |
     return next((cause for pattern in patterns if (cause := pattern())), None)
 
 
-def switched(exact: Arrays, rounded: Arrays, gradient: str, error: float) -> str | None:
+def find_switched_outputs(exact: Arrays, rounded: Arrays, gradient: str, error: float) -> str | None:
     """Return, in words, that rounding moved outputs of a layer across zero, where its gradient is off by as much.
 
     A ReLU behind the layer then opens or shuts, and the gradient gains or loses what passes through it: about the

@@ -4,32 +4,42 @@ An error is |a - b| / |b| in the Euclidean norm over one tensor, b being the bas
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from compare.agreement.limits import BUFFERS
 from compare.base import chunks
 from compare.base.interface import Array, Arrays, is_buffer
 from compare.base.precisions import PRECISIONS
 
 ROUNDOFF64, ROUNDOFF32 = PRECISIONS["float64"].roundoff, PRECISIONS["float32"].roundoff
 _STORED = 4  # units in the last place
+_BUFFER_FACTOR = 100.0
+"""How much closer updates of buffers must agree than those of parameters: they are statistics, no gradients."""
+
+MOST_THREADS = 5
+"""Threads of one certificate."""
+_LARGE = 2**24
+"""Elements of a record for which threads are worth it. With small tensors they hinder each other."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Updates:
     """What a few steps change of a side's parameters and buffers, and the `noise` in it.
 
-    That is by name how far `apart` it is, at most, from the same of runs whose initial weights one ulp has moved.
+    That is by name how far `update_distances` it is, at most, from the same of runs whose initial weights one ulp has moved.
     """
 
     changes: Arrays
     noise: Mapping[str, float]
 
 
-def changes(record: Arrays) -> Arrays:
+def compute_changes(record: Arrays) -> Arrays:
     """Return what is compared: all but the initial values, buffers as change from their initial value."""
     found: Arrays = {}
     for name, array in record.items():
@@ -57,7 +67,7 @@ def relative_error(value: Array, reference: Array, whole: float | None = None) -
     return difference / whole if whole else math.inf
 
 
-def size(name: str, array: Array, record: Arrays) -> float:
+def reference_size(name: str, array: Array, record: Arrays) -> float:
     """Return what a tensor's error is relative to: its norm, or that of what float64 resolves of it.
 
     A change of a stored tensor of `record` by less than one roundoff of it is nothing but rounding, zero or not.
@@ -84,7 +94,7 @@ def coarseness(name: str, record: Arrays) -> float:
     initial = _stored(name, record)
     if initial is None:
         return 1.0
-    whole = size(name, record[name] - initial if "/buffer/" in name else record[name], record)
+    whole = reference_size(name, record[name] - initial if "/buffer/" in name else record[name], record)
     return max(1.0, norm(initial) / whole) if whole else 1.0
 
 
@@ -95,7 +105,7 @@ def _stored(name: str, record: Arrays) -> Array | None:
     return record.get(f"initial/{name.split('/', 2 if name.startswith('step') else 1)[-1]}")
 
 
-def in_execution_order(names: Sequence[str]) -> list[str]:
+def sort_by_execution(names: Sequence[str]) -> list[str]:
     """Return names as they come to be: by step, forward before backward, gradients from the last layer back."""
     stages = ("activation", "logits", "loss", "gradient", "buffer", "update")
 
@@ -115,18 +125,18 @@ def is_stored(change: Array, array: Array) -> bool:
     return norm(change) >= _STORED * float(np.finfo(array.dtype).eps) * norm(array)
 
 
-def apart(one: Arrays, other: Arrays) -> dict[str, float]:
+def update_distances(one: Arrays, other: Arrays) -> dict[str, float]:
     """Return by name how far two updates a and b of it are apart: max(|a|^2, |b|^2) / <a, b>.
 
     That is 1 where they are equal, the more the more they differ in size or direction, and infinite where they have
     nothing in common, neither moves it, or one side has none of that name and shape. Of a buffer, what it is more than
-    1 counts `BUFFERS` times.
+    1 counts a hundred times.
     """
-    found = {name: _apart(one.get(name), other.get(name)) for name in {**one, **other}}
-    return {name: 1 + BUFFERS * (value - 1) if is_buffer(name) else value for name, value in found.items()}
+    found = {name: _distance(one.get(name), other.get(name)) for name in {**one, **other}}
+    return {name: 1 + _BUFFER_FACTOR * (value - 1) if is_buffer(name) else value for name, value in found.items()}
 
 
-def _apart(a: Array | None, b: Array | None) -> float:
+def _distance(a: Array | None, b: Array | None) -> float:
     if a is None or b is None or a.shape != b.shape:
         return math.inf
     shared = _product(a, b)
@@ -135,3 +145,28 @@ def _apart(a: Array | None, b: Array | None) -> float:
 
 def _product(a: Array, b: Array) -> float:
     return float(np.einsum("i,i->", a.ravel(), b.ravel(), dtype=np.float64))
+
+
+def measure_by_name(names: Iterable[str], figure: Callable[[str], T], record: Arrays) -> dict[str, T]:
+    """Return `figure(name)` for tensors of a record, in the order of the names, computed by several threads.
+
+    Every thread takes the next name when it is done with one. What `figure` raises is raised when all that was begun is
+    done, of several the first in the names' order.
+    """
+    order = list(names)
+    found, failed, left = dict[str, T](), dict[int, Exception](), iter(enumerate(order))
+
+    def work(_: int) -> None:
+        for index, name in left:
+            try:
+                found[name] = figure(name)
+            except Exception as error:
+                failed[index] = error
+                return
+
+    count = MOST_THREADS if sum(array.size for array in record.values()) >= _LARGE else 1
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(work, range(count)))
+    if failed:
+        raise failed[min(failed)]
+    return {name: found[name] for name in order}

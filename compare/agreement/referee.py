@@ -3,16 +3,19 @@
 A disagreement between two sides in low precision has no owner; each side's distance from its own float64 record has.
 """
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compare.agreement import floors
 from compare.agreement.floors import Noise
-from compare.agreement.gates import Gate
-from compare.agreement.limits import PRECISION_LIMIT
-from compare.agreement.measures import changes, in_execution_order, relative_error, size
-from compare.agreement.threads import by_name
+from compare.agreement.gates import PRECISION, Gate
+from compare.agreement.measures import (
+    compute_changes,
+    measure_by_name,
+    reference_size,
+    relative_error,
+    sort_by_execution,
+)
 from compare.base.interface import Arrays
 
 # A side whose median error is this much smaller than the other's computes in a higher precision than was asked for.
@@ -31,8 +34,8 @@ class Referee:
     @property
     def failing(self) -> list[str]:
         """The tensors in which a side's error is more than rounding, in execution order."""
-        over = [name for name in self.floor if self._strain(name) > PRECISION_LIMIT]
-        return in_execution_order(over)
+        over = [name for name in self.floor if self._strain(name) > PRECISION.limit]
+        return sort_by_execution(over)
 
     def _strain(self, name: str) -> float:
         return max(self.baseline[name], self.contender[name]) / self.floor[name]
@@ -41,9 +44,8 @@ class Referee:
     def gate(self) -> Gate:
         """The precision gate: the largest error of either side over its tensor's noise floor."""
         worst = max(self.floor, key=self._strain)
-        strain = self._strain(worst)
-        value = strain if math.isfinite(strain) else None
-        return Gate("precision", value, PRECISION_LIMIT, strain <= PRECISION_LIMIT and self.mismatch is None, worst)
+        gate = PRECISION.judge(self._strain(worst), worst)
+        return replace(gate, passed=gate.passed and self.mismatch is None)
 
     @property
     def mismatch(self) -> str | None:
@@ -68,11 +70,11 @@ class Referee:
         a, b = (_median([side[name] / self.floor[name] for name in names]) for side in (self.baseline, self.contender))
         return a, b
 
-    def owner(self, name: str) -> str:
+    def describe_owner(self, name: str) -> str:
         """Say whose error is larger on one tensor, if either's is by two digits, and whether it is rounding."""
         a, b = self.baseline[name], self.contender[name]
         side = "baseline" if a >= b else "contender"
-        kind = "rounding" if max(a, b) <= PRECISION_LIMIT * self.floor[name] else "more than rounding"
+        kind = "rounding" if max(a, b) <= PRECISION.limit * self.floor[name] else "more than rounding"
         larger, smaller = f"{max(a, b):.1e}", f"{min(a, b):.1e}"
         if larger == smaller:
             return f"{name}: the errors of both sides are alike ({larger}), {kind}"
@@ -90,17 +92,17 @@ def judge(
     """Compare each side's record at `precision` with its own in float64, by the floors of `noise`.
 
     Raises:
-        ValueError: `noise` has none for this precision (`compare.agreement.floors.of`).
+        ValueError: `noise` has none for this precision (`compare.agreement.floors.compute`).
     """
     sides: list[dict[str, float]] = []
     for side in (baseline, contender):
-        reference, value, exact = changes(side["float64"]), changes(side[precision]), side["float64"]
+        reference, value, exact = compute_changes(side["float64"]), compute_changes(side[precision]), side["float64"]
 
         def error(name: str, reference: Arrays = reference, value: Arrays = value, exact: Arrays = exact) -> float:
-            return relative_error(value[name], reference[name], size(name, reference[name], exact))
+            return relative_error(value[name], reference[name], reference_size(name, reference[name], exact))
 
-        sides.append(by_name(noise.ulp, error, exact))
-    floor = floors.of(sides, baseline["float64"], precision, noise, normalised=normalised)
+        sides.append(measure_by_name(noise.ulp, error, exact))
+    floor = floors.compute(sides, baseline["float64"], precision, noise, normalised=normalised)
     return Referee(sides[0], sides[1], floor)
 
 

@@ -8,13 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compare.agreement.gates import Gate
+from compare.agreement.gates import ACCURACY, TRAJECTORY, Gate
 from compare.base.interface import Array
 from compare.base.statistics import equivalence
-
-# The envelope is the largest of a handful of twins, the next twin may well lie a little outside.
-TRAJECTORY_LIMIT = 3.0
-ACCURACY_MARGIN = 0.01
 
 
 @dataclass(frozen=True)
@@ -33,32 +29,26 @@ class Curves:
         return cls(own, np.maximum.accumulate(np.abs(twins - own).max(0)))
 
 
-def gate(baseline: Curves, contender: Curves) -> Gate:
+def judge_losses(baseline: Curves, contender: Curves) -> Gate:
     """Compare the distance between the sides with the wider envelope, both as their largest value so far.
 
     A loss that is not finite on either side fails, and so do unequal numbers of losses.
     """
     if baseline.own.size != contender.own.size:
         shorter = min(baseline.own.size, contender.own.size)
-        return Gate("trajectory", None, TRAJECTORY_LIMIT, False, f"loss at step {shorter + 1}, missing on one side")
+        return TRAJECTORY.judge(None, f"loss at step {shorter + 1}, missing on one side")
     every = (baseline.own, baseline.envelope, contender.own, contender.envelope)
     if not all(np.isfinite(each).all() for each in every):
-        return Gate("trajectory", None, TRAJECTORY_LIMIT, False, "loss")
+        return TRAJECTORY.judge(None, "loss")
     distance = np.maximum.accumulate(np.abs(contender.own - baseline.own))
     # A loss is stored in float32: the envelope cannot be known to less than its resolution.
     resolution = 2.0**-23 * np.maximum.accumulate(np.maximum(np.abs(baseline.own), np.finfo(np.float32).tiny))
     strain = distance / np.maximum(np.maximum(baseline.envelope, contender.envelope), resolution)
     worst = int(strain.argmax())
-    return Gate(
-        "trajectory",
-        float(strain[worst]),
-        TRAJECTORY_LIMIT,
-        bool(strain[worst] <= TRAJECTORY_LIMIT),
-        f"loss at step {worst + 1}",
-    )
+    return TRAJECTORY.judge(float(strain[worst]), f"loss at step {worst + 1}")
 
 
-def accuracy_gate(
+def judge_accuracies(
     baseline: Sequence[float],
     contender: Sequence[float],
     twins: Sequence[tuple[Sequence[float], Sequence[float]]] = (),
@@ -70,9 +60,9 @@ def accuracy_gate(
     trajectory gate allows envelopes, if that is more.
     """
     bound = _bound(baseline, contender)
-    limit = max([ACCURACY_MARGIN, *(TRAJECTORY_LIMIT * _bound(own, twin) for own, twin in twins)])
-    beside = ", by one-ulp twins" if limit > ACCURACY_MARGIN else ""
-    return Gate("accuracy", bound, limit, bound <= limit, f"test accuracy, {len(baseline)} seeds{beside}")
+    limit = max([ACCURACY.limit, *(TRAJECTORY.limit * _bound(own, twin) for own, twin in twins)])
+    beside = ", by one-ulp twins" if limit > ACCURACY.limit else ""
+    return ACCURACY.judge(bound, f"test accuracy, {len(baseline)} seeds{beside}", limit=limit)
 
 
 def _bound(one: Sequence[float], other: Sequence[float]) -> float:

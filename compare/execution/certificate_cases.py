@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compare import data
-from compare.agreement import gates, limits
+from compare.agreement import gates
 from compare.agreement.floors import ULP64, Noise
 from compare.agreement.gates import Gate
 from compare.base import tensors
@@ -104,7 +104,7 @@ class Evidence:
         found, roundoff = [(ULP64, 0, _RUNS_OF_A_PART)], self._roundoff
         if roundoff is not None:
             found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in _NEAR]
-            found += [(limits.PRECISION_LIMIT * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
+            found += [(gates.PRECISION.limit * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
         return found
 
     def keep(self, case: Case, name: str, precision: str, record: Record) -> None:
@@ -154,7 +154,7 @@ class Evidence:
     def determinism(self, name: str) -> Gate:
         """Return the gate of a contender whose first case was recorded twice."""
         once = self.records[name, next(iter(self.cases))][self.precision]
-        return gates.determinism(once.load(), self.again[name].load())
+        return gates.judge_determinism(once.load(), self.again[name].load())
 
     def forget(self, case: Case, name: str, kept: str | None = None) -> None:
         """Delete what is recorded of a case of a contender, but for the precision `kept`."""

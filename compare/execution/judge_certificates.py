@@ -5,7 +5,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from threading import Lock
 
-from compare.agreement import allowances, certificate, equivalent_shapes
+from compare.agreement import allowances, certificate
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
 from compare.base import tensors
@@ -119,7 +119,7 @@ def _judged(
     plan = launcher.plan
     baseline, contender = _comparable(launcher, state, sides, case, evidence)
     normalised = plan.workload.optimizer.name == "adam"
-    return certificate.make(baseline, contender, plan.precision, evidence.noise(case), normalised=normalised)
+    return certificate.judge(baseline, contender, plan.precision, evidence.noise(case), normalised=normalised)
 
 
 def _comparable(
@@ -135,18 +135,15 @@ def _comparable(
         return records
     if found.unlike:
         records = [
-            {
-                name: equivalent_shapes.without_single_pixels(record, found.unlike)
-                for name, record in by_precision.items()
-            }
+            {name: allowances.drop_single_pixels(record, found.unlike) for name, record in by_precision.items()}
             for by_precision in records
         ]
     if RUNNING_VARIANCE not in found.allowed:
         return records
-    momenta, parts = allowances.momenta(found.matching.layers), launcher.plan.accumulate
+    momenta, parts = allowances.read_momenta(found.matching.layers), launcher.plan.accumulate
     return [
         {
-            precision: allowances.with_biased_variance(record, momenta[side.contender.backend], accumulate=parts)
+            precision: allowances.convert_to_biased_variance(record, momenta[side.contender.backend], accumulate=parts)
             for precision, record in by_precision.items()
         }
         for side, by_precision in zip(sides, records, strict=True)

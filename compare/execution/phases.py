@@ -173,7 +173,7 @@ def _first_steps(launcher: Launcher, run: ContenderRun) -> list[Command]:
 
     def keep(found: dict[str, Any]) -> None:
         run.settings = found
-        run.unproven = effective_settings.ineffective(spec["knobs"], found)
+        run.unproven = effective_settings.find_ineffective(spec["knobs"], found)
 
     return [
         open_command(spec, partial(setattr, run, "opened")),

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare.agreement.limits import SEMANTIC_LIMIT
+from compare.agreement.gates import SEMANTIC
 from compare.agreement.measures import relative_error
 from compare.base import descriptions, tensors, trace
 from compare.base.interface import Arrays, ContenderFailed, MatchingFailed, Refused
@@ -219,7 +219,7 @@ def _alone(sides: _Sides, matched: Matching) -> dict[str, float | None]:
         pairs = [(arrays["jax"][name], arrays["torch"][name]) for name in modes]
         if any(a.shape != b.shape for a, b in pairs):
             found |= dict.fromkeys(paths, None)
-        elif (error := max(relative_error(a, b) for a, b in pairs)) > SEMANTIC_LIMIT:
+        elif (error := max(relative_error(a, b) for a, b in pairs)) > SEMANTIC.limit:
             found |= dict.fromkeys(paths, error)
     return {path: found[path] for path in inputs if path in found}
 

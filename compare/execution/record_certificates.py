@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.agreement import certificate, effective_settings
-from compare.agreement.threads import MOST_THREADS
+from compare.agreement.measures import MOST_THREADS
 from compare.base import protocol
 from compare.base.records import Perturbation, Record
 from compare.execution import jobs
@@ -91,7 +91,7 @@ def certify_settings(state: RunState) -> None:
         made = state.certificates.get(run.contender.name)
         if made is not None and baseline.status == "ok":
             sides = baseline.settings, run.settings
-            gate, mismatch = effective_settings.gate(*sides), effective_settings.unequal(*sides)
+            gate, mismatch = effective_settings.judge(*sides), effective_settings.describe_differences(*sides)
             judged = made.extended([gate], mismatch=mismatch, notes=effective_settings.remarks(*sides))
             state.certificates[run.contender.name] = judged
 

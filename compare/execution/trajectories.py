@@ -85,7 +85,7 @@ def twins(launcher: Launcher, state: RunState, runs: Runs) -> list[Queue]:
     """Return one more training run a seed, from one ulp beside, of both sides whose accuracies are not equivalent."""
     found, baseline = runs.over_seeds(runs.accuracies), state.runs[0].contender.name
     own = found.get(baseline)
-    unlike = {name for name, each in found.items() if own and not trajectory.accuracy_gate(own, each).passed}
+    unlike = {name for name, each in found.items() if own and not trajectory.judge_accuracies(own, each).passed}
     moved, queues = _moved(launcher.plan, 1), list[Queue]()
     for run in state.alive:
         if unlike and run.contender.name in {baseline, *unlike}:
@@ -147,8 +147,8 @@ def judge(state: RunState, runs: Runs) -> None:
     for b, made in state.certificates.items():
         if a in curves and b in curves:
             beside = [(accuracies[name], of_twins[name]) for name in (a, b) if name in of_twins]
-            accuracy = trajectory.accuracy_gate(accuracies[a], accuracies[b], beside)
-            state.certificates[b] = made.extended((trajectory.gate(curves[a], curves[b]), accuracy))
+            accuracy = trajectory.judge_accuracies(accuracies[a], accuracies[b], beside)
+            state.certificates[b] = made.extended((trajectory.judge_losses(curves[a], curves[b]), accuracy))
         else:
             state.certificates[b] = replace(made, complete=False)
     state.curves, state.accuracies, state.twin_accuracies = curves, accuracies, of_twins

@@ -63,7 +63,7 @@ def judge(state: RunState) -> None:
         if made is None or baseline.update is None or run.update is None:
             continue
         sides = [_compared(side, state.pairing) for side in (baseline.update, run.update)]
-        gate, asked, count = gates.update(*sides), gates.asked(*sides), len(sides[0].changes)
+        gate, asked, count = gates.judge_update(*sides), gates.select_judged(*sides), len(sides[0].changes)
         state.certificates[run.contender.name] = made.extended(
             [gate],
             mismatch=None if gate.passed else f"the update at the batch that is timed {_wrong(gate, sides)}",

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from compare.agreement.effective_settings import SHARED, alike
+from compare.agreement.effective_settings import SHARED, are_alike
 from compare.report.document import Table
 from compare.report.sentences import DASH, setting
 
@@ -72,7 +72,7 @@ def _rows(name: str, values: Sequence[Any], *, decides: bool) -> Iterator[tuple[
 
 
 def _remark(values: Sequence[Any], decides: bool) -> str:
-    if all(alike(value, values[0]) for value in values):
+    if all(are_alike(value, values[0]) for value in values):
         return ""
     if decides:
         return _DECIDES

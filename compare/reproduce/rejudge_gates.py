@@ -16,7 +16,7 @@ from compare.agreement import (
     trajectory,
 )
 from compare.agreement.certificate import Certificate
-from compare.agreement.gates import Gate
+from compare.agreement.gates import ACCURACY, RULES, TRAJECTORY, Gate
 from compare.agreement.referee import Referee
 from compare.agreement.trajectory import Curves
 from compare.base.interface import is_buffer
@@ -24,7 +24,6 @@ from compare.results import verdicts
 
 Object = Mapping[str, Any]
 
-_EVIDENT = frozenset({"semantic", "scaling", "precision", "settings", "accuracy", "trajectory"})
 _CASE = re.compile(r"(?P<name>.*) \[(?P<case>[^\]]*)\]", re.DOTALL)
 
 
@@ -61,7 +60,7 @@ def missing(pair: Object, precision: str, judged: Sequence[str] = ()) -> Iterato
         whole = {f"step{step + 1}/{name}" for step in range(certificate.STEPS) for name in inner}
         whole |= {"evaluation/logits", *(f"delta/{name}" for name in stored)}
         end = case and f" [{case}]"
-        yield from (f"tensors[{name}{end}]" for name in measures.in_execution_order(sorted(whole - names.keys())))
+        yield from (f"tensors[{name}{end}]" for name in measures.sort_by_execution(sorted(whole - names.keys())))
         if floored:
             errors = ("baseline_error", "contender_error")
             bare = [
@@ -91,7 +90,7 @@ def _pair(result: Object, pair: Object) -> dict[str, Any]:
 def _again(stored: Gate, found: Gate | None, tensors: Mapping[str, Object]) -> Gate:
     if stored.value is None and not stored.passed:
         return stored
-    if found is None and stored.name in _EVIDENT:
+    if found is None and RULES[stored.name].is_in_result:
         return replace(stored, value=None, passed=False)
     if found is None:
         return replace(stored, passed=stored.value is not None and stored.value <= stored.limit)
@@ -134,7 +133,7 @@ def _judged(tensors: Mapping[str, Object]) -> tuple[Gate, ...]:
     def figures(key: str) -> dict[str, float]:
         return {name: _figure(each[key]) for name, each in tensors.items()}
 
-    found = (gates.semantic(figures("e64")), gates.scaling(figures("scaling")))
+    found = (gates.judge_semantic(figures("e64")), gates.judge_scaling(figures("scaling")))
     floor = {name: each["noise"] for name, each in tensors.items() if each["noise"] is not None}
     if not floor:
         return found
@@ -146,7 +145,7 @@ def _of_sides(result: Object, pair: Object) -> dict[str, Gate]:
     known = {contender["name"]: contender["settings"] for contender in result["contenders"]}
     found: dict[str, Gate] = {}
     if all(name in known for name in names):
-        found["settings"] = effective_settings.gate(*(known[name] for name in names))
+        found["settings"] = effective_settings.judge(*(known[name] for name in names))
     accuracies, curves = result["agreement"].get("accuracies", {}), result["agreement"].get("trajectory", {})
     if all(name in accuracies for name in names):
         twins = result["agreement"].get("twin_accuracies", {})
@@ -162,12 +161,12 @@ def _accuracy(
 ) -> Gate:
     lengths = {len(each) for each in (baseline, contender, *(twin for _, twin in twins))}
     if len(lengths) > 1 or len(baseline) < verdicts.LEAST_ROUNDS:
-        return Gate("accuracy", None, trajectory.ACCURACY_MARGIN, False, None)
-    return trajectory.accuracy_gate(baseline, contender, twins)
+        return ACCURACY.judge(None, None)
+    return trajectory.judge_accuracies(baseline, contender, twins)
 
 
 def _trajectory(*sides: Object) -> Gate:
     curves = [Curves(*(np.array(side[key], np.float64) for key in ("loss", "envelope"))) for side in sides]
     if not all(each.own.size == each.envelope.size > 0 for each in curves):
-        return Gate("trajectory", None, trajectory.TRAJECTORY_LIMIT, False, None)
-    return trajectory.gate(*curves)
+        return TRAJECTORY.judge(None, None)
+    return trajectory.judge_losses(*curves)

@@ -18,7 +18,8 @@ from typing import Any, cast
 import numpy as np
 
 from compare.agreement import trajectory
-from compare.agreement.trajectory import ACCURACY_MARGIN, Curves
+from compare.agreement.gates import ACCURACY
+from compare.agreement.trajectory import Curves
 from compare.base import statistics
 from compare.report.sentences import percent
 from compare.reproduce.claims import (
@@ -54,7 +55,7 @@ def judge(stored: Object, result: Object) -> Iterator[Claim]:
 
 def accuracy(stored: float, here: float, images: int, confidence: float) -> Judged:
     """Judge two accuracies, each of one training run, over as many images."""
-    if abs(stored - here) <= ACCURACY_MARGIN + _ROUNDING:
+    if abs(stored - here) <= ACCURACY.limit + _ROUNDING:
         return REPRODUCED, "within one point"
     (low, high), (other_low, other_high) = (_wilson(value, images, confidence) for value in (stored, here))
     if high < other_low or other_high < low:
@@ -68,9 +69,9 @@ def accuracies(stored: Sequence[float], here: Sequence[float]) -> Judged:
         return INCONCLUSIVE, f"{len(stored)} seeds against {len(here)}"
     low, high = statistics.equivalence([b - a for a, b in zip(stored, here, strict=True)])
     interval = f"difference {100 * low:+.2f} to {100 * high:+.2f} points over {len(stored)} seeds"
-    if max(abs(low), abs(high)) <= ACCURACY_MARGIN + _ROUNDING:
+    if max(abs(low), abs(high)) <= ACCURACY.limit + _ROUNDING:
         return REPRODUCED, interval
-    return (NOT_REPRODUCED if low > ACCURACY_MARGIN or high < -ACCURACY_MARGIN else INCONCLUSIVE), interval
+    return (NOT_REPRODUCED if low > ACCURACY.limit or high < -ACCURACY.limit else INCONCLUSIVE), interval
 
 
 def final_loss(stored: float | None, here: float | None, spread: float) -> Judged:
@@ -118,7 +119,7 @@ def _trajectories(stored: Object, here: Object) -> Judged:
     sides = [Curves(*(np.array(each[key], np.float64) for key in ("loss", "envelope"))) for each in (stored, here)]
     if not all(each.own.size == each.envelope.size > 0 for each in sides):
         return INCONCLUSIVE, "a curve and its envelope have no common length"
-    gate = trajectory.gate(*sides)
+    gate = trajectory.judge_losses(*sides)
     if gate.value is None:
         return NOT_REPRODUCED, f"nothing to compare at {gate.worst_tensor}"
     words = f"{gate.value:.2g} times the one-ulp envelope, limit {gate.limit:g}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from reprlib import repr
 from typing import Any
 
+from compare.agreement.gates import RULES
 from compare.base import statistics
 from compare.base.interface import Refused
 from compare.results import verdicts
@@ -103,7 +104,7 @@ def _gates(result: Result) -> Iterator[str]:
             what = f"{place}[{index}], {repr(gate['name'])},"
             if limit < 0:
                 yield f"{what} has the limit {limit}; allowed: 0 or more"
-            least = gate["name"] == "scaling"
+            least = RULES[gate["name"]].is_minimum
             kept = value is not None and (value >= limit if least else value <= limit)
             if gate["passed"] and not kept:
                 allowed = f"a value of at {'least' if least else 'most'} its limit, {limit}"

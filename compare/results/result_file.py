@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import fastjsonschema
 
+from compare.agreement.gates import RULES
 from compare.base import files, untrusted
 from compare.base.interface import Refused
 from compare.base.precisions import PRECISIONS
@@ -224,6 +225,7 @@ def _validator(schema: str) -> Callable[[Any], Any]:
         schema = json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
         if name == SCHEMA:
             schema["definitions"]["precision"]["enum"] = list(PRECISIONS)
+            schema["definitions"]["gate"]["enum"] = list(RULES)
         return schema
 
     # fastjsonschema turns the schema, which is ours, into Python code; no result ever becomes code. A schema may refer

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from compare.agreement.certificate import worst_gates
+from compare.agreement.certificate import select_worst
 from compare.agreement.gates import Gate
 from compare.base import statistics
 
@@ -180,7 +180,7 @@ def agreement_state(result: Object) -> dict[str, Any]:
         status, reason = "skipped", "skipped on request (--skip-agreement)"
     elif status == "skipped" or (status == "pass" and len(pairs) < expected):
         status, reason = "skipped", "a contender failed before its certificate was complete"
-    worst = worst_gates(gate for pair in pairs for gate in gates(pair["gates"]))
+    worst = select_worst(gate for pair in pairs for gate in gates(pair["gates"]))
     return {
         "status": status,
         "reason": reason,

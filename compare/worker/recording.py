@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from compare.agreement.allowances import RUNNING_VARIANCE
-from compare.agreement.limits import SEMANTIC_LIMIT
-from compare.agreement.measures import changes, is_finite, relative_error, size
+from compare.agreement.gates import SEMANTIC
+from compare.agreement.measures import compute_changes, is_finite, reference_size, relative_error
 from compare.base import descriptions, tensors
 from compare.base.interface import (
     Array,
@@ -97,7 +97,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
         taken = _taken(session, start, batches, steps)
         _, before = next(taken)
         for part, arrays in taken:
-            arrays = changes({**before, **arrays})
+            arrays = compute_changes({**before, **arrays})
             yield part, arrays
             del arrays
         yield "delta", {f"delta/{name}": array - before[f"initial/{name}"] for name, array in _state(session).items()}
@@ -107,7 +107,7 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
         still, sizes = Arrays(), dict[str, float]()
         initial = {f"initial/{name}": array for name, array in start.items()}
         for part, arrays in ran(start, batches):
-            sizes |= {name: size(name, array, initial) for name, array in arrays.items()}
+            sizes |= {name: reference_size(name, array, initial) for name, array in arrays.items()}
             still |= tensors.kept(arrays, Path(folder, part))
             del arrays
         found = list[Floor]()
@@ -134,7 +134,7 @@ def _check_repeated(again: Iterator[tuple[str, Arrays]], still: Arrays, sizes: M
     for name, array in arrays.items():
         if name.startswith((f"{part}/activation/", f"{part}/logits", f"{part}/loss")):
             error = relative_error(array, still[name], sizes[name])
-            if not error <= SEMANTIC_LIMIT:
+            if not error <= SEMANTIC.limit:
                 raise Refused(
                     f"the same step from the same start gives another {name} (relative difference {error:.1e}): the "
                     "model keeps a state that is no parameter or buffer, or draws chance; allowed: all of its state in "

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.agreement.measures import Updates, apart, is_stored, relative_error
+from compare.agreement.measures import Updates, is_stored, relative_error, update_distances
 from compare.base.interface import (
     KEPT_LOSSES,
     Array,
@@ -54,7 +54,7 @@ def updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff:
     before, changes = _update(session, start, batches, steps)
     noise = {name: 0.0 if is_stored(array, before[name]) else math.inf for name, array in changes.items()}
     for run in range(1, runs + 1):
-        found = apart(changes, _update(session, _moved(start, spec, roundoff, run), batches, steps)[1])
+        found = update_distances(changes, _update(session, _moved(start, spec, roundoff, run), batches, steps)[1])
         noise = {name: max(noise[name], value) for name, value in found.items()}
     return Updates(changes, noise)
 

@@ -10,7 +10,6 @@ from compare.agreement import (
     certificate,
     gates,
     likely_causes,
-    limits,
     measures,
 )
 from compare.agreement.certificate import Certificate
@@ -55,8 +54,8 @@ def variance(momentum: float, factor: float) -> Arrays:
 
 
 def failing(contender: Arrays) -> list[str]:
-    errors = gates.errors(EXACT, contender)
-    return [name for name in measures.in_execution_order(list(errors)) if errors[name] > limits.SEMANTIC_LIMIT]
+    errors = gates.measure_errors(EXACT, contender)
+    return [name for name in measures.sort_by_execution(list(errors)) if errors[name] > gates.SEMANTIC.limit]
 
 
 FORWARD = ("activation/norm", "activation/dense", "logits", "loss", "gradient", "buffer", "update", "delta")
@@ -90,14 +89,14 @@ PATTERNS: list[tuple[Arrays, str | None]] = [
 
 @pytest.mark.parametrize(("contender", "cause"), PATTERNS, ids=[str(cause)[:40] for _, cause in PATTERNS])
 def test_a_cause_is_suggested_by_its_pattern(contender: Arrays, cause: str | None):
-    assert likely_causes.likely(EXACT, contender, failing(contender)) == cause
+    assert likely_causes.find_cause(EXACT, contender, failing(contender)) == cause
 
 
 def test_an_image_of_an_odd_size_is_halved_and_rounded_up():
     sizes = {"step1/activation/first": 9, "step1/activation/strided": 5}
     exact = EXACT | {name: np.ones((4, size, size, 3)) for name, size in sizes.items()}
     contender = made_up.changed(exact, noisy, "step1/activation/strided")
-    assert likely_causes.likely(exact, contender, ["step1/activation/strided"]) == STRIDED
+    assert likely_causes.find_cause(exact, contender, ["step1/activation/strided"]) == STRIDED
 
 
 def test_a_gate_that_fails_after_a_mismatch_in_words_is_not_what_differs_first():
@@ -109,20 +108,20 @@ def test_a_gate_that_fails_after_a_mismatch_in_words_is_not_what_differs_first()
 def test_evaluation_without_buffers_has_a_cause_of_its_own():
     exact = {name: array for name, array in EXACT.items() if "/buffer/" not in name}
     names = ["evaluation/logits"]
-    assert likely_causes.likely(exact, made_up.changed(exact, noisy, *names), names) == WITHOUT
+    assert likely_causes.find_cause(exact, made_up.changed(exact, noisy, *names), names) == WITHOUT
 
 
 def test_a_zero_gradient_has_no_factor():
     zero = made_up.changed(EXACT, np.zeros_like, "step1/gradient/norm.scale")
     contender = made_up.changed(zero, partial(scaled, 64.0), "gradient/")
     names = [name for name in EXACT if name.startswith("step1/gradient/")]
-    assert likely_causes.likely(zero, contender, names) is None
+    assert likely_causes.find_cause(zero, contender, names) is None
 
 
 def test_the_certificate_names_tensor_errors_and_cause():
     contender = change(partial(scaled, 1.001), "update/")
     sides = [{"float64": side, "float32": made_up.rounded(side, 1e-7, dtype="float32")} for side in (EXACT, contender)]
-    made = certificate.make(sides[0], sides[1], "float64", Noise({}))
+    made = certificate.judge(sides[0], sides[1], "float64", Noise({}))
     assert made.first_mismatch is not None
     assert made.first_mismatch.startswith("step1/update/first.kernel (e64 1.0e-03, e32/e64 1.0e+00); ")
     assert made.first_mismatch.endswith(f"; likely cause: {RULE}")
@@ -131,6 +130,6 @@ def test_the_certificate_names_tensor_errors_and_cause():
 def test_without_a_pattern_the_certificate_names_the_tensor_alone():
     contender = change(partial(scaled, 1.001), "delta/first.kernel")
     sides = [{"float64": side, "float32": made_up.rounded(side, 1e-7, dtype="float32")} for side in (EXACT, contender)]
-    made = certificate.make(sides[0], sides[1], "float64", Noise({}))
+    made = certificate.judge(sides[0], sides[1], "float64", Noise({}))
     assert (made.first_mismatch or "").startswith("delta/first.kernel (e64 1.0e-03")
     assert "cause" not in (made.first_mismatch or "")

@@ -37,7 +37,7 @@ def pair(noise64: float = 1e-15, noise32: float = 1e-7) -> tuple[dict[str, Array
 
 
 def judged(baseline: dict[str, Arrays], contender: dict[str, Arrays]) -> certificate.Certificate:
-    return certificate.make(baseline, contender, "float64", Noise({}))
+    return certificate.judge(baseline, contender, "float64", Noise({}))
 
 
 def test_rounding_passes_both_gates():
@@ -97,7 +97,7 @@ def test_a_change_too_small_to_be_stored_may_be_rounded_away_on_one_side(moved: 
         side["float64"][name] = part * side["float64"]["initial/conv.kernel"]
         side["float32"][name] = np.zeros_like(side["float32"][name])
     is_small = passes or still == 0
-    found = certificate.make(
+    found = certificate.judge(
         *sides, "float64", Noise({name: 0.5 if is_small else 1e-16})
     )  # as measured of the baseline
     assert found.passed == passes
@@ -106,13 +106,13 @@ def test_a_change_too_small_to_be_stored_may_be_rounded_away_on_one_side(moved: 
 
 @pytest.mark.parametrize(("error", "passes"), [(0.9e-10, True), (1.1e-10, False)])
 def test_the_semantic_limit_is_1e_10(error: float, passes: bool):
-    found = gates.semantic({"a": 1e-16, "b": error})
+    found = gates.judge_semantic({"a": 1e-16, "b": error})
     assert (found.value, found.passed, found.worst_tensor) == (error, passes, "b")
 
 
 @pytest.mark.parametrize(("ratio", "passes"), [(1.1e6, True), (0.9e6, False)])
 def test_the_scaling_limit_is_1e6(ratio: float, passes: bool):
-    found = gates.scaling({"a": 5e8, "b": ratio})
+    found = gates.judge_scaling({"a": 5e8, "b": ratio})
     assert (found.value, found.passed, found.worst_tensor) == (ratio, passes, "b")
 
 
@@ -178,11 +178,11 @@ def test_both_must_start_from_the_same_bits():
 def test_buffers_are_compared_by_their_change():
     baseline, contender = {"initial/m": np.array([1e6]), "step1/buffer/m": np.array([1e6 + 1.0])}, {}
     contender = {**baseline, "step1/buffer/m": np.array([1e6 + 1.5])}
-    assert gates.errors(baseline, contender) == {"step1/buffer/m": 0.5}
+    assert gates.measure_errors(baseline, contender) == {"step1/buffer/m": 0.5}
 
 
 def test_execution_order_is_by_step_then_forward_then_backward_then_update():
-    ordered = measures.in_execution_order([*reversed(list(record())), "step10/loss"])
+    ordered = measures.sort_by_execution([*reversed(list(record())), "step10/loss"])
     places = {name: place for place, name in enumerate(ordered)}
     assert max(places[name] for name in places if name.startswith("initial/")) < places["step1/activation/conv"]
     expected = ["activation/conv", "logits", "loss", "gradient/conv.kernel", "buffer/norm.mean", "update/conv.kernel"]
@@ -194,7 +194,7 @@ def test_execution_order_is_by_step_then_forward_then_backward_then_update():
 
 
 def test_activations_run_forward_and_gradients_back():
-    ordered = measures.in_execution_order(list(record()))
+    ordered = measures.sort_by_execution(list(record()))
     assert ordered.index("step1/activation/conv") < ordered.index("step1/activation/dense")
     assert ordered.index("step1/gradient/dense.kernel") < ordered.index("step1/gradient/conv.kernel")
     assert ordered.index("step1/update/conv.kernel") < ordered.index("step1/update/dense.kernel")
@@ -222,10 +222,10 @@ def test_a_tensor_that_only_the_baseline_has_at_zero_fails():
 
 def test_determinism_is_equality_bit_for_bit():
     once, again = record(), record()
-    assert gates.determinism(once, again) == gates.Gate("determinism", 0, 0, True, None)
+    assert gates.judge_determinism(once, again) == gates.Gate("determinism", 0, 0, True, None)
     for name in ("step2/logits", "step1/gradient/conv.kernel"):
         again[name][0, 0] = np.nextafter(again[name][0, 0], 9)
-    assert gates.determinism(once, again) == gates.Gate("determinism", 2, 0, False, "step1/gradient/conv.kernel")
+    assert gates.judge_determinism(once, again) == gates.Gate("determinism", 2, 0, False, "step1/gradient/conv.kernel")
 
 
 SHARED: dict[str, str] = dict.fromkeys(effective_settings.SHARED, "same")
@@ -233,17 +233,22 @@ SHARED: dict[str, str] = dict.fromkeys(effective_settings.SHARED, "same")
 
 @pytest.mark.parametrize("name", effective_settings.SHARED)
 def test_a_setting_that_decides_the_mathematics_must_be_equal(name: str):
-    assert effective_settings.unequal(SHARED, SHARED) is None
+    assert effective_settings.describe_differences(SHARED, SHARED) is None
     assert (
-        effective_settings.unequal(SHARED, SHARED | {name: "other"})
+        effective_settings.describe_differences(SHARED, SHARED | {name: "other"})
         == f"unequal effective settings: {name} is same against other"
     )
     without = {key: value for key, value in SHARED.items() if key != name}
-    assert effective_settings.unequal(without, SHARED) == f"unequal effective settings: {name} is None against same"
+    assert (
+        effective_settings.describe_differences(without, SHARED)
+        == f"unequal effective settings: {name} is None against same"
+    )
 
 
 def test_settings_of_one_framework_alone_may_differ():
     assert (
-        effective_settings.unequal(SHARED | {"donation": True}, SHARED | {"channels-last": True, "compile": True})
+        effective_settings.describe_differences(
+            SHARED | {"donation": True}, SHARED | {"channels-last": True, "compile": True}
+        )
         is None
     )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from compare.agreement import certificate, limits, referee
+from compare.agreement import certificate, gates, referee
 from compare.agreement.certificate import Certificate
 from compare.agreement.floors import ULP64, Noise
 from compare.agreement.referee import Referee
@@ -48,7 +48,7 @@ def judged(precision: str, records: tuple[Records, Records]) -> Referee:
 
 
 def certified(precision: str, records: tuple[Records, Records]) -> Certificate:
-    return certificate.make(*records, precision, noise(precision))
+    return certificate.judge(*records, precision, noise(precision))
 
 
 @pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != REFERENCE])
@@ -78,7 +78,7 @@ def test_a_side_in_another_precision_is_a_mismatch_that_names_the_less_precise_s
     assert found.mismatch is not None
     said = f"in float64 both are the same function: what failed is how one side computes in {precision}"
     assert made.notes[:2] == (said, found.mismatch)
-    first = [found.owner(found.failing[0])] if found.failing else []
+    first = [found.describe_owner(found.failing[0])] if found.failing else []
     assert made.first_mismatch == "; ".join([*first, found.mismatch])
     assert found.mismatch.startswith(f"precision mismatch: the {SIDES[owner]}'s median error is ")
     assert f"times the {SIDES[1 - owner]}'s" in found.mismatch
@@ -157,7 +157,7 @@ def test_an_error_may_be_ten_times_its_noise_floor(error: float, passes: bool):
     assert found.gate.passed == passes
     assert found.gate.value == pytest.approx(error / 1e-7)
     assert found.failing == ([] if passes else ["step1/loss"])
-    assert found.owner("step1/loss").endswith(", rounding" if passes else ", more than rounding")
+    assert found.describe_owner("step1/loss").endswith(", rounding" if passes else ", more than rounding")
 
 
 def test_the_floor_grows_with_the_square_root_of_the_number_of_layers():
@@ -224,7 +224,7 @@ def test_no_noise_forgives_a_gradient_that_one_side_has_not(
     loud = Noise(loud.ulp, dict.fromkeys(NAMES, 0.5))
     found = referee.judge(*records, "bfloat16", loud)
     assert found.failing == ([lost] if caught else [])
-    assert not caught or found.owner(lost).endswith("more than rounding")
+    assert not caught or found.describe_owner(lost).endswith("more than rounding")
 
 
 def test_without_a_noise_floor_there_is_nothing_to_judge_by():
@@ -235,12 +235,12 @@ def test_without_a_noise_floor_there_is_nothing_to_judge_by():
 def test_an_error_is_forgiven_in_proportion_to_how_badly_the_tensor_is_resolved():
     found = Noise({"bad": 1e-6, "good": 2.0**-52, "barely": 1e-11})
     errors: dict[str, float] = dict.fromkeys(("bad", "good", "barely", "unknown"), 1e-8)
-    assert found.resolved(errors, {}) == pytest.approx({"bad": 1e-13, "good": 1e-8, "barely": 1e-8, "unknown": 1e-8})
+    assert found.resolve(errors, {}) == pytest.approx({"bad": 1e-13, "good": 1e-8, "barely": 1e-8, "unknown": 1e-8})
 
 
 def test_of_many_layers_every_one_rounds_once_more():
     errors = {"bad": 1e-8, **{f"step1/activation/{layer}": 0.0 for layer in range(16)}}
-    assert Noise({"bad": 1e-6}).resolved(errors, {})["bad"] == pytest.approx(1e-13 / 4)
+    assert Noise({"bad": 1e-6}).resolve(errors, {})["bad"] == pytest.approx(1e-13 / 4)
 
 
 def test_running_statistics_of_the_end_are_judged_as_those_of_the_last_step():
@@ -259,10 +259,10 @@ def test_a_small_change_may_be_stored_one_roundoff_apart():
     change = np.full(576, 2.0**-25)
     record = {"initial/norm.scale": np.ones(576), update: change, gradient: change}
     flipped = ULP64 / float(np.linalg.norm(change))
-    assert flipped > limits.SEMANTIC_LIMIT
-    found = Noise({update: 0.0, gradient: 0.0}).resolved({update: flipped, gradient: flipped}, record)
-    assert found[update] < limits.SEMANTIC_LIMIT < found[gradient]
-    assert Noise({update: 0.0}).resolved({update: 1e-7}, record)[update] > limits.SEMANTIC_LIMIT
+    assert flipped > gates.SEMANTIC.limit
+    found = Noise({update: 0.0, gradient: 0.0}).resolve({update: flipped, gradient: flipped}, record)
+    assert found[update] < gates.SEMANTIC.limit < found[gradient]
+    assert Noise({update: 0.0}).resolve({update: 1e-7}, record)[update] > gates.SEMANTIC.limit
 
 
 def test_what_only_rounding_makes_other_than_zero_is_not_judged():
@@ -279,7 +279,7 @@ def test_what_only_rounding_makes_other_than_zero_is_not_judged():
     assert all(map(math.isfinite, found.floor.values()))
     assert found.gate.passed
     assert referee.judge(same, wrong, "bfloat16", opened).failing == ["step1/logits"]
-    moved = Noise({"a": math.inf, "b": 0.0}).resolved({"a": math.inf, "b": math.inf}, {})
+    moved = Noise({"a": math.inf, "b": 0.0}).resolve({"a": math.inf, "b": math.inf}, {})
     assert moved == {"a": 0.0, "b": math.inf}
 
 
@@ -289,7 +289,7 @@ CHANGES = ("step1/update/dense.bias", "step2/update/dense.bias", "delta/dense.bi
 def test_a_change_is_resolved_no_better_than_its_gradient_in_any_step():
     kept = ("step1/update/dense.kernel", "step1/buffer/dense.bias", "step1/gradient/dense.bias")
     noise = dict.fromkeys((*CHANGES, *kept), 0.0) | {"step2/gradient/dense.bias": 1e-6}
-    found = Noise(noise).resolved(dict.fromkeys(noise, 1e-8), {})
+    found = Noise(noise).resolve(dict.fromkeys(noise, 1e-8), {})
     assert {name: found[name] for name in CHANGES} == pytest.approx(dict.fromkeys(CHANGES, 1e-13))
     assert {name: found[name] for name in kept} == dict.fromkeys(kept, 1e-8)
 
@@ -318,7 +318,7 @@ def off(error: float, name: str) -> tuple[Records, Records]:
 @pytest.mark.parametrize(("error", "passes"), [(8e-8 * DEPTH, True), (2e-7 * DEPTH, False)])
 def test_a_tensor_that_float64_cannot_resolve_may_be_off_by_ten_times_its_noise(error: float, passes: bool):
     conditioned = noise("float64", **{"gradient/norm.scale": 1e-8})
-    made = certificate.make(*off(error, CANCELS), "float64", conditioned)
+    made = certificate.judge(*off(error, CANCELS), "float64", conditioned)
     assert made.gates[0].passed == passes
     assert made.gates[0].worst_tensor == CANCELS
     if not passes:
@@ -327,7 +327,7 @@ def test_a_tensor_that_float64_cannot_resolve_may_be_off_by_ten_times_its_noise(
 
 def test_a_well_conditioned_tensor_off_by_as_much_is_not_forgiven():
     conditioned = noise("float64", **{"gradient/norm.scale": 1e-8})
-    made = certificate.make(*off(8e-8, "step1/gradient/first.kernel"), "float64", conditioned)
+    made = certificate.judge(*off(8e-8, "step1/gradient/first.kernel"), "float64", conditioned)
     assert not made.gates[0].passed
     assert (made.first_mismatch or "").startswith("step1/gradient/first.kernel (e64 8.0e-08")
 
@@ -465,4 +465,4 @@ def test_the_statistics_of_batch_norm_are_sums_over_all_pixels():
 )
 def test_a_larger_error_is_one_that_its_digits_show(baseline: float, contender: float, said: str) -> None:
     found = Referee({"step1/loss": baseline}, {"step1/loss": contender}, {"step1/loss": 1e-7})
-    assert found.owner("step1/loss") == f"step1/loss: {said}"
+    assert found.describe_owner("step1/loss") == f"step1/loss: {said}"

@@ -33,7 +33,7 @@ OTHERS = {
 
 
 def test_equal_settings_pass_whatever_else_a_framework_reports():
-    found = effective_settings.gate({**EQUAL, "threads": 2, "donation": True}, {**EQUAL, "channels-last": True})
+    found = effective_settings.judge({**EQUAL, "threads": 2, "donation": True}, {**EQUAL, "channels-last": True})
     assert (found.name, found.value, found.limit) == ("settings", 0, 0)
     assert found.passed
     assert found.worst_tensor is None
@@ -41,19 +41,19 @@ def test_equal_settings_pass_whatever_else_a_framework_reports():
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_setting_that_decides_the_mathematics_fails_the_gate_by_name(name: str):
-    found = effective_settings.gate(EQUAL, {**EQUAL, name: OTHERS[name]})
+    found = effective_settings.judge(EQUAL, {**EQUAL, name: OTHERS[name]})
     assert (found.value, found.passed, found.worst_tensor) == (1, False, name)
 
 
 def test_learning_rates_may_differ_by_their_rounding_and_a_step_that_has_one_by_nothing():
     rounded = {**EQUAL["learning_rates"], "20": 0.1 * (1 + 2**-23)}
-    assert effective_settings.gate(EQUAL, {**EQUAL, "learning_rates": rounded}).passed
-    assert effective_settings.unequal(EQUAL, {**EQUAL, "learning_rates": rounded}) is None
+    assert effective_settings.judge(EQUAL, {**EQUAL, "learning_rates": rounded}).passed
+    assert effective_settings.describe_differences(EQUAL, {**EQUAL, "learning_rates": rounded}) is None
     fewer = {"0": 0.05, "20": 0.1}
-    assert not effective_settings.gate(EQUAL, {**EQUAL, "learning_rates": fewer}).passed
+    assert not effective_settings.judge(EQUAL, {**EQUAL, "learning_rates": fewer}).passed
     changed = {**EQUAL["learning_rates"], "20": 0.2}
     said = "unequal effective settings: learning_rates of 20 is 0.1 against 0.2"
-    assert effective_settings.unequal(EQUAL, {**EQUAL, "learning_rates": changed}) == said
+    assert effective_settings.describe_differences(EQUAL, {**EQUAL, "learning_rates": changed}) == said
 
 
 def test_every_setting_that_decides_the_mathematics_is_here():
@@ -61,13 +61,13 @@ def test_every_setting_that_decides_the_mathematics_is_here():
 
 
 def test_the_gate_counts_all_that_differ_and_names_the_first():
-    found = effective_settings.gate(EQUAL, {**EQUAL, "batch_size": 32, "compute_dtype": "float32"})
+    found = effective_settings.judge(EQUAL, {**EQUAL, "batch_size": 32, "compute_dtype": "float32"})
     assert (found.value, found.passed, found.worst_tensor) == (2, False, "compute_dtype")
 
 
 def test_layer_dtypes_are_named_layer_by_layer():
     changed = {"conv": "bfloat16", "pool": "float32", "dense": "float16"}
-    assert effective_settings.unequal(EQUAL, {**EQUAL, "layer_dtypes": changed}) == (
+    assert effective_settings.describe_differences(EQUAL, {**EQUAL, "layer_dtypes": changed}) == (
         "unequal effective settings: layer_dtypes of pool is bfloat16 against float32, "
         "layer_dtypes of dense is bfloat16 against float16"
     )
@@ -76,8 +76,12 @@ def test_layer_dtypes_are_named_layer_by_layer():
 def test_a_layer_that_only_one_side_has_is_named():
     fewer = {"conv": "bfloat16", "pool": "bfloat16"}
     text = "unequal effective settings: layer_dtypes of dense is {} against {}"
-    assert effective_settings.unequal(EQUAL, {**EQUAL, "layer_dtypes": fewer}) == text.format("bfloat16", None)
-    assert effective_settings.unequal({**EQUAL, "layer_dtypes": fewer}, EQUAL) == text.format(None, "bfloat16")
+    assert effective_settings.describe_differences(EQUAL, {**EQUAL, "layer_dtypes": fewer}) == text.format(
+        "bfloat16", None
+    )
+    assert effective_settings.describe_differences({**EQUAL, "layer_dtypes": fewer}, EQUAL) == text.format(
+        None, "bfloat16"
+    )
 
 
 def test_excess_precision_of_one_side_is_remarked_and_fails_nothing():
@@ -86,8 +90,8 @@ def test_excess_precision_of_one_side_is_remarked_and_fails_nothing():
     said = "compiler may keep float32 between fused operations (excess precision), the other rounds"
     assert list(effective_settings.remarks(allowed, rounds)) == [f"the baseline's {said}"]
     assert list(effective_settings.remarks(rounds, allowed)) == [f"the contender's {said}"]
-    assert effective_settings.gate(allowed, rounds).passed
-    assert effective_settings.unequal(allowed, rounds) is None
+    assert effective_settings.judge(allowed, rounds).passed
+    assert effective_settings.describe_differences(allowed, rounds) is None
 
 
 @pytest.mark.parametrize("both", [{}, {"excess_precision": False}, {"excess_precision": True}], ids=str)
@@ -99,7 +103,7 @@ def test_gradients_added_up_in_unlike_dtypes_are_remarked_and_fail_nothing():
     wide, narrow = ({**EQUAL, "reduction_dtype": dtype} for dtype in ("float32", "bfloat16"))
     said = "gradients are added up over devices in float32 (baseline), bfloat16 (contender)"
     assert list(effective_settings.remarks(wide, narrow)) == [said]
-    assert effective_settings.gate(wide, narrow).passed
+    assert effective_settings.judge(wide, narrow).passed
 
 
 @pytest.mark.parametrize("of_one_device", [{}, {"reduction_dtype": None}], ids=str)
@@ -112,5 +116,5 @@ def test_a_side_that_is_debugged_is_remarked_and_fails_nothing():
     said = "the contender trains with jax_debug_nans, jax_enable_checks on, which slows it down"
     assert list(effective_settings.remarks(plain, debugged)) == [said]
     assert list(effective_settings.remarks(debugged, EQUAL)) == [said.replace("contender", "baseline")]
-    assert effective_settings.gate(plain, debugged).passed
+    assert effective_settings.judge(plain, debugged).passed
     assert not list(effective_settings.remarks(plain, EQUAL))

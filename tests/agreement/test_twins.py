@@ -45,7 +45,7 @@ def records(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def judged(baseline: Records, contender: Records) -> certificate.Certificate:
-    return certificate.make(baseline, contender, "float64", Noise({}))
+    return certificate.judge(baseline, contender, "float64", Noise({}))
 
 
 def test_the_twins_certify(records: dict[str, Any]):

@@ -21,7 +21,7 @@ def side(kernel: Array = KERNEL, bias: Array = BIAS, noise: float = 1.0) -> Upda
 
 
 def test_equal_updates_pass() -> None:
-    gate = gates.update(side(), side())
+    gate = gates.judge_update(side(), side())
     assert (gate.name, gate.value, gate.limit, gate.passed) == ("update", pytest.approx(1), 2, True)
 
 
@@ -43,20 +43,20 @@ def test_equal_updates_pass() -> None:
 @pytest.mark.parametrize("backwards", [False, True])
 def test_another_size_or_direction_fails(kernel: Array, figure: float | None, backwards: bool) -> None:
     sides = side(), side(kernel)
-    gate = gates.update(*(reversed(sides) if backwards else sides))
+    gate = gates.judge_update(*(reversed(sides) if backwards else sides))
     assert gate.value == (figure and pytest.approx(figure))
     assert gate.passed is (figure is not None and figure < 2)
     assert gate.worst_tensor == "dense.kernel"
 
 
 def test_a_small_parameter_is_not_lost_among_the_large_ones() -> None:
-    gate = gates.update(side(), side(bias=-BIAS))
+    gate = gates.judge_update(side(), side(bias=-BIAS))
     assert (gate.passed, gate.worst_tensor) == (False, "dense.bias")
 
 
 @pytest.mark.parametrize(("ours", "theirs", "asked"), [(1.24, 9.0, True), (9.0, 1.24, True), (1.26, math.inf, False)])
 def test_what_an_ulp_decides_on_both_sides_is_not_asked(ours: float, theirs: float, asked: bool) -> None:
-    gate = gates.update(side(noise=ours), side(bias=-BIAS, noise=theirs))
+    gate = gates.judge_update(side(noise=ours), side(bias=-BIAS, noise=theirs))
     assert gate.passed is not asked
     assert gate.worst_tensor == ("dense.bias" if asked else "dense.kernel")
 
@@ -64,11 +64,11 @@ def test_what_an_ulp_decides_on_both_sides_is_not_asked(ours: float, theirs: flo
 @pytest.mark.parametrize("noise", [1.3, math.inf])
 def test_a_gate_that_can_ask_nothing_fails(noise: float) -> None:
     updates = Updates({"kernel": KERNEL}, {"kernel": noise})
-    assert gates.update(updates, updates) == Gate("update", None, 2, False, None)
+    assert gates.judge_update(updates, updates) == Gate("update", None, 2, False, None)
 
 
 def test_what_no_side_moves_is_not_known() -> None:
-    assert measures.apart({"kernel": 0 * KERNEL}, {"kernel": 0 * KERNEL}) == {"kernel": math.inf}
+    assert measures.update_distances({"kernel": 0 * KERNEL}, {"kernel": 0 * KERNEL}) == {"kernel": math.inf}
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [("float32", 2.0**-23), ("float64", 2.0**-52)])
@@ -85,19 +85,19 @@ def with_buffer(mean: Array, noise: float = 1.0, kernel_noise: float = 1.0) -> U
 
 @pytest.mark.parametrize(("factor", "passes"), [(1.009, True), (1.011, False), (1 / 1.009, True), (1 / 1.011, False)])
 def test_buffers_are_held_a_hundred_times_as_closely(factor: float, passes: bool) -> None:
-    gate = gates.update(with_buffer(ACROSS), with_buffer(factor * ACROSS))
+    gate = gates.judge_update(with_buffer(ACROSS), with_buffer(factor * ACROSS))
     assert (gate.passed, gate.worst_tensor) == (passes, "norm.mean")
     assert gate.value == pytest.approx(1 + 100 * (max(factor, 1 / factor) - 1))
 
 
 def test_a_buffer_of_one_side_alone_fails_and_one_that_an_ulp_decides_is_not_asked() -> None:
     unmoved = with_buffer(0 * ACROSS, noise=math.inf)
-    gate = gates.update(with_buffer(ACROSS), unmoved)
+    gate = gates.judge_update(with_buffer(ACROSS), unmoved)
     assert (gate.passed, gate.value, gate.worst_tensor) == (False, None, "norm.mean")
-    assert gates.update(with_buffer(ACROSS, noise=1.3), unmoved).passed
+    assert gates.judge_update(with_buffer(ACROSS, noise=1.3), unmoved).passed
 
 
 def test_buffers_alone_are_no_update() -> None:
     one = with_buffer(ACROSS, kernel_noise=math.inf)
-    gate = gates.update(one, one)
+    gate = gates.judge_update(one, one)
     assert (gate.passed, gate.value, gate.worst_tensor) == (False, None, None)

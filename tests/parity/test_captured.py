@@ -108,7 +108,7 @@ def test_a_certificate_judges_the_graph_that_reads_batches_as_the_timed_one(
 
     right = twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, evenly=in_place)
     monkeypatch.setattr(tuning.Several, "_one", on_the_first)
-    errors = gates.errors(right, twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, evenly=in_place))
+    errors = gates.measure_errors(right, twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, evenly=in_place))
     assert {name for name, error in errors.items() if error > 1e-6} == {name for name in errors if "delta/" in name}
 
 

@@ -104,7 +104,7 @@ def test_what_a_program_rounds_worse_than_others_is_in_its_envelope():
         session = twins.BACKENDS[backend].open(spec)
         losses = [training.losses(session, spec, train, 2.0**-23, twin) for twin in range(6)]
         curves.append(Curves.of(np.array(losses[0], np.float64), np.array(losses[1:], np.float64)))
-    assert trajectory.gate(*curves).passed
+    assert trajectory.judge_losses(*curves).passed
 
 
 @pytest.mark.parametrize(("shrunk", "passed"), [(1.0, True), (0.4, False)])
@@ -125,7 +125,7 @@ def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, 
         assert all(1 < (once[name] or math.inf) <= noise[name] < 1.1 for name in twice)
         own = tensors.load(Path(changes))
         found.append(Updates({name: shrunk ** len(found) * each for name, each in own.items()}, noise))
-    gate = gates.update(*found)
+    gate = gates.judge_update(*found)
     assert gate.passed is passed
     assert gate.value == pytest.approx(1 / shrunk, rel=1e-3)
 

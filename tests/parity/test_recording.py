@@ -73,14 +73,14 @@ def test_a_dispatch_of_many_steps_is_recorded_with_as_many_as_there_are(
     backend, several = twins.BACKENDS["jax"], tuning.several
     plain = twins.recorded(backend, spec, STEPS)
     spec = replace(spec, knobs=tunings.resolve("jax", "compiled+steps-per-dispatch=24", "cpu", "digits-cnn"))
-    errors = gates.errors(plain, twins.recorded(backend, spec, STEPS))
+    errors = gates.measure_errors(plain, twins.recorded(backend, spec, STEPS))
     assert max(errors.values()) < 1e-10
 
     def brighter(step: Any, knobs: Any) -> Any:
         return several(lambda state, images, labels: step(state, 2 * images, labels), knobs)
 
     monkeypatch.setattr(tuning, "several", brighter)
-    errors = gates.errors(plain, twins.recorded(backend, spec, STEPS))
+    errors = gates.measure_errors(plain, twins.recorded(backend, spec, STEPS))
     assert errors["delta/conv.kernel"] > 0.01
     assert max(error for name, error in errors.items() if not name.startswith("delta/")) < 1e-10
 
@@ -111,9 +111,9 @@ def test_a_noise_floor_has_all_that_is_compared_and_leaves_no_file(request: pyte
     backend = twins.BACKENDS[request.node.callspec.params["spec"]]
     record = twins.recorded(backend, spec, STEPS)
     ulp, roundoff = recording.noise(backend, spec, STEPS, PERTURBATIONS)
-    assert ulp.keys() == roundoff.keys() == measures.changes(record).keys()
+    assert ulp.keys() == roundoff.keys() == measures.compute_changes(record).keys()
     # Files have an order of their own; the first tensor that differs is named by this one.
-    assert measures.in_execution_order(list(ulp)) == measures.in_execution_order(list(measures.changes(record)))
+    assert measures.sort_by_execution(list(ulp)) == measures.sort_by_execution(list(measures.compute_changes(record)))
     worst = "step1/gradient/dense.kernel"
     assert 0 < ulp[worst] < 1e-12 < roundoff[worst] < 1e-4
     assert [path.name for path in Path(spec.data).parent.iterdir()] == ["data.safetensors"]

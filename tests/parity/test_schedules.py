@@ -121,13 +121,13 @@ def test_effective_settings_have_the_learning_rates_of_the_steps_at_which_a_sche
         assert [*each["learning_rates"]] == [str(step) for step in turns]
         wanted = [expected(schedule)[step] for step in turns]
         np.testing.assert_allclose([*each["learning_rates"].values()], wanted, rtol=5e-6)
-    assert effective_settings.unequal(found["torch"], found["jax"]) is None
+    assert effective_settings.describe_differences(found["torch"], found["jax"]) is None
     for module in (jaxbackend.optim, torchbackend.optim):  # a step later, which no step before the turn tells
         right = module.learning_rate
         monkeypatch.setattr(
             module, "learning_rate", lambda spec, step, right=right: right(spec, step + (step > schedule.warmup))
         )
-        gate = effective_settings.gate(fed("torch").settings(), fed("jax").settings())
+        gate = effective_settings.judge(fed("torch").settings(), fed("jax").settings())
         assert (gate.passed, gate.worst_tensor) == (
             (True, None) if name[:8] == "constant" else (False, "learning_rates")
         )

@@ -73,10 +73,10 @@ class Clean:
         if precision == "float64":
             # The noise of an ulp only forgives, and which tensors cancel depends on no seed: measure it where needed.
             for cheap in (lambda: Noise({}), lambda: self.noise(probe, precision)):
-                found = certificate.make(torch_side, jax_side, precision, cheap())
+                found = certificate.judge(torch_side, jax_side, precision, cheap())
                 if found.passed:
                     return found
-        return certificate.make(torch_side, jax_side, precision, self.noise(probe, precision, seed))
+        return certificate.judge(torch_side, jax_side, precision, self.noise(probe, precision, seed))
 
 
 def certify(bug: Bug, clean: Clean) -> certificate.Certificate:
@@ -88,4 +88,4 @@ def certify(bug: Bug, clean: Clean) -> certificate.Certificate:
         bug.plant(side)
         planted = {precision: side.record(bug.side, precision, clean.folder) for precision in precisions}
     baseline = {precision: clean.record(bug.probe, other, precision) for precision in precisions}
-    return certificate.make(baseline, planted, bug.precision, clean.noise(bug.probe, bug.precision))
+    return certificate.judge(baseline, planted, bug.precision, clean.noise(bug.probe, bug.precision))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compare.agreement import gates
-from compare.agreement.allowances import ALLOWED, momenta, with_biased_variance
+from compare.agreement.allowances import ALLOWED, convert_to_biased_variance, read_momenta
 from compare.base.interface import Arrays
 from compare.base.trace import Layer
 
@@ -39,14 +39,14 @@ UNBIASED = SIZE / (SIZE - 1)
 
 
 def _worst(biased: Arrays, unbiased: Arrays, **more: int) -> float:
-    return max(gates.errors(biased, with_biased_variance(unbiased, {"norm": MOMENTUM}, **more)).values())
+    return max(gates.measure_errors(biased, convert_to_biased_variance(unbiased, {"norm": MOMENTUM}, **more)).values())
 
 
 @pytest.mark.parametrize(("calls", "accumulate"), [(1, 1), (2, 1), (1, 4), (3, 2)])
 def test_biased_and_unbiased_agree_once_it_is_allowed(calls: int, accumulate: int) -> None:
     biased = _record(factor=1, calls=calls, accumulate=accumulate)
     unbiased = _record(factor=UNBIASED, calls=calls, accumulate=accumulate)
-    errors = gates.errors(biased, unbiased)
+    errors = gates.measure_errors(biased, unbiased)
     assert errors["step1/buffer/norm.var"] > 1e-4
     assert errors["delta/norm.var"] > 1e-4
     assert _worst(biased, unbiased, accumulate=accumulate) < 1e-14
@@ -56,11 +56,11 @@ def test_the_gates_pass_on_the_result() -> None:
     sides = [
         {dtype: _record(factor=factor, dtype=dtype) for dtype in ("float64", "float32")} for factor in (1, UNBIASED)
     ]
-    sides[1] = {dtype: with_biased_variance(record, {"norm": MOMENTUM}) for dtype, record in sides[1].items()}
+    sides[1] = {dtype: convert_to_biased_variance(record, {"norm": MOMENTUM}) for dtype, record in sides[1].items()}
     assert sides[1]["float32"]["step1/buffer/norm.var"].dtype == np.float32
-    e64, e32 = (gates.errors(sides[0][dtype], sides[1][dtype]) for dtype in ("float64", "float32"))
-    assert gates.semantic(e64).passed
-    assert gates.scaling(gates.scaling_ratios(e32, e64, *sides)).passed
+    e64, e32 = (gates.measure_errors(sides[0][dtype], sides[1][dtype]) for dtype in ("float64", "float32"))
+    assert gates.judge_semantic(e64).passed
+    assert gates.judge_scaling(gates.measure_scaling(e32, e64, *sides)).passed
 
 
 @pytest.mark.parametrize("factor", [1.0, (SIZE + 1) / SIZE, SIZE * UNBIASED / (SIZE - 2), UNBIASED * (1 + 1e-6)])
@@ -72,13 +72,13 @@ def test_another_factor_still_fails(factor: float) -> None:
 def test_another_momentum_still_fails_on_either_side(momentum: float) -> None:
     assert _worst(_record(factor=1), _record(factor=UNBIASED, momentum=momentum)) > 1e-8
     assert _worst(_record(factor=1, momentum=momentum), _record(factor=UNBIASED)) > 1e-8
-    wrong = with_biased_variance(_record(factor=UNBIASED), {"norm": momentum})
-    assert max(gates.errors(_record(factor=1), wrong).values()) > 1e-10
+    wrong = convert_to_biased_variance(_record(factor=UNBIASED), {"norm": momentum})
+    assert max(gates.measure_errors(_record(factor=1), wrong).values()) > 1e-10
 
 
 def test_means_and_all_else_are_left_as_they_are() -> None:
     record = _record(factor=UNBIASED)
-    changed = with_biased_variance(record, {"norm": MOMENTUM})
+    changed = convert_to_biased_variance(record, {"norm": MOMENTUM})
     assert list(changed) == list(record)
     assert all(
         changed[name] is record[name] for name in record if not name.endswith(".var") or name.startswith("initial")
@@ -87,7 +87,7 @@ def test_means_and_all_else_are_left_as_they_are() -> None:
 
 def test_one_value_a_channel_has_no_unbiased_variance() -> None:
     record = {name: array[:1, :1, :1] if "activation" in name else array for name, array in _record(factor=2).items()}
-    changed = with_biased_variance(record, {"norm": MOMENTUM})
+    changed = convert_to_biased_variance(record, {"norm": MOMENTUM})
     assert all(changed[name] is record[name] for name in record)
 
 
@@ -104,7 +104,7 @@ def test_only_layers_whose_sides_differ_are_named_and_by_the_unbiased_side() -> 
         (_norm("e", "unbiased", None), _norm("E", "biased")),
         (Layer("f", "dense", (), {}, (2, 5), (2, 5), ("",)), Layer("F", "dense", (), {}, (2, 5), (2, 5), ("",))),
     ]
-    assert momenta(pairs) == {"torch": {"a": 0.1}, "jax": {"d": 0.3}}
+    assert read_momenta(pairs) == {"torch": {"a": 0.1}, "jax": {"d": 0.3}}
 
 
 @pytest.mark.parametrize(("torch", "flax", "named"), [("running", "running", {}), ("batch", "running", {"a": 0.1})])
@@ -113,7 +113,7 @@ def test_a_frozen_layer_moves_no_variance(torch: str, flax: str, named: dict[str
     first, second = (
         replace(layer, settings={**layer.settings, "statistics": statistics}) for layer, statistics in sides
     )
-    assert momenta([(first, second)])["torch"] == named
+    assert read_momenta([(first, second)])["torch"] == named
 
 
 def test_every_name_is_documented_in_one_line() -> None:

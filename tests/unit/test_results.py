@@ -13,6 +13,7 @@ from rich.console import Console
 
 import compare.base.untrusted
 import compare.results.result_file
+from compare.agreement.gates import RULES
 from compare.base.interface import Refused
 from compare.base.precisions import PRECISIONS
 from compare.report.terminal import render
@@ -132,6 +133,13 @@ def test_a_precision_is_one_that_samestep_has(place: list[Any]) -> None:
         validate(_changed(["agreement", "precision"], precision))
     with pytest.raises(Refused, match=f"{'.'.join(place)} is 'float7'"):
         validate(_changed(place, "float7"))
+
+
+def test_a_gate_is_one_that_samestep_has() -> None:
+    for name in RULES:
+        validate(_changed(["agreement", "gates", 0, "name"], name))
+    with pytest.raises(Refused, match=r"gates\[0\].name is 'taste'"):
+        validate(_changed(["agreement", "gates", 0, "name"], "taste"))
 
 
 def test_what_did_not_happen_is_null() -> None:
