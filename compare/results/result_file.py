@@ -20,7 +20,8 @@ from compare.base import files, untrusted
 from compare.base.interface import Refused
 from compare.base.precisions import PRECISIONS
 from compare.base.untrusted import SHORT, SIZE_LIMIT
-from compare.results import consistency
+from compare.results import consistency, model
+from compare.results.model import Result
 
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
@@ -171,6 +172,15 @@ def load(path: Path) -> dict[str, Any]:
         return parse(untrusted.read(path, SIZE_LIMIT, KIND))
     except Refused as error:
         raise type(error)(f"{path}: {error}") from None
+
+
+def read(path: Path) -> Result:
+    """Read and validate a result file, as a typed result.
+
+    Raises:
+        OfScale, Refused: as `load`.
+    """
+    return model.from_json(load(path))
 
 
 def load_true(path: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def make_contender(name: str = "torch", step: float = 2.5e-3, **overrides: Any) 
         "steady": True,
         "unsteady_rounds": 0,
         "step_seconds": {
+            "estimate": step,
             "median": step,
             "mean": step * 1.01,
             "iqr": step * 0.02,
@@ -53,6 +54,7 @@ def make_contender(name: str = "torch", step: float = 2.5e-3, **overrides: Any) 
             "seconds": None,
             "reason": "the run trains on the CPU",
         },
+        "communication": None,
         "training": {"loss": [2.3, 0.5, 0.0421], "train_accuracy": 0.9991, "test_accuracy": 0.9833},
     }
     return {**contender, **deepcopy(overrides)}
@@ -93,6 +95,10 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "contenders": ["torch", "jax"],
             "batch_size": 64,
             "accumulate": 1,
+            "devices": 1,
+            "rotation": 1,
+            "machines": 1,
+            "batch_norm": "sync",
             "precision": "float32",
             "device": "cpu",
             "rounds": 10,
@@ -103,9 +109,10 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "confidence": 0.95,
             "image": [8, 8, 1],
             "classes": 10,
-            "parameter_count": 34826,
             "model": {"family": "simple", "features": 32},
             "optimizer": {"name": "adam", "learning_rate": 0.001},
+            "label_smoothing": 0.0,
+            "parameter_count": 34826,
             "data_source": "digits",
             "data_folder": None,
             "images": None,
@@ -130,10 +137,21 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "precision": "float32",
             "reason": None,
             "pairs": [
-                {"baseline": "torch", "contender": "jax", "status": "pass", "gates": _GATES, "first_mismatch": None}
+                {
+                    "baseline": "torch",
+                    "contender": "jax",
+                    "status": "pass",
+                    "gates": _GATES,
+                    "first_mismatch": None,
+                    "notes": [],
+                    "tensors": [],
+                }
             ],
             "gates": _GATES,
             "first_mismatch": None,
+            "accuracies": {},
+            "twin_accuracies": {},
+            "trajectory": {},
         },
         "voided": [],
         "telemetry": {
@@ -141,7 +159,9 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "cost_cores": None,
             "lists_processes": False,
             "samples": {},
+            "others": [],
             "foreign_cores": [0.0] * 10,
+            "idle_cores": [0.0] * 10,
         },
     }
     result = json.loads(json.dumps(result))  # unlike deepcopy, two uses of one list become two lists

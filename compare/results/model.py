@@ -1,0 +1,363 @@
+"""A result file as typed, frozen objects, a class for each object of `result.schema.json`.
+
+Read a result with `compare.results.result_file.read(path)`, or an object that was checked before with
+`from_json(value)`. Write one with `to_json(result)`. Each field has the name of its key, and the schema says which
+values it may have. Times are seconds, sizes are bytes, rounds count from 1. Keys that no class names stay in `extra`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from compare.agreement.gates import Gate
+from compare.base import typed_json
+from compare.base.statistics import Ratio
+from compare.base.typed_json import Json, JsonObject
+
+Interval: TypeAlias = Ratio
+"""An estimate with its two-sided interval."""
+
+Samples: TypeAlias = Mapping[str, Sequence[Any]]
+"""Samples of one GPU as a series for each figure; `seconds` since the run's start stand beside them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSide(JsonObject):
+    """One side of a user's pair."""
+
+    framework: str
+    source_sha256: str
+    dropout: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSpec(JsonObject):
+    """How a user's own two models were matched; `map` is from torch's names to flax's."""
+
+    map: Mapping[str, str]
+    weights_from: str
+    allowed: tuple[str, ...]
+    different_alone: Mapping[str, float | None]
+    sides: Mapping[str, PairSide]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(JsonObject):
+    """The settings of a comparison. `pair` is None for a built-in workload."""
+
+    workload: str
+    contenders: tuple[str, ...]
+    batch_size: int
+    accumulate: int
+    devices: int
+    rotation: int
+    machines: int
+    batch_norm: str
+    precision: str
+    device: str
+    rounds: int
+    rounds_requested: int
+    seed: int
+    epochs: int
+    margin: float
+    confidence: float
+    image: tuple[int, ...]
+    classes: int
+    model: Mapping[str, Json]
+    optimizer: Mapping[str, Json]
+    label_smoothing: float
+    parameter_count: int | None
+    data_source: str
+    data_folder: str | None
+    images: int | None
+    data_sha256: str
+    train_images: int
+    test_images: int
+    weights_sha256: str | None
+    agreement_requested: bool
+    energy_requested: bool
+    cold_compile_requested: bool
+    search_anew_requested: bool
+    deterministic: bool
+    deadline_seconds: float | None
+    design: str
+    design_reason: str | None
+    pair: PairSpec | None = None
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether rounds were to be timed. A certificate alone has none."""
+        return self.rounds_requested > 0
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the run was interrupted before all rounds were complete."""
+        return self.rounds < self.rounds_requested
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes(JsonObject):
+    """Seconds per training step.
+
+    Attributes:
+        estimate: geometric mean of the median blocks of the rounds that count, None if no round counts.
+        median, mean, iqr: over all blocks of the rounds that count, or of all rounds if none counts.
+        interval: of the estimate, None for fewer than two rounds.
+        samples: [rounds][blocks].
+        windows: [rounds][blocks] start and end, seconds since the run's start.
+        steps_per_block: steps in each block.
+    """
+
+    estimate: float | None
+    median: float
+    mean: float
+    iqr: float
+    interval: Interval | None
+    samples: tuple[tuple[float, ...], ...]
+    windows: tuple[tuple[tuple[float, ...], ...], ...]
+    steps_per_block: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(JsonObject):
+    """Bytes by the definitions of `compare.machine.memory`; `absent` says why a figure is None."""
+
+    live_peak_bytes: int | None
+    pool_peak_bytes: int | None
+    process_bytes: int | None
+    static_bytes: int | None
+    absent: Mapping[str, str]
+
+    def figure(self, name: str) -> int | None:
+        """Return the figure with that key."""
+        return getattr(self, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Energy(JsonObject):
+    """Energy of whole boards over so many steps and seconds; `reason` says why a figure is None."""
+
+    joules_per_step: float | None
+    idle_watts: float | None
+    steps: int | None
+    seconds: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communication(JsonObject):
+    """Seconds per step of communication that computation does not hide; `reason` says why the figure is None."""
+
+    exposed_seconds: float | None
+    steps: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(JsonObject):
+    """A whole training run: the mean loss of every epoch, None where it was not finite, and accuracies."""
+
+    loss: tuple[float | None, ...]
+    train_accuracy: float | None
+    test_accuracy: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender(JsonObject):
+    """Everything measured of one contender; a figure is None if its phase was skipped or not reached."""
+
+    name: str
+    backend: str
+    tuning: str
+    status: str
+    reason: str | None
+    unproven: str | None
+    settings: Mapping[str, Json]
+    variables: Mapping[str, str]
+    versions: Mapping[str, Json]
+    kernel_search: str | None
+    compile_seconds: float | None
+    cached_compile_seconds: float | None
+    first_step_seconds: float | None
+    warmup_seconds: float | None
+    steady: bool | None
+    unsteady_rounds: int
+    step_seconds: StepTimes | None
+    images_per_second: float | None
+    memory: Memory | None
+    energy: Energy | None
+    communication: Communication | None
+    training: Training | None
+
+    @property
+    def samples(self) -> tuple[tuple[float, ...], ...]:
+        """Return [rounds][blocks] seconds per step, empty if nothing was timed."""
+        return self.step_seconds.samples if self.step_seconds else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(JsonObject):
+    """A contender against the baseline. `ratio` is contender over baseline; `outliers` are rounds, and they count."""
+
+    baseline: str
+    contender: str
+    ratio: Interval | None
+    verdict: str
+    rounds: int
+    margin: float
+    detectable: float | None
+    outliers: tuple[int, ...]
+    reason: str | None
+
+    @property
+    def claimed_ratio(self) -> Interval | None:
+        """Return the ratio if it may be shown: an INVALID comparison has none."""
+        return None if self.verdict == "INVALID" else self.ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorEvidence(JsonObject):
+    """One tensor's relative errors, as in `compare.agreement.certificate.Figures`; None if infinite or not judged."""
+
+    name: str
+    e64: float | None
+    e32: float | None
+    scaling: float | None
+    noise: float | None
+    baseline_error: float | None
+    contender_error: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair(JsonObject):
+    """The certificate of one contender with the baseline."""
+
+    baseline: str
+    contender: str
+    status: str
+    gates: tuple[Gate, ...]
+    first_mismatch: str | None
+    notes: tuple[str, ...]
+    tensors: tuple[TensorEvidence, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory(JsonObject):
+    """Loss of every training step, and the largest distance so far of the contender's one-ulp twins."""
+
+    loss: tuple[float | None, ...]
+    envelope: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement(JsonObject):
+    """All certificates. `gates` are the worst over all pairs; the last three are by contender."""
+
+    status: str
+    precision: str
+    reason: str | None
+    pairs: tuple[Pair, ...]
+    gates: tuple[Gate, ...]
+    first_mismatch: str | None
+    accuracies: Mapping[str, tuple[float, ...]]
+    twin_accuracies: Mapping[str, tuple[float, ...]]
+    trajectory: Mapping[str, Trajectory]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Voided(JsonObject):
+    """A round that counts for no contender."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu(JsonObject):
+    """Samples of a further GPU; without `lists_processes`, NVML does not list this run's processes on it."""
+
+    lists_processes: bool
+    samples: Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry(JsonObject):
+    """Samples of the first GPU, and of `others`; `reason` says why there are none.
+
+    Attributes:
+        cost_cores: cores that sampling kept busy.
+        foreign_cores, idle_cores: cores that other programs and waiting contenders kept busy, by round.
+        left_out: samples between blocks that are not stored.
+    """
+
+    reason: str | None
+    cost_cores: float | None
+    lists_processes: bool
+    samples: Samples
+    others: tuple[Gpu, ...]
+    foreign_cores: tuple[float | None, ...]
+    idle_cores: tuple[float | None, ...]
+    left_out: int = 0
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return every GPU, the first one first."""
+        return (Gpu(lists_processes=self.lists_processes, samples=self.samples), *self.others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment(JsonObject):
+    """The machine and its software, in `extra`: a result need not have any of it."""
+
+    @property
+    def samestep(self) -> str | None:
+        """Return the version of samestep, None if it was not recorded."""
+        version = self.extra.get("samestep")
+        return version if isinstance(version, str) else None
+
+    def device_name(self, device: str) -> str | None:
+        """Return the name of the first GPU for `cuda`, else of the CPU; None if it was not recorded."""
+        facts = cast("Any", self.extra)
+        try:
+            name = facts["nvidia"]["gpus"][0]["name"] if device == "cuda" else facts["cpu"]["model"]
+        except (KeyError, IndexError, TypeError):
+            return None
+        return name if isinstance(name, str) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(JsonObject):
+    """One comparison, or one certificate. The first contender is the baseline."""
+
+    schema_version: int
+    id: str
+    created: str
+    command: tuple[str, ...]
+    spec: Spec
+    environment: Environment
+    contenders: tuple[Contender, ...]
+    comparisons: tuple[Comparison, ...]
+    agreement: Agreement
+    voided: tuple[Voided, ...]
+    telemetry: Telemetry
+
+    @property
+    def void_rounds(self) -> frozenset[int]:
+        """Return the rounds that count for no contender."""
+        return frozenset(voided.round for voided in self.voided)
+
+    @property
+    def device_name(self) -> str | None:
+        """Return the name of the device that contenders trained on, None if it was not recorded."""
+        return self.environment.device_name(self.spec.device)
+
+
+def from_json(value: Mapping[str, Any]) -> Result:
+    """Return a checked result object (`compare.results.result_file.validate`) as a `Result`."""
+    return typed_json.read(Result, value)
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    """Return the result object that a result file holds."""
+    return typed_json.write(result)
