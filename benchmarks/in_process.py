@@ -7,10 +7,9 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from compare import data
 from compare.base import workloads
 from compare.base.interface import RunSpec
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
 from compare.machine import variables
 from compare.settings import tunings
 from compare.worker.server import Worker
@@ -36,7 +35,7 @@ def open_worker(
     scratch = tempfile.TemporaryDirectory()
     atexit.register(scratch.cleanup)  # the processes of a contender meet there while they live
     path = Path(scratch.name) / "dataset.safetensors"
-    dataset_file.save(data.load(workload_settings, folder=None, seed=0, batch_size=size), path)
+    dataset_file.save(datasets.load(workload_settings, folder=None, seed=0, batch_size=size), path)
     spec = RunSpec(workload, precision, device, size, 0, switches, 1, str(path), devices=devices, batch_norm=batch_norm)
     worker.open(spec.to_json())
     return worker

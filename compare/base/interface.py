@@ -130,7 +130,7 @@ class RunSpec:
         loss_scale: float16's first loss scale (torch.amp.GradScaler's default).
         described: the whole workload as JSON (`compare.base.descriptions.to_json`), where `compare.base.workloads` has none of
             that name: a user's own models.
-        weights: safetensors file of the initial weights, in place of `compare.data.weights.initial`; `OWN_WEIGHTS`: a fresh
+        weights: safetensors file of the initial weights, in place of `compare.data.weights.initialise`; `OWN_WEIGHTS`: a fresh
             session has those that the user's factory gave its model.
         devices: over how many each batch is split, in equal parts and in order, as the knob `parallel` says.
         batch_norm: one of `BATCH_NORMS`.

@@ -178,12 +178,12 @@ class Cluster:
         if environment.has_cuda():
             return "cuda"
         if name == "cuda":
-            raise Refused(f"--device cuda: {environment.why_no_cuda()}; allowed here: auto, cpu")
+            raise Refused(f"--device cuda: {environment.explain_no_cuda()}; allowed here: auto, cpu")
         return "cpu"
 
     def gpus(self) -> Mapping[str, int]:
         """Return how many GPUs samestep sees on each machine, by the words with which a message says where."""
-        return {"": environment.visible_gpus()} | {f" on {other}": other.gpus for other in self.others}
+        return {"": environment.count_visible_gpus()} | {f" on {other}": other.gpus for other in self.others}
 
     def share(self) -> Share | None:
         """Return one contender's share of the other machines, yet to be started; None where there are none."""
@@ -225,7 +225,7 @@ def join(variables: Mapping[str, str]) -> Generator[Cluster]:
 def _said() -> Message:
     return {
         "host": socket.gethostname(),
-        "gpus": environment.visible_gpus(),
+        "gpus": environment.count_visible_gpus(),
         "environment": environment.describe(),
     }
 

@@ -84,7 +84,9 @@ class Shares:
 
     def _started(self, share: int, told: dict[str, Any]) -> Message:
         kept = told["cache"] is None
-        folder = variables.user_cache(self._scratch / "cache-kept") if kept else self._scratch / str(told["cache"])
+        folder = (
+            variables.find_cache_folder(self._scratch / "cache-kept") if kept else self._scratch / str(told["cache"])
+        )
         added = told["environment"] | variables.cache_environment(told["backend"], folder)
         running = self._running.setdefault(share, [])
         for each in told["ranks"]:

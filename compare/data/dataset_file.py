@@ -4,7 +4,7 @@ from pathlib import Path
 
 from compare.base import tensors
 from compare.base.interface import Batch
-from compare.data import Dataset, digest
+from compare.data.datasets import Dataset, digest
 
 
 def save(dataset: Dataset, path: Path) -> None:

@@ -60,7 +60,7 @@ def load(
     images: int | None = None,
     threads: int | None = None,
 ) -> tuple[Batch, Batch]:
-    """Return the training set, a view for each epoch (`compare.data.Dataset`), and the test set.
+    """Return the training set, a view for each epoch (`compare.data.datasets.Dataset`), and the test set.
 
     Training images are `photographs.training_crop`, test images `photographs.test_crop`, as bytes; a channel's value is
     (byte / 255 - mean) / std. What is drawn for image i in an epoch depends on (seed, epoch, i) alone, i counting the

@@ -10,13 +10,13 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 
 from compare.base import chunks
 from compare.base.interface import Array, Arrays, Refused
-from compare.data import digest as data_digest
+from compare.data.datasets import digest as data_digest
 from compare.data.seeding import generator
 
 _CONSTANTS = {"bias": 0.0, "scale": 1.0, "gamma": 1e-6, "mean": 0.0, "var": 1.0}
 
 
-def initial(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
+def initialise(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
     """Return the initial value of every parameter and buffer, float64 arrays of the given shapes.
 
     The last component of the dotted name decides. `kernel` [inputs, outputs]: Glorot and Bengio's uniform (2010);
@@ -30,26 +30,26 @@ def initial(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
     return {name: _round(_initial(name, tuple(shape), seed)) for name, shape in shapes.items()}
 
 
-def loaded(path: str) -> Arrays:
+def load(path: str) -> Arrays:
     """Return the arrays of a safetensors file of weights under neutral names, as float64."""
     arrays: dict[str, Array] = load_file(path)
     return {name: array.astype(np.float64) for name, array in arrays.items()}
 
 
-def randomised(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
-    """Return `initial`, with biases, scales and statistics drawn at random: at 0 and 1 they hide errors.
+def randomise(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
+    """Return `initialise`, with biases, scales and statistics drawn at random: at 0 and 1 they hide errors.
 
     `scale` and `gamma`: uniform in [0.5, 0.9] or [1.1, 1.5]; `bias`: normal, standard deviation 0.1; `mean`: normal,
     0.2; `var`: uniform in [0.5, 2]; of a user's own model also `embedding` and `free`: normal, 0.5. Every value is a
     float32 number.
 
     Raises:
-        Refused: as `initial`.
+        Refused: as `initialise`.
     """
     return {name: _round(_randomised(name, tuple(shape), seed)) for name, shape in shapes.items()}
 
 
-def perturbed(array: Array, roundoff: float, random: np.random.Generator) -> Array:
+def perturb(array: Array, roundoff: float, random: np.random.Generator) -> Array:
     """Return the array, every element moved by a relative `roundoff`, up or down at random."""
     factors, moved = np.array([1 - roundoff, 1 + roundoff]), np.empty(array.shape)
     signs = np.unpackbits(np.frombuffer(random.bytes(-(-array.size // 8)), np.uint8), count=array.size)

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compare import data
 from compare.base.interface import ContenderFailed
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.settings.contenders import Contender
@@ -71,7 +70,7 @@ class Tester:
         with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
             launcher = Launcher(plan, Path(scratch), memory_fraction=fraction)
             workload, seed = plan.workload, plan.seed
-            batch = data.synthesised(workload, workload.model.image, seed=seed, train=batch_size, test=0)
+            batch = datasets.synthesise(workload, workload.model.image, seed=seed, train=batch_size, test=0)
             dataset_file.save(batch, launcher.dataset)
             with launcher.child(run, purpose="try") as child:
                 opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(run, **changes))

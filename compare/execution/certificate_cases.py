@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compare import data
 from compare.agreement import gates
 from compare.agreement.floors import ULP64, Noise
 from compare.agreement.gates import Gate
@@ -13,7 +12,7 @@ from compare.base import tensors
 from compare.base.precisions import PRECISIONS, REFERENCE
 from compare.base.records import Floor, Perturbation, Record
 from compare.base.workloads import PAIR
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
 from compare.execution.launcher import Launcher
 from compare.settings.plan import Plan
 
@@ -168,6 +167,8 @@ def _dataset(launcher: Launcher, case: Case) -> Path:
         return launcher.dataset
     plan = launcher.plan
     path = launcher.scratch / f"dataset-{case.batch_size}-{case.image_size}.safetensors"
-    made = data.load(plan.workload, folder=None, seed=plan.seed, batch_size=case.batch_size, image_size=case.image_size)
+    made = datasets.load(
+        plan.workload, folder=None, seed=plan.seed, batch_size=case.batch_size, image_size=case.image_size
+    )
     dataset_file.save(made, path)
     return path

@@ -12,7 +12,7 @@ from compare.base.interface import ContenderFailed
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
-from compare.machine import cores, memory
+from compare.machine import cpu, memory
 
 _POLL_SECONDS = 0.02
 _MOST_PART = 0.9
@@ -80,7 +80,7 @@ class Queue:
 
 def may_be_shared(launcher: Launcher, state: RunState) -> bool:
     """Whether there are cores for several children of every contender, with a process on each device."""
-    return cores.usable() >= 2 * len(state.alive) * launcher.plan.devices
+    return cpu.count_usable_cores() >= 2 * len(state.alive) * launcher.plan.devices
 
 
 def run_commands(child: Child, commands: Sequence[Command], deadlines: Mapping[str, float]) -> None:
@@ -123,7 +123,7 @@ def run_jobs(
 
     total, told = sum(len(queue.jobs) for queue in queues), -1
     most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
-    children = min(most, max(len(queues), cores.usable() + 1))
+    children = min(most, max(len(queues), cpu.count_usable_cores() + 1))
     try:
         while True:
             going = [worker for worker in workers if worker.goes_on(alone=len(workers) == 1)]

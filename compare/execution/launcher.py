@@ -18,7 +18,7 @@ from compare.base.interface import ContenderFailed
 from compare.execution.child import Child
 from compare.execution.run_state import ContenderRun
 from compare.execution.telemetry import Family
-from compare.machine import cores, variables
+from compare.machine import cpu, variables
 from compare.settings import tunings
 from compare.settings.plan import Plan
 
@@ -150,8 +150,8 @@ class Launcher:
         if purpose == "matching":
             added |= variables.matching_environment(contender.backend)
         if beside:
-            added |= variables.thread_environment(max(1, cores.usable() // (beside + 1)), os.environ)
-        cache = variables.user_cache(self.scratch / "cache-kept") if kept else self.scratch / named
+            added |= variables.thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
+        cache = variables.find_cache_folder(self.scratch / "cache-kept") if kept else self.scratch / named
         own = added | variables.cache_environment(contender.backend, cache)
         processes = knobs.processes(values["parallel"], here)
         if processes > 1 and devices != 1:

@@ -17,7 +17,7 @@ from compare.execution.jobs import Command, Job, Queue
 from compare.execution.judge_certificates import Judging
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
-from compare.machine import cores
+from compare.machine import cpu
 from compare.settings import tunings
 
 _ARRAYS = 2 + 2 * certificate.STEPS  # of every parameter: before, gradient and update of each step, after
@@ -59,7 +59,7 @@ def record_and_judge(
     A case is judged as soon as it is recorded, by threads, while the children go on.
     """
     # Cases are judged at the same time where there are cores for the threads of each.
-    with ThreadPoolExecutor(max(1, cores.usable() // MOST_THREADS)) as threads:
+    with ThreadPoolExecutor(max(1, cpu.count_usable_cores() // MOST_THREADS)) as threads:
         evidence.least = _ARRAYS * 8 * state.runs[0].opened.get("parameter_count", 0)
         judging = Judging(launcher, state, evidence, threads)
         queues = _queues(launcher, state, evidence, judging.may_record)

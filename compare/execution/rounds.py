@@ -11,7 +11,7 @@ from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.round_validity import FOREIGN_CORES, Round, Window
 from compare.execution.run_state import ContenderRun, RunState, attempt
-from compare.machine import cpu_load, memory
+from compare.machine import cpu, memory
 from compare.settings.block_order import in_turn, palindromic, parts
 from compare.settings.plan import Plan
 
@@ -127,17 +127,17 @@ def _time(launcher: Launcher, alive: Sequence[ContenderRun], seen: Round, waitin
         blocks: dict[str, list[_Block]] = {run.contender.name: [] for run in timed}
         pids = [child.pid for child in {**waiting, **children}.values()]
         # Void rounds of a GPU are told by what it does itself.
-        families = {name: cpu_load.family(child.pid) for name, child in children.items() if plan.device == "cpu"}
-        before = cpu_load.read(pids)
+        families = {name: cpu.list_family(child.pid) for name, child in children.items() if plan.device == "cpu"}
+        before = cpu.read(pids)
         for index in palindromic(len(timed), _PALINDROMES):
             run = timed[index]
             if run.status == "ok":
                 _attempt(run, lambda o: blocks[o.contender.name].append(_block(launcher, children, o, families)))
-        after = cpu_load.read(pids)
+        after = cpu.read(pids)
         if undone():
             return False
         if timed:
-            seen.foreign_cores = max(seen.foreign_cores or 0.0, cpu_load.foreign_cores(before, after))
+            seen.foreign_cores = max(seen.foreign_cores or 0.0, cpu.count_foreign_cores(before, after))
             if families:
                 seen.idle_cores = max(seen.idle_cores or 0.0, *map(_idle_cores, blocks.values()))
         able = [run for run in timed if run.status == "ok"]
@@ -250,10 +250,10 @@ def _block(
     assert steps is not None  # set by _warm_up
 
     def trained() -> _Block:
-        before, start = cpu_load.taken(others), launcher.now()
+        before, start = cpu.sum_seconds(others), launcher.now()
         seconds = child.call("block", deadline, steps=steps) / steps
         end = launcher.now()
-        return _Block(seconds, (start, end), max(0.0, cpu_load.taken(others) - before))
+        return _Block(seconds, (start, end), max(0.0, cpu.sum_seconds(others) - before))
 
     begun = launcher.now()
     while _idle_cores([trained()]) > FOREIGN_CORES and launcher.now() - begun < _SPINNING_SECONDS:

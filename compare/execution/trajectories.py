@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from compare import data
 from compare.agreement import trajectory
 from compare.agreement.trajectory import Curves
 from compare.base.precisions import PRECISIONS
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
 from compare.execution.jobs import (
     Command,
     Job,
@@ -48,7 +47,7 @@ class Runs:
         """Return what is still empty, the datasets of all seeds written."""
         plan, names = launcher.plan, [run.contender.name for run in state.alive]
         for seed in range(plan.seed + 1, plan.seed + seeds):
-            made = data.load(
+            made = datasets.load(
                 plan.workload,
                 folder=plan.data_folder,
                 seed=seed,

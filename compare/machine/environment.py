@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from compare import __version__
-from compare.machine import cores, nvml
+from compare.machine import cpu, nvml
 
 DISTRIBUTIONS = (
     "jax",
@@ -53,24 +53,24 @@ def describe() -> dict[str, Any]:
     """
     return {
         "samestep": __version__,
-        "git": checkout(),
+        "git": describe_checkout(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": {
             "model": _cpu_model(),
             "physical_cores": psutil.cpu_count(logical=False),
             "logical_cores": psutil.cpu_count(logical=True),
-            "usable_cores": cores.usable(),
+            "usable_cores": cpu.count_usable_cores(),
             "load_average": list(psutil.getloadavg()),
         },
         "memory_bytes": psutil.virtual_memory().total,
         "nvidia": nvml.describe(),
-        "packages": {name: version(name) for name in DISTRIBUTIONS},
+        "packages": {name: find_version(name) for name in DISTRIBUTIONS},
         "variables": _variables(os.environ),
     }
 
 
-def checkout() -> dict[str, Any] | None:
+def describe_checkout() -> dict[str, Any] | None:
     """Return `commit` and `dirty` of the checkout that samestep runs from; None where it runs from none."""
     if not (_SOURCE / ".git").exists():
         return None
@@ -83,30 +83,30 @@ def checkout() -> dict[str, Any] | None:
 
 def has_cuda() -> bool:
     """Tell whether a child sees at least one NVIDIA GPU. Starts no CUDA context."""
-    return visible_gpus() > 0
+    return count_visible_gpus() > 0
 
 
-def why_no_cuda() -> str:
+def explain_no_cuda() -> str:
     """Return why a child sees no NVIDIA GPU."""
-    if nvml.named() and nvml.describe()["gpus"]:
+    if nvml.list_named() and nvml.describe()["gpus"]:
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} leaves none of this machine's GPUs"
     return "this machine has no NVIDIA GPU that NVML can see"
 
 
-def visible_gpus() -> int:
+def count_visible_gpus() -> int:
     """Return how many NVIDIA GPUs a child sees."""
-    return len(nvml.visible())
+    return len(nvml.list_visible())
 
 
-def installed(distribution_or_module: str) -> bool:
+def is_installed(distribution_or_module: str) -> bool:
     """Tell whether a distribution or top-level module of that name is installed, without importing it."""
-    if version(distribution_or_module) is not None:
+    if find_version(distribution_or_module) is not None:
         return True
     # find_spec imports the parents of a dotted name.
     return distribution_or_module.isidentifier() and importlib.util.find_spec(distribution_or_module) is not None
 
 
-def version(distribution: str) -> str | None:
+def find_version(distribution: str) -> str | None:
     """Return the version of an installed distribution (None if it is not installed)."""
     try:
         return importlib.metadata.version(distribution)

@@ -40,7 +40,7 @@ def device_bytes(device: str) -> int | None:
     None where NVML does not tell, or a GPU is divided (MIG), and on `cpu`, where processes share part of what each
     holds.
     """
-    gpu = nvml.first(nvml.describe()["gpus"]) if device == "cuda" else None
+    gpu = nvml.find_first(nvml.describe()["gpus"]) if device == "cuda" else None
     return None if gpu is None or gpu["mig"] else gpu["memory_bytes"]
 
 

@@ -90,20 +90,20 @@ def text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def named() -> list[str]:
+def list_named() -> list[str]:
     """Return the entries of CUDA_VISIBLE_DEVICES, none where it is not set."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return [] if chosen is None else [each.strip() for each in chosen.split(",")]
 
 
-def visible() -> list[str]:
+def list_visible() -> list[str]:
     """Return the GPUs that a child sees, by number or UUID: NVML's, or those that CUDA_VISIBLE_DEVICES names.
 
     That list ends before the first entry that is no GPU of this machine (CUDA programming guide, environment variables)
     or comes again.
     """
     uuids, found = [each.get("uuid") for each in describe()["gpus"]], list[str]()
-    for entry in named() or map(str, range(len(uuids))):
+    for entry in list_named() or map(str, range(len(uuids))):
         is_one = any(entry.startswith("MIG-") or denotes(entry, index, uuid) for index, uuid in enumerate(uuids))
         if not is_one or entry in found:
             break
@@ -123,10 +123,10 @@ def denotes(entry: str, index: int, uuid: str | None) -> bool:
 
 def first_name() -> str:
     """Return number or UUID of the GPU that both frameworks train on: the first that CUDA_VISIBLE_DEVICES leaves."""
-    return (named() or ["0"])[0]
+    return (list_named() or ["0"])[0]
 
 
-def first(gpus: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def find_first(gpus: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return that of `describe`'s GPUs which `first_name` denotes; None where it denotes none."""
     return next((gpu for gpu in gpus if denotes(first_name(), gpu["index"], gpu["uuid"])), None)
 
@@ -141,7 +141,7 @@ class Device:
     def __init__(self, number: int = 0) -> None:
         self._nvml = load()
         self._nvml.nvmlInit()
-        entries = [each for each in named() if each]
+        entries = [each for each in list_named() if each]
         self._handle = self._find(entries[number] if number < len(entries) else str(number))
         self._events = read(self._nvml, self._register)
 

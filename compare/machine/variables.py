@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compare.machine import cores
+from compare.machine import cpu
 
 _THREADS_PER_VIRTUAL_DEVICE = 128
 _COMPILERS_OFF = {
@@ -90,7 +90,7 @@ def _captured_too(devices: int, machines: int) -> str:
     return "+COLLECTIVES" if devices > 1 and machines == 1 else "+WHILE"
 
 
-def overridden(flags: str) -> list[tuple[str, str]]:
+def find_overridden_flags(flags: str) -> list[tuple[str, str]]:
     """Return the first and the last text of every flag that is given twice, unlike: the last holds, a user's own."""
     first, last = dict[str, str](), dict[str, str]()
     for flag in flags.split():
@@ -100,7 +100,7 @@ def overridden(flags: str) -> list[tuple[str, str]]:
     return [(first[name], last[name]) for name in first if first[name] != last[name]]
 
 
-def user_cache(otherwise: Path) -> Path:
+def find_cache_folder(otherwise: Path) -> Path:
     """Return the folder for compiled programs that are kept from run to run, or a run's own where there can be none."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"
@@ -126,8 +126,8 @@ def _as_many_threads(inherited: Mapping[str, str]) -> dict[str, str]:
     and has a thread for each core.
     """
     told = (inherited.get(name, "").partition(",")[0].strip() for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
-    threads = next((int(each) for each in told if each.isdecimal() and int(each) > 0), cores.usable())
-    if threads >= cores.usable() or "PJRT_NPROC" in inherited or "NPROC" in inherited:
+    threads = next((int(each) for each in told if each.isdecimal() and int(each) > 0), cpu.count_usable_cores())
+    if threads >= cpu.count_usable_cores() or "PJRT_NPROC" in inherited or "NPROC" in inherited:
         return {}
     return {"PJRT_NPROC": str(threads)}
 

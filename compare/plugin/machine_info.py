@@ -8,7 +8,7 @@ from compare.machine import environment, nvml
 def describe() -> dict[str, Any]:
     """Return the GPUs' names, the driver, and the versions of the frameworks and their libraries, as JSON types."""
     found = nvml.describe()
-    versions = {name: environment.version(name) for name in environment.DISTRIBUTIONS}
+    versions = {name: environment.find_version(name) for name in environment.DISTRIBUTIONS}
     return {
         "gpus": [gpu["name"] for gpu in found["gpus"]],
         "driver": found["driver"],

@@ -64,7 +64,7 @@ def remarks(contenders: Contenders) -> Iterator[str]:
     for each in contenders:
         if each["status"] != "ok" or each["reason"]:
             yield f"{each['name']}: {each['status']}, {each['reason'] or 'no reason was recorded'}"
-        for first, last in variables.overridden(each.get("variables", {}).get("XLA_FLAGS", "")):
+        for first, last in variables.find_overridden_flags(each.get("variables", {}).get("XLA_FLAGS", "")):
             yield f"{each['name']}: {last} comes after {first} in XLA_FLAGS, and decides"
         if each["steady"] is False or each.get("unsteady_rounds"):
             rounds = f" in {each['unsteady_rounds']} rounds" if each.get("unsteady_rounds") else ""

@@ -45,7 +45,7 @@ class Writer:
 @functools.cache
 def here() -> Writer:
     """Return this samestep."""
-    return told(__version__, environment.checkout())
+    return told(__version__, environment.describe_checkout())
 
 
 def told(version: Any, git: Any) -> Writer:

@@ -160,5 +160,5 @@ def _check_short(name: str, data: bytes) -> None:
 
 
 def _about() -> bytes:
-    about = {"format": FORMAT, "samestep": __version__, "git": environment.checkout()}
+    about = {"format": FORMAT, "samestep": __version__, "git": environment.describe_checkout()}
     return (json.dumps(about) + "\n").encode("ascii")

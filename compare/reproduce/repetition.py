@@ -61,7 +61,9 @@ def plan_of(
             raise Refused(f"contender {each['name']} is stored as {each['backend']} with tuning {each['tuning']}")
     if spec["device"] == "cuda" and not environment.has_cuda():
         gpu = sentences.device_name(stored["environment"], "cuda") or "a GPU"
-        raise Refused(f"the result was measured on {gpu}, and {environment.why_no_cuda()}; allowed: a machine with one")
+        raise Refused(
+            f"the result was measured on {gpu}, and {environment.explain_no_cuda()}; allowed: a machine with one"
+        )
     named = user_code.is_named(stored)
     if not named:
         _check_workload(spec)
@@ -109,7 +111,7 @@ def seeds(stored: Object) -> int:
 def _rotation(spec: Object) -> int:
     """Return on how many GPUs rounds go around: 1 where there are not so many here."""
     stored = spec.get("rotation", 1)
-    return stored if stored <= environment.visible_gpus() else 1
+    return stored if stored <= environment.count_visible_gpus() else 1
 
 
 def _rounds(stored: Object) -> int | None:

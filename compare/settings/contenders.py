@@ -123,7 +123,7 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
             raise Refused(f"unknown contender {text!r}; allowed: BACKEND[:TUNING] with BACKEND {' or '.join(BACKENDS)}")
         if colon and not tuning:
             raise Refused(f"contender {text!r} has an empty tuning; allowed: stock, compiled, tuned or knobs")
-        missing = [package for package in BACKENDS[backend][1] if not environment.installed(package)]
+        missing = [package for package in BACKENDS[backend][1] if not environment.is_installed(package)]
         if missing:
             raise Refused(
                 f"contender {text!r} needs the package {', '.join(missing)}, which is not installed; "

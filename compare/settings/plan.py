@@ -7,7 +7,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeGuard
 
-from compare import data
 from compare.base import (
     arguments,
     descriptions,
@@ -21,7 +20,8 @@ from compare.base.knobs import NOT_PARALLEL, Value
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import Workload
 from compare.cluster.cluster import Cluster
-from compare.data import Dataset
+from compare.data import datasets
+from compare.data.datasets import Dataset
 from compare.settings import contenders, feasibility, splitting, tunings
 from compare.settings.block_order import gpus_of_round
 from compare.settings.contenders import Contender
@@ -228,7 +228,7 @@ def make(
         epochs=passes,
         margin=margin,
         out=out,
-        dataset=dataset or data.unread("not yet"),
+        dataset=dataset or datasets.make_empty("not yet"),
         data_folder=folder,
         images=images,
         request=request or Request(),
@@ -251,7 +251,7 @@ def make(
     splitting.check(plan)
     feasibility.check(plan)
     if dataset is None:  # which may take a quarter of a minute
-        load = data.load if machines.here else data.foreseen
+        load = datasets.load if machines.here else datasets.load_for_other_machines
         made = load(chosen, folder=folder, seed=seed, batch_size=size, epochs=passes, images=images)
         plan = replace(plan, dataset=made)
     if machines.here:

@@ -8,9 +8,8 @@ from typing import Any
 
 import psutil
 
-from compare import data
 from compare.base.interface import ContenderFailed, Refused
-from compare.data import synthetic
+from compare.data import datasets, synthetic
 from compare.execution import batch_trial, bisection
 from compare.execution.batch_trial import SMALLEST_BATCH, Tester
 from compare.execution.bisection import Bracket
@@ -75,7 +74,7 @@ def make(texts: Sequence[str], *, memory: int | None = None, **options: Any) -> 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
     """
-    unread = data.unread("synthetic images, one batch")  # every try makes its own
+    unread = datasets.make_empty("synthetic images, one batch")  # every try makes its own
     chosen = plan.make(texts, rounds=None, agreement=False, dataset=unread, least_contenders=1, **options)
     most_images = synthetic.most(chosen.workload.model.image)
     if chosen.batch_size > most_images:
@@ -185,7 +184,7 @@ def _contender(task: Task, fitted: Fitted) -> dict[str, Any]:
 
 def _gpu_bytes(described: Mapping[str, Any]) -> int:
     """Return the memory of the GPU that both frameworks train on."""
-    gpu, name = nvml.first(described["nvidia"]["gpus"]), nvml.first_name()
+    gpu, name = nvml.find_first(described["nvidia"]["gpus"]), nvml.first_name()
     if gpu is None:
         raise Refused(f"CUDA_VISIBLE_DEVICES begins with {name!r}, which NVML does not list; allowed: an index or UUID")
     if gpu["mig"]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import data
 from compare.base import arguments, knobs
 from compare.base.interface import Refused
 from compare.base.interruptions import ENDING
+from compare.data import datasets
 from compare.execution import execute
 from compare.machine import nvml
 from compare.report.sentences import counted
@@ -92,7 +92,7 @@ def make(
     ways = tuple(_way(each, resolved, workload) for each in contenders.parse(texts))
     plans: list[Plan] = []
     for count in reversed(devices):  # what the most devices can do, fewer can: nothing is refused after the first
-        shared = plans and (strong or not data.made_for_batch(chosen, data_folder))
+        shared = plans and (strong or not datasets.is_made_for_batch(chosen, data_folder))
         try:
             made = plan.make(
                 texts,
@@ -109,7 +109,7 @@ def make(
                 communication=True,
                 **options,
             )
-        except data.BatchTooLarge as error:
+        except datasets.BatchTooLarge as error:
             whose = "" if strong else f"{size} images on each of {count} devices: "
             raise Refused(f"{whose}{error}") from error
         plans.insert(0, made)

@@ -33,8 +33,7 @@ from compare.base.interface import (
 from compare.base.precisions import PRECISIONS
 from compare.base.records import Floor, Perturbation
 from compare.data import dataset_file, weights
-from compare.data.batches import epoch_batches
-from compare.data.seeding import generator
+from compare.data.seeding import epoch_batches, generator
 
 Keep = Callable[[str, Arrays], None]
 """Takes a part of what is recorded, by name; a part given again takes the place of the first."""
@@ -115,8 +114,8 @@ def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[P
             floor = dict.fromkeys(sizes, 0.0)  # in execution order; files are in their own
             for run in range(first, end):
                 random = np.random.default_rng((spec.seed, run))
-                shifted = {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
-                images = [Batch(weights.perturbed(each.values(), roundoff, random), each.labels) for each in batches]
+                shifted = {name: weights.perturb(array, roundoff, random) for name, array in start.items()}
+                images = [Batch(weights.perturb(each.values(), roundoff, random), each.labels) for each in batches]
                 for _, arrays in ran(shifted, images):
                     floor |= {
                         name: max(floor[name], relative_error(array, still[name], sizes[name]))
@@ -148,7 +147,7 @@ def record_layers(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence
     Weights are randomised; inputs are normal, and in both backends the same.
     """
     session = backend.open(spec)
-    session.assign(weights.randomised(session.signature(), spec.seed))
+    session.assign(weights.randomise(session.signature(), spec.seed))
     arrays: Arrays = {}
     for layer, shape in inputs.items():
         given = generator("alone", spec.seed, layer).normal(size=tuple(shape))
@@ -162,7 +161,7 @@ def _begin(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arrays
     batches = epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size, most=steps + 1)
     session = backend.open(_within(_at_its_rate(spec), steps))
     shown = test.values(slice(spec.batch_size))
-    return session, weights.randomised(session.signature(), spec.seed), batches, shown
+    return session, weights.randomise(session.signature(), spec.seed), batches, shown
 
 
 def _at_its_rate(spec: RunSpec) -> RunSpec:

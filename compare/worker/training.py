@@ -17,15 +17,14 @@ from compare.base.interface import (
 )
 from compare.base.protocol import finite
 from compare.data import weights
-from compare.data.batches import epoch_batches, reordered
-from compare.data.seeding import generator
+from compare.data.seeding import epoch_batches, generator, reorder
 
 _FEW = 8
 
 
 def initial(session: Session, spec: RunSpec) -> Arrays:
     """Return the weights that training starts from: `compare.data.weights`' own, or those that the spec names."""
-    return weights.initial(session.signature(), spec.seed) if spec.weights is None else weights.loaded(spec.weights)
+    return weights.initialise(session.signature(), spec.seed) if spec.weights is None else weights.load(spec.weights)
 
 
 def train(
@@ -105,7 +104,7 @@ def _moved(start: Arrays, spec: RunSpec, roundoff: float, generation: int) -> Ar
     if not generation:
         return start
     random = np.random.default_rng((spec.seed, generation))
-    return {name: weights.perturbed(array, roundoff, random) for name, array in start.items()}
+    return {name: weights.perturb(array, roundoff, random) for name, array in start.items()}
 
 
 def _epochs(session: Session, spec: RunSpec, train: Batch, generation: int) -> Iterator[Array]:
@@ -115,7 +114,7 @@ def _epochs(session: Session, spec: RunSpec, train: Batch, generation: int) -> I
         if generation:  # what batch norm takes together, a micro-batch or a device's part, stays together
             random = generator("twin", spec.seed, generation, number)
             for place, batch in enumerate(batches):
-                batches[place] = reordered(batch, spec.accumulate * spec.devices, random)
+                batches[place] = reorder(batch, spec.accumulate * spec.devices, random)
         session.feed(batches)
         yield _run(session, len(batches))
 

@@ -12,7 +12,8 @@ from compare.agreement import certificate
 from compare.agreement.floors import Noise
 from compare.base import workloads
 from compare.base.interface import Arrays
-from compare.data import Dataset, dataset_file, synthetic
+from compare.data import dataset_file, synthetic
+from compare.data.datasets import Dataset
 from tests.parity import twins
 
 BATCH_SIZE = {"digits-cnn": 16, "cifar-cnn": 8}

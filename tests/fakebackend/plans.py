@@ -46,7 +46,7 @@ def register(
     monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)
     monkeypatch.setattr(recompute, "_ROUNDED", math.inf)
     # On every machine the same, because scripts number a backend's processes.
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 2 * children)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 2 * children)
     monkeypatch.setitem(record_certificates.MOST_CHILDREN, "cpu", children)
     for name, value in environment(folder, behaviours or {}).items():
         monkeypatch.setenv(name, value)

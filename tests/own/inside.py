@@ -87,7 +87,7 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
         started = launcher.Launcher(chosen, folder)
         dataset_file.save(chosen.dataset, started.dataset)
         prepare_pair.prepare(started)
-        return weights.loaded(str(started.plan.weights))
+        return weights.load(str(started.plan.weights))
 
 
 @contextlib.contextmanager

@@ -71,10 +71,10 @@ def opened(
 
 
 def randomised(shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """Return `compare.data.weights.randomised`, small numbers where it knows no name."""
+    """Return `compare.data.weights.randomise`, small numbers where it knows no name."""
     known = {"kernel", "bias", "scale", "mean", "var"}
     drawn = {name: shape for name, shape in shapes.items() if name.rpartition(".")[2] in known}
-    values = weights.randomised(drawn, 3)
+    values = weights.randomise(drawn, 3)
     generator = np.random.default_rng(5)
     return {name: values.get(name, generator.normal(0, 0.5, shape)) for name, shape in shapes.items()}
 

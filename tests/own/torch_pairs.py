@@ -65,9 +65,9 @@ def session(
     resolved = tunings.resolve("torch", tuning, "cpu", "digits-cnn")
     opened = torchbackend.backend.BACKEND.open(RunSpec(workload="own", knobs=resolved, **(options | changes)))
     known = {name: shape for name, shape in opened.signature().items() if not name.endswith("embedding")}
-    values = weights.randomised(known, 3)
+    values = weights.randomise(known, 3)
     for name, shape in opened.signature().items():
         if name.endswith("embedding"):
-            values[name] = weights.randomised({"kernel": shape}, 3)["kernel"]
+            values[name] = weights.randomise({"kernel": shape}, 3)["kernel"]
     opened.assign(values)
     return opened

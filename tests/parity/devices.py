@@ -15,7 +15,8 @@ import numpy as np
 from compare.base import descriptions, workloads
 from compare.base.interface import Arrays
 from compare.base.records import Record
-from compare.data import Dataset, dataset_file, synthetic
+from compare.data import dataset_file, synthetic
+from compare.data.datasets import Dataset
 from compare.execution.child import Child
 from compare.machine import variables
 from compare.settings import tunings

@@ -39,7 +39,7 @@ def spec(workload: Workload, backend: str, tuning: str, **changes: Any) -> RunSp
 
 def opened(workload: Workload, backend: str, tuning: str, **changes: Any) -> Any:
     session = twins.BACKENDS[backend].open(spec(workload, backend, tuning, **changes))
-    session.assign(weights.randomised(session.signature(), 3))
+    session.assign(weights.randomise(session.signature(), 3))
     return session
 
 

@@ -21,7 +21,7 @@ def trained(workload: Workload, tuning: str, **knobs: Any) -> tuple[Arrays, dict
     torch.compiler.reset()
     spec = small.spec(workload, "torch", tuning)
     session = twins.BACKENDS["torch"].open(replace(spec, knobs={**spec.knobs, **knobs}))
-    session.assign(weights.randomised(session.signature(), 3))
+    session.assign(weights.randomise(session.signature(), 3))
     state = twins.trained(session, small.batches(workload, 4), STEPS).export()
     return {**state.parameters, **state.buffers, **state.optimizer}, session.settings()
 

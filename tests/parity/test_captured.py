@@ -12,7 +12,8 @@ from compare.agreement import gates
 from compare.base import workloads
 from compare.base.interface import Session
 from compare.base.workloads import OptimizerSpec, Schedule
-from compare.data import Dataset, dataset_file, synthetic, weights
+from compare.data import dataset_file, synthetic, weights
+from compare.data.datasets import Dataset
 from tests.parity import recorded_graph, twins
 from torchbackend import layout, tuning
 
@@ -35,7 +36,7 @@ def opened(patch: pytest.MonkeyPatch, rule: OptimizerSpec, *, knobs: dict[str, A
     patch.setattr(workloads, "WORKLOADS", {"cifar-cnn": replace(real, optimizer=rule)})
     spec = twins.spec("torch", "cifar-cnn", accumulate=accumulate)
     session = twins.BACKENDS["torch"].open(replace(spec, knobs={**spec.knobs, **knobs}))
-    session.assign(weights.randomised(session.signature(), 3))
+    session.assign(weights.randomise(session.signature(), 3))
     return session
 
 
@@ -51,7 +52,7 @@ def test_captured_steps_are_those_that_python_takes(
     knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": DISPATCH}
     captured = opened(monkeypatch, rule, knobs=knobs, accumulate=accumulate)
     for _ in range(2):
-        captured.assign(weights.randomised(captured.signature(), 3))
+        captured.assign(weights.randomise(captured.signature(), 3))
         found = twins.trained(captured, pool, STEPS).export()
         np.testing.assert_allclose(captured.losses(), plain.losses(), rtol=1e-13)
         for kind in ("parameters", "buffers", "optimizer"):

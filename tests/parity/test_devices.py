@@ -12,10 +12,9 @@ from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 
 import torchbackend.exchange as exchange_torch
-from compare import data
 from compare.base import communication, descriptions, process_group, workloads
 from compare.base.interface import ContenderFailed
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
 from compare.execution.child import Child
 from compare.settings import tunings
 from jaxbackend import exchange
@@ -64,7 +63,7 @@ def test_every_kind_of_layer_is_split(recorder: Recorder, name: str, accumulate:
     real = workloads.get(name)
     image = 17, 17, 3
     narrow = replace(real, name=name, model=twins.narrowed(real.model, image=image, classes=5))
-    dataset = data.load(narrow, folder=None, seed=0, batch_size=BATCH)
+    dataset = datasets.load(narrow, folder=None, seed=0, batch_size=BATCH)
     dataset_file.save(dataset, recorder.folder / f"{name}.safetensors")
     told = {
         "described": descriptions.to_json(narrow),

@@ -14,13 +14,12 @@ import pytest
 
 import jaxbackend.session
 import torchbackend.session
-from compare import data
 from compare.agreement import gates, trajectory
 from compare.agreement.measures import Updates
 from compare.agreement.trajectory import Curves
 from compare.base import descriptions, tensors, workloads
 from compare.base.interface import Backend, Batch, RunSpec
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
 from compare.worker import training
 from compare.worker.server import Worker
 from tests.parity import twins
@@ -33,7 +32,7 @@ def test_both_backends_learn_the_same(name: str, monkeypatch: pytest.MonkeyPatch
     real = workloads.get(name)
     narrow = replace(real, model=twins.narrowed(real.model, image=(SIZE, SIZE, 3), classes=CLASSES))
     monkeypatch.setattr(workloads, "WORKLOADS", {name: narrow})
-    dataset = data.load(narrow, folder=None, seed=0, batch_size=BATCH)
+    dataset = datasets.load(narrow, folder=None, seed=0, batch_size=BATCH)
     found: list[dict[str, Any]] = []
     for backend in twins.BOTH:
         spec = replace(twins.spec(backend), workload=name, precision="float32", batch_size=BATCH, epochs=EPOCHS, seed=0)
@@ -50,7 +49,7 @@ def test_both_backends_learn_the_same(name: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("backend", twins.BOTH)
 def test_every_step_of_a_long_epoch_has_its_loss(backend: str, monkeypatch: pytest.MonkeyPatch):
-    dataset = data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128)
+    dataset = datasets.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128)
     spec = replace(twins.spec(backend, batch_size=128, seed=0), image_size=None)
     whole = training.losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0)
     assert len(whole) == 11
@@ -71,7 +70,7 @@ def test_a_twin_is_the_same_run_in_another_order(
     backend: str, accumulate: int, devices: int, monkeypatch: pytest.MonkeyPatch
 ):
     size, parts = 16, accumulate * devices
-    train = data.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=size, image_size=7).train
+    train = datasets.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=size, image_size=7).train
     train = replace(train, images=train.images[: 4 * size], labels=train.labels[: 4 * size])
     spec = twins.spec(backend, "cifar-cnn", batch_size=size, accumulate=accumulate, seed=0)
     session: Any = twins.BACKENDS[backend].open(spec)
@@ -97,7 +96,7 @@ def test_a_twin_is_the_same_run_in_another_order(
 @pytest.mark.thorough  # compiles the whole of cifar-cnn
 def test_what_a_program_rounds_worse_than_others_is_in_its_envelope():
     """TorchInductor adds up batch norm's statistics over all pixels in order."""
-    train = data.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=32).train
+    train = datasets.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=32).train
     curves = list[Curves]()
     for backend, tuning in (("torch", "compiled"), ("jax", "stock")):
         spec = twins.spec(backend, "cifar-cnn", tuning, batch_size=32, seed=0, precision="float32", image_size=None)
@@ -110,7 +109,7 @@ def test_what_a_program_rounds_worse_than_others_is_in_its_envelope():
 @pytest.mark.parametrize(("shrunk", "passed"), [(1.0, True), (0.4, False)])
 def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, passed: bool, tmp_path: Path):
     path = tmp_path / "dataset"
-    dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), path)
+    dataset_file.save(datasets.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), path)
     found: list[Updates] = []
     for backend in twins.BOTH:
         spec = replace(
@@ -132,7 +131,9 @@ def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, 
 
 @pytest.mark.parametrize("backend", twins.BOTH)
 def test_a_session_gives_its_memory_back_before_another_is_opened(backend: str, tmp_path: Path):
-    dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), tmp_path / "dataset")
+    dataset_file.save(
+        datasets.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128), tmp_path / "dataset"
+    )
     spec = replace(twins.spec(backend, batch_size=128), image_size=None, data=str(tmp_path / "dataset"))
     steps, alive = list[weakref.ref[Any]](), list[bool]()
 
@@ -152,7 +153,7 @@ def test_a_session_gives_its_memory_back_before_another_is_opened(backend: str, 
 def test_an_update_that_is_lost_in_storage_is_not_known():
     workload = workloads.get("digits-cnn")
     slow = replace(workload, optimizer=replace(workload.optimizer, learning_rate=1e-9))
-    batches = data.load(workload, folder=None, seed=0, batch_size=128).train
+    batches = datasets.load(workload, folder=None, seed=0, batch_size=128).train
     spec = replace(twins.spec("torch", batch_size=128, seed=0), image_size=None, precision="float32")
     spec = replace(spec, described=descriptions.to_json(slow))
     noise = training.updates(twins.BACKENDS["torch"].open(spec), spec, batches, 3, 2.0**-23, 1).noise
@@ -164,7 +165,7 @@ def test_an_update_that_is_lost_in_storage_is_not_known():
 def test_an_update_has_what_running_statistics_have_moved_by(backend: str, monkeypatch: pytest.MonkeyPatch):
     twins.narrow(monkeypatch)
     workload = workloads.get("cifar-cnn")
-    batches = data.load(workload, folder=None, seed=0, batch_size=8).train
+    batches = datasets.load(workload, folder=None, seed=0, batch_size=8).train
     spec = replace(twins.spec(backend, "cifar-cnn", batch_size=8, seed=0), image_size=None)
     found = training.updates(twins.BACKENDS[backend].open(spec), spec, batches, 3, 2.0**-52, 1)
     session = twins.BACKENDS[backend].open(spec)

@@ -19,7 +19,8 @@ import pytest
 from compare.base.interface import ContenderFailed
 from compare.cluster import cluster
 from compare.cluster.cluster import Cluster
-from compare.data import Dataset, dataset_file, synthetic
+from compare.data import dataset_file, synthetic
+from compare.data.datasets import Dataset
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun

@@ -177,7 +177,7 @@ def test_the_first_scale_is_gradscaler_s():
 
 def overflow_then_train(session: Session) -> list[bool]:
     """Train on images whose scaled gradients leave float16 at first; return which steps updated the weights."""
-    start = weights.randomised(session.signature(), 3)
+    start = weights.randomise(session.signature(), 3)
     start["blocks.3.norm.scale"] *= 14  # large inputs of the dense layer: large gradients of its kernel
     session.assign(start)
     batches = twins.batches("cifar-cnn", 3)

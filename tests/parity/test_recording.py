@@ -21,7 +21,8 @@ from compare.base.interface import (
     Session,
 )
 from compare.base.precisions import PRECISIONS
-from compare.data import Dataset, dataset_file, weights
+from compare.data import dataset_file, weights
+from compare.data.datasets import Dataset
 from compare.settings import tunings
 from compare.worker import recording
 from jaxbackend import tuning
@@ -143,7 +144,7 @@ def test_no_batch_is_made_or_moved_that_is_not_taken(
     request: pytest.FixtureRequest, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ):
     backend = twins.BACKENDS[request.node.callspec.params["spec"]]
-    kind, perturbed = type(backend.open(spec)), weights.perturbed
+    kind, perturbed = type(backend.open(spec)), weights.perturb
     feed, fed, moved = kind.feed, list[int](), list[tuple[int, ...]]()
 
     def counted(self: Session, batches: Sequence[Batch]) -> None:
@@ -161,7 +162,7 @@ def test_no_batch_is_made_or_moved_that_is_not_taken(
     for evenly in (True, False):
         recording.record(backend, spec, STEPS, lambda part, arrays: None, evenly=evenly)
     assert fed == [*[1] * STEPS, STEPS + 1]  # one more is one that steps do not take
-    monkeypatch.setattr(weights, "perturbed", noted)
+    monkeypatch.setattr(weights, "perturb", noted)
     recording.noise(backend, spec, STEPS, [(1e-12, 0, 2)])
     assert moved.count((spec.batch_size, *train.images.shape[1:])) == 2 * STEPS  # in each of two runs
 

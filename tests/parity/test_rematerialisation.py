@@ -173,7 +173,7 @@ def test_captured_steps_recompute(monkeypatch: pytest.MonkeyPatch):
     made = spec(workload, "torch", ON)
     switches = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": 3}
     session = twins.BACKENDS["torch"].open(replace(made, knobs={**made.knobs, **switches}))
-    session.assign(weights.randomised(session.signature(), 3))
+    session.assign(weights.randomise(session.signature(), 3))
     found = twins.trained(session, pool, 7).export()
     for kind in ("parameters", "buffers", "optimizer"):
         same(getattr(found, kind), getattr(wanted, kind), 1e-13)

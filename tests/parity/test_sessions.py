@@ -46,7 +46,7 @@ def test_both_backends_have_the_same_tensors_in_the_same_order(workload: str):
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_what_is_assigned_is_exported_bit_by_bit(backend: str, precision: str):
     session = twins.session(backend, "cifar-cnn", precision=precision)
-    assigned = weights.randomised(session.signature(), 3)
+    assigned = weights.randomise(session.signature(), 3)
     exported = session.export()
     found = {**exported.parameters, **exported.buffers}
     assert [name for name in assigned if name in exported.parameters] == list(exported.parameters)
@@ -84,7 +84,7 @@ def test_running_steps_is_inspecting_them(backend: str):
 def test_assigning_again_starts_again(backend: str):
     session, pool = twins.session(backend), twins.batches("digits-cnn", 2)
     first = state(twins.trained(session, pool, 2))
-    session.assign(weights.randomised(session.signature(), 3))
+    session.assign(weights.randomise(session.signature(), 3))
     assert session.export().step == 0
     second = state(twins.trained(session, pool, 2))
     equal(second, first, 0.0)

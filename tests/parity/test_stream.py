@@ -77,7 +77,7 @@ def test_a_stream_trains_what_resident_batches_train(
     resident, stream = both(backend, tuning, workload, precision=precision)
     for batches, parts in ((pool, (STEPS,)), (pool[::-1], (4, 1, 6))):  # fed and assigned again, run in parts
         for session in (resident, stream):
-            session.assign(weights.randomised(session.signature(), 3))
+            session.assign(weights.randomise(session.signature(), 3))
             session.feed(batches)
             for steps in parts:
                 session.run(steps)
@@ -153,7 +153,7 @@ def test_a_graph_reads_what_the_stream_brought(count: int, kind: str, monkeypatc
     switches = {**spec.knobs, "graph-capture": True, "steps-per-dispatch": count}
     session = twins.BACKENDS["torch"].open(replace(spec, knobs=switches))
     for _ in range(2):
-        session.assign(weights.randomised(session.signature(), 3))
+        session.assign(weights.randomise(session.signature(), 3))
         twins.trained(session, pool, STEPS)
         equal(session.export().parameters, plain.export().parameters)
         np.testing.assert_array_equal(session.losses(), plain.losses())
@@ -173,7 +173,7 @@ def test_no_batch_is_torn_on_a_gpu(backend: str, tuning: str):
         switches = tunings.resolve(backend, f"{tuning}+input={kind}", "cuda", "cifar-cnn")
         spec = twins.spec(backend, "cifar-cnn", precision="float32", device="cuda", batch_size=256)
         session = twins.BACKENDS[backend].open(replace(spec, knobs=switches))
-        session.assign(weights.randomised(session.signature(), 3))
+        session.assign(weights.randomise(session.signature(), 3))
         losses.append(twins.trained(session, pool, 60).losses())
     # Not bit for bit: sums are taken in any order.
     np.testing.assert_allclose(losses[1][:30], losses[0][:30], rtol=1e-3)

@@ -8,7 +8,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from compare.data import Dataset, dataset_file, synthetic
+from compare.data import dataset_file, synthetic
+from compare.data.datasets import Dataset
 from compare.execution.child import Child
 from compare.machine import variables
 from jaxbackend.only import threads
@@ -54,7 +55,7 @@ def test_the_threads_that_torch_is_told_to_have_jax_has_too(
 def test_a_users_own_word_to_xla_wins_and_threads_beyond_the_cores_are_none_of_torchs(
     inherited: dict[str, str], added: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 8)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 8)
     assert variables.child_environment("jax", {}, "cpu", False, inherited).get("PJRT_NPROC") == added
     for backend, device in (("torch", "cpu"), ("jax", "cuda")):
         assert "PJRT_NPROC" not in variables.child_environment(backend, {}, device, False, inherited)

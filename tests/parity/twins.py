@@ -78,7 +78,7 @@ def recorded(backend: Backend, spec: RunSpec, steps: int, *, evenly: bool = Fals
 def session(backend: str, workload: str = "digits-cnn", tuning: str = "stock", **changes: Any) -> Session:
     """Return a session with randomised weights."""
     opened = BACKENDS[backend].open(spec(backend, workload, tuning, **changes))
-    opened.assign(weights.randomised(opened.signature(), 3))
+    opened.assign(weights.randomise(opened.signature(), 3))
     return opened
 
 

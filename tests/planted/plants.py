@@ -61,14 +61,14 @@ def shuffle_label(batches: list[Batch], side: Side) -> None:
 
 
 def move_buffer(side: Side) -> None:
-    real = weights.randomised
+    real = weights.randomise
 
     def changed(shapes: Any, seed: int) -> Arrays:
         arrays = real(shapes, seed)
         arrays["blocks.1.norm.var"][0] += 1e-6
         return arrays
 
-    side.patch.setattr(weights, "randomised", changed)
+    side.patch.setattr(weights, "randomise", changed)
 
 
 def same_padding(side: Side) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import data
 from compare.base import workloads
 from compare.base.interface import Array, Arrays, Batch, RunSpec
 from compare.base.workloads import OptimizerSpec, Schedule, Workload
-from compare.data import Dataset, dataset_file
+from compare.data import dataset_file, datasets
+from compare.data.datasets import Dataset
 from tests.parity import twins
 
 BATCH, CLASSES, STEPS = 4, 5, 3
@@ -85,7 +85,7 @@ class Side:
         """Return the side without a bug, with two and a half batches of images."""
         workload = PROBES[probe]
         image, count = workload.model.image, 2 * BATCH + BATCH // 2
-        made = data.synthesised(workload, image, seed=seed, train=count, test=BATCH)
+        made = datasets.synthesise(workload, image, seed=seed, train=count, test=BATCH)
         change = _IMAGES.get(probe, lambda images: images)
         train, test = (Batch(change(each.images), each.labels) for each in (made.train, made.test))
         return cls(probe, workload, train, test, patch, seed)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import data
 from compare.base.interface import Batch
+from compare.data import datasets
 from compare.execution import build_result, phases
 from compare.execution.run_state import RunState
 from compare.settings.plan import Plan
@@ -67,9 +67,9 @@ VARIANTS = {
 }
 
 
-def _load(*_: Any, **__: Any) -> data.Dataset:
+def _load(*_: Any, **__: Any) -> datasets.Dataset:
     batch = Batch(np.zeros((64, 8, 8, 1), np.float32), np.zeros(64, np.int32))
-    return data.Dataset(batch, batch, "made up")
+    return datasets.Dataset(batch, batch, "made up")
 
 
 def _run(plan: Plan, *_: Any) -> RunState:
@@ -82,7 +82,7 @@ def _run(plan: Plan, *_: Any) -> RunState:
 def pytest_configure(config: pytest.Config) -> None:
     """Put what is made up in place for this suite alone: it may run inside another one's process."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(data, "load", _load)
+    patch.setattr(datasets, "load", _load)
     patch.setattr(phases, "run_comparison", _run)
     patch.setattr(build_result, "result", result)
     config.add_cleanup(patch.undo)

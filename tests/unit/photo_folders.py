@@ -8,7 +8,8 @@ from PIL import Image
 
 from compare.base import workloads
 from compare.base.interface import Batch
-from compare.data import Dataset, folders
+from compare.data import folders
+from compare.data.datasets import Dataset
 
 RESNET = workloads.get("resnet50")
 IMAGE = (16, 16, 3)

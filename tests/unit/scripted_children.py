@@ -60,7 +60,7 @@ class Scripted:
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
     plans.register(monkeypatch, tmp_path)
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 1)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 1)
     Scripted.said, Scripted.environments, Scripted.open = [], [], 0
     monkeypatch.setattr(launcher, "Child", Scripted)
     monkeypatch.setattr(jobs.time, "sleep", lambda _: None)

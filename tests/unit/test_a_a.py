@@ -18,7 +18,7 @@ from compare.data import dataset_file
 from compare.execution import build_result, rounds
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
-from compare.machine import cpu_load
+from compare.machine import cpu
 from compare.results import result_file
 from compare.worker import memory_reuse
 from compare.worker.server import Worker
@@ -123,8 +123,8 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial
     monkeypatch.setattr(FakeSession, "_prepared", lambda session, batch: batch)
     monkeypatch.setattr(FakeSession, "_train", _count)
     monkeypatch.setattr(dataset_file, "load", functools.cache(dataset_file.load))
-    monkeypatch.setattr(cpu_load, "read", lambda children: cpu_load.Reading(0, 0, 0))
-    monkeypatch.setattr(cpu_load, "taken", lambda pids: 0.0)  # all contenders are this process
+    monkeypatch.setattr(cpu, "read", lambda children: cpu.Reading(0, 0, 0))
+    monkeypatch.setattr(cpu, "sum_seconds", lambda pids: 0.0)  # all contenders are this process
     monkeypatch.setattr(build_result.environment, "describe", dict)
     # To give memory back 4,000 times takes minutes in a process that has run other tests.
     monkeypatch.setattr(memory_reuse, "kept", contextlib.nullcontext)

@@ -23,7 +23,7 @@ DRY_RUN = (*BY_SLURM, "--dry-run")
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
     """The program on a machine without a GPU, as machines that take jobs for Slurm may be."""
-    monkeypatch.setattr(environment.nvml, "visible", list)
+    monkeypatch.setattr(environment.nvml, "list_visible", list)
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
         yield program
 

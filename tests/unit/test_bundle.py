@@ -75,7 +75,7 @@ def test_published_results_are_packed_and_verified(path: Path) -> None:
 
 def test_a_bundle_tells_which_samestep_packed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for git in (None, HERE, OTHER | {"dirty": True}):
-        monkeypatch.setattr(environment, "checkout", lambda git=git: git)
+        monkeypatch.setattr(environment, "describe_checkout", lambda git=git: git)
         made = archive.unpack(bundle.make(text(consistent())), bundle.MEMBERS)["bundle.json"]
         assert json.loads(made) == {"format": 1, "samestep": __version__, "git": git}
         assert bundle.packed_by(made) == authorship.told(__version__, git)

@@ -47,7 +47,7 @@ def test_what_is_not_finite_is_found_in_every_chunk(value: float, place: int) ->
 @pytest.mark.parametrize("size", SIZES)
 def test_every_element_is_moved_up_or_down_as_the_generator_says(size: int) -> None:
     array, roundoff = drawn(size), 2.0**-8
-    moved = weights.perturbed(array, roundoff, np.random.default_rng(1))
+    moved = weights.perturb(array, roundoff, np.random.default_rng(1))
     bits = np.frombuffer(np.random.default_rng(1).bytes(-(-size // 8)), np.uint8)
     up = np.unpackbits(bits, count=size).astype(bool).reshape(size, 1)
     np.testing.assert_array_equal(moved, np.where(up, array * (1 + roundoff), array * (1 - roundoff)))

@@ -8,7 +8,8 @@ import pytest
 
 from compare.base import workloads
 from compare.base.interface import Array, Refused
-from compare.data import cifar, load
+from compare.data import cifar
+from compare.data.datasets import load
 
 NAMES = (*cifar.TRAIN, *cifar.TEST)
 COUNTS = (3, 1, 2, 4, 1, 5)

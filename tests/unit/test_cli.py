@@ -167,7 +167,7 @@ def test_what_cannot_be_done_is_refused_before_any_process(
     program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     monkeypatch.setattr(environment, "has_cuda", lambda: False)
-    monkeypatch.setattr(environment, "installed", lambda package: True)
+    monkeypatch.setattr(environment, "is_installed", lambda package: True)
     _refused(program, arguments, said)
 
 
@@ -222,7 +222,7 @@ def _refused(program: Program, arguments: list[str], said: str, command: str = "
 def test_a_backend_that_is_not_installed_is_refused_with_the_command_that_installs_it(
     program: Program, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    monkeypatch.setattr(environment, "installed", lambda package: package not in ("torch", "flax", "optax"))
+    monkeypatch.setattr(environment, "is_installed", lambda package: package not in ("torch", "flax", "optax"))
     missing = {"torch": "torch", "jax": "flax, optax"}[backend]
     said = f"contender '{backend}:stock' needs the package {missing}, which is not installed; install it with: "
     _refused(program, ["fake", f"{backend}:stock"], f"{said}pip install 'samestep[{backend}]'\n")

@@ -172,7 +172,7 @@ def test_devices_that_machines_do_not_have_are_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: tuple[str, str], changes: dict[str, Any], said: str
 ):
     monkeypatch.setattr("compare.machine.environment.has_cuda", lambda: True)
-    monkeypatch.setattr("compare.machine.environment.visible_gpus", lambda: 2)
+    monkeypatch.setattr("compare.machine.environment.count_visible_gpus", lambda: 2)
     with pytest.raises(Refused, match=said):
         plans.make(tmp_path, texts, cluster=Stand(1), **changes)
 

@@ -10,16 +10,8 @@ import pytest
 
 from compare.base import workloads
 from compare.base.interface import Array, Batch, Refused
-from compare.data import (
-    Dataset,
-    batches,
-    dataset_file,
-    digest,
-    digits,
-    load,
-    seeding,
-    synthetic,
-)
+from compare.data import dataset_file, digits, seeding, synthetic
+from compare.data.datasets import Dataset, digest, load
 
 DIGITS = workloads.get("digits-cnn")
 MNIST = workloads.get("mnist-cnn")
@@ -204,7 +196,7 @@ def test_large_batches_of_synthetic_images_are_fewer(
 
 
 def test_an_epoch_has_distinct_full_contiguous_batches_in_pairs() -> None:
-    epoch = batches.epoch_batches(numbered(23), seed=0, epoch=0, batch_size=5)
+    epoch = seeding.epoch_batches(numbered(23), seed=0, epoch=0, batch_size=5)
     assert [len(batch.labels) for batch in epoch] == [5] * 4
     labels = np.concatenate([batch.labels for batch in epoch])
     assert len(set(labels.tolist())) == 20
@@ -216,13 +208,13 @@ def test_an_epoch_has_distinct_full_contiguous_batches_in_pairs() -> None:
 
 
 def test_batches_that_divide_the_set_cover_it() -> None:
-    epoch = batches.epoch_batches(numbered(24), seed=0, epoch=0, batch_size=6)
+    epoch = seeding.epoch_batches(numbered(24), seed=0, epoch=0, batch_size=6)
     assert sorted(np.concatenate([batch.labels for batch in epoch]).tolist()) == list(range(24))
 
 
 def order(seed: int, epoch: int) -> list[int]:
     """Return the labels of one epoch in their order."""
-    chosen = batches.epoch_batches(numbered(23), seed=seed, epoch=epoch, batch_size=5)
+    chosen = seeding.epoch_batches(numbered(23), seed=seed, epoch=epoch, batch_size=5)
     return np.concatenate([batch.labels for batch in chosen]).tolist()
 
 
@@ -238,7 +230,7 @@ def test_the_left_out_images_differ_between_epochs() -> None:
 @pytest.mark.parametrize("size", [0, 24])
 def test_batch_sizes_that_fill_no_batch_are_refused(size: int) -> None:
     with pytest.raises(Refused, match=rf"batch size {size} for 23 training images; allowed: 1 to 23"):
-        batches.epoch_batches(numbered(23), seed=0, epoch=0, batch_size=size)
+        seeding.epoch_batches(numbered(23), seed=0, epoch=0, batch_size=size)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -246,7 +238,7 @@ def test_another_order_keeps_images_with_their_labels_and_within_their_part(part
     levels = np.arange(768, dtype=np.float32).reshape(256, 3)
     images = np.arange(16 * 2 * 2 * 3, dtype=np.uint8).reshape(16, 2, 2, 3)
     batch = Batch(images, images[..., 0].astype(np.int32), levels)  # a label for every pixel
-    found = batches.reordered(batch, parts, np.random.default_rng(0))
+    found = seeding.reorder(batch, parts, np.random.default_rng(0))
     np.testing.assert_array_equal(found.labels, found.images[..., 0])
     assert found.levels is levels
     order = found.images[:, 0, 0, 0].tolist()
@@ -260,7 +252,7 @@ def test_another_order_keeps_images_with_their_labels_and_within_their_part(part
 
 def test_every_twin_has_an_order_of_its_own_and_so_has_every_part() -> None:
     batch = Batch(np.arange(32, dtype=np.float32), np.arange(32, dtype=np.int32))
-    one, other = (batches.reordered(batch, 2, np.random.default_rng(seed)).labels for seed in (0, 1))
+    one, other = (seeding.reorder(batch, 2, np.random.default_rng(seed)).labels for seed in (0, 1))
     assert one.tolist() != other.tolist()
     assert one[:16].tolist() != (one[16:] - 16).tolist()
 

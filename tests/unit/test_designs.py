@@ -15,7 +15,7 @@ from compare.execution import build_result, phases, round_validity, rounds, usag
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.round_validity import Round
 from compare.execution.run_state import ContenderRun, RunState
-from compare.machine import cpu_load, memory
+from compare.machine import cpu, memory
 from compare.reproduce import recompute
 from compare.results import result_file
 from compare.settings import contenders
@@ -98,15 +98,15 @@ def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans.register(monkeypatch, tmp_path, {"other": {"fault": "oom", "at": "wait", "process": 3, "visit": 30}})
-    readings = iter([cpu_load.Reading(0, 0, 0)])
+    readings = iter([cpu.Reading(0, 0, 0)])
 
-    def interrupted(_: object) -> cpu_load.Reading:
+    def interrupted(_: object) -> cpu.Reading:
         try:
             return next(readings)
         except StopIteration:  # all blocks of the round are done, or have failed
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(cpu_load, "read", interrupted)
+    monkeypatch.setattr(cpu, "read", interrupted)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2)
     outcomes = phases.run_comparison(plan, lambda *step: None, held := HeldSignals())
     assert isinstance(held.pending, KeyboardInterrupt)
@@ -141,7 +141,7 @@ def test_in_turns_the_most_that_others_did_beside_any_contender_is_the_round_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = iter([0.5, 0.0, 0.25, 0.75])
-    monkeypatch.setattr(cpu_load, "foreign_cores", lambda before, after: next(kept))
+    monkeypatch.setattr(cpu, "count_foreign_cores", lambda before, after: next(kept))
     result = run(tmp_path, monkeypatch, design="turns")
     assert result["telemetry"]["foreign_cores"] == [0.5, 0.75]
 
@@ -176,7 +176,7 @@ def test_contenders_that_fit_together_are_timed_together(
 
 
 def scripted_load(monkeypatch: pytest.MonkeyPatch, cores: list[float]) -> None:
-    monkeypatch.setattr(cpu_load, "foreign_cores", lambda before, after: cores.pop(0))
+    monkeypatch.setattr(cpu, "count_foreign_cores", lambda before, after: cores.pop(0))
     monkeypatch.setattr(round_validity, "FOREIGN_CORES", 0.25)
 
 
@@ -229,7 +229,7 @@ def test_contenders_that_compute_while_another_is_timed_void_the_round(
         return 0.2 * len(pids) * time.monotonic()
 
     scripted_load(monkeypatch, [0.0, 0.0, 0.0])
-    monkeypatch.setattr(cpu_load, "taken", taken)
+    monkeypatch.setattr(cpu, "sum_seconds", taken)
     monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 0.0)
     result = build_result.result(plan, phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
     assert set(looked) == {2}  # the processes of the two others
@@ -249,7 +249,7 @@ def test_one_contender_s_blocks_tell_of_the_others_whatever_lasts_longer() -> No
 def test_blocks_lead_in_until_the_others_are_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 5.0)
     spun = iter([0.0, 0.9, 1.0, 1.5, 1.5, 1.51, 1.51, 1.51])  # before and after each block, of one second
-    monkeypatch.setattr(cpu_load, "taken", lambda pids: next(spun))
+    monkeypatch.setattr(cpu, "sum_seconds", lambda pids: next(spun))
     found, calls = blocks_of(monkeypatch)
     assert calls == 4  # three lead in
     assert found == rounds._Block(0.25, (3.0, 4.0), 0.0)
@@ -258,7 +258,7 @@ def test_blocks_lead_in_until_the_others_are_quiet(monkeypatch: pytest.MonkeyPat
 def test_blocks_do_not_lead_in_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 5.0)
     busy = iter(range(100))
-    monkeypatch.setattr(cpu_load, "taken", lambda pids: next(busy))
+    monkeypatch.setattr(cpu, "sum_seconds", lambda pids: next(busy))
     found, calls = blocks_of(monkeypatch)
     assert calls == 6
     assert found.idle == 1.0

@@ -148,7 +148,7 @@ def test_description_is_json_and_complete() -> None:
     assert described["cpu"]["model"]
     assert described["cpu"]["logical_cores"] >= described["cpu"]["usable_cores"] >= 1
     assert len(described["cpu"]["load_average"]) == 3
-    assert described["packages"]["numpy"] == environment.version("numpy")
+    assert described["packages"]["numpy"] == environment.find_version("numpy")
 
 
 def test_only_the_frameworks_variables_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +185,9 @@ def test_git_commit_and_dirty_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_installed_knows_modules_and_distributions() -> None:
-    assert environment.installed("numpy")
-    assert environment.installed("scikit-learn")
-    assert environment.installed("sklearn")
-    assert not environment.installed("no_such_module")
-    assert not environment.installed("json.tool")
-    assert not environment.installed("")
+    assert environment.is_installed("numpy")
+    assert environment.is_installed("scikit-learn")
+    assert environment.is_installed("sklearn")
+    assert not environment.is_installed("no_such_module")
+    assert not environment.is_installed("json.tool")
+    assert not environment.is_installed("")

@@ -94,7 +94,7 @@ def test_noise_is_made_on_one_device_where_that_computes_the_same_and_nothing_is
 def test_what_takes_longest_begins_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, first: str
 ) -> None:
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: cores)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: cores)
     made = plan.make(["torch", "jax"], out=tmp_path, device="cpu")
     # All of the noise in one job, or in as many as there are cores for, shorter each than what compiles.
     begun, *then = (command.name for command in _asked_of_the_baseline(made, tmp_path, monkeypatch))

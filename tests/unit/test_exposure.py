@@ -84,7 +84,7 @@ def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **script: Any) -> li
     """Return `scaling[]` of fakes on one and on two devices of a GPU that is not there: no framework looks for it."""
     plans.register(monkeypatch, tmp_path, {"fake": script})
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
-    monkeypatch.setattr(environment, "visible_gpus", lambda: 2)
+    monkeypatch.setattr(environment, "count_visible_gpus", lambda: 2)
     small: dict[str, Any] = {"rounds": 2, "epochs": 1, "batch_size": 8, "deadline": 20.0}
     task = scaling.make(["fake:stock+ddp", "other:stock+ddp"], [1, 2], out=tmp_path / "out", device="cuda", **small)
     result = scaling_result.result(task, scaling.run(task, [])[0], [])

@@ -10,7 +10,8 @@ from PIL import Image
 
 from compare.base import workloads
 from compare.base.interface import Refused
-from compare.data import load, synthetic
+from compare.data import synthetic
+from compare.data.datasets import load
 from tests.unit.photo_folders import RESNET, fill, made, names, picture
 from tests.unit.photo_folders import flat as flat
 from tests.unit.photo_folders import parted as parted

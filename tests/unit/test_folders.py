@@ -11,14 +11,8 @@ from PIL import Image
 
 from compare.base import workloads
 from compare.base.interface import Array, RunSpec
-from compare.data import (
-    Dataset,
-    batches,
-    dataset_file,
-    digest,
-    folders,
-    load,
-)
+from compare.data import dataset_file, folders, seeding
+from compare.data.datasets import Dataset, digest, load
 from compare.worker import training
 from tests.unit.photo_folders import COLOURS, COUNTS, IMAGE, RESNET, dataset, fill, made, names
 from tests.unit.photo_folders import flat as flat
@@ -105,7 +99,8 @@ def test_files_beside_the_classes_and_hidden_ones_are_not_looked_at(flat: Path) 
 
 def test_another_process_and_other_threads_make_the_same_bytes(flat: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from compare.data import Dataset, folders, store; print(store.sha256("
+        "import sys; from pathlib import Path; from compare.data import dataset_file, folders; "
+        "from compare.data.datasets import Dataset; print(dataset_file.sha256("
         f"Dataset(*folders.load(Path(sys.argv[1]), {IMAGE}, classes=10, seed=3, epochs=2, threads=1), '')))"
     )
     command = [sys.executable, "-c", code, str(flat)]
@@ -138,7 +133,7 @@ def test_each_epoch_takes_its_own_crops_and_then_the_first_again(parted: Path) -
     views = train.images.reshape(2, 19, *IMAGE)
     for epoch in range(3):
         known = {digest(image): label for image, label in zip(views[epoch % 2], train.labels, strict=True)}
-        for batch in batches.epoch_batches(train, seed=0, epoch=epoch, batch_size=5):
+        for batch in seeding.epoch_batches(train, seed=0, epoch=epoch, batch_size=5):
             assert [known[digest(image)] for image in batch.images] == batch.labels.tolist()
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from compare import data
 from compare.base.interface import Refused
+from compare.data import datasets
 from compare.machine import environment
 from tests.fakebackend import plans
 
-MADE = data.unread("none")
+MADE = datasets.make_empty("none")
 
 
 def _not_yet(*_: Any, **__: Any) -> Any:
@@ -32,11 +32,11 @@ def test_a_captured_step_in_which_the_host_would_read_is_refused_before_it_start
 ) -> None:
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
     texts, changes = (f"torch:{tuning}", "jax:stock"), {"workload": workload, "precision": precision, "device": "cuda"}
-    monkeypatch.setattr(data, "load", lambda *_, **__: MADE)  # thousands of photographs
+    monkeypatch.setattr(datasets, "load", lambda *_, **__: MADE)  # thousands of photographs
     if reading is None:
         assert plans.make(tmp_path / "out", texts, **changes).dataset is MADE
         return
-    monkeypatch.setattr(data, "load", _not_yet)
+    monkeypatch.setattr(datasets, "load", _not_yet)
     said = f"torch:{tuning}, {precision}: graph-capture needs fused-optimizer in torch, for without it the host reads "
     with pytest.raises(Refused, match=said.replace("+", r"\+") + reading + ".*allowed: with .fused-optimizer"):
         plans.make(tmp_path / "out", texts, **changes)
@@ -45,6 +45,6 @@ def test_a_captured_step_in_which_the_host_would_read_is_refused_before_it_start
 def test_devices_that_cannot_share_a_batch_are_refused_before_images_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "load", _not_yet)
+    monkeypatch.setattr(datasets, "load", _not_yet)
     with pytest.raises(Refused, match="--devices 3 is not allowed; allowed: equal parts"):
         plans.make(tmp_path / "out", ("torch:stock+ddp", "jax:stock+sharded"), workload="resnet50", devices=3)

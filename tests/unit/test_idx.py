@@ -11,7 +11,8 @@ import pytest
 
 from compare.base import workloads
 from compare.base.interface import Array, Refused
-from compare.data import idx, load
+from compare.data import idx
+from compare.data.datasets import load
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 

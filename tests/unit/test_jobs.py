@@ -76,7 +76,7 @@ def test_a_child_that_ends_makes_room_for_another_contenders(started: Launcher) 
 def test_what_memory_does_not_hold_is_not_started_where_others_leave_room(
     started: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 8)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 8)
     answers: list[str] = []
     large = replace(queue("fake", *(asked(answers, (f"fake {n}", 1)) for n in range(3))), most=1)
     carried_out(started, large, queue("other", *(asked(answers, ("other", 1)) for _ in range(3))))
@@ -99,7 +99,7 @@ def test_a_failure_ends_its_contenders_work_and_no_others(started: Launcher) -> 
 def test_a_job_that_lacks_memory_is_done_again_by_fewer_children_in_the_end_by_one(
     started: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 4)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 4)
     answers: list[str] = []
     large = asked(answers, ("before", 0), ("large", 1), ("after", 0))
     most = queue("fake", large, *(asked(answers, (f"fake {n}", 2)) for n in range(4)))
@@ -151,7 +151,7 @@ def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_conten
 
 
 def test_nothing_begins_beside_what_is_to_be_alone(started: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 4)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 4)
     answers: list[str] = []
     alone = replace(asked(answers, ("alone", 9)), alone=True)
     carried_out(started, queue("fake", asked(answers, ("one", 2)), alone), queue("other", asked(answers, ("two", 5))))
@@ -163,7 +163,7 @@ def test_nothing_begins_beside_what_is_to_be_alone(started: Launcher, monkeypatc
 def test_what_is_known_to_take_much_of_a_gpu_leaves_room_there_for_others(
     started: Launcher, monkeypatch: pytest.MonkeyPatch, size: int, beside: int
 ) -> None:
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 9)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 9)
     monkeypatch.setattr(memory, "device_bytes", lambda device: 100)
     answers: list[str] = []
     large = [replace(asked(answers, (f"large {n}", 5)), memory=size) for n in range(4)]
@@ -201,7 +201,7 @@ def test_children_side_by_side_share_the_cores(
     started: Launcher, monkeypatch: pytest.MonkeyPatch, cores: int, threads: str
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: cores)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: cores)
     carried_out(started, *(queue(name, asked([], ("one", 0))) for name in ("fake", "other")))
     assert [each["OMP_NUM_THREADS"] for each in Scripted.environments] == [threads, threads]
     started.start(ContenderRun(contenders.parse(["fake", "other"])[0]), purpose="training")
@@ -276,13 +276,16 @@ def test_children_find_the_programs_of_what_their_queue_is_for(started: Launcher
     training = replace(queue("other", asked([], ("short", 1))), purpose="training")
     carried_out(started, queue("fake", asked([], ("short", 1))), training)
     folders = [Path(each["TORCHINDUCTOR_CACHE_DIR"]) for each in Scripted.environments]
-    assert folders == [variables.user_cache(started.scratch) / "torch", started.scratch / "cache-other" / "torch"]
+    assert folders == [
+        variables.find_cache_folder(started.scratch) / "torch",
+        started.scratch / "cache-other" / "torch",
+    ]
 
 
 def test_what_is_to_be_alone_begins_before_others_and_its_child_goes_on_beside_them(
     started: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 4)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 4)
     answers: list[str] = []
     alone = replace(asked(answers, ("alone", 3)), alone=True)
     carried_out(

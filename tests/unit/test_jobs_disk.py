@@ -29,7 +29,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_disk_has_no_space_for_beside_others_waits_until_they_are_done(
     started: Launcher, monkeypatch: pytest.MonkeyPatch, room: int, expected: list[str]
 ) -> None:
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 8)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 8)
     answers: list[str] = []
     carried_out(
         started,
@@ -79,7 +79,7 @@ def test_what_the_disk_does_not_hold_beside_others_is_done_again_alone(started: 
 def test_what_the_disk_does_not_hold_leaves_the_others_as_many_children(
     started: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compare.machine.cores.usable", lambda: 3)
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 3)
     answers: list[str] = []
     other = queue("other", *(roomy(answers, 0, (f"{n}", 3)) for n in range(9)))
     carried_out(started, queue("fake", roomy(answers, 1, ("long record", 1))), other)

@@ -19,7 +19,7 @@ DRY_RUN = ("launch", "--slurm", "--dry-run")
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
     """The program on a machine without a GPU, as machines that take jobs for Slurm may be."""
-    monkeypatch.setattr(environment.nvml, "visible", list)
+    monkeypatch.setattr(environment.nvml, "list_visible", list)
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
         yield program
 
@@ -153,5 +153,5 @@ def test_a_command_that_its_nodes_may_carry_out_is_taken(program: Program, optio
 
 
 def test_nothing_is_synthesised_for_a_plan(program: Program, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("compare.data.synthesised", lambda *_, **__: pytest.fail("images were made"))
+    monkeypatch.setattr("compare.data.datasets.synthesise", lambda *_, **__: pytest.fail("images were made"))
     assert program.run(*DRY_RUN, "--", "compare", *TWO, "--workload", "resnet50")[0] == 0

@@ -20,7 +20,8 @@ from compare.base import process_family, process_group
 from compare.base.interface import ContenderFailed, RunSpec
 from compare.base.process_group import RankInfo, interface_of
 from compare.cluster.launch_info import TOKEN
-from compare.data import Dataset, dataset_file, synthetic
+from compare.data import dataset_file, synthetic
+from compare.data.datasets import Dataset
 from compare.execution.child import Child
 from compare.worker import rank_controller
 from compare.worker.rank_controller import LocalRanks, RankController

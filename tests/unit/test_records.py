@@ -14,11 +14,10 @@ from safetensors import SafetensorError
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare import data
 from compare.base import tensors, workloads
 from compare.base.interface import Arrays, Refused, RunSpec
 from compare.base.records import Record
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
 from compare.execution import record_certificates
 from compare.execution.certificate_cases import Case
 from compare.execution.launcher import Launcher
@@ -197,7 +196,7 @@ class Silent(Script):
 
 
 def test_a_record_that_fails_leaves_its_space_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=8), tmp_path / "data")
+    dataset_file.save(datasets.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=8), tmp_path / "data")
     worker = Worker(FakeBackend(Silent("fake", json.dumps({"folder": ""}))), lambda: 0.0)
     path, knobs = str(tmp_path / "data"), {"steps-per-dispatch": 1}
     told = RunSpec("digits-cnn", "float64", "cpu", batch_size=8, seed=0, knobs=knobs, epochs=1, data=path)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from compare import data
 from compare.base import workloads
 from compare.base.interface import RunSpec
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
 from compare.worker.server import Worker
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend, FakeSession
@@ -18,7 +17,7 @@ from tests.fakebackend.session import FakeBackend, FakeSession
 def spec(folder: Path, seed: int, **changes: Any) -> dict[str, Any]:
     path = folder / f"{seed}.safetensors"
     if not path.exists():
-        dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=seed, batch_size=64), path)
+        dataset_file.save(datasets.load(workloads.get("digits-cnn"), folder=None, seed=seed, batch_size=64), path)
     knobs = {"steps-per-dispatch": 1}
     told = {"precision": "float64", "device": "cpu", "batch_size": 64, "knobs": knobs, "epochs": 1, **changes}
     return RunSpec(workload="digits-cnn", seed=seed, data=str(path), **told).to_json()

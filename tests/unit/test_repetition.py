@@ -70,7 +70,7 @@ def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path, monkeypatch
 def test_rounds_go_around_on_as_many_gpus_as_before_where_there_are_so_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, rotation: int
 ) -> None:
-    monkeypatch.setattr(environment, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(environment, "count_visible_gpus", lambda: gpus)
     assert planned(stored("fake", "other", spec={"rotation": 4}), tmp_path).rotation == rotation
     assert planned(stored("fake", "other"), tmp_path).rotation == 1
 

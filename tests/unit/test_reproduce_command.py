@@ -152,7 +152,7 @@ def test_what_cannot_be_repeated_is_refused_before_any_process(
     program: Program, monkeypatch: pytest.MonkeyPatch, content: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
-    monkeypatch.setattr(environment, "visible_gpus", lambda: 0)
+    monkeypatch.setattr(environment, "count_visible_gpus", lambda: 0)
     mnist = {"workload": "mnist-cnn", "image": [28, 28, 1], "data_folder": "nowhere"}
     result = make_result(spec=mnist) if "mnist" in content else make_result(**content)
     (program.folder / "stored.json").write_text(json.dumps(result))

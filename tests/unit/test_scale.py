@@ -15,9 +15,9 @@ import pytest
 import referencing
 from rich.console import Console
 
-from compare import data
 from compare.base.interface import Refused
-from compare.data import Dataset
+from compare.data import datasets
+from compare.data.datasets import Dataset
 from compare.machine import environment
 from compare.report.plots.canvas import Absent, Picture
 from compare.report.sentences import DASH
@@ -294,13 +294,13 @@ def test_strong_scaling_splits_the_same_batch_and_begins_where_it_is_told(stage:
 
 def test_data_that_are_the_same_at_any_batch_are_read_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[int] = []
-    load = data.load
+    load = datasets.load
 
     def spied(*arguments: Any, **options: Any) -> Dataset:
         loaded.append(options["batch_size"])
         return load(*arguments, **options)
 
-    monkeypatch.setattr(plan.data, "load", spied)
+    monkeypatch.setattr(plan.datasets, "load", spied)
     task = stage.make("1,2,4")
     assert loaded == [32]
     assert len({id(each.dataset) for each in task.plans}) == 1
@@ -329,7 +329,7 @@ def test_batch_norm_of_each_device_is_that_of_one_device_too(stage: Stage) -> No
 
 def test_more_gpus_than_are_visible_are_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
-    monkeypatch.setattr(environment, "visible_gpus", lambda: 4)
+    monkeypatch.setattr(environment, "count_visible_gpus", lambda: 4)
     assert len(stage.make("1,4", device="cuda").plans) == 2
     with pytest.raises(Refused, match="--devices 8 is not allowed: 4 GPUs are visible"):
         stage.make("1,8", device="cuda")
@@ -340,7 +340,7 @@ def test_more_gpus_than_are_visible_are_refused(stage: Stage, monkeypatch: pytes
 def test_rounds_go_around_on_as_many_gpus_as_the_most_devices(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.rotation for each in stage.make("1,2").plans] == [1, 1], "parts of a CPU are alike"
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
-    monkeypatch.setattr(environment, "visible_gpus", lambda: 4)
+    monkeypatch.setattr(environment, "count_visible_gpus", lambda: 4)
     names = ["one kind"] * 4
     monkeypatch.setattr(scaling.nvml, "describe", lambda: {"gpus": [{"name": name} for name in names]})
     assert [each.rotation for each in stage.make("1,2,4", device="cuda").plans] == [4, 4, 1]

@@ -72,7 +72,7 @@ def test_input_that_cannot_be_honoured_is_refused_before_any_process(
     (program.folder / "file").write_text("mine")
     monkeypatch.setattr(subprocess, "Popen", started)
     monkeypatch.setattr(environment, "has_cuda", lambda: False)
-    monkeypatch.setattr(environment, "installed", lambda package: True)
+    monkeypatch.setattr(environment, "is_installed", lambda package: True)
     code, out, error = program.run("scale", *arguments)
     assert (code, out) == (2, "")
     assert said in " ".join(error.split())

@@ -106,7 +106,7 @@ def test_what_several_devices_cannot_do_is_refused(
     program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     monkeypatch.setattr(environment, "has_cuda", lambda: False)
-    monkeypatch.setattr(environment, "installed", lambda package: True)
+    monkeypatch.setattr(environment, "is_installed", lambda package: True)
     code, out, error = program.run("compare", *arguments)
     assert (code, out) == (2, "")
     assert said in error
@@ -120,7 +120,7 @@ def test_no_more_devices_than_are_visible(program: Program, monkeypatch: pytest.
     assert code == 2
     assert "--devices 4 is not allowed: 2 GPUs are visible" in error
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert environment.visible_gpus() == 4
+    assert environment.count_visible_gpus() == 4
 
 
 @pytest.mark.parametrize("hidden", ["", "-1", "4"])
@@ -334,9 +334,9 @@ def test_what_is_tuned_follows_a_plan_s_batch_norm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_norm: str, hidden: bool
 ) -> None:
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
-    monkeypatch.setattr(environment, "visible_gpus", lambda: 2)
+    monkeypatch.setattr(environment, "count_visible_gpus", lambda: 2)
     options: dict[str, Any] = {"workload": "resnet50", "device": "cuda", "devices": 2, "batch_norm": batch_norm}
-    texts, unread = ["jax:tuned+pmap", "torch:tuned+ddp"], plan.data.unread("not yet")
+    texts, unread = ["jax:tuned+pmap", "torch:tuned+ddp"], plan.datasets.make_empty("not yet")
     made = plan.make(texts, out=tmp_path, dataset=unread, **options)
     assert [made.knobs(contender)["overlap-exchanges"] for contender in made.contenders] == [hidden, hidden]
 

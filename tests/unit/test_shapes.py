@@ -7,7 +7,8 @@ import pytest
 
 from compare.base import workloads
 from compare.base.interface import Batch, Refused
-from compare.data import dataset_file, digest, load, segmentation
+from compare.data import dataset_file, segmentation
+from compare.data.datasets import digest, load
 from compare.worker import training
 
 UNET = workloads.get("unet")

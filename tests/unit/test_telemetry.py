@@ -175,14 +175,14 @@ def test_the_gpus_that_children_see(variable: str | None, seen: list[str], monke
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert nvml.visible() == seen
+    assert nvml.list_visible() == seen
 
 
 @pytest.mark.parametrize("variable", ["0", "GPU-4d", "MIG-17"])
 def test_no_variable_makes_a_gpu_visible_that_is_not_there(variable: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvml, "describe", lambda: {"gpus": []})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert nvml.visible() == []
+    assert nvml.list_visible() == []
 
 
 def test_of_a_process_on_several_gpus_the_one_counts_where_it_holds_most(monkeypatch: pytest.MonkeyPatch):

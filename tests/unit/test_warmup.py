@@ -14,7 +14,7 @@ import pytest
 from compare.base.statistics import change_point
 from compare.execution import simulation
 from compare.execution.simulation import Machine
-from compare.machine import cpu_load
+from compare.machine import cpu
 from compare.worker import warm_up
 
 
@@ -115,10 +115,10 @@ def test_another_program_on_the_cpu_is_seen_and_a_child_is_not():
     with subprocess.Popen(command) as other:
         try:
             time.sleep(0.3)
-            before, blind = cpu_load.read([]), cpu_load.read([other.pid])
+            before, blind = cpu.read([]), cpu.read([other.pid])
             time.sleep(1.0)
-            foreign = cpu_load.foreign_cores(before, cpu_load.read([]))
-            own = cpu_load.foreign_cores(blind, cpu_load.read([other.pid]))
+            foreign = cpu.count_foreign_cores(before, cpu.read([]))
+            own = cpu.count_foreign_cores(blind, cpu.read([other.pid]))
         finally:
             other.kill()
     assert foreign > 0.25
@@ -130,10 +130,10 @@ def test_what_a_child_took_is_not_another_programs_when_it_has_ended():
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
-        before = cpu_load.read([child.pid])
+        before = cpu.read([child.pid])
         child.kill()
         child.wait()
-        assert cpu_load.read([child.pid]).own > before.own - 0.005  # sums of hundredths, rounded
+        assert cpu.read([child.pid]).own > before.own - 0.005  # sums of hundredths, rounded
 
 
 @contextmanager
@@ -151,29 +151,29 @@ def parent() -> Generator[subprocess.Popen[bytes]]:
 @pytest.mark.alone
 def test_what_a_child_has_started_is_not_another_program():
     with parent() as child:
-        before = cpu_load.read([child.pid])
+        before = cpu.read([child.pid])
         time.sleep(1.0)
-        after = cpu_load.read([child.pid])
+        after = cpu.read([child.pid])
     assert after.own - before.own > 0.1
 
 
 def test_what_ticks_cannot_tell_is_none():
-    assert cpu_load.foreign_cores(cpu_load.Reading(0, 1.0, 0.5), cpu_load.Reading(0.1, 1.14, 0.6)) == 0
-    assert cpu_load.foreign_cores(cpu_load.Reading(0, 1.0, 0.5), cpu_load.Reading(0.5, 1.9, 0.9)) == pytest.approx(1.0)
+    assert cpu.count_foreign_cores(cpu.Reading(0, 1.0, 0.5), cpu.Reading(0.1, 1.14, 0.6)) == 0
+    assert cpu.count_foreign_cores(cpu.Reading(0, 1.0, 0.5), cpu.Reading(0.5, 1.9, 0.9)) == pytest.approx(1.0)
 
 
 @pytest.mark.alone
 def test_what_a_child_and_those_that_it_has_started_take_is_told_for_moments():
     with parent() as child:
-        child_alone, family = [child.pid], cpu_load.family(child.pid)
-        before, idle = cpu_load.taken(family), cpu_load.taken(child_alone)
+        child_alone, family = [child.pid], cpu.list_family(child.pid)
+        before, idle = cpu.sum_seconds(family), cpu.sum_seconds(child_alone)
         time.sleep(0.1)
-        took, alone = cpu_load.taken(family) - before, cpu_load.taken(child_alone) - idle
+        took, alone = cpu.sum_seconds(family) - before, cpu.sum_seconds(child_alone) - idle
     assert 0.02 < took < 0.15
     assert sys.platform != "linux" or abs(100 * took - round(100 * took)) > 1e-6, "counted in ticks"
     assert alone < 0.005
     assert len(family) == 2
-    assert cpu_load.taken(child_alone) == 0
+    assert cpu.sum_seconds(child_alone) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all CPUs are read")
@@ -190,11 +190,11 @@ def test_cpus_are_read_by_their_numbers(
     allowed: set[int], seen: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     lines = ["cpu  9 9 9 9 9 9 9 9 9 9", "intr 7 0", "ctxt 9"]
-    for cpu, seconds in {0: 1, 2: 2, 4: 4}.items():
+    for number, seconds in {0: 1, 2: 2, 4: 4}.items():
         each = seconds * os.sysconf("SC_CLK_TCK")
         # user nice system idle iowait irq softirq steal guest guest_nice
-        lines.insert(-2, f"cpu{cpu} {each} {each} {each} 7000 8000 {each} {each} {each} 900 900")
+        lines.insert(-2, f"cpu{number} {each} {each} {each} 7000 8000 {each} {each} {each} 900 900")
     (tmp_path / "stat").write_text("\n".join(lines))
-    monkeypatch.setattr(cpu_load, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(cpu, "_STAT", tmp_path / "stat")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed)
-    assert cpu_load.read([]).busy == seen
+    assert cpu.read([]).busy == seen

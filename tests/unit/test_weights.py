@@ -33,14 +33,14 @@ RANDOMISED = "4e0a6a633e8f78a85bf39968419da0c5a9fa207d36fda8090475b2a62ad101dc"
 
 @pytest.mark.parametrize("name", INITIAL)
 def test_the_bits_are_pinned(name: str) -> None:
-    assert weights.digest(weights.initial({name: SHAPES[name]}, 0)) == INITIAL[name]
+    assert weights.digest(weights.initialise({name: SHAPES[name]}, 0)) == INITIAL[name]
 
 
 def test_the_randomised_bits_are_pinned() -> None:
-    assert weights.digest(weights.randomised(SHAPES, 0)) == RANDOMISED
+    assert weights.digest(weights.randomise(SHAPES, 0)) == RANDOMISED
 
 
-@pytest.mark.parametrize("make", [weights.initial, weights.randomised], ids=["initial", "randomised"])
+@pytest.mark.parametrize("make", [weights.initialise, weights.randomise], ids=["initial", "randomised"])
 def test_shape_dtype_and_float32_values(make: Maker) -> None:
     arrays = make(SHAPES, 1)
     assert {name: array.shape for name, array in arrays.items()} == SHAPES
@@ -50,7 +50,7 @@ def test_shape_dtype_and_float32_values(make: Maker) -> None:
         assert np.array_equal(array, array.astype(np.float32))
 
 
-@pytest.mark.parametrize("make", [weights.initial, weights.randomised], ids=["initial", "randomised"])
+@pytest.mark.parametrize("make", [weights.initialise, weights.randomise], ids=["initial", "randomised"])
 def test_values_depend_on_name_and_seed_only(make: Maker) -> None:
     whole = make(SHAPES, 1)
     backwards = make(dict(reversed(SHAPES.items())), 1)
@@ -58,16 +58,14 @@ def test_values_depend_on_name_and_seed_only(make: Maker) -> None:
     assert weights.digest(whole) == weights.digest(backwards)
     for name, shape in SHAPES.items():
         assert np.array_equal(make({name: shape}, 1)[name], whole[name])
-        if name in INITIAL or make is weights.randomised:
+        if name in INITIAL or make is weights.randomise:
             assert not np.array_equal(other[name], whole[name])
             renamed = make({f"other.{name}": shape}, 1)[f"other.{name}"]
             assert not np.array_equal(renamed, whole[name])
 
 
 def test_values_do_not_depend_on_the_process() -> None:
-    code = (
-        "from compare.data import weights; print(weights.digest(weights.initial({'conv1.kernel': (3, 3, 1, 32)}, 0)))"
-    )
+    code = "from compare.data import weights; print(weights.digest(weights.initialise({'conv1.kernel': (3, 3, 1, 32)}, 0)))"
     for hash_seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", code],
@@ -81,7 +79,7 @@ def test_values_do_not_depend_on_the_process() -> None:
 
 
 def test_dense_kernels_are_glorot_uniform() -> None:
-    kernel = weights.initial({"a.kernel": (300, 100)}, 0)["a.kernel"]
+    kernel = weights.initialise({"a.kernel": (300, 100)}, 0)["a.kernel"]
     limit = np.sqrt(6 / 400)
     assert 0.999 * limit < np.abs(kernel).max() <= limit * (1 + 2**-24)
     assert np.std(kernel) == pytest.approx(limit / np.sqrt(3), rel=0.02)
@@ -89,7 +87,7 @@ def test_dense_kernels_are_glorot_uniform() -> None:
 
 
 def test_convolution_kernels_are_he_normal_by_fan_in() -> None:
-    kernel = weights.initial({"a.kernel": (3, 5, 16, 128)}, 0)["a.kernel"]
+    kernel = weights.initialise({"a.kernel": (3, 5, 16, 128)}, 0)["a.kernel"]
     deviation = np.sqrt(2 / (3 * 5 * 16))
     assert np.std(kernel) == pytest.approx(deviation, rel=0.02)
     assert np.mean(np.abs(kernel) < deviation) == pytest.approx(0.6827, abs=0.01)
@@ -97,7 +95,7 @@ def test_convolution_kernels_are_he_normal_by_fan_in() -> None:
 
 
 def test_the_rest_is_zeros_and_ones() -> None:
-    arrays = weights.initial(SHAPES, 0)
+    arrays = weights.initialise(SHAPES, 0)
     for name in ("conv1.bias", "norm1.bias", "norm1.mean", "dense1.bias"):
         assert np.array_equal(arrays[name], np.zeros(SHAPES[name]))
     for name in ("norm1.scale", "norm1.var"):
@@ -106,7 +104,7 @@ def test_the_rest_is_zeros_and_ones() -> None:
 
 def test_randomised_keeps_kernels_and_moves_the_rest() -> None:
     shapes = SHAPES | dict.fromkeys(("n.scale", "n.bias", "n.mean", "n.var"), (2000,))
-    fresh, drawn = weights.initial(shapes, 3), weights.randomised(shapes, 3)
+    fresh, drawn = weights.initialise(shapes, 3), weights.randomise(shapes, 3)
     for name in INITIAL:
         assert np.array_equal(fresh[name], drawn[name])
     scale, var = drawn["n.scale"], drawn["n.var"]
@@ -120,7 +118,7 @@ def test_randomised_keeps_kernels_and_moves_the_rest() -> None:
     assert len({weights.digest({"x": drawn[name]}) for name in drawn}) == len(drawn)
 
 
-@pytest.mark.parametrize("make", [weights.initial, weights.randomised], ids=["initial", "randomised"])
+@pytest.mark.parametrize("make", [weights.initialise, weights.randomise], ids=["initial", "randomised"])
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import data
 from compare.base import workloads
 from compare.base.interface import RunSpec, State
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
 from compare.worker import training
 from compare.worker.server import Worker
 from tests.fakebackend.script import Script
@@ -30,7 +29,7 @@ class Silent(Script):
 @pytest.fixture
 def spec(tmp_path: Path) -> dict[str, Any]:
     path = tmp_path / "data.safetensors"
-    dataset_file.save(data.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=64), path)
+    dataset_file.save(datasets.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=64), path)
     return RunSpec("digits-cnn", "float64", "cpu", 64, 0, {"steps-per-dispatch": 7}, 1, str(path)).to_json()
 
 

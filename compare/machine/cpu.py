@@ -17,6 +17,11 @@ _STAT = Path("/proc/stat")
 _LIBC = ctypes.CDLL(None)
 
 
+def count_usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class Reading:
     """At one time, in seconds: `busy` CPU time of all programs (taken by a hypervisor included), `own` of this run."""
@@ -33,23 +38,23 @@ def read(children: Collection[int]) -> Reading:
     ended and was waited for.
     """
     busy = _busy()
-    own = _seconds(os.getpid()) + sum(_seconds(pid) for child in children for pid in family(child))
+    own = _seconds(os.getpid()) + sum(_seconds(pid) for child in children for pid in list_family(child))
     return Reading(time.monotonic(), busy, own)
 
 
-def foreign_cores(before: Reading, after: Reading) -> float:
+def count_foreign_cores(before: Reading, after: Reading) -> float:
     """Return how many cores others kept busy between two readings, 0 where the counters cannot tell it from none."""
     seconds = (after.busy - before.busy) - (after.own - before.own)
     elapsed = after.time - before.time
     return seconds / elapsed if elapsed > 0 and seconds > LEAST_SECONDS else 0.0
 
 
-def family(child: int) -> list[int]:
+def list_family(child: int) -> list[int]:
     """Return a child's process id, and those of all that it has started."""
     return [child, *_descendants(child)]
 
 
-def taken(pids: Iterable[int]) -> float:
+def sum_seconds(pids: Iterable[int]) -> float:
     """Return the CPU seconds that these processes have taken, on Linux to the microsecond (clock_getcpuclockid(3)).
 
     One that is no more took none.
