@@ -3,21 +3,18 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
-from compare.base.arguments import of_python, typed
+from compare.base.arguments import of_python
 from compare.base.interface import Refused
 from compare.base.workloads import Workload
-from compare.cli import exit_codes
 from compare.execution import execute
-from compare.plugin.comparison_request import Settings
 from compare.plugin.result import Result
-from compare.settings import plan
-from compare.settings.contenders import of_certificate
+from compare.settings import options, plan
 from compare.settings.naming import DEFAULT_CONTENDERS
+from compare.settings.options import Settings
 
-_OF_TIMING = ("agreement", "cold_compile", "design", "energy", "margin", "rounds", "search_anew")
+_FUNCTIONS = {"compare": "run", "agree": "certify"}
 
 
 @of_python
@@ -41,9 +38,8 @@ def run(
         Refused: for what cannot be compared, before any process starts; a pair, also where its models cannot be
             matched.
     """
-    named = _named(settings, "run")
-    chosen = plan.make(contenders, workload=workload, out=_folder(out), **named)
-    return Result(*execute.execute(chosen, sys.argv))
+    asked = _settings("compare", settings, workload=workload, contenders=contenders, out=out)
+    return Result(*execute.execute(plan.make(asked), sys.argv))
 
 
 @of_python
@@ -65,22 +61,19 @@ def certify(
     Raises:
         Refused: for what cannot be certified, as `run`.
     """
-    named = _named(settings, "certify", _OF_TIMING)
-    plan.check_seeds(seeds)
-    certified, _ = plan.check(workload, **{key: settings[key] for key in ("precision", "device") if key in settings})
-    texts = of_certificate(certified) if contenders is None else contenders
-    chosen = plan.make(texts, workload=certified, out=_folder(out), rounds=None, **named)
+    asked = _settings("agree", settings, workload=workload, contenders=contenders, seeds=seeds, out=out)
+    chosen = plan.make(plan.for_certificate(asked))
     return Result(*execute.execute(chosen, sys.argv, seeds=seeds))
 
 
-def _named(settings: Mapping[str, Any], function: str, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return settings as `compare.settings.plan.make` calls them, refused where they are not a caller's to set."""
-    allowed = sorted(Settings.__annotations__.keys() - {"contenders", "check", *without})
+def _settings(command: str, settings: Mapping[str, Any], **named: Any) -> Settings:
+    """Return all settings of a call as one object; None stands for a default.
+
+    Raises:
+        Refused: for a name that the command does not have as a setting.
+    """
+    allowed = [name for name in options.in_python(command) if name not in named]
     if unknown := [name for name in settings if name not in allowed]:
+        function = _FUNCTIONS[command]
         raise Refused(f"{function} has no setting {unknown[0]!r}; allowed: {', '.join(allowed)}")
-    return {"data_folder" if name == "data" else name: value for name, value in settings.items()}
-
-
-def _folder(out: str | Path | None) -> Path:
-    typed("--out", out, (str, Path, NoneType), "a folder's path")
-    return exit_codes.default_out() if out is None else Path(out)
+    return Settings(**{name: value for name, value in (named | dict(settings)).items() if value is not None})

@@ -6,12 +6,12 @@ all else is imported where a comparison is made.
 
 import shutil
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from compare.plugin import comparison_request, pytest_options, selection
-from compare.plugin.comparison_request import Asked, Settings
+from compare.plugin.comparison_request import Asked
 
 if TYPE_CHECKING:
     from compare.base.workloads import Workload
@@ -33,7 +33,7 @@ class Samestep:
     def __init__(self, request: pytest.FixtureRequest, comparisons: "Comparisons") -> None:
         self._request, self._comparisons = request, comparisons
 
-    def __call__(self, workload: "str | Workload | None" = None, **settings: Unpack[Settings]) -> "Result":
+    def __call__(self, workload: "str | Workload | None" = None, **settings: Any) -> "Result":
         """Return the result of training `workload`, a name or a `compare.Workload`, with `settings`.
 
         A comparison that is refused fails the test; so does, unless `check=False`, one in which a contender failed or

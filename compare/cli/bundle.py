@@ -8,7 +8,7 @@ import typer
 
 from compare.base import output, untrusted
 from compare.base.interface import Refused
-from compare.cli import options
+from compare.cli.command_line import to_path
 from compare.reproduce import bundle as bundles
 from compare.results import consistency, result_file
 
@@ -16,10 +16,10 @@ from compare.results import consistency, result_file
 def bundle(
     file: Annotated[
         Path,
-        typer.Argument(metavar="RESULT", parser=options.path, help="A result.json, or its folder.", show_default=False),
+        typer.Argument(metavar="RESULT", parser=to_path, help="A result.json, or its folder.", show_default=False),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", parser=options.path, help="The zip file to write.", show_default=False)
+        Path, typer.Option("--out", "-o", parser=to_path, help="The zip file to write.", show_default=False)
     ],
 ) -> None:
     """Pack a result with its raw samples, report, versions and checksums into one zip file."""

@@ -11,34 +11,34 @@ from rich.console import Console
 
 from compare.base.interface import Refused
 from compare.base.untrusted import SHORT
-from compare.cli import exit_codes, options
+from compare.cli import exit_codes
+from compare.cli.command_line import takes_options, to_path
 from compare.reproduce import regression
 from compare.reproduce import regression_report as report
 from compare.results import result_file
 
 
+@takes_options("diff")
 def diff(
+    as_json: bool,
     old: Annotated[
         Path,
         typer.Argument(
-            metavar="OLD", parser=options.path, help="The earlier result.json, or its folder.", show_default=False
+            metavar="OLD", parser=to_path, help="The earlier result.json, or its folder.", show_default=False
         ),
     ],
     new: Annotated[
         Path,
-        typer.Argument(
-            metavar="NEW", parser=options.path, help="The later result.json, or its folder.", show_default=False
-        ),
+        typer.Argument(metavar="NEW", parser=to_path, help="The later result.json, or its folder.", show_default=False),
     ],
     fail_above: Annotated[
-        str, typer.Option(metavar="3%|0.03", help="Slowdown, or growth of memory, above which it fails.")
+        str, typer.Option(metavar="3%|0.03", help="Fail above this slowdown, or this growth of memory.")
     ] = "3%",
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Compare even another workload, precision, batch or device.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the changes as JSON alone.")] = False,
 ) -> None:
-    """Tell whether contenders became slower, or take more memory, from one result to another: a regression gate."""
+    """Find contenders that became slower, or take more memory, from one result to another: a regression gate."""
     threshold = fraction(fail_above)
     before, after = (result_file.load_true(result_file.named(each)) for each in (old, new))
     unlike = regression.unlike(before, after)

@@ -1,17 +1,10 @@
-"""What commands share at their end: exit codes, and the folder that results go to."""
+"""Exit codes of the program."""
 
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from compare.execution import build_result
 
 CLAIM_FAILED, REFUSED, CONTENDER_FAILED = 1, 2, 3
-
-
-def default_out() -> Path:
-    """Return a folder named after the present microsecond: runs may start together, and none is to replace another."""
-    return Path("samestep-out") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
 
 
 def exit_code(result: dict[str, Any]) -> int:

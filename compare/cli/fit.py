@@ -7,42 +7,29 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare.cli import exit_codes, options
+from compare.cli import exit_codes
+from compare.cli.command_line import takes_options
 from compare.execution import execute, progress
-from compare.settings.contenders import tuned
-from compare.settings.naming import DEFAULT_CONTENDERS
+from compare.settings.options import HOW, Settings
 from compare.studies import fit_report, fitting
 
 
+@takes_options("fit")
 def fit(
-    contenders: options.Contenders = None,
-    tuning: options.Tuning = None,
-    knobs: options.Knobs = None,
-    workload: options.WorkloadName = "digits-cnn",
-    batch_size: Annotated[
+    settings: Settings,
+    as_json: bool,
+    memory: Annotated[
         int | None,
-        typer.Option(help="Images per step, whose least memory is searched for. Default: the workload's."),
+        typer.Option(
+            metavar="MIB",
+            help="Memory for the search for the largest batch. Default: all of a GPU's, half of a CPU's free memory.",
+            show_default=False,
+            rich_help_panel=HOW,
+        ),
     ] = None,
-    precision: options.Precision = "float32",
-    device: options.Device = "auto",
-    seed: options.Seed = 0,
-    memory: options.MemoryLimit = None,
-    deadline: options.Deadline = None,
-    out: options.Out = None,
-    as_json: options.Json = False,
 ) -> None:
-    """Search for the largest batch that fits, and for the least memory that a batch needs; write DIR/fit.json."""
-    task = fitting.make(
-        tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs),
-        memory=memory,
-        out=out or exit_codes.default_out(),
-        workload=workload,
-        batch_size=batch_size,
-        precision=precision,
-        device=device,
-        seed=seed,
-        deadline=deadline,
-    )
+    """Search for the largest batch that fits, and for the least memory that a batch needs. Write DIR/fit.json."""
+    task = fitting.make(settings, memory=memory)
     with execute.interruptible(until="all searches were done, and nothing is kept"), progress.show() as advance:
         found = fitting.run(task, advance)
     result = fitting.result(task, found, ["samestep", *sys.argv[1:]])

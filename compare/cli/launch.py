@@ -11,12 +11,13 @@ import typer
 
 from compare.base import files, output
 from compare.base.interface import Refused
-from compare.cli import agree, compare, exit_codes, options
+from compare.cli import agree, compare
+from compare.cli.command_line import to_path
 from compare.cli.prepared_run import Prepare, planned
 from compare.cluster import slurm
 from compare.cluster.nodes import PlannedCluster
 from compare.cluster.slurm import Job
-from compare.settings.plan import Plan
+from compare.settings.plan import Plan, default_out
 
 COMMANDS: Mapping[str, Prepare] = {"compare": compare.compare, "agree": agree.agree}
 """The commands that train over several machines."""
@@ -42,7 +43,7 @@ def launch(
     out: Annotated[
         Path | None,
         typer.Option(
-            parser=options.path,
+            parser=to_path,
             metavar="DIR",
             help="Folder for the script and the log, and for the result where the command names none.",
         ),
@@ -61,7 +62,7 @@ def launch(
         raise Refused(
             f"samestep launch {name} is not allowed; allowed: {' or '.join(COMMANDS)} and its arguments, after --"
         )
-    default = (out or exit_codes.default_out()).absolute()
+    default = (out or default_out()).absolute()
     unless_named = ["--out", str(default), *rest]  # of two, the later holds
     made = _planned(COMMANDS[name], unless_named, job, context)
     folder = default if out else made.out.absolute()

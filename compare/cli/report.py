@@ -11,7 +11,7 @@ from rich.console import Console
 
 from compare.base import files, output
 from compare.base.interface import Refused
-from compare.cli import options
+from compare.cli.command_line import to_path
 from compare.report import (
     certificate_text,
     csv,
@@ -33,26 +33,26 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RESULT",
-            parser=options.path,
+            parser=to_path,
             help="A result.json, or its folder; several give a matrix. A scaling comes alone.",
         ),
     ],
     html_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", parser=options.path, help="One page with everything in it.")
+        Path | None, typer.Option("--html", metavar="FILE", parser=to_path, help="One page with everything in it.")
     ] = None,
     markdown_file: Annotated[
         Path | None,
-        typer.Option("--markdown", metavar="FILE", parser=options.path, help="Tables as GitHub shows them."),
+        typer.Option("--markdown", metavar="FILE", parser=to_path, help="Tables as GitHub shows them."),
     ] = None,
     latex_file: Annotated[
         Path | None,
-        typer.Option("--latex", metavar="FILE", parser=options.path, help="Tables in booktabs style, to \\input."),
+        typer.Option("--latex", metavar="FILE", parser=to_path, help="Tables in booktabs style, to \\input."),
     ] = None,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", parser=options.path, help="A row for each timed block.")
+        Path | None, typer.Option("--csv", metavar="FILE", parser=to_path, help="A row for each timed block.")
     ] = None,
     figure_folder: Annotated[
-        Path | None, typer.Option("--figures", metavar="DIR", parser=options.path, help="Every picture as PDF and SVG.")
+        Path | None, typer.Option("--figures", metavar="DIR", parser=to_path, help="Every picture as PDF and SVG.")
     ] = None,
 ) -> None:
     """Report stored results, without an option in the terminal; folders of files to be written must be there."""

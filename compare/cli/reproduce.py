@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from compare.base.interface import Refused
-from compare.cli import exit_codes, options
+from compare.cli import exit_codes
+from compare.cli.command_line import takes_options, to_path
 from compare.data import dataset_file
 from compare.execution import build_result, execute, phases
 from compare.machine import environment
@@ -23,44 +24,48 @@ from compare.reproduce import (
 )
 from compare.reproduce import reproduction_report as report
 from compare.results import result_file, verdicts
+from compare.settings.options import OWN_MODELS
+from compare.settings.plan import default_out
 
 FILE_NAME = "reproduction.json"
 
 
+@takes_options("reproduce")
 def reproduce(
+    changes: dict[str, Any],
+    as_json: bool,
     file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", parser=options.path, help="A result.json, or its folder.", show_default=False),
+        Path, typer.Argument(metavar="FILE", parser=to_path, help="A result.json, or its folder.", show_default=False)
     ],
-    rounds: Annotated[
-        int | None, typer.Option(help="Rounds in place of the stored number.", show_default=False)
-    ] = None,
-    data: options.Data = None,
-    deadline: options.Deadline = None,
     trust_code: Annotated[
         bool,
-        typer.Option(user_code.TRUST, help="The result is of a user's own models: import the code that FILE names."),
+        typer.Option(
+            user_code.TRUST,
+            help="Import the code that FILE names. A result of your own models needs this.",
+            rich_help_panel=OWN_MODELS,
+        ),
     ] = False,
     changed_code: Annotated[
-        bool, typer.Option(user_code.CHANGED, help="Accept that this code is not the one that made the result.")
+        bool,
+        typer.Option(
+            user_code.CHANGED,
+            help="Accept that this code is not the code that made the result.",
+            rich_help_panel=OWN_MODELS,
+        ),
     ] = False,
-    out: options.Out = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what differs and the claims as JSON alone.")] = False,
 ) -> None:
-    """Run a stored result's exact specification again, and say which of its claims come again.
+    """Repeat the run of a stored result. Say which of its claims hold again.
 
-    Where that is interrupted once timed rounds have begun, this is said of what was measured.
+    If you interrupt it after timed rounds have begun, it judges the rounds that are complete.
     """
     file = result_file.named(file)
     stored = result_file.load_true(file)
     user_code.check_trust(stored, trusted=trust_code, changed=changed_code)
     seeds = None if verdicts.is_comparison(stored) else repetition.seeds(stored)
-    folder = out or exit_codes.default_out()
+    folder = changes.setdefault("out", default_out())
     if (folder / result_file.FILE_NAME).resolve() == file.resolve():
         raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
-    plan = repetition.plan_of(
-        stored, out=folder, rounds=rounds, data_folder=data, deadline=deadline, changed_code=changed_code
-    )
+    plan = repetition.plan_of(stored, changes, changed_code=changed_code)
     console = Console(quiet=as_json)
     hashes: dict[str, str | None] = {"data_sha256": dataset_file.sha256(plan.dataset)}
     if not user_code.is_named(stored):  # whose weights are known when its models have been matched
@@ -69,7 +74,7 @@ def reproduce(
     report.render_start(stored, before, console)
     if user_code.is_named(stored):
         report.render_code(user_code.lines(stored), changed_code, console)
-    result, path, interruption = execute.execute_until_interrupted(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
+    result, target, interruption = execute.execute_until_interrupted(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
     after = differences.after_run(stored, result)
     found = [*claims.judge(stored, result), *training_claims.judge(stored, result)]
     console.print()
@@ -85,7 +90,7 @@ def reproduce(
     result_file.replace(plan.out / FILE_NAME, told)
     if as_json:
         typer.echo(json.dumps(told, indent=2, allow_nan=False))
-    console.print(f"result file: {path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"result file: {target}", markup=False, highlight=False, soft_wrap=True)
     if interruption is not None:
         raise interruption
     raise typer.Exit(exit_code(stored, result, found))

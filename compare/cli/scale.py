@@ -9,71 +9,45 @@ from rich.console import Console
 
 from compare.base import files
 from compare.base.interruptions import HeldSignals
-from compare.cli import exit_codes, options
+from compare.cli import exit_codes
+from compare.cli.command_line import takes_options
 from compare.execution import execute
 from compare.report import figures
 from compare.report.plots.canvas import Picture
-from compare.settings.contenders import spread, tuned
-from compare.settings.naming import DEFAULT_CONTENDERS
+from compare.settings.options import SEVERAL_DEVICES, Settings
 from compare.studies import scaling, scaling_plot, scaling_report, scaling_result
 
 
+@takes_options("scale")
 def scale(
-    contenders: options.Contenders = None,
-    devices: options.DeviceCounts = "1,2",
+    settings: Settings,
+    as_json: bool,
+    devices: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,...",
+            help="Numbers of devices, from few to many. Each is compared with the first. Default: 1,2.",
+            show_default=False,
+            rich_help_panel=SEVERAL_DEVICES,
+        ),
+    ] = "1,2",
     strong: Annotated[
-        bool, typer.Option("--strong", help="The same batch over all devices at each number, in place of one each.")
+        bool,
+        typer.Option(
+            "--strong",
+            help="Strong scaling: all devices share one batch. Otherwise each device has a batch of its own.",
+            rich_help_panel=SEVERAL_DEVICES,
+        ),
     ] = False,
-    parallel: options.Parallel = None,
-    tuning: options.Tuning = None,
-    knobs: options.Knobs = None,
-    workload: options.WorkloadName = "digits-cnn",
-    batch_size: Annotated[
-        int | None, typer.Option(help="Images per step of each device, with --strong of all. Default: the workload's.")
-    ] = None,
-    batch_norm: options.BatchNorm = "sync",
-    precision: options.Precision = "float32",
-    device: options.Device = "auto",
-    rounds: options.Rounds = None,
-    quick: Annotated[bool, typer.Option("--quick", help="5 rounds.")] = False,
-    paper: options.Paper = False,
-    epochs: options.Epochs = None,
-    seed: options.Seed = 0,
-    data: options.Data = None,
-    images: options.Images = None,
-    skip_cold_compile: options.SkipColdCompile = False,
-    search_anew: options.SearchAnew = False,
-    deterministic: options.Deterministic = False,
-    deadline: options.Deadline = None,
-    out: options.Out = None,
-    as_json: options.Json = False,
 ) -> None:
-    """Compare contenders on more and more devices, and say how well each uses them; write DIR/result.json, scaling.svg.
+    """Compare contenders on more and more devices. Write DIR/result.json and scaling.svg.
 
-    Weak scaling: every device has --batch-size images of a step. With --strong, all devices together have. Contenders
-    that do not say how they split a batch take ddp (torch) and sharded (jax). DIR/devices-N has each whole comparison.
+    The report says how well each contender uses the devices. Contenders that do not say how they split a batch use ddp
+    (torch) and sharded (jax). DIR/devices-N has each whole comparison.
     """
-    folder, command = out or exit_codes.default_out(), ["samestep", *sys.argv[1:]]
-    task = scaling.make(
-        spread(tuned(contenders or DEFAULT_CONTENDERS, tuning, knobs), parallel, scaling.WAYS),
-        scaling.counts(devices),
-        out=folder,
-        strong=strong,
-        workload=workload,
-        batch_size=batch_size,
-        precision=precision,
-        device=device,
-        data_folder=data,
-        images=images,
-        batch_norm=batch_norm,
-        rounds=options.rounds_asked(rounds, quick, paper),
-        epochs=epochs,
-        seed=seed,
-        deterministic=deterministic,
-        cold_compile=not skip_cold_compile,
-        search_anew=search_anew,
-        deadline=deadline,
-    )
+    command = ["samestep", *sys.argv[1:]]
+    task = scaling.make(settings, scaling.counts(devices), strong=strong)
+    folder = task.out
     found, interruption = scaling.run(task, command)
     if interruption is not None and not found:
         raise interruption

@@ -8,21 +8,27 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare.cli import exit_codes, options
+from compare.cli import exit_codes
+from compare.cli.command_line import takes_options
 from compare.execution import execute, progress
 from compare.settings.naming import DEFAULT_CONTENDERS
+from compare.settings.options import Settings
 from compare.studies import selftest as selftests
 from compare.studies import selftest_report
 
 
+@takes_options("selftest")
 def selftest(
-    backends: Annotated[list[str] | None, typer.Argument(help="torch, jax; default: both.", show_default=False)] = None,
-    device: options.Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the proofs as JSON alone.")] = False,
+    settings: Settings,
+    as_json: bool,
+    backends: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="BACKEND...", help="torch or jax. Default: both.", show_default=False),
+    ] = None,
 ) -> None:
     """Prove on this machine, with known inputs, that samestep measures what it says."""
     with execute.interruptible(), progress.show() as advance:
-        proofs = selftests.run(backends or DEFAULT_CONTENDERS, device, advance)
+        proofs = selftests.run(backends or DEFAULT_CONTENDERS, settings.device, advance)
     if as_json:
         typer.echo(json.dumps([asdict(proof) for proof in proofs], indent=2))
     else:

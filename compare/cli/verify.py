@@ -10,19 +10,19 @@ from rich.console import Console
 
 from compare.base import untrusted
 from compare.base.interface import Refused
-from compare.cli import exit_codes, options
+from compare.cli import exit_codes
+from compare.cli.command_line import takes_options, to_path
 from compare.reproduce import archive, verification
 from compare.reproduce import verification_report as report
 
 
+@takes_options("verify")
 def verify(
+    as_json: bool,
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="BUNDLE", parser=options.path, help="A zip file of samestep bundle.", show_default=False
-        ),
+        typer.Argument(metavar="BUNDLE", parser=to_path, help="A zip file of samestep bundle.", show_default=False),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON alone.")] = False,
 ) -> None:
     """Check a bundle offline: its hashes, its schema, and every table and verdict from the raw samples."""
     try:

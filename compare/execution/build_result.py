@@ -13,7 +13,7 @@ from compare.data import dataset_file
 from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import environment
 from compare.results import result_file, verdicts
-from compare.settings import tunings
+from compare.settings import options, tunings
 from compare.settings.plan import Plan
 
 
@@ -63,35 +63,16 @@ def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
     return {
         "workload": plan.workload.name,
         "contenders": [contender.name for contender in plan.contenders],
-        "batch_size": plan.batch_size,
-        "accumulate": plan.accumulate,
-        "devices": plan.devices,
-        "rotation": plan.rotation,
+        **options.to_spec(plan),
         "machines": plan.cluster.count,
-        "batch_norm": plan.batch_norm,
-        "precision": plan.precision,
-        "device": plan.device,
         "rounds": len(state.rounds),
-        "rounds_requested": plan.rounds,
-        "seed": plan.seed,
-        "epochs": plan.epochs,
-        "margin": plan.margin,
-        "confidence": plan.confidence,
         **descriptions.described(plan.workload),
         "parameter_count": opened.get("parameter_count"),
         "data_source": dataset.source,
-        "data_folder": plan.data_folder,
-        "images": plan.images,
         "data_sha256": dataset_file.sha256(dataset),
         "train_images": len(dataset.train.labels),
         "test_images": len(dataset.test.labels),
         "weights_sha256": opened.get("weights_sha256"),
-        "agreement_requested": plan.agreement,
-        "energy_requested": plan.energy,
-        "cold_compile_requested": plan.cold_compile,
-        "search_anew_requested": plan.search_anew,
-        "deterministic": plan.deterministic,
-        "deadline_seconds": plan.deadline,
         "design": state.design,
         "design_reason": state.design_reason,
         **({} if state.pairing is None else {"pair": state.pairing.to_json()}),

@@ -49,7 +49,7 @@ class Runs:
         for seed in range(plan.seed + 1, plan.seed + seeds):
             made = datasets.load(
                 plan.workload,
-                folder=plan.data_folder,
+                folder=plan.data,
                 seed=seed,
                 batch_size=plan.batch_size,
                 epochs=plan.epochs,

@@ -3,52 +3,28 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compare.settings import naming
+from compare.settings import naming, options
+from compare.settings.options import Settings
 
 if TYPE_CHECKING:
     from compare.base.workloads import Workload
-    from compare.settings.pair_spec import Request
     from compare.settings.plan import Plan
 
 
-class Settings(TypedDict, total=False):
-    """What a call of the fixture, or the marker, may say beside the workload.
+SETTINGS = sorted({*options.in_python("compare"), "check"} - {"out"})
+"""The settings that a marker and a call of the fixture take.
 
-    Names, meanings and defaults are those of `samestep compare`'s options, but that `energy` is off by default.
-    `agreement=False` is --skip-agreement, `cold_compile=False` --skip-cold-compile; `request` says how a pair of one's
-    own is brought together. `check=False` hands back a result that would otherwise fail the test.
-    """
-
-    contenders: Sequence[str]
-    precision: str
-    device: str
-    rounds: int
-    batch_size: int
-    epochs: int
-    seed: int
-    margin: float
-    data: str | Path
-    images: int
-    accumulate: int
-    devices: int
-    batch_norm: str
-    agreement: bool
-    deterministic: bool
-    design: str
-    energy: bool
-    cold_compile: bool
-    search_anew: bool
-    deadline: float
-    request: "Request"
-    check: bool
+They have the names, meanings and defaults of `compare.run`, except that `energy` is off by default. `check=False`
+returns a result that would otherwise fail the test.
+"""
 
 
 class Asked(NamedTuple):
-    """One comparison: contenders as written, and `settings` under the names of `Settings`, `workload` with them."""
+    """One comparison: contenders as written, and `settings` under the names of `SETTINGS`."""
 
     contenders: tuple[str, ...]
     settings: Mapping[str, Any]
@@ -83,9 +59,8 @@ class Asked(NamedTuple):
         from compare.settings import plan
 
         settings: dict[str, Any] = {"energy": False, **self.settings}
-        folder = settings.pop("data", None)
         try:
-            return plan.make(self.contenders, out=out, data_folder=folder, **settings)
+            return plan.make(Settings(contenders=self.contenders, out=out, **settings))
         except Refused as error:
             raise Refused(arguments.in_python(str(error), otherwise={})) from None
 
@@ -98,9 +73,9 @@ def merged(*layers: Mapping[str, Any]) -> Asked:
     """
     __tracebackhide__ = True  # the line of the test is the one to see
     settings = {name: value for layer in layers for name, value in layer.items() if value is not None}
-    allowed = {"workload", *Settings.__annotations__}
+    allowed = SETTINGS
     if unknown := sorted(settings.keys() - allowed):
-        raise TypeError(f"samestep has no setting {unknown[0]!r}; allowed: {', '.join(sorted(allowed))}")
+        raise TypeError(f"samestep has no setting {unknown[0]!r}; allowed: {', '.join(allowed)}")
     contenders = settings.pop("contenders", naming.DEFAULT_CONTENDERS)
     if isinstance(contenders, str) or not all(isinstance(text, str) for text in contenders):
         raise TypeError(f"contenders={contenders!r} is not allowed; allowed: a list such as ['torch:tuned', 'jax']")

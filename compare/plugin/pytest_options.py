@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from compare.settings.options import SETTINGS, Settings
+
 OFF = "a comparison: `pytest --benchmark` runs it"
-_FILLING = ("workload", "precision", "device", "rounds")
+_OPTIONS = [option for option in SETTINGS.values() if option.pytest_help]
 
 
 def add(parser: pytest.Parser) -> None:
@@ -15,11 +17,13 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--benchmark", action="store_true", dest="samestep", help="Run comparisons, which are skipped otherwise."
     )
-    opened = "for comparisons that name none"
-    group.addoption("--samestep-workload", metavar="W", help=f"Workload {opened}. Default: digits-cnn.")
-    group.addoption("--samestep-precision", metavar="P", help=f"Precision {opened}. Default: float32.")
-    group.addoption("--samestep-device", metavar="D", help=f"auto, cpu or cuda, {opened}. Default: auto.")
-    group.addoption("--samestep-rounds", metavar="N", type=int, help=f"Rounds {opened}. Default: 10.")
+    for option in _OPTIONS:
+        group.addoption(
+            f"--samestep-{option.name}",
+            metavar=option.name[0].upper(),
+            type=option.kind.read_as,
+            help=f"{option.pytest_help} for comparisons that name none. Default: {option.default_words}.",
+        )
     group.addoption("--samestep-report", metavar="DIR", help="Write each comparison's result and report below DIR.")
 
 
@@ -46,7 +50,7 @@ def only(config: pytest.Config) -> bool:
 
 def filling(config: pytest.Config) -> dict[str, Any]:
     """Return the settings that tests may leave open, None for those that the command line leaves open too."""
-    return {name: config.getoption(f"samestep_{name}") for name in _FILLING}
+    return {option.name: config.getoption(f"samestep_{option.name}") for option in _OPTIONS}
 
 
 def check(config: pytest.Config) -> None:
@@ -64,7 +68,7 @@ def check(config: pytest.Config) -> None:
     from compare.settings import plan
 
     try:
-        plan.check(**given)
+        plan.resolve(Settings(**given))
         if report:
             output.writable(config.invocation_params.dir / report)
     except Refused as error:

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from compare.base import descriptions, installed
@@ -14,38 +13,26 @@ from compare.report import sentences
 from compare.reproduce import user_code
 from compare.reproduce.differences import differing
 from compare.results import verdicts
-from compare.settings import contenders, plan
+from compare.settings import contenders, options, plan
+from compare.settings.options import Settings
 from compare.settings.plan import Plan
 
 Object = Mapping[str, Any]
 
-_SEEDS = 5
 
+def plan_of(stored: Object, changes: Mapping[str, Any], *, changed_code: bool = False) -> Plan:
+    """Return the plan that repeats a stored result's run; of `samestep agree` it times nothing.
 
-def plan_of(
-    stored: Object,
-    *,
-    out: Path,
-    rounds: int | None = None,
-    data_folder: str | None = None,
-    deadline: float | None = None,
-    changed_code: bool = False,
-) -> Plan:
-    """Return the plan of a stored result's run: of `samestep agree` where no rounds were asked for.
-
-    Of an interrupted run it has the rounds that were whole, or where these were too few, those that were asked for.
+    For an interrupted run it has the rounds that were complete, or the requested number where too few were.
 
     Args:
         stored: a valid result.
-        out: folder for the new result.
-        rounds: in place of the stored number.
-        data_folder: where the data lie here, in place of the stored folder.
-        deadline: seconds, in place of the stored deadline.
-        changed_code: of a user's own pair, whether another source than the stored one is accepted.
+        changes: settings that replace stored ones, `out` among them.
+        changed_code: whether another source of a user's own pair is accepted than the stored one.
 
     Raises:
-        Refused: where the run cannot be repeated: no such device or data here, a workload that is another one by now,
-            contenders that are not what they are called.
+        Refused: where the run cannot be repeated: no such device or data here, a workload that has changed since, or
+            contenders that are not what their names say.
     """
     spec = stored["spec"]
     if spec.get("machines", 1) > 1:
@@ -53,8 +40,10 @@ def plan_of(
     names = [each["name"] for each in stored["contenders"]]
     if names != spec["contenders"]:
         raise Refused(f"spec.contenders are {', '.join(spec['contenders'])}, contenders are {', '.join(names)}")
-    if rounds is not None and not verdicts.is_comparison(stored):
-        raise Refused(f"--rounds {rounds}: the result is of `samestep agree`, which times nothing; leave --rounds out")
+    if "rounds" in changes and not verdicts.is_comparison(stored):
+        raise Refused(
+            f"--rounds {changes['rounds']}: the result is of `samestep agree`, which times nothing; leave --rounds out"
+        )
     texts = [name.partition("#")[0] for name in names]
     for here, each in zip(contenders.parse(texts), stored["contenders"], strict=True):
         if (here.name, here.backend, here.tuning) != (each["name"], each["backend"], each["tuning"]):
@@ -67,33 +56,15 @@ def plan_of(
     named = user_code.is_named(stored)
     if not named:
         _check_workload(spec)
-    made = plan.make(
-        texts,
-        out=out,
-        workload=user_code.workload(stored) if named else spec["workload"],
-        request=user_code.request(stored, changed=changed_code) if named else None,
-        batch_size=spec["batch_size"],
-        precision=spec["precision"],
-        accumulate=spec.get("accumulate", 1),
-        devices=spec.get("devices", 1),
-        rotation=_rotation(spec),
-        batch_norm=spec.get("batch_norm", "sync"),
-        device=spec["device"],
-        rounds=_rounds(stored) if rounds is None else rounds,
-        seed=spec["seed"],
-        epochs=spec["epochs"],
-        margin=spec["margin"],
-        data_folder=_data_folder(stored) if data_folder is None else data_folder,
-        images=spec.get("images"),
-        agreement=spec["agreement_requested"],
-        deterministic=spec["deterministic"],
-        design=_planned_design(spec),
-        energy=spec.get("energy_requested", False),
-        cold_compile=spec.get("cold_compile_requested", True),
-        search_anew=spec.get("search_anew_requested", False),
-        deadline=spec.get("deadline_seconds") if deadline is None else deadline,
-    )
-    return replace(made, confidence=spec["confidence"])
+    repeated: dict[str, Any] = options.from_spec(spec) | {
+        "contenders": texts,
+        "workload": user_code.workload(stored) if named else spec["workload"],
+        "request": user_code.request(stored, changed=changed_code) if named else None,
+        "rotation": _rotation(spec),
+        "rounds": _rounds(stored),
+        "design": _planned_design(spec),
+    }
+    return plan.make(Settings(**repeated | dict(changes)))
 
 
 def seeds(stored: Object) -> int:
@@ -103,8 +74,8 @@ def seeds(stored: Object) -> int:
         Refused: for a number that `samestep agree` does not take.
     """
     found = stored["agreement"].get("accuracies", {}).values()
-    count = max((len(accuracies) for accuracies in found), default=_SEEDS)
-    plan.check_seeds(count)
+    count = max((len(accuracies) for accuracies in found), default=options.SETTINGS["seeds"].default)
+    options.SETTINGS["seeds"].check(count)
     return count
 
 
@@ -122,14 +93,6 @@ def _rounds(stored: Object) -> int | None:
 def _planned_design(spec: Object) -> str:
     # Only alternating rounds ever become others, and then with a reason.
     return "alternating" if spec.get("design_reason") else spec.get("design", "alternating")
-
-
-def _data_folder(stored: Object) -> str | None:
-    if "data_folder" in stored["spec"]:
-        return stored["spec"]["data_folder"]
-    # Before the spec had it, only the command told.
-    command = [*stored["command"], None]
-    return command[command.index("--data") + 1] if "--data" in command else None
 
 
 def _check_workload(spec: Object) -> None:

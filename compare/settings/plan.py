@@ -1,21 +1,14 @@
 """What a comparison will do, checked as a whole before any process starts."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeGuard
+from typing import Any
 
-from compare.base import (
-    arguments,
-    descriptions,
-    installed,
-    output,
-    workloads,
-)
-from compare.base.arguments import LARGEST, whole
-from compare.base.interface import DEVICES, Refused, RunSpec
+from compare.base import arguments, descriptions, installed, output, workloads
+from compare.base.interface import Refused, RunSpec
 from compare.base.knobs import NOT_PARALLEL, Value
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import Workload
@@ -25,6 +18,8 @@ from compare.data.datasets import Dataset
 from compare.settings import contenders, feasibility, splitting, tunings
 from compare.settings.block_order import gpus_of_round
 from compare.settings.contenders import Contender
+from compare.settings.naming import DEFAULT_CONTENDERS
+from compare.settings.options import RunSettings, Settings
 from compare.settings.pair_spec import Request
 
 # Seconds that each phase of a child may take before it counts as hanging; compilation is the longest.
@@ -38,50 +33,35 @@ DEADLINES: Mapping[str, float] = {
     "memory": 1800.0,
 }
 
-DESIGNS: Mapping[str, str] = {
-    "alternating": "all contenders of a round alive together, their blocks alternating",
-    "turns": "one contender after the other in each round",
-    "sequential": "all rounds of one contender, then all of the next: shows what a bad design does, and is INVALID",
-}
 
+@dataclass(frozen=True, kw_only=True)
+class Plan(RunSettings):
+    """One comparison with all choices made. `make` builds it and refuses what cannot be done.
 
-@dataclass(frozen=True)
-class Plan:
-    """One comparison, all choices made. Build it with `make`, which refuses what cannot be done.
+    It has every field of `RunSettings` as the user gave it; only `device` is now `cpu` or `cuda`.
 
-    `request` says how a user's own pair is brought together; `weights` is that of `RunSpec`; a workload that is not
-    `resizable` takes images of its own size only. `cluster` are the machines that batches are split over.
+    Attributes:
+        contenders: at least one; the first is the baseline.
+        rounds: rounds to time; 0 times nothing.
+        out: folder for the result file.
+        data: the folder that `dataset` was read from; None if it was not read from a folder of the user's.
+        request: how a user's own pair is brought together.
+        weights: as in `RunSpec`.
+        resizable: whether the workload takes images of other sizes than its own.
+        cluster: the machines that batches are split over.
     """
 
     contenders: tuple[Contender, ...]
     workload: Workload
     batch_size: int
-    precision: str
-    device: str
-    rounds: int
-    seed: int
     epochs: int
-    margin: float
+    rounds: int
     out: Path
+    data: str | None = None
     dataset: Dataset
-    data_folder: str | None = None
-    images: int | None = None
     request: Request = field(default_factory=Request)
     weights: str | None = None
     resizable: bool = True
-    accumulate: int = 1
-    devices: int = 1
-    rotation: int = 1
-    batch_norm: str = "sync"
-    agreement: bool = True
-    deterministic: bool = False
-    design: str = "alternating"
-    energy: bool = True
-    cold_compile: bool = True
-    search_anew: bool = False
-    communication: bool = False
-    confidence: float = 0.95
-    deadline: float | None = None
     cluster: Cluster = field(default_factory=Cluster, compare=False)
 
     @property
@@ -142,176 +122,131 @@ class Plan:
 
 
 def make(
-    texts: Sequence[str],
+    settings: Settings,
     *,
-    out: Path,
-    workload: str | Workload = "digits-cnn",
-    batch_size: int | None = None,
-    precision: str = "float32",
-    device: str = "auto",
-    rounds: int | None = 10,
-    seed: int = 0,
-    epochs: int | None = None,
-    margin: float = 0.01,
-    data_folder: str | Path | None = None,
-    images: int | None = None,
-    accumulate: int = 1,
-    devices: int = 1,
-    rotation: int = 1,
-    batch_norm: str = "sync",
-    agreement: bool = True,
-    deterministic: bool = False,
-    design: str = "alternating",
-    energy: bool = True,
-    cold_compile: bool = True,
-    search_anew: bool = False,
-    communication: bool = False,
-    deadline: float | None = None,
-    dataset: Dataset | None = None,
-    request: Request | None = None,
-    least_contenders: int = 2,
     cluster: Cluster | None = None,
+    dataset: Dataset | None = None,
+    least_contenders: int = 2,
 ) -> Plan:
-    """Return the plan of a comparison.
+    """Return the plan of the comparison that a user asks for.
 
-    `rounds` None times nothing; `images` of the training images are taken, None for all; `accumulate` and `batch_norm`
-    are those of `RunSpec`; `devices` is for the contenders that say how they split batches, all others train on one;
-    `rotation` is how many GPUs rounds go around on (`compare.settings.block_order.gpus_of_round`; 1 for the first always);
-    `design` is one of `DESIGNS`; `energy` asks for joules per step, where a GPU tells, `cold_compile` for the time to
-    compile into an empty cache, `search_anew` for a search for kernels in every round where a program keeps one
-    (`Plan.keeps_search`), `communication` for what of it several GPUs do not hide; `batch_size` and `epochs` default to
-    the workload's; `margin` is relative (0.01 is 1 %); `deadline` in seconds replaces the deadline of every phase;
-    `dataset` (default: the workload's own, loaded) is what is trained on; `request` how a user's own pair is brought
-    together; `cluster` the machines of the run: on none of them, no folder is read, and none is made.
+    Args:
+        settings: what the user asks for. `rounds` None times nothing.
+        cluster: the machines of the run; default: this one. Without this machine among them, no folder is read or made.
+        dataset: what is trained on; default: the workload's own, which is loaded.
+        least_contenders: how many contenders there must be.
 
     Raises:
-        Refused: for anything that could not be honoured, before any process starts.
+        Refused: for anything that cannot be done, before any process starts.
     """
     machines = cluster or Cluster()
-    chosen, resolved = check(workload, precision, device, rounds, machines)
-    size = chosen.batch_size if batch_size is None else batch_size
-    passes = chosen.epochs if epochs is None else epochs
-    whole("--batch-size", size, 2)  # batch norm has no variance over one image
-    whole("--accumulate", accumulate, 1)
-    if size % accumulate or size < 2 * accumulate:
-        raise Refused(f"--accumulate {accumulate} with batch {size} is not allowed; allowed: equal parts of 2 or more")
-    whole("--epochs", passes, 1)
-    whole("--seed", seed, 0)
-    arguments.typed("--design", design, str, ", ".join(DESIGNS))
-    if design not in DESIGNS:
-        raise Refused(f"unknown design {design!r}; allowed: {', '.join(DESIGNS)}")
-    if not _is_number(margin) or not 0 < margin < 1:
-        raise Refused(f"--margin {_shown(margin)} is not allowed; allowed: above 0 and below 1 (0.01 is 1 %)")
-    if deadline is not None and not (_is_number(deadline) and 0 < deadline <= LARGEST):
-        raise Refused(f"--deadline {_shown(deadline)} is not allowed; allowed: seconds above 0, up to {LARGEST}")
-    switches = {
-        "agreement": agreement,
-        "deterministic": deterministic,
-        "energy": energy,
-        "cold_compile": cold_compile,
-        "search_anew": search_anew,
-    }
-    for name, value in switches.items():
-        arguments.check(type(value) is bool, name, value, "True, False")
-    arguments.typed("--data", data_folder, (str, Path, NoneType), "a folder's path")
-    arguments.check(data_folder != "", "--data", data_folder, "a folder's path")
-    folder = None if data_folder is None else str(data_folder)
-    arguments.typed("request", request, (Request, NoneType), "a compare.Request")
+    workload, device = resolve(settings, machines)
+    batch_size = workload.batch_size if settings.batch_size is None else settings.batch_size
+    epochs = workload.epochs if settings.epochs is None else settings.epochs
+    _check_accumulation(batch_size, settings.accumulate)
+    texts = spell_contenders(settings).contenders or ()
+    shared: dict[str, Any] = {each.name: getattr(settings, each.name) for each in fields(RunSettings)}
+    shared["device"] = device
+    shared["data"] = None if settings.data is None else str(settings.data)
     plan = Plan(
+        **shared,
         contenders=tuple(contenders.parse(texts, least_contenders)),
-        workload=chosen,
-        batch_size=size,
-        precision=precision,
-        device=resolved,
-        rounds=rounds or 0,
-        seed=seed,
-        epochs=passes,
-        margin=margin,
-        out=out,
+        workload=workload,
+        batch_size=batch_size,
+        epochs=epochs,
+        rounds=settings.rounds or 0,
+        out=default_out() if settings.out is None else Path(settings.out),
         dataset=dataset or datasets.make_empty("not yet"),
-        data_folder=folder,
-        images=images,
-        request=request or Request(),
-        accumulate=accumulate,
-        devices=devices,
-        rotation=rotation,
-        batch_norm=batch_norm,
-        agreement=agreement,
-        deterministic=deterministic,
-        design=design,
-        energy=energy,
-        cold_compile=cold_compile,
-        search_anew=search_anew,
-        communication=communication,
-        deadline=deadline,
+        request=settings.request or Request(),
         cluster=machines,
     )
-    whole("--devices", plan.devices, 1)
-    whole("rotation", plan.rotation, 1)
     splitting.check(plan)
     feasibility.check(plan)
-    if dataset is None:  # which may take a quarter of a minute
-        load = datasets.load if machines.here else datasets.load_for_other_machines
-        made = load(chosen, folder=folder, seed=seed, batch_size=size, epochs=passes, images=images)
-        plan = replace(plan, dataset=made)
+    if dataset is None:  # loading may take a quarter of a minute, so it comes after all other checks
+        plan = replace(plan, dataset=_load(plan))
     if machines.here:
         output.check_scratch()
-        output.writable(out)
+        output.writable(plan.out)
     return plan
 
 
-def check(
-    workload: str | Workload = "digits-cnn",
-    precision: str = "float32",
-    device: str = "auto",
-    rounds: int | None = None,
-    cluster: Cluster | None = None,
-) -> tuple[Workload, str]:
-    """Return the workload and the device, `cpu` or `cuda`, that are meant; arguments are those of `make`.
+def resolve(settings: Settings, cluster: Cluster | None = None) -> tuple[Workload, str]:
+    """Check each setting by itself; return the workload and the device, `cpu` or `cuda`.
 
     Raises:
-        Refused: for what no contender could honour here.
+        Refused: for a value that is not allowed, an unknown workload, or a device or precision that is not here.
     """
-    chosen = trained(workload, precision)
-    if device not in DEVICES:
-        raise Refused(f"unknown device {device!r}; allowed: {', '.join(DEVICES)}")
-    resolved = (cluster or Cluster()).device(device)
-    if not PRECISIONS[precision].runs_on(resolved):
-        needed = PRECISIONS[precision].required_device
-        others = ", ".join(name for name, other in PRECISIONS.items() if other.runs_on(resolved))
-        raise Refused(f"precision {precision} needs --device {needed}; allowed on {resolved}: {others}")
-    if rounds is not None:
-        whole("--rounds", rounds, 2)
-    return chosen, resolved
+    settings.check()
+    workload = find_workload(settings.workload)
+    device = (cluster or Cluster()).device(settings.device)
+    precision = PRECISIONS[settings.precision]
+    if not precision.runs_on(device):
+        others = ", ".join(name for name, other in PRECISIONS.items() if other.runs_on(device))
+        raise Refused(
+            f"--precision {precision.name} needs --device {precision.required_device}; allowed on {device}: {others}"
+        )
+    return workload, device
 
 
-def trained(workload: str | Workload = "digits-cnn", precision: str = "float32") -> Workload:
-    """Return the workload that is meant, whatever it will be trained on; arguments are those of `make`.
+def find_workload(workload: str | Workload) -> Workload:
+    """Return a workload by its name, or the workload itself.
 
     Raises:
-        Refused: there is no such workload or precision.
+        Refused: for an unknown name.
     """
-    chosen = installed.get(workload) if isinstance(workload, str) else workload
-    named = "a name that samestep workloads lists, or a compare.Workload"
-    arguments.typed("workload", chosen, Workload, named)
-    if precision not in PRECISIONS:
-        raise Refused(f"unknown precision {precision!r}; allowed: {', '.join(PRECISIONS)}")
-    return chosen
+    return installed.get(workload) if isinstance(workload, str) else workload
 
 
-def check_seeds(seeds: int) -> None:
-    """Check the number of training runs for the accuracy gate.
+def spell_contenders(settings: Settings, parallel: str | None = None) -> Settings:
+    """Return settings whose contenders say all that --tuning, --knobs and --parallel say of them.
+
+    `parallel` is used where neither a contender nor --parallel says how to use several devices.
 
     Raises:
-        Refused: for fewer than two, which have no spread, and more than 1,000.
+        Refused: for --tuning, --knobs or --parallel that is unknown, or that no contender takes.
     """
-    right = type(seeds) is int and 2 <= seeds <= 1000
-    arguments.check(right, "--seeds", seeds, "a whole number from 2 to 1000")
+    texts = DEFAULT_CONTENDERS if settings.contenders is None else settings.contenders
+    if settings.tuning is not None or settings.knobs is not None:
+        texts = contenders.tuned(texts, settings.tuning, settings.knobs)
+    if settings.parallel is not None or parallel is not None:
+        texts = contenders.spread(texts, settings.parallel, parallel)
+    return replace(settings, contenders=texts, tuning=None, knobs=None, parallel=None)
 
 
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)  # a pytest mark may give anything
+def for_certificate(settings: Settings) -> Settings:
+    """Return the settings of a certificate: nothing is timed, and contenders are such as prove a model alone.
+
+    Raises:
+        Refused: for a value that is not allowed, or an unknown workload.
+    """
+    settings.check()
+    workload = find_workload(settings.workload)
+    settings = replace(settings, workload=workload, rounds=None)
+    if settings.contenders is None and settings.tuning is None and settings.knobs is None:
+        settings = replace(settings, contenders=contenders.of_certificate(workload))
+    return settings
 
 
-def _shown(value: object) -> str:
-    return f"{value:.12g}" if _is_number(value) else repr(value)
+def default_out() -> Path:
+    """Return a folder that is named after the current microsecond, so that runs that start together do not share it."""
+    return Path("samestep-out") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+
+
+def _check_accumulation(batch_size: int, accumulate: int) -> None:
+    arguments.whole("--batch-size", batch_size, 2)  # batch norm has no variance over one image
+    if batch_size % accumulate or batch_size < 2 * accumulate:
+        raise Refused(
+            f"--accumulate {accumulate} with batch {batch_size} is not allowed; allowed: equal parts of 2 or more"
+        )
+
+
+def _load(plan: Plan) -> Dataset:
+    load = datasets.load if plan.cluster.here else datasets.load_for_other_machines
+    return load(
+        plan.workload,
+        folder=plan.data,
+        seed=plan.seed,
+        batch_size=plan.batch_size,
+        epochs=plan.epochs,
+        images=plan.images,
+    )

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from compare.machine import environment, nvml
 from compare.results import result_file
 from compare.settings import plan
 from compare.settings.contenders import Contender
+from compare.settings.options import Settings
 from compare.settings.plan import Plan
 
 SCHEMA_VERSION = 1
@@ -64,18 +65,18 @@ class Fitted:
         return "cap" if self.batch.fails is None else "memory"
 
 
-def make(texts: Sequence[str], *, memory: int | None = None, **options: Any) -> Task:
-    """Return the task for contenders as a user writes them.
+def make(settings: Settings, *, memory: int | None = None) -> Task:
+    """Return the task for what a user asks for.
 
     `memory` in MiB limits the search for the largest batch. Without it the limit is all of a GPU's memory, or half of
-    what is available on a CPU, where nothing else would end the search before the machine swaps. `options` are those of
-    `compare.settings.plan.make`.
+    what is available on a CPU, where nothing else would end the search before the machine swaps.
 
     Raises:
         Refused: for anything that could not be honoured, before any process starts.
     """
     unread = datasets.make_empty("synthetic images, one batch")  # every try makes its own
-    chosen = plan.make(texts, rounds=None, agreement=False, dataset=unread, least_contenders=1, **options)
+    untimed = replace(settings, rounds=None, agreement=False)
+    chosen = plan.make(untimed, dataset=unread, least_contenders=1)
     most_images = synthetic.most(chosen.workload.model.image)
     if chosen.batch_size > most_images:
         raise Refused(f"--batch-size {chosen.batch_size} is not allowed; allowed: 2 to {most_images} such images")

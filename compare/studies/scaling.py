@@ -2,11 +2,11 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compare.base import arguments, knobs
+from compare.base import knobs
 from compare.base.interface import Refused
 from compare.base.interruptions import ENDING
 from compare.data import datasets
@@ -16,6 +16,7 @@ from compare.report.sentences import counted
 from compare.results.verdicts import LEAST_ROUNDS
 from compare.settings import block_order, contenders, plan, tunings
 from compare.settings.contenders import Contender
+from compare.settings.options import Settings
 from compare.settings.plan import Plan
 
 WAYS = "ddp,sharded"
@@ -60,59 +61,43 @@ def counts(text: str) -> list[int]:
     return found
 
 
-def make(
-    texts: Sequence[str],
-    devices: Sequence[int],
-    *,
-    out: Path,
-    strong: bool = False,
-    workload: str = "digits-cnn",
-    batch_size: int | None = None,
-    precision: str = "float32",
-    device: str = "auto",
-    data_folder: str | None = None,
-    **options: Any,
-) -> Task:
-    """Return the task for contenders as a user writes them, all with a way to use several devices.
+def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) -> Task:
+    """Return the task for what a user asks for; every contender must have a way to use several devices.
 
-    `devices` are the numbers of devices (`counts`); `batch_size` defaults to the workload's, images for each device or,
-    in `strong` scaling, for all of them; the others, `options` too, are those of `compare.settings.plan.make`.
+    `devices` are the numbers of devices (`counts`). The batch size is that of each device or, in `strong` scaling, of
+    all together.
 
     Raises:
-        Refused: for anything that could not be honoured, before any process starts.
+        Refused: for anything that cannot be done, before any process starts.
     """
-    chosen, resolved = plan.check(workload, precision, device)
-    size = chosen.batch_size if batch_size is None else batch_size
-    arguments.whole("--batch-size", size, 2)
+    settings = plan.spell_contenders(settings, parallel=WAYS)
+    workload, device = plan.resolve(settings)
+    size = workload.batch_size if settings.batch_size is None else settings.batch_size
+    out = plan.default_out() if settings.out is None else Path(settings.out)
     for count in devices if strong else ():
         if size % count:
             raise Refused(f"--batch-size {size} on {count} devices is not allowed with --strong; allowed: equal parts")
     # Parts of a CPU are alike; GPUs of unlike kinds have no mean, and the first are taken.
-    goes_around = resolved == "cuda" and len({gpu["name"] for gpu in nvml.describe()["gpus"]}) == 1
-    ways = tuple(_way(each, resolved, workload) for each in contenders.parse(texts))
+    goes_around = device == "cuda" and len({gpu["name"] for gpu in nvml.describe()["gpus"]}) == 1
+    ways = tuple(_way(each, device, workload.name) for each in contenders.parse(settings.contenders or ()))
+    folder = None if settings.data is None else str(settings.data)
     plans: list[Plan] = []
     for count in reversed(devices):  # what the most devices can do, fewer can: nothing is refused after the first
-        shared = plans and (strong or not datasets.is_made_for_batch(chosen, data_folder))
+        shared = plans and (strong or not datasets.is_made_for_batch(workload, folder))
+        on_devices = replace(
+            settings,
+            out=out / f"devices-{count}",
+            devices=count,
+            rotation=devices[-1] if goes_around and block_order.parts(count, devices[-1]) > 1 else 1,
+            batch_size=size if strong else size * count,
+            energy=False,
+            communication=True,
+        )
         try:
-            made = plan.make(
-                texts,
-                out=out / f"devices-{count}",
-                workload=workload,
-                precision=precision,
-                device=device,
-                data_folder=data_folder,
-                devices=count,
-                rotation=devices[-1] if goes_around and block_order.parts(count, devices[-1]) > 1 else 1,
-                batch_size=size if strong else size * count,
-                dataset=plans[0].dataset if shared else None,
-                energy=False,
-                communication=True,
-                **options,
-            )
+            plans.insert(0, plan.make(on_devices, dataset=plans[0].dataset if shared else None))
         except datasets.BatchTooLarge as error:
             whose = "" if strong else f"{size} images on each of {count} devices: "
             raise Refused(f"{whose}{error}") from error
-        plans.insert(0, made)
     return Task(tuple(plans), ways, "strong" if strong else "weak", size, out)
 
 

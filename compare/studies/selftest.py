@@ -19,6 +19,7 @@ from compare.execution.telemetry import Sample, Telemetry
 from compare.machine.nvml import SLOWDOWNS, Device
 from compare.settings import plan
 from compare.settings.contenders import BACKENDS
+from compare.settings.options import Settings
 
 TRIALS = 2000
 DELAY_SECONDS, DELAY_LIMIT = 0.05, 0.01
@@ -53,7 +54,8 @@ def run(backends: Sequence[str], device: str, progress: Progress) -> list[Proof]
         raise Refused(f"unknown backend {unknown[0]!r}; allowed: {', '.join(BACKENDS)}")
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         stock = [f"{name}:stock" for name in backends]
-        made = plan.make(stock, out=Path(scratch), device=device, rounds=None, least_contenders=1)
+        settings = Settings(contenders=stock, out=Path(scratch), device=device, rounds=None)
+        made = plan.make(settings, least_contenders=1)
         launcher = Launcher(made, Path(scratch))
         dataset_file.save(made.dataset, launcher.dataset)
         total = 1 + len(made.contenders)

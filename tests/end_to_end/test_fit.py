@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from compare.execution import bisection
+from compare.settings.options import Settings
 from compare.studies import fitting
 from compare.studies.fitting import MEBIBYTE
 
@@ -18,7 +19,9 @@ def test_both_frameworks_end_at_an_edge_that_is_there(tmp_path: Path, monkeypatc
     monkeypatch.setattr(bisection, "RESOLUTION", 0.5)
     monkeypatch.setattr(bisection, "PRECISION", 0.5)
     monkeypatch.setattr(fitting, "SMALLEST_BATCH", BATCH)
-    task = fitting.make(["torch:stock", "jax"], memory=MEMORY, batch_size=BATCH, device="cpu", out=tmp_path)
+    task = fitting.make(
+        Settings(contenders=["torch:stock", "jax"], batch_size=BATCH, device="cpu", out=tmp_path), memory=MEMORY
+    )
     found = fitting.run(task, lambda *_: None)
     for each, contender in zip(found, fitting.result(task, found, [])["contenders"], strict=True):
         assert (contender["status"], contender["reason"], contender["stopped_by"]) == ("ok", None, "memory")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from compare.execution import round_validity
+from compare.settings.options import Settings
 from compare.studies import scaling, scaling_result
 
 
@@ -15,7 +16,15 @@ def test_both_frameworks_train_and_agree_on_one_and_on_two_devices(
 ) -> None:
     monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)  # what is timed does not matter, only that it is
     task = scaling.make(
-        ["torch:stock+ddp", "jax:stock+sharded"], [1, 2], out=tmp_path, device="cpu", rounds=2, epochs=1, batch_size=32
+        Settings(
+            contenders=["torch:stock+ddp", "jax:stock+sharded"],
+            out=tmp_path,
+            device="cpu",
+            rounds=2,
+            epochs=1,
+            batch_size=32,
+        ),
+        [1, 2],
     )
     result = scaling_result.result(task, scaling.run(task, [])[0], [])
     assert scaling_result.load(scaling_result.write(result, tmp_path)) == result

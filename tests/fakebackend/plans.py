@@ -14,6 +14,7 @@ from compare.base import knobs
 from compare.execution import record_certificates, round_validity
 from compare.reproduce import recompute
 from compare.settings import contenders, plan
+from compare.settings.options import Settings
 from compare.settings.plan import Plan
 from tests.fakebackend import BACKENDS
 
@@ -54,8 +55,9 @@ def register(
 
 def make(out: Path, texts: Sequence[str], **changes: Any) -> Plan:
     """Return a plan small enough for a test: two rounds, one epoch."""
-    values: dict[str, Any] = {"rounds": 2, "epochs": 1, "device": "cpu", "deadline": DEADLINE}
-    return plan.make(texts, out=out, **(values | changes))
+    values: dict[str, Any] = {"rounds": 2, "epochs": 1, "device": "cpu", "deadline": DEADLINE} | changes
+    of_plan = {name: values.pop(name) for name in ("dataset", "cluster") if name in values}
+    return plan.make(Settings(contenders=texts, out=out, **values), **of_plan)
 
 
 def deadline(fault: str) -> float:

@@ -18,6 +18,7 @@ from compare.cli import app
 from compare.data import dataset_file, weights
 from compare.execution import certificate_cases, launcher, prepare_pair, trajectories
 from compare.settings import plan
+from compare.settings.options import Settings
 from compare.settings.pair_spec import Request
 from compare.worker import server
 from compare.worker.server import Worker
@@ -83,7 +84,11 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
     with _quick(case=0) as patch:
         patch.chdir(ROOT)
         out = folder / "out"
-        chosen = plan.make(["torch", "jax"], out=out, workload=workload, rounds=None, device="cpu", request=request)
+        chosen = plan.make(
+            Settings(
+                contenders=["torch", "jax"], out=out, workload=workload, rounds=None, device="cpu", request=request
+            )
+        )
         started = launcher.Launcher(chosen, folder)
         dataset_file.save(chosen.dataset, started.dataset)
         prepare_pair.prepare(started)

@@ -25,6 +25,7 @@ from compare.execution.child import Child
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.settings import plan
+from compare.settings.options import Settings
 from tests.fakebackend import plans
 from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, recorded
 from tests.unoptimised import VARIABLES
@@ -91,14 +92,16 @@ class Run:
         self.second, self._folder = second, folder
         values: dict[str, Any] = {"batch_size": BATCH, "precision": "float64", "seed": 3, "devices": DEVICES} | changes
         self.plan = plan.make(
-            ("torch:stock", "jax:stock", *SPREAD),
-            workload=WORKLOAD,
-            device="cpu",
-            epochs=1,
-            out=folder,
+            Settings(
+                contenders=("torch:stock", "jax:stock", *SPREAD),
+                workload=WORKLOAD,
+                device="cpu",
+                epochs=1,
+                out=folder,
+                **values,
+            ),
             dataset=recorder.dataset,
             cluster=machines,
-            **values,
         )
         self._launcher, self._recorder = Launcher(self.plan, folder), recorder
         self.children: list[Child] = []

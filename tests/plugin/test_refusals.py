@@ -17,7 +17,7 @@ CALLS = {
     "samestep('digits', CONTENDERS)": "E * TypeError: *positional argument*",
     "samestep('digits', contenders=CONTENDERS)": "samestep: unknown workload 'digits'; allowed: digits-cnn, *",
     "samestep(5, contenders=CONTENDERS)": "samestep: workload 5 is not allowed; allowed: a name that *",
-    "samestep(precision=5, contenders=CONTENDERS)": "samestep: unknown precision 5; allowed: *",
+    "samestep(precision=5, contenders=CONTENDERS)": "samestep: precision 5 is not allowed; allowed: *",
     "samestep(rounds=1, contenders=CONTENDERS)": "samestep: rounds 1 is not allowed; allowed: a whole number from 2*",
     "samestep(batch_size=1, contenders=CONTENDERS)": "samestep: batch_size 1 is not allowed; *",
     "samestep(margin='1 %', contenders=CONTENDERS)": "samestep: margin '1 %' is not allowed; allowed: above 0 *",

@@ -138,9 +138,9 @@ def test_options_fill_in_what_tests_leave_open(suite: Suite) -> None:
     ("options", "said"),
     [
         ("--samestep-workload=digits", "unknown workload 'digits'; allowed: digits-cnn, "),
-        ("--samestep-precision=fp8", "unknown precision 'fp8'; allowed: float64, "),
+        ("--samestep-precision=fp8", "--samestep-precision 'fp8' is not allowed; allowed: float64, "),
         ("--samestep-precision=tf32 --samestep-device=cpu", "precision tf32 needs --samestep-device cuda"),
-        ("--samestep-device=tpu", "unknown device 'tpu'; allowed: auto, cpu, cuda"),
+        ("--samestep-device=tpu", "--samestep-device 'tpu' is not allowed; allowed: auto, cpu, cuda"),
         ("--samestep-rounds=1", "--samestep-rounds 1 is not allowed; allowed: a whole number from 2"),
         ("--samestep-rounds=ten", "--samestep-rounds: invalid int value: 'ten'"),
         ("--samestep-report=test_suite.py", "--samestep-report *test_suite.py: cannot be made: File exists; allowed:"),

@@ -35,7 +35,7 @@ REFUSALS = [
         ["--precision", "tf32"],
         "precision tf32 needs --device cuda; allowed on cpu: float64, float32, bfloat16, float16",
     ),
-    (["--precision", "fp8"], "unknown precision 'fp8'; allowed: float64, float32, tf32, bfloat16, float16"),
+    (["--precision", "fp8"], "--precision 'fp8' is not allowed; allowed: float64, float32, tf32, bfloat16, float16"),
     (["--device", "cuda"], "--device cuda: this machine has no NVIDIA GPU"),
     (["--workload", "resnet"], "unknown workload 'resnet'"),
     (["--batch-size", "1"], "--batch-size 1 is not allowed"),

@@ -1,6 +1,5 @@
 """samestep from Python: the same run, result file and refusals as of the command line."""
 
-import inspect
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +11,7 @@ from compare.execution import execute
 from compare.plugin import comparison_request
 from compare.plugin.result import Result
 from compare.results import result_file
-from compare.settings import plan
+from compare.settings import options
 from compare.settings.plan import Plan
 from tests.fakebackend import plans
 from tests.unit.result_factory import make_comparison, make_contender, make_result
@@ -140,15 +139,14 @@ def test_a_test_may_ask_for_a_pair():
 
 
 def test_a_test_may_say_all_that_the_command_line_may() -> None:
-    of_plans = {"texts": "contenders", "data_folder": "data"}
-    inner = {"out", "communication", "dataset", "least_contenders", "cluster", "rotation"}
-    plans = {of_plans.get(name, name) for name in inspect.signature(plan.make).parameters} - inner
-    assert set(comparison_request.Settings.__annotations__) | {"workload"} == plans | {"check"}
+    offered = {option.name for option in options.of_command("compare")}
+    only_there = {"out", "tuning", "knobs", "parallel", *options.COMMAND_LINE}
+    assert set(comparison_request.SETTINGS) == offered - only_there | {"request", "check"}
 
 
 def test_a_test_may_split_batches_over_devices(tmp_path: Path) -> None:
     ways = {"contenders": ["jax:pmap", "torch:ddp"], "device": "cpu"}
     made = comparison_request.merged({**ways, "devices": 2, "batch_norm": "local"}).plan(tmp_path)
     assert (made.devices, made.batch_norm) == (2, "local")
-    with pytest.raises(Refused, match="batch_norm other is not allowed; allowed: sync, local"):
+    with pytest.raises(Refused, match="batch_norm 'other' is not allowed; allowed: sync, local"):
         comparison_request.merged({**ways, "batch_norm": "other"}).plan(tmp_path)

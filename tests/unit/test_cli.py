@@ -18,6 +18,7 @@ from compare.base.knobs import KNOBS, Value
 from compare.base.workloads import WORKLOADS
 from compare.machine import environment, variables
 from compare.settings import contenders, plan
+from compare.settings.options import Settings
 from compare.settings.tunings import (
     SYNCHRONISED,
     TUNED,
@@ -113,10 +114,10 @@ REFUSALS = [
     (["fake", "other", "--knobs", "compile", "--tuning", "tuned"], "--tuning and --knobs exclude each other"),
     (["fake"], "a comparison needs at least two contenders, got 1: fake"),
     (["fake", "other", "--workload", "resnet"], "unknown workload 'resnet'; allowed: digits-cnn, mnist-cnn"),
-    (["fake", "other", "--precision", "fp8"], "unknown precision 'fp8'; allowed: float64, float32, tf32"),
+    (["fake", "other", "--precision", "fp8"], "--precision 'fp8' is not allowed; allowed: float64, float32, tf32"),
     (["fake", "other", "--precision", "tf32", "--device", "cpu"], "precision tf32 needs --device cuda"),
     (["fake", "other", "--precision", "tf32"], "precision tf32 needs --device cuda"),
-    (["fake", "other", "--device", "tpu"], "unknown device 'tpu'; allowed: auto, cpu, cuda"),
+    (["fake", "other", "--device", "tpu"], "--device 'tpu' is not allowed; allowed: auto, cpu, cuda"),
     (["fake", "other", "--device", "cuda"], "--device cuda: this machine has no NVIDIA GPU"),
     (["fake", "other", "--batch-size", "1438"], "batch size 1438 is larger than the training set"),
     (["fake", "other", "--batch-size", "1"], "--batch-size 1 is not allowed; allowed: a whole number from 2"),
@@ -178,15 +179,15 @@ def test_what_cannot_be_done_is_refused_before_any_process(
 def test_energy_is_measured_unless_time_is_to_be_saved(
     program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], rounds: int, energy: bool
 ) -> None:
-    asked: dict[str, Any] = {}
+    asked = list[Settings]()
 
-    def made(*_: Any, **options: Any) -> None:
-        asked.update(options)
+    def made(settings: Settings, **_: Any) -> None:
+        asked.append(settings)
         raise SystemExit(0)
 
     monkeypatch.setattr(plan, "make", made)
     program.run("compare", "fake", "other", *arguments)
-    assert (asked["rounds"], asked["energy"]) == (rounds, energy)
+    assert [(settings.rounds, settings.energy) for settings in asked] == [(rounds, energy)]
 
 
 @pytest.mark.parametrize(
@@ -197,8 +198,8 @@ def test_compile_times_are_cold_and_kernels_searched_for_once_unless_other_is_as
 ) -> None:
     asked = list[tuple[bool, bool]]()
 
-    def made(*_: Any, cold_compile: bool, search_anew: bool, **__: Any) -> None:
-        asked.append((cold_compile, search_anew))
+    def made(settings: Settings, *_: Any, **__: Any) -> None:
+        asked.append((settings.cold_compile, settings.search_anew))
         raise SystemExit(0)
 
     monkeypatch.setattr(f"{where}.make", made)
@@ -346,8 +347,8 @@ def test_what_can_be_trained_is_listed_with_its_optimizer(program: Program, monk
 @pytest.mark.parametrize(
     ("command", "said", "unsaid"),
     [
-        ("compare", ["over all devices", "Default: 300 to start, up to 7200 to train", "--optimizer", "--allow"], []),
-        ("fit", ["whose least memory is searched for"], ["over all devices"]),
+        ("compare", ["over all devices", "--optimizer", "--allow"], []),
+        ("fit", ["least memory for this batch is searched for"], ["over all devices"]),
         ("verify", ["Print the checks as JSON alone"], ["result object"]),
         ("diff", ["Print the changes as JSON alone"], ["result object"]),
         ("reproduce", ["Print what differs and the claims as JSON alone"], ["result object"]),
@@ -455,8 +456,11 @@ def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:
 
 def test_tuned_is_that_of_the_precision_where_another_was_measured(tmp_path: Path) -> None:
     def tuned(precision: str) -> dict[str, Value]:
-        texts, unread = ["jax:tuned", "jax"], plan.make(["jax", "torch"], out=tmp_path).dataset
-        made = plan.make(texts, out=tmp_path, workload="vgg16", device="cpu", precision=precision, dataset=unread)
+        texts, unread = ["jax:tuned", "jax"], plan.make(Settings(contenders=["jax", "torch"], out=tmp_path)).dataset
+        made = plan.make(
+            Settings(contenders=texts, out=tmp_path, workload="vgg16", device="cpu", precision=precision),
+            dataset=unread,
+        )
         return replace(made, device="cuda").knobs(made.contenders[0])
 
     compiled = resolve("jax", "compiled", "cuda", "vgg16")

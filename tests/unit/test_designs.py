@@ -213,7 +213,7 @@ def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch
 
 
 def test_an_unknown_design_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="unknown design 'random'; allowed: alternating, turns, sequential"):
+    with pytest.raises(Refused, match="--design 'random' is not allowed; allowed: alternating, turns, sequential"):
         plans.make(tmp_path, ("torch", "jax"), design="random")
 
 

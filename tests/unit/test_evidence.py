@@ -19,6 +19,7 @@ from compare.execution.jobs import Command, Queue
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import plan
+from compare.settings.options import Settings
 from compare.settings.plan import Plan
 from compare.worker import recording, server
 from tests.fakebackend import plans
@@ -64,7 +65,9 @@ def test_a_floor_is_the_most_of_any_run_and_a_tenth_of_the_far_ones(far: float, 
 def test_noise_is_made_without_waiting_for_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, compiles: bool
 ) -> None:
-    made = plan.make([f"{backend}:compiled+rematerialisation", "torch"], out=tmp_path, workload="cifar-cnn")
+    made = plan.make(
+        Settings(contenders=[f"{backend}:compiled+rematerialisation", "torch"], out=tmp_path, workload="cifar-cnn")
+    )
     asked = {command.name: command for command in _asked_of_the_baseline(made, tmp_path, monkeypatch)}
     noise, record = (asked[name].arguments["spec"]["knobs"] for name in ("noise", "record"))
     assert (noise["compile"], record["compile"]) == (compiles, True)
@@ -83,7 +86,9 @@ def test_noise_is_made_on_one_device_where_that_computes_the_same_and_nothing_is
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, batch_norm: str, devices: int, way: str
 ) -> None:
     texts = [baseline, "jax:compiled+pmap"]
-    made = plan.make(texts, out=tmp_path, workload="cifar-cnn", devices=2, device="cpu", batch_norm=batch_norm)
+    made = plan.make(
+        Settings(contenders=texts, out=tmp_path, workload="cifar-cnn", devices=2, device="cpu", batch_norm=batch_norm)
+    )
     asked = {command.name: command for command in _asked_of_the_baseline(made, tmp_path, monkeypatch)}
     noise, record = (asked[name].arguments["spec"] for name in ("noise", "record"))
     assert (noise["devices"], noise["knobs"]["parallel"]) == (devices, way)
@@ -95,7 +100,7 @@ def test_what_takes_longest_begins_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, first: str
 ) -> None:
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: cores)
-    made = plan.make(["torch", "jax"], out=tmp_path, device="cpu")
+    made = plan.make(Settings(contenders=["torch", "jax"], out=tmp_path, device="cpu"))
     # All of the noise in one job, or in as many as there are cores for, shorter each than what compiles.
     begun, *then = (command.name for command in _asked_of_the_baseline(made, tmp_path, monkeypatch))
     assert begun == first
@@ -106,7 +111,11 @@ def test_what_takes_longest_begins_first(
 def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: int, evenly: bool
 ) -> None:
-    made = plan.make([f"jax:compiled+steps-per-dispatch={dispatch}", "torch"], out=tmp_path, workload="cifar-cnn")
+    made = plan.make(
+        Settings(
+            contenders=[f"jax:compiled+steps-per-dispatch={dispatch}", "torch"], out=tmp_path, workload="cifar-cnn"
+        )
+    )
     assert len(made.dataset.train.labels) == 8 * made.batch_size
     asked = _asked_of_the_baseline(made, tmp_path, monkeypatch)
     assert {command.arguments["evenly"] for command in asked if command.name == "record"} == {evenly}
@@ -128,7 +137,7 @@ def test_kernels_are_searched_for_in_the_precision_that_is_timed(
         return {**spec, "knobs": {**spec["knobs"], "kernel-search": True}}
 
     monkeypatch.setattr(jobs, "carry_out", look)
-    made = plan.make(["jax", "torch"], out=tmp_path, workload="cifar-cnn", precision=precision)
+    made = plan.make(Settings(contenders=["jax", "torch"], out=tmp_path, workload="cifar-cnn", precision=precision))
     launcher, outcomes = Launcher(made, tmp_path), RunState([ContenderRun(contender) for contender in made.contenders])
     monkeypatch.setattr(launcher, "spec", as_on_a_gpu)
     dataset_file.save(made.dataset, launcher.dataset)
@@ -139,7 +148,7 @@ def test_kernels_are_searched_for_in_the_precision_that_is_timed(
 
 def test_infinite_noise_crosses_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "noise", lambda *_: [{"gate.kernel": math.inf, "dense.kernel": 1e-9}])
-    made = plan.make(["torch", "jax"], out=tmp_path, workload="digits-cnn", precision="float64")
+    made = plan.make(Settings(contenders=["torch", "jax"], out=tmp_path, workload="digits-cnn", precision="float64"))
     launcher, evidence = Launcher(made, tmp_path), Evidence({CASE: tmp_path / "data"}, "float64")
     told = launcher.spec(ContenderRun(made.contenders[0]))
     nobody: Any = None

@@ -9,6 +9,7 @@ import pytest
 from compare.base import communication
 from compare.base.interface import Kernel
 from compare.machine import environment
+from compare.settings.options import Settings
 from compare.studies import scaling, scaling_result
 from tests.fakebackend import plans
 
@@ -86,7 +87,9 @@ def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **script: Any) -> li
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
     monkeypatch.setattr(environment, "count_visible_gpus", lambda: 2)
     small: dict[str, Any] = {"rounds": 2, "epochs": 1, "batch_size": 8, "deadline": 20.0}
-    task = scaling.make(["fake:stock+ddp", "other:stock+ddp"], [1, 2], out=tmp_path / "out", device="cuda", **small)
+    task = scaling.make(
+        Settings(contenders=["fake:stock+ddp", "other:stock+ddp"], out=tmp_path / "out", device="cuda", **small), [1, 2]
+    )
     result = scaling_result.result(task, scaling.run(task, [])[0], [])
     assert scaling_result.load(scaling_result.write(result, tmp_path / "out")) == result
     return result["scaling"]

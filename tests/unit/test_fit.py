@@ -12,6 +12,7 @@ from compare.base.interface import Refused
 from compare.data import synthetic
 from compare.execution import batch_trial, bisection, child
 from compare.machine import environment, variables
+from compare.settings.options import Settings
 from compare.studies import fit_report as report
 from compare.studies import fitting
 from compare.studies.fitting import MEBIBYTE
@@ -44,7 +45,9 @@ class Stage:
             "batch_size": 8,
             "out": self.folder / "out",
         }
-        return fitting.make(texts or ("fake",), **(values | changes))
+        values |= changes
+        memory = values.pop("memory")
+        return fitting.make(Settings(contenders=texts or ("fake",), **values), memory=memory)
 
     def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> list[Result]:
         """Return the contenders of the result."""

@@ -202,7 +202,7 @@ def test_a_run_has_crops_for_each_epoch_and_seed(flat: Path, tmp_path: Path, mon
 
     monkeypatch.setattr(dataset_file, "save", save)
     few = replace(RESNET, model=replace(RESNET.model, image=IMAGE, classes=3))
-    asked = {"workload": few, "data_folder": str(flat), "batch_size": 4, "epochs": 2}
+    asked = {"workload": few, "data": str(flat), "batch_size": 4, "epochs": 2}
     result = Stage(tmp_path, monkeypatch).agree(**asked, seeds=3)
     assert len(set(digests)) == len(digests) == 3
     assert result["spec"]["data_sha256"] in digests
@@ -228,8 +228,6 @@ def test_a_run_draws_its_images_anew_for_each_seed_and_says_so(
 
     monkeypatch.setattr(dataset_file, "save", save)
     few = replace(RESNET, model=replace(RESNET.model, image=IMAGE, classes=3))
-    result = Stage(tmp_path, monkeypatch).agree(
-        workload=few, data_folder=str(flat), batch_size=4, epochs=1, seeds=3, images=6
-    )
+    result = Stage(tmp_path, monkeypatch).agree(workload=few, data=str(flat), batch_size=4, epochs=1, seeds=3, images=6)
     assert len(set(digests)) == len(digests) == 3
     assert (result["spec"]["images"], result["spec"]["train_images"], result["spec"]["test_images"]) == (6, 6, 2)

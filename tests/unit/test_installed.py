@@ -9,6 +9,7 @@ from compare.base import installed
 from compare.base.interface import Refused
 from compare.base.workloads import PAIR
 from compare.settings import plan
+from compare.settings.options import Settings
 from tests.fakebackend.plans import ROOT
 
 MODULE = """
@@ -45,7 +46,7 @@ def test_an_installed_workload_has_its_entry_points_name_and_is_not_imported_her
     found = installed.get("mine")
     assert (found.name, found.model.family, found.model.classes) == ("mine", PAIR, 3)
     assert "their_workloads" not in sys.modules
-    assert plan.check("mine", "float32", "cpu")[0] == found
+    assert plan.resolve(Settings(workload="mine", device="cpu"))[0] == found
     assert installed.names()["mine"] == "theirs"
 
 

@@ -12,6 +12,7 @@ from compare.execution import build_result, phases
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import contenders, plan
+from compare.settings.options import Settings
 from tests.fakebackend import plans
 
 
@@ -85,7 +86,9 @@ def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
     [("jax:tuned", True), ("jax:stock", True), ("torch:tuned", False), ("torch:compile+max-autotune", True)],
 )
 def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str, alone: bool) -> None:
-    made = plan.make([contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
+    made = plan.make(
+        Settings(contenders=[contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
+    )
     there = replace(made, device="cuda")
     assert there.keeps_search(there.contenders[0]) is alone
 
@@ -108,13 +111,17 @@ def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str
 def test_a_result_tells_how_often_kernels_were_searched_for(
     tmp_path: Path, contender: str, changes: dict[str, Any], searched: str | None
 ) -> None:
-    made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
+    made = plan.make(
+        Settings(contenders=["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
+    )
     there = replace(made, **{"device": "cuda", **changes})
     assert build_result._kernel_search(there, ContenderRun(contenders.parse([contender], 1)[0])) == searched
 
 
 def test_what_a_users_own_flags_turn_off_is_no_search(tmp_path: Path) -> None:
-    made = plan.make(["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
+    made = plan.make(
+        Settings(contenders=["torch", "jax"], out=tmp_path / "out", device="cpu", workload="cifar-cnn", rounds=2)
+    )
     there = replace(made, device="cuda")
     outcome = ContenderRun(there.contenders[1], settings={"kernel-search": False})
     assert build_result._kernel_search(there, outcome) is None
@@ -133,7 +140,9 @@ def test_what_a_users_own_flags_turn_off_is_no_search(tmp_path: Path) -> None:
 def test_beside_others_only_programs_are_loaded_that_they_cannot_change(
     tmp_path: Path, device: str, machines: int, contender: str, may: bool
 ) -> None:
-    made = plan.make([contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
+    made = plan.make(
+        Settings(contenders=[contender, "torch"], out=tmp_path / "out", device="cpu", workload="cifar-cnn")
+    )
     there = replace(made, device=device, cluster=cast(Cluster, SimpleNamespace(count=machines)))
     assert Launcher(there, tmp_path).may_load_beside_others(ContenderRun(there.contenders[0])) is may
 

@@ -110,7 +110,7 @@ def test_a_plan_for_a_mutated_result_is_made_or_refused(
     if result is None:
         return
     try:
-        plan = repetition.plan_of(result, out=tmp_path_factory.getbasetemp() / "plans")
+        plan = repetition.plan_of(result, {"out": tmp_path_factory.getbasetemp() / "plans"})
     except Refused:
         return
     assert [contender.name for contender in plan.contenders] == result["spec"]["contenders"]

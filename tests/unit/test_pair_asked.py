@@ -36,7 +36,7 @@ def test_a_pair_is_a_workload_that_survives_json():
 
 @pytest.mark.parametrize("stem", ["_net", "my model", "2net", "net(1)", "m\u00f6dell", "\u6a21", "n" * 300])
 def test_a_pair_may_lie_in_a_file_of_any_name(stem: str):
-    pattern = json.loads(files("compare").joinpath("result.schema.json").read_text())["definitions"]["name"]
+    pattern = json.loads(files("compare.results").joinpath("result.schema.json").read_text())["definitions"]["name"]
     name = pair_spec.workload(JAX, f"models/{stem}.py:net", image="32x16x3", classes=10).name
     assert re.search(pattern["pattern"], name)
     assert len(name) <= pattern["maxLength"] == workloads.LONGEST_NAME

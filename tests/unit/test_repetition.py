@@ -33,7 +33,7 @@ def _tuning(name: str) -> str:
 
 
 def planned(result: dict[str, Any], tmp_path: Path, **options: Any) -> plan.Plan:
-    return repetition.plan_of(result, out=tmp_path / "out", **options)
+    return repetition.plan_of(result, {"out": tmp_path / "out", **options})
 
 
 def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,32 +113,15 @@ def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
         planned(certificate, tmp_path, rounds=3)
 
 
-def test_a_result_without_the_keys_that_came_later_is_repeated(tmp_path: Path) -> None:
-    result = stored("fake", "other", command=["samestep", "compare", "fake", "other"])
-    asked = "energy_requested", "cold_compile_requested", "search_anew_requested"
-    for key in ("model", "data_folder", *asked, "deadline_seconds", "design", "design_reason"):
-        del result["spec"][key]
-    made = planned(result, tmp_path)
-    assert (made.energy, made.cold_compile, made.search_anew, made.deadline) == (False, True, False, None)
-    assert (made.design, made.data_folder) == ("alternating", None)
-
-
 @pytest.mark.parametrize(
-    ("spec", "command", "options"),
-    [
-        ({"data_folder": "nowhere"}, ["samestep"], {}),
-        ({"data_folder": None}, ["samestep"], {"data_folder": "nowhere"}),
-        ({}, ["samestep", "compare", "--data", "nowhere"], {}),
-    ],
-    ids=["stored", "given", "of the command"],
+    ("folder", "changes"),
+    [("nowhere", {}), (None, {"data": "nowhere"})],
+    ids=["stored", "changed"],
 )
-def test_a_data_folder_that_is_missing_is_named(spec: Any, command: Any, options: Any, tmp_path: Path) -> None:
-    mnist = {"workload": "mnist-cnn", "image": [28, 28, 1], **spec}
-    result = stored("fake", "other", spec=mnist, command=command)
-    if not spec:
-        del result["spec"]["data_folder"]
+def test_a_data_folder_that_is_missing_is_named(folder: str | None, changes: Any, tmp_path: Path) -> None:
+    result = stored("fake", "other", spec={"workload": "mnist-cnn", "image": [28, 28, 1], "data_folder": folder})
     with pytest.raises(Refused, match="--data nowhere: no such folder"):
-        planned(result, tmp_path, **options)
+        planned(result, tmp_path, **changes)
     assert not (tmp_path / "out").exists()
 
 

@@ -23,6 +23,7 @@ from compare.report.plots.canvas import Absent, Picture
 from compare.report.sentences import DASH
 from compare.results import result_file
 from compare.settings import plan
+from compare.settings.options import Settings
 from compare.studies import efficiency, scaling, scaling_plot, scaling_result, scaling_sections
 from compare.studies import scaling_report as scaling_report
 from tests.fakebackend import plans
@@ -40,10 +41,16 @@ class Stage:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.out, self._monkeypatch = folder, folder / "out", monkeypatch
 
-    def make(self, devices: str, *texts: str, script: dict[str, Any] | None = None, **changes: Any) -> scaling.Task:
+    def make(
+        self, devices: str, *texts: str, strong: bool = False, script: dict[str, Any] | None = None, **changes: Any
+    ) -> scaling.Task:
         plans.register(self._monkeypatch, self.folder, script)
         values: dict[str, Any] = {"rounds": 2, "epochs": 1, "device": "cpu", "deadline": 20.0, "batch_size": 8}
-        return scaling.make(texts or CONTENDERS, scaling.counts(devices), out=self.out, **(values | changes))
+        return scaling.make(
+            Settings(contenders=texts or CONTENDERS, out=self.out, **values | changes),
+            scaling.counts(devices),
+            strong=strong,
+        )
 
     def run(self, devices: str, *texts: str, script: dict[str, Any] | None = None, **changes: Any) -> Result:
         """Return the object of the result file."""
@@ -334,7 +341,7 @@ def test_more_gpus_than_are_visible_are_refused(stage: Stage, monkeypatch: pytes
     with pytest.raises(Refused, match="--devices 8 is not allowed: 4 GPUs are visible"):
         stage.make("1,8", device="cuda")
     with pytest.raises(Refused, match="rounds that go around on 8 GPUs are not allowed: 4 GPUs are visible"):
-        plan.make(CONTENDERS, out=stage.out, device="cuda", batch_size=8, rotation=8)
+        plan.make(Settings(contenders=CONTENDERS, out=stage.out, device="cuda", batch_size=8, rotation=8))
 
 
 def test_rounds_go_around_on_as_many_gpus_as_the_most_devices(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

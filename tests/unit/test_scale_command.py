@@ -9,8 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from compare.cli import scale
 from compare.machine import environment
+from compare.settings import plan
+from compare.settings.options import Settings
 from compare.studies import scaling_result
 from tests.fakebackend import plans
 from tests.unit import programs
@@ -51,11 +52,11 @@ REFUSALS = [
     ([*PAIR, "--batch-size", "719"], "719 images on each of 2 devices: batch size 1438 is larger than the training"),
     ([*PAIR, "--strong", "--batch-size", "1438"], "samestep: batch size 1438 is larger than the training set"),
     ([*PAIR, "--devices", "1,99999"], "allowed: 2 to 16 whole numbers from 1 to 9999 that increase"),
-    ([*PAIR, "--batch-norm", "global"], "--batch-norm global is not allowed; allowed: sync, local"),
+    ([*PAIR, "--batch-norm", "global"], "--batch-norm 'global' is not allowed; allowed: sync, local"),
     (["fake:stock+ddp", "jax", "--batch-norm", "local"], "--batch-norm local: jax:compiled+sharded is a program over"),
     ([*PAIR, "--workload", "resnet"], "unknown workload 'resnet'"),
-    ([*PAIR, "--precision", "fp8"], "unknown precision 'fp8'"),
-    ([*PAIR, "--device", "tpu"], "unknown device 'tpu'"),
+    ([*PAIR, "--precision", "fp8"], "--precision 'fp8' is not allowed"),
+    ([*PAIR, "--device", "tpu"], "--device 'tpu' is not allowed"),
     ([*PAIR, "--rounds", "1"], "--rounds 1 is not allowed"),
     ([*PAIR, "--quick", "--paper"], "--quick and --paper exclude each other"),
     ([*PAIR, "--out", "file"], "--out file/devices-2: cannot be made"),
@@ -91,23 +92,22 @@ def test_input_that_cannot_be_honoured_is_refused_before_any_process(
 def test_contenders_that_do_not_say_so_take_the_usual_way(
     program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], texts: list[str]
 ) -> None:
-    given: list[Any] = []
+    asked: list[Settings] = []
 
-    def made(*asked: Any, **options: Any) -> None:
-        given.extend((*asked, options))
+    def made(settings: Settings, **_: Any) -> None:
+        asked.append(settings)
         raise SystemExit(0)
 
-    monkeypatch.setattr(scale.scaling, "make", made)
-    program.run("scale", *arguments, "--devices", "1,4", "--quick")
-    assert given[:2] == [texts, [1, 4]]
-    assert (given[2]["rounds"], given[2]["strong"]) == (5, False)
+    monkeypatch.setattr(plan, "make", made)
+    program.run("scale", *arguments, "--devices", "1,4", "--quick", "--device", "cpu")
+    assert [(each.contenders, each.devices, each.rounds) for each in asked] == [(texts, 4, 5)]
 
 
 def test_help_says_what_is_weak_and_what_strong(program: Program) -> None:
     code, out, _ = program.run("scale", "--help")
     text = " ".join(out.split())
     assert code == 0
-    assert "Weak scaling: every device has --batch-size images of a step" in text
+    assert "Images per step of each device; with --strong of all together." in text
     for option in ("--devices", "--strong", "--parallel", "--batch-norm", "--quick", "--json"):
         assert option in text
 

@@ -22,6 +22,7 @@ from compare.execution.telemetry import Telemetry
 from compare.machine import environment, variables
 from compare.settings import contenders, plan, tunings
 from compare.settings.block_order import gpus_of_round
+from compare.settings.options import Settings
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -180,7 +181,9 @@ def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("compare.execution.launcher.Child", started)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    made = plan.make(["torch:stock+ddp", "jax"], out=tmp_path, workload="cifar-cnn", devices=2, device="cpu")
+    made = plan.make(
+        Settings(contenders=["torch:stock+ddp", "jax"], out=tmp_path, workload="cifar-cnn", devices=2, device="cpu")
+    )
     for device in ("cuda", "cpu"):
         launcher = Launcher(replace(made, device=device), tmp_path)
         for contender in made.contenders:
@@ -337,7 +340,7 @@ def test_what_is_tuned_follows_a_plan_s_batch_norm(
     monkeypatch.setattr(environment, "count_visible_gpus", lambda: 2)
     options: dict[str, Any] = {"workload": "resnet50", "device": "cuda", "devices": 2, "batch_norm": batch_norm}
     texts, unread = ["jax:tuned+pmap", "torch:tuned+ddp"], plan.datasets.make_empty("not yet")
-    made = plan.make(texts, out=tmp_path, dataset=unread, **options)
+    made = plan.make(Settings(contenders=texts, out=tmp_path, **options), dataset=unread)
     assert [made.knobs(contender)["overlap-exchanges"] for contender in made.contenders] == [hidden, hidden]
 
 

@@ -20,12 +20,13 @@ from compare.execution import updates
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import contenders, plan
+from compare.settings.options import Settings
 
 
 def taken(
     folder: Path, text: str, count: int = 3, **changes: Any
 ) -> tuple[list[tuple[str, dict[str, Any]]], ContenderRun]:
-    made = plan.make([text, "torch"], out=folder, batch_size=16, device="cpu", **changes)
+    made = plan.make(Settings(contenders=[text, "torch"], out=folder, batch_size=16, device="cpu", **changes))
     launcher, outcome = Launcher(made, folder), ContenderRun(made.contenders[0])
     dataset_file.save(made.dataset, launcher.dataset)
     asked = updates.commands(launcher, outcome, count)
@@ -81,7 +82,7 @@ def test_steps_in_float16_begin_with_a_loss_scale_that_does_not_overflow(tmp_pat
     ("texts", "count"), [(("torch", "jax"), 3), (("torch", "jax:compiled+steps-per-dispatch=8"), 8)]
 )
 def test_steps_are_as_many_as_every_contender_dispatches(tmp_path: Path, texts: tuple[str, ...], count: int) -> None:
-    made = plan.make(texts, out=tmp_path, device="cpu")
+    made = plan.make(Settings(contenders=texts, out=tmp_path, device="cpu"))
     assert updates.steps(Launcher(made, tmp_path), [ContenderRun(each) for each in made.contenders]) == count
 
 

@@ -1,0 +1,109 @@
+"""Command lines, made from the one definition of every option (`compare.settings.options`)."""
+
+import functools
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from compare.base.interface import Refused
+from compare.cli import pair_options
+from compare.settings import options
+from compare.settings.options import COMMAND_LINE, OWN_MODELS, SETTINGS, Option, Settings
+
+_T = TypeVar("_T")
+
+_FILLED_IN = ("settings", "changes", "as_json", "cluster")
+"""Parameters of a command that no user writes by that name."""
+
+
+def to_path(text: str) -> Path:
+    """Return the path of a file or folder that a user names.
+
+    Raises:
+        Refused: for an empty text, which would be the current folder, and for `-`, which elsewhere means standard
+            input or output.
+    """
+    if text in ("", "-"):
+        raise Refused(f"{text!r} is no name of a file or folder; allowed: a path, for example ./x")
+    return Path(text)
+
+
+def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
+    """Return a decorator that gives a command all options that the definition has for it.
+
+    The command gets what its parameters ask for: `settings`, all settings as one `Settings`; `changes`, only the
+    settings that the user gave, by name; `as_json`. Its other parameters, apart from `cluster`, are options of its own.
+    """
+    offered = options.of_command(name)
+
+    def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
+        signature = inspect.signature(command)
+        own = [each for each in signature.parameters.values() if each.name not in _FILLED_IN]
+        parameters = [*own, *map(functools.partial(_parameter, name), offered)]
+
+        @functools.wraps(command)
+        def wrapped(**values: Any) -> _T:
+            words = {option.name: values.pop(option.name, None) for option in offered}
+            if "as_json" in signature.parameters:
+                values["as_json"] = bool(words.pop("as_json"))
+            changes = to_settings(words)
+            if "changes" in signature.parameters:
+                values["changes"] = changes
+            elif "settings" in signature.parameters:
+                values["settings"] = Settings(**changes)
+            return command(**values)
+
+        wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined] -- typer reads it
+        wrapped.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
+        return wrapped
+
+    return decorate
+
+
+def to_settings(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the words of a command line mean; a word that nobody wrote is None, False or empty.
+
+    Raises:
+        Refused: for options that exclude each other, or a pair of models that is not complete.
+    """
+    written = {name: word for name, word in words.items() if word is not None and word is not False and word != []}
+    pair = {
+        name: word for name, word in written.items() if name in COMMAND_LINE and COMMAND_LINE[name].group == OWN_MODELS
+    }
+    settings: dict[str, Any] = {}
+    flags: defaultdict[str, list[str]] = defaultdict(list)
+    for name, word in written.items():
+        if name in pair:
+            continue
+        option = SETTINGS.get(name) or COMMAND_LINE[name]
+        for key, value in (option.sets or {name: not word if option.turns_off else word}).items():
+            settings[key] = value
+            flags[key].append(option.flag)
+    if len(flags["rounds"]) > 1:
+        raise Refused(f"{' and '.join(flags['rounds'])} exclude each other; allowed: one of --rounds, --quick, --paper")
+    if pair:
+        if "workload" in settings:
+            raise Refused("--workload and a pair of your own (--jax, --torch) exclude each other")
+        settings["workload"], settings["request"] = pair_options.pair(pair)
+    return settings
+
+
+def _parameter(command: str, option: Option) -> inspect.Parameter:
+    """Return the parameter from which typer makes an option of a command."""
+    kind, default = option.kind.read_as, None
+    annotation: Any = kind | None
+    info: dict[str, Any] = {"help": option.help_in(command), "metavar": option.metavar or None, "show_default": False}
+    if kind is bool:
+        annotation, default, info = bool, False, {"help": info["help"]}
+    elif kind is list:
+        annotation = list[str] | None
+    elif kind is Path:
+        annotation, info = Path | None, info | {"parser": to_path}
+    made = typer.Option(option.flag, **info) if option.flag else typer.Argument(**info)
+    return inspect.Parameter(
+        option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=Annotated[annotation, made]
+    )

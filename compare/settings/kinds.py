@@ -1,0 +1,189 @@
+"""Kinds of values that an option takes. Each checks a value and describes it as a JSON schema.
+
+pytest loads this file at every start, so all heavy imports wait until a value is checked.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+
+class Kind:
+    """A kind of value. The command line reads it as `read_as`."""
+
+    read_as: type[Any] = str
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return "a text"
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is allowed."""
+        return isinstance(value, self.read_as)
+
+    def show(self, value: object) -> str:
+        """Return a value as a message shows it."""
+        return repr(value)
+
+    def check(self, flag: str, value: object) -> None:
+        """Check the value of an option.
+
+        Raises:
+            Refused: the value is not allowed.
+        """
+        from compare.base.interface import Refused
+
+        if not self.is_right(value):
+            raise Refused(f"{flag} {self.show(value)} is not allowed; allowed: {self.allowed}")
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the value in a result file."""
+        return {"type": "string"}
+
+
+class Text(Kind):
+    """Any text."""
+
+
+class Texts(Kind):
+    """A list of texts."""
+
+    read_as = list
+
+    def __init__(self, allowed: str = "a list of texts") -> None:
+        self._allowed = allowed
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return self._allowed
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is a sequence of texts, and not a single text."""
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            return False
+        return all(isinstance(text, str) for text in cast("Sequence[object]", value))
+
+
+class Switch(Kind):
+    """On or off."""
+
+    read_as = bool
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return "True, False"
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the value in a result file."""
+        return {"type": "boolean"}
+
+
+class Whole(Kind):
+    """A whole number from `least` to the largest that fits into 31 bits."""
+
+    read_as = int
+
+    def __init__(self, least: int, most: int = 2**31 - 1) -> None:
+        self._least, self._most = least, most
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return f"a whole number from {self._least} to {self._most}"
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is such a number. True and False are none, although Python counts them as such."""
+        return type(value) is int and self._least <= value <= self._most
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the value in a result file."""
+        return {"type": "integer", "minimum": min(self._least, 1)}
+
+
+class Number(Kind):
+    """A number above 0, up to `most`."""
+
+    read_as = float
+
+    def __init__(self, allowed: str, most: float, *, below: bool = False) -> None:
+        """`below` leaves out `most` itself."""
+        self._allowed, self._most, self._below = allowed, most, below
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return self._allowed
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is such a number. NaN is none."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return 0 < value < self._most or (value == self._most and not self._below)
+
+    def show(self, value: object) -> str:
+        """Return a value as a message shows it: a number without needless digits."""
+        return f"{value:.12g}" if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the value in a result file."""
+        return {"type": "number", "minimum": 0}
+
+
+class Choice(Kind):
+    """One of some names. `names` returns them when they are needed."""
+
+    def __init__(self, names: Callable[[], Sequence[str]]) -> None:
+        self._names = names
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return ", ".join(self._names())
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is one of the names."""
+        return isinstance(value, str) and value in self._names()
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the value in a result file."""
+        return {"enum": list(self._names())}
+
+
+class PathOf(Kind):
+    """A path: a text or a `Path`. The command line reads it as `read_as`."""
+
+    def __init__(self, allowed: str, read_as: type[Any] = str) -> None:
+        self._allowed, self.read_as = allowed, read_as
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return self._allowed
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is a path that is not empty."""
+        return isinstance(value, str | Path) and value != ""
+
+
+class Instance(Kind):
+    """An object of certain classes. `classes` returns them when they are needed."""
+
+    def __init__(self, allowed: str, classes: Callable[[], tuple[type, ...]]) -> None:
+        self._allowed, self._classes = allowed, classes
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return self._allowed
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is such an object."""
+        return isinstance(value, self._classes())

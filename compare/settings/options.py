@@ -1,0 +1,603 @@
+"""Every option of a comparison, defined once: name, type, default, unit, help, check and group.
+
+The command line, `compare.run(...)`, the pytest marker, `samestep reproduce` and the result's `spec` derive from the
+fields here. To add an option, add a field and read it where it is used: a plan has every field of `RunSettings`.
+
+pytest loads this file at every start, so all heavy imports wait until a value is checked.
+"""
+
+# ruff: noqa: RUF009 -- `_option` returns a field, which is what a dataclass takes
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compare.settings.kinds import Choice, Instance, Kind, Number, PathOf, Switch, Text, Texts, Whole
+
+if TYPE_CHECKING:
+    from compare.base.workloads import Workload
+    from compare.settings.pair_spec import Request
+
+WHAT, HOW, OWN_MODELS, SEVERAL_DEVICES, OUTPUT = GROUPS = (
+    "What to compare",
+    "How to measure",
+    "Your own models",
+    "Several devices",
+    "Output",
+)
+"""The groups of a command's help, in order."""
+
+DESIGNS: Mapping[str, str] = {
+    "alternating": "all contenders of a round are alive together, and their blocks alternate",
+    "turns": "one contender after the other in each round",
+    "sequential": "all rounds of one contender, then all of the next: shows what a bad design does, and is INVALID",
+}
+
+_COMPARE, _AGREE, _FIT, _SCALE, _REPRODUCE = "compare", "agree", "fit", "scale", "reproduce"
+_TRAINING = (_COMPARE, _AGREE, _SCALE)
+_ALL = (*_TRAINING, _FIT)
+_PAIR = (_COMPARE, _AGREE, "map")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: its name in Python.
+        kind: the values that it takes, and their check.
+        default: its value where nobody gives one. None stands for `default_text`.
+        help: one or two sentences.
+        group: one of `GROUPS`.
+        commands: the commands that take it. None do where only samestep itself sets it.
+        flag: its name on the command line; "" where the command line has none.
+        turns_off: whether the flag turns the option off, as --skip-energy does.
+        metavar: stands for its value in the help.
+        unit: the unit of its value, such as `seconds`.
+        default_text: the default in words.
+        example: how a user writes it.
+        rank: its place among the most used options, from 1; 0 for all others.
+        in_python: whether `compare.run`, `compare.certify` and the pytest marker take it too.
+        sets: settings that the flag stands for.
+        spec_key: its key in the result's `spec`; None where `spec` does not have it.
+        schema: the JSON schema of that key, where it is not that of `kind`.
+        pytest_help: what `pytest --samestep-NAME` does; "" where pytest has no such option.
+        helps: other help texts, by command.
+    """
+
+    kind: Kind
+    default: Any
+    help: str
+    group: str
+    commands: tuple[str, ...]
+    flag: str
+    turns_off: bool = False
+    metavar: str = ""
+    unit: str = ""
+    default_text: str = ""
+    example: str = ""
+    rank: int = 0
+    in_python: bool = True
+    sets: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    spec_key: str | None = None
+    schema: Mapping[str, Any] | None = None
+    pytest_help: str = ""
+    helps: Mapping[str, str] = field(default_factory=dict[str, str])
+    name: str = ""
+
+    def check(self, value: object) -> None:
+        """Check a value.
+
+        Raises:
+            Refused: the value is not allowed.
+        """
+        self.kind.check(self.flag if self.flag and not isinstance(self.kind, Switch) else self.name, value)
+
+    def help_in(self, command: str) -> str:
+        """Return the help text in a command, with the values of a choice in place of {choices}."""
+        return self.helps.get(command, self.help).replace("{choices}", self.kind.allowed)
+
+    @property
+    def default_words(self) -> str:
+        """The default as a reader sees it; "" for a switch that is off and for no default."""
+        if self.default_text or self.default is None or isinstance(self.default, bool):
+            return self.default_text
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+
+def _option(
+    default: Any,
+    kind: Kind,
+    help: str,
+    *,
+    group: str = HOW,
+    commands: tuple[str, ...] = (),
+    flag: str | None = None,
+    **more: Any,
+) -> Any:
+    """Define a field of `Settings`. By default its flag is its name; what no command takes has no flag."""
+    found = Option(
+        kind=kind,
+        default=default,
+        help=help,
+        group=group,
+        commands=commands,
+        flag="auto" if flag is None else flag,
+        **more,
+    )
+    return field(default=default, metadata={"option": found})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """The settings that a plan has as a user gave them."""
+
+    precision: str = _option(
+        "float32",
+        Choice(lambda: _precisions()),
+        "{choices}.",
+        group=WHAT,
+        commands=_ALL,
+        metavar="NAME",
+        rank=5,
+        example="--precision bfloat16",
+        spec_key="precision",
+        pytest_help="Precision",
+    )
+    device: str = _option(
+        "auto",
+        Choice(lambda: _interface().DEVICES),
+        "auto, cpu or cuda. auto is cuda if there is a GPU.",
+        group=WHAT,
+        commands=(*_ALL, "selftest"),
+        metavar="NAME",
+        rank=6,
+        example="--device cpu",
+        spec_key="device",
+        schema={"enum": ["cpu", "cuda"]},
+        pytest_help="auto, cpu or cuda,",
+    )
+    seed: int = _option(
+        0,
+        Whole(0),
+        "Fixes initial weights, data split and order of the images.",
+        group=WHAT,
+        commands=_ALL,
+        metavar="N",
+        spec_key="seed",
+    )
+    data: str | Path | None = _option(
+        None,
+        PathOf("a folder's path"),
+        "Folder of the data set, or of photographs with a folder for each class.",
+        group=WHAT,
+        commands=(*_TRAINING, _REPRODUCE),
+        metavar="DIR",
+        default_text="synthetic or packaged images",
+        rank=9,
+        example="--workload mnist-cnn --data ~/mnist",
+        spec_key="data_folder",
+        schema={"type": ["string", "null"]},
+        helps={_REPRODUCE: "Folder of the data set here, instead of the stored folder."},
+    )
+    images: int | None = _option(
+        None,
+        Whole(1),
+        "Train on so many of a folder's photographs, and test on the same share.",
+        group=WHAT,
+        commands=_TRAINING,
+        metavar="N",
+        unit="images",
+        default_text="all",
+        spec_key="images",
+        schema={"type": ["integer", "null"], "minimum": 1},
+    )
+    accumulate: int = _option(
+        1,
+        Whole(1),
+        "Split each batch into so many equal micro-batches, one after the other.",
+        group=WHAT,
+        commands=(_COMPARE, _AGREE),
+        metavar="N",
+        unit="micro-batches",
+        spec_key="accumulate",
+    )
+    margin: float = _option(
+        0.01,
+        Number("above 0 and below 1 (0.01 is 1 %)", 1, below=True),
+        "Relative difference that matters. Below it contenders are EQUIVALENT.",
+        commands=(_COMPARE,),
+        metavar="X",
+        spec_key="margin",
+    )
+    design: str = _option(
+        "alternating",
+        Choice(lambda: list(DESIGNS)),
+        "Order of the blocks: alternating, turns or sequential (is INVALID).",
+        commands=(_COMPARE,),
+        metavar="NAME",
+        spec_key="design",
+    )
+    agreement: bool = _option(
+        True,
+        Switch(),
+        "Skip the proof that both compute the same. Every verdict is then INVALID.",
+        commands=(_COMPARE,),
+        turns_off=True,
+        spec_key="agreement_requested",
+    )
+    energy: bool = _option(
+        True,
+        Switch(),
+        "Do not measure energy. Saves about 20 s a contender on a GPU.",
+        commands=(_COMPARE,),
+        turns_off=True,
+        spec_key="energy_requested",
+    )
+    cold_compile: bool = _option(
+        True,
+        Switch(),
+        "Do not measure how long compiling takes. Saves minutes for large models.",
+        commands=(_COMPARE, _SCALE),
+        turns_off=True,
+        spec_key="cold_compile_requested",
+    )
+    search_anew: bool = _option(
+        False,
+        Switch(),
+        "Search for the fastest kernels in every round, so that intervals show how much that choice varies.",
+        commands=(_COMPARE, _SCALE),
+        spec_key="search_anew_requested",
+    )
+    deterministic: bool = _option(
+        False,
+        Switch(),
+        "Use deterministic algorithms. Two runs must then be equal bit for bit.",
+        commands=_TRAINING,
+        spec_key="deterministic",
+    )
+    deadline: float | None = _option(
+        None,
+        Number(f"seconds above 0, up to {2**31 - 1}", 2**31 - 1),
+        "Longest time for each phase of a contender.",
+        commands=(*_ALL, _REPRODUCE, "map"),
+        metavar="SECONDS",
+        unit="seconds",
+        default_text="300 to start, up to 7200 to train",
+        spec_key="deadline_seconds",
+        schema={"type": ["number", "null"], "exclusiveMinimum": 0},
+    )
+    devices: int = _option(
+        1,
+        Whole(1),
+        "Devices that share each batch. Contenders say how (--parallel).",
+        group=SEVERAL_DEVICES,
+        commands=(_COMPARE, _AGREE),
+        metavar="N",
+        unit="devices",
+        spec_key="devices",
+    )
+    batch_norm: str = _option(
+        "sync",
+        Choice(lambda: _interface().BATCH_NORMS),
+        "sync takes the statistics of the whole batch, local those of each device's part.",
+        group=SEVERAL_DEVICES,
+        commands=_TRAINING,
+        metavar="NAME",
+        spec_key="batch_norm",
+    )
+    rotation: int = _option(1, Whole(1), "GPUs that rounds rotate over.", unit="GPUs", spec_key="rotation")
+    communication: bool = _option(False, Switch(), "Measure communication that several GPUs do not hide.")
+    confidence: float = _option(0.95, Number("above 0 and below 1", 1, below=True), "Level.", spec_key="confidence")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunSettings):
+    """Everything that a user can ask of one comparison. A plan resolves the fields that stand here."""
+
+    contenders: Sequence[str] | None = _option(
+        None,
+        Texts("a list such as ['torch:tuned', 'jax']"),
+        "BACKEND[:TUNING]. The first is the baseline. BACKEND is torch or jax. TUNING is stock, compiled, tuned, "
+        "or knobs joined by '+'.",
+        group=WHAT,
+        commands=_ALL,
+        metavar="CONTENDER...",
+        default_text="torch jax",
+        flag="",
+        example="torch:tuned jax:tuned",
+    )
+    workload: "str | Workload" = _option(
+        "digits-cnn",
+        Instance("a name that samestep workloads lists, or a compare.Workload", lambda: (str, _workload())),
+        "What to train. `samestep workloads` lists all.",
+        group=WHAT,
+        commands=_ALL,
+        metavar="NAME",
+        rank=1,
+        example="--workload resnet50",
+        pytest_help="Workload",
+    )
+    tuning: str | None = _option(
+        None,
+        Text(),
+        "Tuning of every contender that names none: stock, compiled or tuned.",
+        group=WHAT,
+        commands=_ALL,
+        metavar="NAME",
+        default_text="compiled",
+        rank=2,
+        example="--tuning tuned",
+        in_python=False,
+    )
+    knobs: str | None = _option(
+        None,
+        Text(),
+        "Knobs instead of a tuning. `samestep knobs` lists all.",
+        group=WHAT,
+        commands=_ALL,
+        metavar="KNOB[=VALUE],...",
+        rank=3,
+        example="--knobs compile,channels-last=off",
+        in_python=False,
+    )
+    batch_size: int | None = _option(
+        None,
+        Whole(2),  # batch norm has no variance over one image
+        "Images per step, over all devices.",
+        group=WHAT,
+        commands=_ALL,
+        metavar="N",
+        unit="images",
+        default_text="the workload's",
+        rank=4,
+        example="--batch-size 128",
+        spec_key="batch_size",
+        helps={
+            _FIT: "Images per step. The least memory for this batch is searched for.",
+            _SCALE: "Images per step of each device; with --strong of all together.",
+        },
+    )
+    epochs: int | None = _option(
+        None,
+        Whole(1),
+        "Passes over the training images.",
+        group=WHAT,
+        commands=_TRAINING,
+        metavar="N",
+        unit="epochs",
+        default_text="the workload's",
+        spec_key="epochs",
+    )
+    rounds: int | None = _option(
+        10,
+        Whole(2),
+        "Rounds, each with new processes. More rounds give narrower intervals.",
+        commands=(_COMPARE, _SCALE, _REPRODUCE),
+        metavar="N",
+        unit="rounds",
+        rank=7,
+        example="--rounds 20",
+        spec_key="rounds_requested",
+        pytest_help="Rounds",
+        helps={_REPRODUCE: "Rounds, instead of the stored number."},
+    )
+    parallel: str | None = _option(
+        None,
+        Text(),
+        "How contenders split a batch: pmap or sharded for jax, ddp for torch.",
+        group=SEVERAL_DEVICES,
+        commands=_TRAINING,
+        metavar="WAY,...",
+        example="--devices 2 --parallel ddp,sharded",
+        in_python=False,
+        helps={_SCALE: "How contenders split a batch: pmap or sharded for jax, ddp for torch."},
+    )
+    seeds: int = _option(
+        5,
+        Whole(2, 1000),
+        "Training runs of each contender for the accuracy gate.",
+        commands=(_AGREE,),
+        metavar="N",
+        unit="training runs",
+    )
+    out: str | Path | None = _option(
+        None,
+        PathOf("a folder's path", Path),
+        "Folder for the result file.",
+        group=OUTPUT,
+        commands=(*_ALL, _REPRODUCE),
+        metavar="DIR",
+        default_text="samestep-out/TIME",
+        rank=10,
+        example="--out results/resnet50",
+    )
+    request: "Request | None" = _option(
+        None,
+        Instance("a compare.Request", lambda: (_request(),)),
+        "How a pair of your own models is brought together.",
+        group=OWN_MODELS,
+        commands=(_COMPARE, _AGREE),
+        flag="",
+    )
+
+    def check(self) -> None:
+        """Check each setting by itself. None stands for a default.
+
+        Raises:
+            Refused: for a value that is not allowed, by its flag.
+        """
+        for option in SETTINGS.values():
+            value = getattr(self, option.name)
+            if value is not None:
+                option.check(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """The options that only the command line has: abbreviations, a pair of models, and how to print."""
+
+    quick: bool = _option(
+        False,
+        Switch(),
+        "5 rounds, and no energy.",
+        commands=(_COMPARE, _SCALE),
+        rank=8,
+        example="samestep compare --quick",
+        sets={"rounds": 5, "energy": False},
+        helps={_SCALE: "5 rounds."},
+    )
+    paper: bool = _option(False, Switch(), "20 rounds.", commands=(_COMPARE, _SCALE), sets={"rounds": 20})
+    jax: str | None = _option(
+        None,
+        Text(),
+        "Factory of your flax model, in FILE.py or in a module.",
+        group=OWN_MODELS,
+        commands=_PAIR,
+        metavar="FILE.py:NAME",
+        example="--jax my.py:flax_net --torch my.py:torch_net --input 32x32x3 --classes 10",
+    )
+    torch: str | None = _option(
+        None, Text(), "Factory of your torch model.", group=OWN_MODELS, commands=_PAIR, metavar="FILE.py:NAME"
+    )
+    image: str | None = _option(
+        None, Text(), "Size of its images.", group=OWN_MODELS, commands=_PAIR, metavar="HxWxC", flag="--input"
+    )
+    classes: int | None = _option(
+        None, Whole(2), "Number of its outputs.", group=OWN_MODELS, commands=_PAIR, metavar="N", unit="classes"
+    )
+    model_args: Sequence[str] = _option(
+        (),
+        Texts(),
+        "Argument of both factories; jax.KEY or torch.KEY for one. Repeatable.",
+        group=OWN_MODELS,
+        commands=_PAIR,
+        metavar="KEY=VALUE",
+    )
+    optimizer: str | None = _option(
+        None,
+        Text(),
+        "sgd, adam or adamw.",
+        group=OWN_MODELS,
+        commands=(_COMPARE, _AGREE),
+        metavar="NAME[,KEY=VALUE]",
+        default_text="sgd",
+    )
+    loss: str | None = _option(
+        None,
+        Text(),
+        "cross-entropy, or cross-entropy,label_smoothing=VALUE.",
+        group=OWN_MODELS,
+        commands=(_COMPARE, _AGREE),
+        metavar="NAME",
+        default_text="cross-entropy",
+    )
+    weights_map: Path | None = _option(
+        None,
+        PathOf("a JSON file's path"),
+        "Names of torch's variables to flax's, as `samestep map` prints them.",
+        group=OWN_MODELS,
+        commands=_PAIR,
+        metavar="FILE",
+        default_text="matched automatically",
+    )
+    weights_from: str | None = _option(
+        None,
+        Choice(lambda: ("torch", "jax")),
+        "Model whose initial weights both use: torch or jax.",
+        group=OWN_MODELS,
+        commands=(_COMPARE, _AGREE),
+        metavar="NAME",
+        default_text="torch",
+    )
+    allow: Sequence[str] = _option(
+        (),
+        Texts(),
+        "Accept a difference: running-variance. Repeatable.",
+        group=OWN_MODELS,
+        commands=(_COMPARE, _AGREE),
+        metavar="NAME",
+    )
+    as_json: bool = _option(
+        False,
+        Switch(),
+        "Print the result as JSON, and nothing else.",
+        group=OUTPUT,
+        commands=(*_ALL, _REPRODUCE, "selftest", "diff", "verify"),
+        flag="--json",
+        helps={
+            "selftest": "Print the proofs as JSON alone.",
+            "diff": "Print the changes as JSON alone.",
+            "verify": "Print the checks as JSON alone.",
+            _REPRODUCE: "Print what differs and the claims as JSON alone.",
+        },
+    )
+
+
+def _precisions() -> Sequence[str]:
+    from compare.base.precisions import PRECISIONS
+
+    return list(PRECISIONS)
+
+
+def _interface() -> Any:
+    from compare.base import interface
+
+    return interface
+
+
+def _workload() -> type:
+    from compare.base.workloads import Workload
+
+    return Workload
+
+
+def _request() -> type:
+    from compare.settings.pair_spec import Request
+
+    return Request
+
+
+def _options(cls: type) -> Iterator[Option]:
+    for each in fields(cls):
+        option: Option = each.metadata["option"]
+        flag = option.flag
+        if flag == "auto":
+            prefix = "--skip-" if option.turns_off else "--"
+            flag = prefix + each.name.replace("_", "-") if option.commands else ""
+        yield replace(option, name=each.name, flag=flag)
+
+
+SETTINGS: Mapping[str, Option] = {option.name: option for option in _options(Settings)}
+"""The options of `Settings`, by name."""
+
+COMMAND_LINE: Mapping[str, Option] = {option.name: option for option in _options(CommandLine)}
+"""The options of `CommandLine`, by name."""
+
+
+def of_command(command: str) -> list[Option]:
+    """Return the options that the command line of a command takes."""
+    everything = [*SETTINGS.values(), *COMMAND_LINE.values()]
+    return [option for option in everything if command in option.commands and (option.flag or option.metavar)]
+
+
+def in_python(command: str) -> list[str]:
+    """Return the names of the settings that Python has for a command's work, in alphabetical order."""
+    return sorted(name for name, option in SETTINGS.items() if command in option.commands and option.in_python)
+
+
+def to_spec(plan: RunSettings) -> dict[str, Any]:
+    """Return a plan's settings under the keys of the result's `spec`."""
+    values = {option.spec_key: getattr(plan, name) for name, option in SETTINGS.items() if option.spec_key}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+
+
+def from_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a result's `spec` states, by their names."""
+    keys = {name: option.spec_key for name, option in SETTINGS.items() if option.spec_key}
+    return {name: spec[key] for name, key in keys.items() if key in spec}
+
+
+def spec_schema() -> dict[str, Any]:
+    """Return the JSON schema of every key that the options add to the result's `spec`."""
+    return {option.spec_key: option.schema or option.kind.schema for option in SETTINGS.values() if option.spec_key}
