@@ -4,7 +4,7 @@
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites venv compare test check clean
+.PHONY: help prerequisites venv compare test check docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-15s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ check: .venv/.stamp ## run the linters, the type checker and the import contract
 	.venv/bin/pyright
 	.venv/bin/lint-imports
 
+docs: .venv/.stamp ## build the documentation in docs/_build/html
+	.venv/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
 clean: ## remove .venv and everything else that is made
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks samestep-out
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks samestep-out docs/_build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

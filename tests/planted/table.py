@@ -1,6 +1,6 @@
 """The table of planted bugs: which gate catches each, at which tensor and by how much.
 
-python -m tests.planted.table > docs/planted-bugs.md
+python -m tests.planted.table > docs/reference/planted-bugs.md
 """
 
 import sys
@@ -13,16 +13,20 @@ from tests.planted.bug import Bug
 from tests.planted.bugs import BUGS
 from tests.planted.certify import Clean, certify
 
-PAGE = Path(__file__).parents[2] / "docs" / "planted-bugs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-bugs.md"
 HEAD = """# Planted bugs
 
-What the certificate catches: each line is one small change of meaning in one backend, judged against the other backend
-without it. Written by `python -m tests.planted.table`; the test suite plants every bug again and fails if one is
-missed, named at another tensor, or not listed here. It also makes certificates without any bug, at 50 seeds of every
-workload (of large ones at 10, and at 50 with `-m thorough`), and fails at the first alarm. e64 and e32/e64 are those of
-the tensor named, which is the first to differ in execution order; they have to be at most 1e-10 and at least 1e6. A
-dash stands where the records cannot be compared at all, or where only the precision gate, in the precision given, sees
-the change.
+Each row is one small change of meaning in one backend. The certificate judges it against the other backend without the
+change. The test suite plants every bug again. It fails if a gate misses one, or if it is named at another tensor.
+
+The tests also make certificates without any bug, at 50 seeds of every workload, and fail at the first alarm. Large
+workloads have 10 seeds, and 50 with `-m thorough`.
+
+The last two columns belong to the named tensor, which is the first to differ in execution order. e64 may be at most
+1e-10, and e32/e64 at least 1e6. A dash means that the records cannot be compared, or that only the precision gate sees the
+change.
+
+`python -m tests.planted.table` writes this page.
 
 | change | side | workload | caught by | first tensor | e64 | e32/e64 |
 |---|---|---|---|---|---|---|

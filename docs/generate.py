@@ -1,0 +1,348 @@
+"""Write the reference pages that the code itself decides.
+
+python -m docs.generate FOLDER
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from compare import results
+from compare.base import workloads
+from compare.base.interface import Refused
+from compare.base.knobs import KNOBS, PARALLEL
+from compare.base.precisions import PRECISIONS
+from compare.base.workloads import WITH_BATCH_NORM, WORKLOADS, Workload
+from compare.cli.app import app
+from compare.settings import tunings
+from compare.settings.tunings import GIVEN, SYNCHRONISED, TUNED, TUNINGS
+
+HELP_COLUMNS = 88
+BACKENDS = ("jax", "torch")
+DEVICES = ("cpu", "cuda")
+YES, NO = "yes", "no"
+# Knobs that others need. The support matrix looks for the fewest of them with which a knob is accepted.
+_BASES = ("compile", "graph-capture", "fused-optimizer")
+
+
+def main() -> None:
+    write_pages(Path(sys.argv[1]))
+
+
+def write_pages(folder: Path) -> None:
+    """Write every generated page, unless it already has the same text."""
+    folder.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        path = folder / f"{name}.md"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def pages() -> Mapping[str, str]:
+    """Return the text of each generated page by name."""
+    return {
+        "commands": commands(),
+        "knobs": knobs(),
+        "workloads": workload_page(),
+        "precisions": precisions(),
+        "support": support(),
+        "result-keys": result_keys(),
+    }
+
+
+def commands() -> str:
+    """Return the help of the program and of each command."""
+    overview = help_text()
+    names = [line.split()[0] for line in overview.partition("Commands:")[2].splitlines() if line[2:3].isalpha()]
+    parts = ["# Commands\n\nThis is the output of `--help`.\n", section("samestep", overview)]
+    return "\n".join([*parts, *(section(f"samestep {name}", help_text(name)) for name in names)])
+
+
+def help_text(*command: str) -> str:
+    environment = {"COLUMNS": str(HELP_COLUMNS), "TERMINAL_WIDTH": str(HELP_COLUMNS), "NO_COLOR": "1"}
+    shown = CliRunner().invoke(app, [*command, "--help"], prog_name="samestep", env=environment)
+    return shown.output
+
+
+def section(title: str, text: str) -> str:
+    return f"## {title}\n\n```text\n{text.strip()}\n```\n"
+
+
+def knobs() -> str:
+    """Return the knobs and the tunings made of them."""
+    rows = [[f"`{knob.name}`", knob.summary, *(knob.told(backend) for backend in BACKENDS)] for knob in KNOBS.values()]
+    parts = [
+        "# Knobs and tunings\n",
+        "A knob is one optimisation switch. A contender's tuning is a set of knobs. Write `BACKEND:TUNING+KNOB=VALUE`, as in",
+        "`jax:compiled+steps-per-dispatch=10`. `KNOB` alone switches a knob on, and `KNOB=off` switches it off.",
+        "[Support](support.md) says which knobs need or exclude others.\n",
+        table(("knob", "what it does", "JAX", "PyTorch"), rows),
+        "## Tunings\n",
+        table(("tuning", "meaning"), ([f"`{name}`", meaning] for name, meaning in TUNINGS.items())),
+        "### stock and compiled\n",
+        table(("contender", "knobs"), ([f"`{b}:{name}`", listed(values)] for (b, name), values in GIVEN.items())),
+        "### tuned\n",
+        "The last column names the evidence in the repository.\n",
+        table(
+            ("contender", "device", "workload", "knobs", "measured in"),
+            (
+                [f"`{backend}:tuned`", device, workload, listed(values), evidence_cell(evidence)]
+                for (backend, device, workload), (values, evidence) in TUNED.items()
+            ),
+        ),
+        "Over several devices with `--batch-norm sync`, `tuned` has these knobs besides:\n",
+        table(
+            ("contender", "device", "workload", "knobs", "measured in"),
+            (
+                [f"`{backend}:tuned`", device, workload, listed(values), evidence_cell(evidence)]
+                for (backend, device, workload), (values, evidence) in SYNCHRONISED.items()
+            ),
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def listed(values: Mapping[str, Any]) -> str:
+    names = [f"`{name}`" if value is True else f"`{name}={value}`" for name, value in values.items()]
+    return ", ".join(names) or "none"
+
+
+def evidence_cell(evidence: str | None) -> str:
+    return f"`{evidence}`" if evidence else "not measured"
+
+
+def workload_page() -> str:
+    """Return the workloads with their defaults."""
+    rows = [
+        [
+            f"`{workload.name}`",
+            workload.summary,
+            "x".join(map(str, workload.model.image)),
+            str(workload.model.classes),
+            str(workload.batch_size),
+            str(workload.epochs),
+            optimizer(workload),
+        ]
+        for workload in WORKLOADS.values()
+    ]
+    return "\n".join(
+        (
+            "# Workloads\n",
+            "A workload is a model, its data, its loss and its optimizer. `--workload NAME` chooses one. All train without",
+            "dropout and without stochastic depth, because two frameworks cannot draw the same random masks.\n",
+            table(("workload", "what it is", "image", "classes", "batch", "epochs", "optimizer"), rows),
+        )
+    )
+
+
+def optimizer(workload: Workload) -> str:
+    rule = workload.optimizer
+    name = "adamw" if rule.decoupled else rule.name
+    parts = [f"{name} {rule.learning_rate:g}"]
+    parts += [f"momentum {rule.momentum:g}"] if rule.momentum else []
+    parts += [f"decay {rule.weight_decay:g}"] if rule.weight_decay else []
+    parts += [f"clip {rule.clip_norm:g}"] if rule.clip_norm else []
+    parts += [rule.schedule.name] if rule.schedule.name != "constant" else []
+    return ", ".join(parts)
+
+
+def precisions() -> str:
+    """Return the facts about each precision."""
+    rows = [
+        [
+            f"`{precision.name}`",
+            precision.storage_dtype,
+            precision.compute_dtype,
+            f"{precision.roundoff:.1e}",
+            "yes" if precision.has_loss_scale else "no",
+            precision.required_device or "any",
+        ]
+        for precision in PRECISIONS.values()
+    ]
+    return "\n".join(
+        (
+            "# Precisions\n",
+            "`--precision NAME` chooses one. Parameters, batch-norm statistics and the loss have the storage dtype.",
+            "Convolutions and dense layers have the compute dtype. In `float32`, TF32 is off on both sides. In `float16`,",
+            "both sides scale the loss by the rule of torch's GradScaler.\n",
+            table(("precision", "stored", "computed", "unit roundoff", "loss scale", "device"), rows),
+        )
+    )
+
+
+def support() -> str:
+    """Return which combinations are accepted, and why the others are refused. The code that refuses gives the reasons."""
+    parts = [
+        "# Support\n",
+        "This page asks the code that refuses. A refused combination ends with exit code 2 and the reason below.\n",
+        "## Precisions by device\n",
+        table(
+            ("precision", *DEVICES),
+            (
+                [f"`{name}`", *(YES if precision.runs_on(device) else NO for device in DEVICES)]
+                for name, precision in PRECISIONS.items()
+            ),
+        ),
+        "## Workloads\n",
+        "Every workload trains in every precision on both backends. These knobs depend on the model:\n",
+        table(
+            ("workload", "`rematerialisation`", "`overlap-exchanges`"),
+            (workload_support(w) for w in WORKLOADS.values()),
+        ),
+        "## Knobs by backend and device\n",
+        "Each cell says with which other knobs the knob is accepted, or why it is refused.\n",
+        table(
+            ("knob", *(f"{backend}, {device}" for backend in BACKENDS for device in DEVICES)),
+            (
+                [f"`{name}`", *(knob_support(backend, device, name) for backend in BACKENDS for device in DEVICES)]
+                for name in KNOBS
+                if name != "parallel"
+            ),
+        ),
+        "## Knobs that exclude each other\n",
+        table(("backend", "device", "knobs", "reason"), exclusions()),
+        "## Several devices\n",
+        table(("backend", "ways"), ([name, ", ".join(f"`{way}`" for way in PARALLEL[name])] for name in BACKENDS)),
+    ]
+    return "\n".join(parts)
+
+
+def workload_support(workload: Workload) -> Sequence[str]:
+    try:
+        workloads.blocks(workload.model)
+        blocks = YES
+    except Refused as refusal:
+        blocks = f"{NO}: {reason_of(refusal)}"
+    has_batch_norm = workload.model.family in WITH_BATCH_NORM
+    return [f"`{workload.name}`", blocks, YES if has_batch_norm else f"{NO}: the model has no batch norm"]
+
+
+def knob_support(backend: str, device: str, name: str) -> str:
+    """Return with which knobs a knob is accepted, or the reason of the refusal."""
+    if not KNOBS[name].is_switch(backend):
+        return KNOBS[name].told(backend)
+    bases = accepted_with(backend, device, name)
+    if bases is None:
+        return f"{NO}: {refusal(backend, device, ['compile', item(name)])}"
+    return YES if not bases else f"with {', '.join(f'`{base}`' for base in bases)}"
+
+
+def accepted_with(backend: str, device: str, name: str) -> Sequence[str] | None:
+    """Return the fewest other knobs with which a knob is accepted; None if there are none."""
+    others = [base for base in (*_BASES, *PARALLEL[backend]) if base != name]
+    for count in range(len(others) + 1):
+        for bases in itertools.combinations(others, count):
+            if sum(base in PARALLEL[backend] for base in bases) > 1:
+                continue
+            if refusal(backend, device, [*bases, item(name)]) is None:
+                return bases
+    return None
+
+
+def exclusions() -> Iterable[Sequence[str]]:
+    """Yield each pair of knobs that are accepted alone and refused together, with the devices where that is so."""
+    devices: dict[tuple[str, str, str], list[str]] = {}
+    for backend, device in itertools.product(BACKENDS, DEVICES):
+        switches = [name for name in KNOBS if KNOBS[name].is_switch(backend) and name != "parallel"]
+        needs = {name: accepted_with(backend, device, name) for name in (*switches, *PARALLEL[backend])}
+        for first, second in itertools.combinations(needs, 2):
+            reason = exclusion(backend, device, needs, first, second)
+            if reason is not None:
+                devices.setdefault((backend, f"`{item(first)}`, `{item(second)}`", reason), []).append(device)
+    for (backend, pair, reason), where in devices.items():
+        yield [backend, ", ".join(where), pair, reason]
+
+
+def exclusion(
+    backend: str, device: str, needs: Mapping[str, Sequence[str] | None], first: str, second: str
+) -> str | None:
+    """Return why two knobs exclude each other; None if they do not, or if a third knob decides it."""
+    one, other = needs[first], needs[second]
+    if one is None or other is None:
+        return None
+    bases = {*one, *other} - {first, second}
+    if sum(name in PARALLEL[backend] for name in (*bases, first, second)) > 1:
+        return None
+    reason = refusal(backend, device, [*sorted(bases), item(first), item(second)])
+    return None if reason is None or " needs " in reason or not {first, second} & words(reason) else reason
+
+
+def words(text: str) -> set[str]:
+    """Return the words of a reason, as knobs are written."""
+    return set(text.replace(",", " ").replace(":", " ").split()) | {text.partition("=")[0].rpartition(" ")[2]}
+
+
+def item(name: str) -> str:
+    """Return a knob as a user writes it, with a value that is not its default."""
+    return {"steps-per-dispatch": "steps-per-dispatch=8", "input": "input=stream"}.get(name, name)
+
+
+def refusal(backend: str, device: str, items: Sequence[str]) -> str | None:
+    """Return why a tuning is refused; None if it is accepted."""
+    try:
+        tunings.resolve(backend, "+".join(["stock", *dict.fromkeys(items)]), device, "resnet50", "float32")
+    except Refused as error:
+        return reason_of(error)
+    return None
+
+
+def reason_of(error: Refused) -> str:
+    return str(error).partition(": ")[2] or str(error)
+
+
+def result_keys() -> str:
+    """Return the keys of a result file, from its schema."""
+    schema = json.loads((Path(results.__file__).parent / "result.schema.json").read_text())
+    rows = list(key_rows(schema, schema, ""))
+    return "\n".join(
+        (
+            "# Result keys\n",
+            "`result.json` is one JSON object. Its schema is `compare/results/result.schema.json`. `[]` stands for each element",
+            "of a list, and `*` for any name. A figure that was not measured is null, and a reason stands beside it.\n",
+            table(("key", "type", "meaning"), rows),
+        )
+    )
+
+
+def key_rows(schema: Mapping[str, Any], node: Mapping[str, Any], path: str) -> Iterable[Sequence[str]]:
+    node = resolved(schema, node)
+    for name, child in node.get("properties", {}).items():
+        child_node = resolved(schema, child)
+        place = f"{path}.{name}" if path else name
+        yield [f"`{place}`", type_of(child_node), str(child.get("description") or child_node.get("description") or "")]
+        if path.count(".") < 3:
+            yield from key_rows(schema, child_node, place)
+    if isinstance(node.get("items"), dict):
+        yield from key_rows(schema, node["items"], f"{path}[]")
+    for alternative in (*node.get("anyOf", ()), *node.get("oneOf", ())):
+        yield from key_rows(schema, alternative, path)
+
+
+def resolved(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = node.get("$ref")
+    return schema["definitions"][reference.rpartition("/")[2]] if reference else node
+
+
+def type_of(node: Mapping[str, Any]) -> str:
+    if "enum" in node:
+        return ", ".join(json.dumps(value) for value in node["enum"])
+    types = node.get("type", "")
+    alternatives = [
+        alternative.get("type", "object") for alternative in (*node.get("anyOf", ()), *node.get("oneOf", ()))
+    ]
+    names = types if isinstance(types, list) else [types, *alternatives]
+    return " or ".join(dict.fromkeys(str(name) for name in names if name))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n" for cells in lines)
+
+
+if __name__ == "__main__":
+    main()
