@@ -13,13 +13,14 @@ from typing import Any
 from typer.testing import CliRunner
 
 from compare import results
+from compare.agreement.gates import RULES
 from compare.base import workloads
 from compare.base.interface import Refused
 from compare.base.knobs import KNOBS, PARALLEL
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WITH_BATCH_NORM, WORKLOADS, Workload
 from compare.cli.app import app
-from compare.settings import tunings
+from compare.settings import options, tunings
 from compare.settings.tunings import GIVEN, SYNCHRONISED, TUNED, TUNINGS
 
 HELP_COLUMNS = 88
@@ -47,9 +48,11 @@ def pages() -> Mapping[str, str]:
     """Return the text of each generated page by name."""
     return {
         "commands": commands(),
+        "options": option_page(),
         "knobs": knobs(),
         "workloads": workload_page(),
         "precisions": precisions(),
+        "gates": gates(),
         "support": support(),
         "result-keys": result_keys(),
     }
@@ -71,6 +74,28 @@ def help_text(*command: str) -> str:
 
 def section(title: str, text: str) -> str:
     return f"## {title}\n\n```text\n{text.strip()}\n```\n"
+
+
+def option_page() -> str:
+    """Return every option with its names on the command line and in Python."""
+    rows = [
+        [
+            f"`{option.flag}`" if option.flag else "",
+            f"`{option.name}`" if option.in_python else "",
+            option.help_in("compare"),
+            " ".join(filter(None, (option.default_words, option.unit if option.default_words else ""))),
+            ", ".join(option.commands),
+        ]
+        for option in options.SETTINGS.values()
+        if option.flag or option.in_python
+    ]
+    return "\n".join(
+        (
+            "# Options\n",
+            "One definition gives each option its flag, its name in Python and in the pytest marker, and its check.\n",
+            table(("flag", "in Python", "meaning", "default", "commands"), rows),
+        )
+    )
 
 
 def knobs() -> str:
@@ -171,6 +196,23 @@ def precisions() -> str:
             "Convolutions and dense layers have the compute dtype. In `float32`, TF32 is off on both sides. In `float16`,",
             "both sides scale the loss by the rule of torch's GradScaler.\n",
             table(("precision", "stored", "computed", "unit roundoff", "loss scale", "device"), rows),
+        )
+    )
+
+
+def gates() -> str:
+    """Return the gates of a certificate with their limits."""
+    rows = [
+        [f"`{rule.name}`", rule.question, f"{'at least' if rule.is_minimum else 'at most'} {rule.limit:g}"]
+        for rule in RULES.values()
+    ]
+    return "\n".join(
+        (
+            "# Gates\n",
+            "A certificate passes if the value of every gate keeps its limit. `compare` judges no whole training runs, and",
+            "`agree` judges no updates at the timed batch. `determinism` needs `--deterministic`.",
+            "[How a certificate works](../explanation/certificate.md) explains each gate.\n",
+            table(("gate", "value", "limit"), rows),
         )
     )
 
