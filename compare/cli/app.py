@@ -20,6 +20,7 @@ from compare.cli import (
     diff,
     exit_codes,
     fit,
+    help,
     launch,
     lists,
     map,
@@ -30,6 +31,7 @@ from compare.cli import (
     selftest,
     verify,
 )
+from compare.cli.help import CommandPage, HelpCommand
 from compare.cluster import launch_info
 from compare.report.sentences import printable
 
@@ -108,7 +110,12 @@ COMMANDS = (
     lists.env,
 )
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=HelpCommand)(command)
+
+
+def reference() -> list[CommandPage]:
+    """Return the help page of every command: what the reference in the documentation is made of."""
+    return help.pages(typer.main.get_command(app))
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -139,7 +146,7 @@ def main() -> None:
             signal.signal(number, _end)  # so that children are ended on the way out
     try:
         try:
-            app()
+            app(prog_name="samestep")
         finally:
             if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] -- closed before the start
                 sys.stdout.flush()

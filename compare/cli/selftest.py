@@ -23,7 +23,7 @@ def selftest(
     as_json: bool,
     backends: Annotated[
         list[str] | None,
-        typer.Argument(metavar="BACKEND...", help="torch or jax. Default: both.", show_default=False),
+        typer.Argument(metavar="BACKEND", help="torch or jax. Default: both.", show_default=False),
     ] = None,
 ) -> None:
     """Prove on this machine, with known inputs, that samestep measures what it says."""

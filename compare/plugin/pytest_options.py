@@ -22,7 +22,7 @@ def add(parser: pytest.Parser) -> None:
             f"--samestep-{option.name}",
             metavar=option.name[0].upper(),
             type=option.kind.read_as,
-            help=f"{option.pytest_help} for comparisons that name none. Default: {option.default_words}.",
+            help=f"{option.pytest_help} for comparisons that name none. Default: {option.default_in('compare')}.",
         )
     group.addoption("--samestep-report", metavar="DIR", help="Write each comparison's result and report below DIR.")
 

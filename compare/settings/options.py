@@ -97,10 +97,11 @@ class Option:
         """Return the help text in a command, with the values of a choice in place of {choices}."""
         return self.helps.get(command, self.help).replace("{choices}", self.kind.allowed)
 
-    @property
-    def default_words(self) -> str:
-        """The default as a reader sees it; "" for a switch that is off and for no default."""
-        if self.default_text or self.default is None or isinstance(self.default, bool):
+    def default_in(self, command: str) -> str:
+        """Return the default in a command, as a reader sees it; "" for a switch and for no default."""
+        if command == _REPRODUCE and self.spec_key:
+            return ""  # the stored result says it
+        if self.default_text or self.default is None or isinstance(self.default, bool | tuple):
             return self.default_text
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
@@ -160,7 +161,7 @@ class RunSettings:
     seed: int = _option(
         0,
         Whole(0),
-        "Fixes initial weights, data split and order of the images.",
+        "Fixes weights, data split and order.",
         group=WHAT,
         commands=_ALL,
         metavar="N",
@@ -173,9 +174,8 @@ class RunSettings:
         group=WHAT,
         commands=(*_TRAINING, _REPRODUCE),
         metavar="DIR",
-        default_text="synthetic or packaged images",
         rank=9,
-        example="--workload mnist-cnn --data ~/mnist",
+        example="--data ~/mnist",
         spec_key="data_folder",
         schema={"type": ["string", "null"]},
         helps={_REPRODUCE: "Folder of the data set here, instead of the stored folder."},
@@ -205,7 +205,7 @@ class RunSettings:
     margin: float = _option(
         0.01,
         Number("above 0 and below 1 (0.01 is 1 %)", 1, below=True),
-        "Relative difference that matters. Below it contenders are EQUIVALENT.",
+        "Smallest relative difference that matters.",
         commands=(_COMPARE,),
         metavar="X",
         spec_key="margin",
@@ -302,7 +302,7 @@ class Settings(RunSettings):
         "or knobs joined by '+'.",
         group=WHAT,
         commands=_ALL,
-        metavar="CONTENDER...",
+        metavar="CONTENDER",
         default_text="torch jax",
         flag="",
         example="torch:tuned jax:tuned",
@@ -336,7 +336,7 @@ class Settings(RunSettings):
         "Knobs instead of a tuning. `samestep knobs` lists all.",
         group=WHAT,
         commands=_ALL,
-        metavar="KNOB[=VALUE],...",
+        metavar="KNOB=VALUE,...",
         rank=3,
         example="--knobs compile,channels-last=off",
         in_python=False,
@@ -361,7 +361,7 @@ class Settings(RunSettings):
     epochs: int | None = _option(
         None,
         Whole(1),
-        "Passes over the training images.",
+        "Passes over the data.",
         group=WHAT,
         commands=_TRAINING,
         metavar="N",
@@ -385,13 +385,12 @@ class Settings(RunSettings):
     parallel: str | None = _option(
         None,
         Text(),
-        "How contenders split a batch: pmap or sharded for jax, ddp for torch.",
+        "How contenders split a batch: ddp (torch), pmap or sharded (jax).",
         group=SEVERAL_DEVICES,
         commands=_TRAINING,
         metavar="WAY,...",
-        example="--devices 2 --parallel ddp,sharded",
+        example="--parallel ddp,sharded",
         in_python=False,
-        helps={_SCALE: "How contenders split a batch: pmap or sharded for jax, ddp for torch."},
     )
     seeds: int = _option(
         5,
@@ -410,7 +409,7 @@ class Settings(RunSettings):
         metavar="DIR",
         default_text="samestep-out/TIME",
         rank=10,
-        example="--out results/resnet50",
+        example="--out results",
     )
     request: "Request | None" = _option(
         None,
@@ -443,7 +442,7 @@ class CommandLine:
         "5 rounds, and no energy.",
         commands=(_COMPARE, _SCALE),
         rank=8,
-        example="samestep compare --quick",
+        example="--quick --device cpu",
         sets={"rounds": 5, "energy": False},
         helps={_SCALE: "5 rounds."},
     )
@@ -451,11 +450,11 @@ class CommandLine:
     jax: str | None = _option(
         None,
         Text(),
-        "Factory of your flax model, in FILE.py or in a module.",
+        "Factory of your flax model, in a file or module.",
         group=OWN_MODELS,
         commands=_PAIR,
         metavar="FILE.py:NAME",
-        example="--jax my.py:flax_net --torch my.py:torch_net --input 32x32x3 --classes 10",
+        example="--jax my.py:flax --torch my.py:torch --input 32x32x3 --classes 10",
     )
     torch: str | None = _option(
         None, Text(), "Factory of your torch model.", group=OWN_MODELS, commands=_PAIR, metavar="FILE.py:NAME"
@@ -477,19 +476,19 @@ class CommandLine:
     optimizer: str | None = _option(
         None,
         Text(),
-        "sgd, adam or adamw.",
+        "sgd, adam or adamw, with ,KEY=VALUE.",
         group=OWN_MODELS,
         commands=(_COMPARE, _AGREE),
-        metavar="NAME[,KEY=VALUE]",
+        metavar="NAME,...",
         default_text="sgd",
     )
     loss: str | None = _option(
         None,
         Text(),
-        "cross-entropy, or cross-entropy,label_smoothing=VALUE.",
+        "cross-entropy, or with ,label_smoothing=VALUE.",
         group=OWN_MODELS,
         commands=(_COMPARE, _AGREE),
-        metavar="NAME",
+        metavar="NAME,...",
         default_text="cross-entropy",
     )
     weights_map: Path | None = _option(
