@@ -22,6 +22,7 @@ from compare.base.precisions import PRECISIONS
 from compare.base.untrusted import SHORT, SIZE_LIMIT
 from compare.results import consistency, model
 from compare.results.model import Result
+from compare.settings import options
 
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
@@ -229,18 +230,22 @@ def _check_version(result: Any) -> None:
         )
 
 
-@lru_cache
-def _validator(schema: str) -> Callable[[Any], Any]:
-    def read(name: str) -> Any:
-        schema = json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
-        if name == SCHEMA:
-            schema["definitions"]["precision"]["enum"] = list(PRECISIONS)
-            schema["definitions"]["gate"]["enum"] = list(RULES)
-        return schema
+def schema(name: str) -> dict[str, Any]:
+    """Return a schema by its file's name, completed by the definitions of precisions, gates and options."""
+    whole = json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+    if name == SCHEMA:
+        whole["definitions"]["precision"]["enum"] = list(PRECISIONS)
+        whole["definitions"]["gate"]["enum"] = list(RULES)
+        spec = whole["definitions"]["spec"]
+        spec["properties"] = options.spec_schema() | spec["properties"]
+    return whole
 
+
+@lru_cache
+def _validator(name: str) -> Callable[[Any], Any]:
     # fastjsonschema turns the schema, which is ours, into Python code; no result ever becomes code. A schema may refer
     # to another by its file's name, which is an address without a scheme.
-    compiled = fastjsonschema.compile(read(schema), handlers={"": read}, use_formats=False)
+    compiled = fastjsonschema.compile(schema(name), handlers={"": schema}, use_formats=False)
     return cast("Callable[[Any], Any]", compiled)
 
 

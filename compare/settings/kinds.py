@@ -103,7 +103,7 @@ class Whole(Kind):
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the value in a result file."""
-        return {"type": "integer", "minimum": min(self._least, 1)}
+        return {"type": "integer", "minimum": self._least}
 
 
 class Number(Kind):
@@ -133,7 +133,8 @@ class Number(Kind):
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the value in a result file."""
-        return {"type": "number", "minimum": 0}
+        most = {"exclusiveMaximum" if self._below else "maximum": self._most}
+        return {"type": "number", "exclusiveMinimum": 0, **most}
 
 
 class Choice(Kind):

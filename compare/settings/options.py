@@ -353,6 +353,7 @@ class Settings(RunSettings):
         rank=4,
         example="--batch-size 128",
         spec_key="batch_size",
+        schema={"type": "integer", "minimum": 1},
         helps={
             _FIT: "Images per step. The least memory for this batch is searched for.",
             _SCALE: "Images per step of each device; with --strong of all together.",
@@ -379,6 +380,7 @@ class Settings(RunSettings):
         rank=7,
         example="--rounds 20",
         spec_key="rounds_requested",
+        schema={"type": "integer", "minimum": 0},  # a certificate has none
         pytest_help="Rounds",
         helps={_REPRODUCE: "Rounds, instead of the stored number."},
     )
@@ -598,5 +600,5 @@ def from_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spec_schema() -> dict[str, Any]:
-    """Return the JSON schema of every key that the options add to the result's `spec`."""
+    """Return the JSON schema of every key that an option has in the result's `spec`."""
     return {option.spec_key: option.schema or option.kind.schema for option in SETTINGS.values() if option.spec_key}
