@@ -98,9 +98,12 @@ class Option:
         return self.helps.get(command, self.help).replace("{choices}", self.kind.allowed)
 
     def default_in(self, command: str) -> str:
-        """Return the default in a command, as a reader sees it; "" for a switch and for no default."""
-        if command == _REPRODUCE and self.spec_key:
-            return ""  # the stored result says it
+        """Return the default in a command, in words. To repeat a stored result, its `spec` gives the defaults."""
+        return "" if command == _REPRODUCE and self.spec_key else self.default_words
+
+    @property
+    def default_words(self) -> str:
+        """The default in words; "" for a switch and for no default."""
         if self.default_text or self.default is None or isinstance(self.default, bool | tuple):
             return self.default_text
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
