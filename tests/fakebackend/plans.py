@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 import pytest
 
-from compare.base import knobs
+from compare.base import knobs, process_family
 from compare.execution import record_certificates, round_validity
 from compare.reproduce import recompute
 from compare.settings import contenders, plan
 from compare.settings.options import Settings
 from compare.settings.plan import Plan
-from tests.fakebackend import BACKENDS
+from tests.fakebackend import BACKENDS, fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
 GONE_WITHIN = DEADLINE = 120.0
@@ -43,6 +43,7 @@ def register(
     for name, value in BACKENDS.items():
         monkeypatch.setitem(contenders.BACKENDS, name, value)
         monkeypatch.setitem(knobs.PARALLEL, name, ("ddp",))
+    monkeypatch.setattr(process_family, "subprocess", fork_server.Subprocess())
     # Scripted time does not mind other programs, and passes in no window.
     monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)
     monkeypatch.setattr(recompute, "_ROUNDED", math.inf)

@@ -158,7 +158,7 @@ def test_only_one_batch_of_the_right_images_is_trained_on(stage: Stage, monkeypa
         ("kill", "feed", "crash", "batch 2: try: open: killed by signal 9 (SIGKILL)"),
         ("refuse", "open", "refused", "batch 2: try: open: scripted refusal"),
         pytest.param(
-            *("hang", "wait", "timeout", "batch 2: try: block took longer than its deadline of 2 s"),
+            *("hang", "wait", "timeout", "batch 2: try: block took longer than its deadline of "),
             marks=pytest.mark.alone,  # which the other's tries are to keep
         ),
         ("oom", "run", "oom", "batch 2, without a limit: oom: try: block: MemoryError: scripted: 8 GiB wanted"),
@@ -169,7 +169,8 @@ def test_one_contenders_failure_leaves_the_others_search(
 ) -> None:
     script = {"fake": {"fault": fault, "at": at}, "other": {"most_images": 5}}
     bad, good = stage.run("fake", "other", script=script, deadline=plans.deadline(fault), batch_size=5)
-    assert (bad["status"], bad["reason"]) == (status, reason)
+    assert bad["status"] == status
+    assert bad["reason"].startswith(reason)
     assert (bad["largest_batch"], bad["smallest_memory_bytes"], bad["stopped_by"]) == (None, None, status)
     assert len(bad["tries"]) == 1
     assert (good["status"], good["largest_batch"]) == ("ok", 5)
@@ -188,7 +189,7 @@ def test_a_crash_under_a_cpus_limit_is_a_batch_that_does_not_fit(stage: Stage) -
 @pytest.mark.usefixtures("roughly")
 def test_a_hang_under_a_cpus_limit_is_a_timeout(stage: Stage) -> None:
     script = {"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE, "when_full": "hang"}}
-    (found,) = stage.run(script=script, memory=80, deadline=2.0)
+    (found,) = stage.run(script=script, memory=80, deadline=plans.deadline("hang"))
     assert (found["status"], found["largest_batch"]) == ("timeout", 16)
     assert not found["largest_batch_exact"]
 
