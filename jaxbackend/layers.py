@@ -130,7 +130,7 @@ class BatchNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(features, policy.parameter_dtype))
         self.mean = nnx.BatchStat(jnp.zeros(features, policy.parameter_dtype))
         self.var = nnx.BatchStat(jnp.ones(features, policy.parameter_dtype))
-        self.momentum, self.epsilon, self.over = momentum, epsilon, policy.over
+        self.momentum, self.epsilon, self.synchronised = momentum, epsilon, policy.synchronised
         self.use_running_average = False  # nnx.Module.train and eval set it
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -143,11 +143,12 @@ class BatchNorm(nnx.Module):
 
     def _devices(self) -> int:
         """Return over how many devices the statistics of a batch are taken."""
-        return 1 if self.use_running_average or self.over is None else jax.lax.axis_size(self.over)
+        return jax.lax.axis_size(exchange.AXIS) if self.synchronised and not self.use_running_average else 1
 
     def _batch_statistics(self, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
         count = wide.size // wide.shape[-1] * self._devices()
-        mean, var = exchange.moments(wide, partial(_moments, jointly=self._devices() > 1), self.over)
+        local = partial(_moments, jointly=self._devices() > 1)
+        mean, var = exchange.moments(wide, local, synchronised=self.synchronised)
         old, new = 1 - self.momentum, self.momentum
         self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))
         self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * _unbiased(count))))
@@ -261,7 +262,7 @@ def _promoted(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:
     65,536, half is lost. Added as float32 they are summed in float32, as torch sums them.
     """
     inputs, kernel, bias = arrays
-    return inputs.astype(dtype), overlap.before_tickets(kernel.astype(dtype), inputs.shape[-1]), bias
+    return inputs.astype(dtype), overlap.take_tickets(kernel.astype(dtype), inputs.shape[-1]), bias
 
 
 def _sides(padding: int) -> Any:

@@ -1,10 +1,10 @@
 """Names and memory order: between flax's variables and the neutral arrays of the shared interface.
 
 A model's variables are arrays in nested dicts. Flax's own names and order (HWIO, [inputs, outputs]) are the neutral
-ones, so a twin's paths are only joined; the variables of a user's own model are called and turned as their leaves say.
+ones, so a twin's name is its path. The leaves of a user's model name its variables and turn them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,7 @@ import numpy as np
 from flax import nnx, traverse_util
 
 from compare.base.interface import Arrays
-
-Path = tuple[Any, ...]
+from compare.base.names import Crossing, Names, join_path
 
 
 @dataclass(frozen=True)
@@ -24,82 +23,89 @@ class Leaf:
     Attributes:
         name: the neutral name.
         shape: the neutral shape.
-        turned: a transposed convolution's kernel [H, W, inputs, outputs], turned round in its plane.
+        turned: whether it is a transposed convolution's kernel [H, W, inputs, outputs], turned round in its plane.
     """
 
     name: str
     shape: tuple[int, ...]
     turned: bool = False
 
-    def neutral(self, array: Any) -> Any:
-        """Return the variable's array, NumPy's or JAX's, in neutral layout."""
+    def to_neutral(self, array: Any) -> Any:
+        """Return an array in the variable's own layout in neutral layout."""
         if self.turned:
             array = array[::-1, ::-1].swapaxes(2, 3)
         return array.reshape(self.shape)
 
-    def own(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """Return a neutral array in the variable's own layout and shape: the inverse of `neutral`."""
+    def from_neutral(self, array: Any, shape: Sequence[int]) -> Any:
+        """Return a neutral array in the variable's own layout and shape: the inverse of `to_neutral`."""
         if self.turned:
             array = array[::-1, ::-1].swapaxes(2, 3)
         return array.reshape(shape)
 
 
-Leaves = Mapping[Path, Leaf]
+Leaves = Mapping[tuple[Any, ...], Leaf]
+"""Leaves by the paths of their variables."""
 
 
-def signature(model: nnx.Module) -> dict[str, tuple[int, ...]]:
-    """Return name to shape of every parameter and buffer, in the order in which the model declares them."""
-    return {name: variable.get_value().shape for name, variable in _variables(model)}
+def names(model: nnx.Module) -> Names:
+    """Return a twin's table: every parameter and buffer in the order in which it declares them, and every layer."""
+    variables = tuple(
+        Crossing(name, name, variable.get_value().shape, None, isinstance(variable, nnx.Param))
+        for name, variable in _variables(model)
+    )
+    paths = [join_path(path) for path, module in nnx.iter_modules(model) if not any(_children(module))]
+    return Names(variables, {path: path for path in paths})
 
 
-def name(path: Path, leaves: Leaves | None = None) -> str:
-    """Return the neutral name of a variable, "" where no leaf stands for it; without `leaves` it is a twin's."""
-    if leaves is None:
-        return ".".join(map(str, path))
-    return leaves[path].name if path in leaves else ""
+def signature(table: Names) -> dict[str, tuple[int, ...]]:
+    """Return name to shape of every parameter and buffer, in the table's order."""
+    return {variable.name: variable.shape for variable in table.variables}
 
 
-def export(state: Any, leaves: Leaves | None = None) -> dict[str, jax.Array]:
-    """Return a model's variables by neutral name, in neutral layout; those that no leaf stands for are left out.
+def export(variables: Any, leaves: Leaves | None) -> dict[str, jax.Array]:
+    """Return a model's variables by neutral name, in neutral layout; without `leaves` they are a twin's.
 
-    Without `leaves` they are a twin's.
+    Variables without a leaf are left out.
     """
-    flat: dict[Any, Any] = traverse_util.flatten_dict(state)
+    flat: dict[Any, Any] = traverse_util.flatten_dict(variables)
     if leaves is None:
-        return {name(path): array for path, array in flat.items()}
-    return {leaves[path].name: leaves[path].neutral(array) for path, array in flat.items() if path in leaves}
+        return {join_path(path): array for path, array in flat.items()}
+    return {leaves[path].name: leaves[path].to_neutral(array) for path, array in flat.items() if path in leaves}
 
 
-def fetched(arrays: Mapping[str, jax.Array]) -> Arrays:
-    """Return arrays copied to the host, all copies under way at once."""
+def fetch(arrays: Mapping[str, jax.Array]) -> Arrays:
+    """Return arrays copied to the host. All copies run at once."""
     copies = jax.device_get(list(arrays.values()))  # a dict would come back sorted
     return {name: np.array(copy) for name, copy in zip(arrays, copies, strict=True)}
 
 
-def assign(state: Any, arrays: Mapping[str, Any], dtype: Any, device: Any, leaves: Leaves | None = None) -> Any:
-    """Return the same variables with the values of neutral arrays, cast to `dtype`, on `device`.
+def assign(state: Any, leaves: Leaves | None, arrays: Mapping[str, Any]) -> Any:
+    """Return the same variables on the host with the values of neutral arrays, cast to their own dtypes.
 
-    Where no leaf stands for a variable of a user's own model, it keeps its value. Without `leaves` they are a twin's.
+    Without `leaves` they are a twin's. A variable without a leaf keeps its value.
     """
 
-    def value(path: Path, old: Any) -> Any:
+    def value(path: tuple[Any, ...], old: Any) -> Any:
         if leaves is None:
-            return arrays[name(path)]
-        return leaves[path].own(arrays[leaves[path].name], old.shape) if path in leaves else old
+            return arrays[join_path(path)]
+        return leaves[path].from_neutral(arrays[leaves[path].name], old.shape) if path in leaves else old
 
     flat: dict[Any, Any] = traverse_util.flatten_dict(state)
-    placed = {path: jax.device_put(np.asarray(value(path, old), dtype), device) for path, old in flat.items()}
-    return traverse_util.unflatten_dict(placed)
+    return traverse_util.unflatten_dict({path: np.asarray(value(path, old), old.dtype) for path, old in flat.items()})
 
 
 def _variables(module: Any, prefix: str = "") -> list[tuple[str, nnx.Variable[Any]]]:
-    found: list[tuple[str, nnx.Variable[Any]]] = []
+    variables: list[tuple[str, nnx.Variable[Any]]] = []
     for attribute, value in vars(module).items():
         if isinstance(value, (nnx.Param, nnx.BatchStat)):
-            found.append((f"{prefix}{attribute}", value))
+            variables.append((f"{prefix}{attribute}", value))
         elif isinstance(value, nnx.List):
             for index, item in enumerate(value):
-                found += _variables(item, f"{prefix}{attribute}.{index}.")
+                variables += _variables(item, f"{prefix}{attribute}.{index}.")
         elif isinstance(value, nnx.Module):
-            found += _variables(value, f"{prefix}{attribute}.")
-    return found
+            variables += _variables(value, f"{prefix}{attribute}.")
+    return variables
+
+
+def _children(module: Any) -> list[nnx.Module]:
+    return [value for value in vars(module).values() if isinstance(value, nnx.Module)]

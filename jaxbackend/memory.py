@@ -1,4 +1,4 @@
-"""Memory: what JAX's allocator and XLA's plan say, and which errors mean that memory ran out."""
+"""Memory: the peaks of JAX's allocator, its limit, XLA's plan, and the errors of exhausted memory."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -7,9 +7,9 @@ import jax
 
 from compare.base.interface import Memory, Refused
 
-# On a CPU the same lack of memory is RESOURCE_EXHAUSTED or, met while dispatching, INTERNAL. The driver and its
-# libraries refuse where XLA's allocator was not asked.
-_SAID = (
+# On a CPU, dispatching may meet exhausted memory as an INTERNAL error. The driver and its libraries have messages of
+# their own, beside those of XLA's allocator.
+_MESSAGES = (
     "RESOURCE_EXHAUSTED",
     "Out of memory allocating",
     "CUDA_ERROR_OUT_OF_MEMORY",
@@ -19,13 +19,13 @@ _SAID = (
 
 
 def report(devices: Sequence[Any], lowered: Callable[[], jax.stages.Lowered] | None) -> Memory:
-    """Return the allocator's peaks (device.memory_stats) and the static plan of one step, `lowered` to be compiled.
+    """Return the allocator's peaks (device.memory_stats) and the static plan of one step.
 
-    The peaks are those of the device that takes most, before that compilation, whose search for kernels takes memory of
-    its own. The plan is arguments, outputs and temporaries, aliased (donated) bytes counted once
+    Peaks are those of the device with the highest, read before `lowered` is compiled for the plan, because a search for
+    kernels takes memory. The plan adds up arguments, outputs and temporaries, with aliased (donated) bytes counted once
     (jax.stages.Compiled.memory_analysis).
     """
-    stats = [held for device in devices if (held := device.memory_stats())]
+    stats = [counts for device in devices if (counts := device.memory_stats())]
     plan = lowered().compile().memory_analysis() if lowered is not None else None
     absent: dict[str, str] = {}
     if not stats:
@@ -34,8 +34,8 @@ def report(devices: Sequence[Any], lowered: Callable[[], jax.stages.Lowered] | N
     if plan is None:
         absent["static_bytes"] = "the step is not compiled as a whole"
     return Memory(
-        live_peak_bytes=_most(each.get("peak_bytes_in_use") for each in stats),
-        pool_peak_bytes=_most(each.get("peak_pool_bytes", each.get("pool_bytes")) for each in stats),
+        live_peak_bytes=_most(counts.get("peak_bytes_in_use") for counts in stats),
+        pool_peak_bytes=_most(counts.get("peak_pool_bytes", counts.get("pool_bytes")) for counts in stats),
         static_bytes=None if plan is None else _static(plan),
         absent=absent,
     )
@@ -47,27 +47,27 @@ def limit(device: Any, limit_bytes: int | None) -> None:
     On a CPU the worker limits the whole process (`compare.worker.memory_limit`).
 
     Raises:
-        Refused: the allocator has another limit or none, as XLA_PYTHON_CLIENT_ALLOCATOR=platform has.
+        Refused: the allocator has another limit, or none as with XLA_PYTHON_CLIENT_ALLOCATOR=platform.
     """
     if limit_bytes is None or device.platform == "cpu":
         return
-    held = (device.memory_stats() or {}).get("bytes_limit")
-    if held is None or held > limit_bytes:
+    present = (device.memory_stats() or {}).get("bytes_limit")
+    if present is None or present > limit_bytes:
         raise Refused(
-            f"jax's allocator has the limit {held} bytes, not {limit_bytes}; unset XLA_PYTHON_CLIENT_ALLOCATOR"
+            f"jax's allocator has the limit {present} bytes, not {limit_bytes}; unset XLA_PYTHON_CLIENT_ALLOCATOR"
         )
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error of JAX means that memory ran out, also where another error has wrapped that error."""
-    if isinstance(error, jax.errors.JaxRuntimeError) and any(words in str(error) for words in _SAID):
+    """Tell whether an error of JAX means that memory ran out, also if another error has wrapped that error."""
+    if isinstance(error, jax.errors.JaxRuntimeError) and any(words in str(error) for words in _MESSAGES):
         return True
     inner = error.__cause__ or error.__context__
     return inner is not None and out_of_memory(inner)
 
 
 def _most(sizes: Iterable[int | None]) -> int | None:
-    return max((each for each in sizes if each is not None), default=None)
+    return max((size for size in sizes if size is not None), default=None)
 
 
 def _static(plan: Any) -> int:

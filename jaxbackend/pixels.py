@@ -1,33 +1,15 @@
-"""What the bytes of images stand for, looked up on the device."""
-
-from dataclasses import dataclass
+"""The values of images that are bytes, looked up on the device."""
 
 import jax
 import jax.numpy as jnp
 
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Pixels:
-    """Images as bytes [..., N, H, W, C], and `levels` [256, C], the value of each byte in each channel."""
-
-    bytes: jax.Array
-    levels: jax.Array
-
-    def __len__(self) -> int:
-        return len(self.bytes)
-
-    def __getitem__(self, index: jax.Array) -> "Pixels":
-        return Pixels(self.bytes[index], self.levels)
-
-
-Images = jax.Array | Pixels
+from jaxbackend.only.images import Images, Pixels
 
 
 def values(images: Images) -> jax.Array:
     """Return images [N, H, W, C] as values.
 
-    Bytes are looked up, so that each value is exactly the one that the host would have found.
+    Each byte is looked up in its levels, so a value is exactly the one that the host would compute.
     """
     if not isinstance(images, Pixels):
         return images

@@ -1,6 +1,7 @@
-"""Blocks that are computed again in the backward pass, in place of keeping what they computed (Chen et al. 2016).
+"""Blocks that the backward pass computes again: the knob `rematerialisation`.
 
-Training Deep Nets with Sublinear Memory Cost: of a block, its input alone is kept. Models stay free of it.
+A step then keeps only the inputs of blocks (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost). The code
+of the models does not mention it.
 """
 
 import re
@@ -13,28 +14,29 @@ from flax import nnx
 
 from jaxbackend import activations
 
-_Watched = Callable[[nnx.Module], AbstractContextManager[dict[str, jax.Array]]]
-"""Gives the outputs of a module's layers, as they come, while the context lasts."""
+_Record = Callable[[nnx.Module], AbstractContextManager[dict[str, jax.Array]]]
+"""Collects the outputs of a module's layers while the context lasts."""
 
 
 def blocks(model: nnx.Module, lists: Sequence[str]) -> dict[str, nnx.Module]:
-    """Return a model's blocks by path: the modules in those of its attributes that list them."""
+    """Return a model's blocks by path. `lists` are the attributes that list them."""
     return {f"{name}.{index}": block for name in lists for index, block in enumerate(getattr(model, name))}
 
 
 @contextmanager
-def applied(
-    model: nnx.Module, lists: Sequence[str], outputs: dict[str, jax.Array], watched: _Watched
-) -> Generator[None]:
-    """Have each block of a model recomputed while the context lasts; `outputs` gets those of its layers, `watched`."""
-    with activations.intercepted(blocks(model, lists), _Recomputed(outputs, watched)):
+def apply(model: nnx.Module, lists: Sequence[str], outputs: dict[str, jax.Array], record: _Record) -> Generator[None]:
+    """Let each block of a model be computed again for its gradient while the context lasts.
+
+    `record` collects the outputs of its layers, and `outputs` gets them.
+    """
+    with activations.intercept(blocks(model, lists), _Recomputed(outputs, record)):
         yield
 
 
-def recomputed(program: jax.stages.Lowered) -> int:
-    """Return how many blocks a training step recomputes, by what its program keeps apart from the first time.
+def count_recomputed(program: jax.stages.Lowered) -> int:
+    """Return how many blocks a training step computes again.
 
-    What is kept apart for a function's own gradient (`jaxbackend.gradients`) goes by the name of that operation.
+    Its program has one barrier a block. Barriers of `jaxbackend.gradients` have the name of their operation.
     """
     text = program.as_text(debug_info=True)
     names = dict(re.findall(r'^(#loc\d+) = loc\("([^"]*)"', text, re.MULTILINE))
@@ -43,21 +45,21 @@ def recomputed(program: jax.stages.Lowered) -> int:
 
 
 class _Recomputed:
-    """Stands for the calls of blocks (`jaxbackend.activations.Around`)."""
+    """Replaces the calls of blocks (`jaxbackend.activations.Around`)."""
 
-    def __init__(self, outputs: dict[str, jax.Array], watched: _Watched) -> None:
-        self._outputs, self._watched = outputs, watched
+    def __init__(self, outputs: dict[str, jax.Array], record: _Record) -> None:
+        self._outputs, self._record = outputs, record
 
     def __call__(
         self, path: str, module: Any, call: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        del call, options  # a block takes arrays alone
+        del call, options  # a block takes only arrays
         graph, state = nnx.split(module)
 
         @jax.checkpoint
         def run(state: Any, inputs: tuple[jax.Array, ...]) -> Any:
-            block: Any = nnx.merge(graph, state, copy=True)  # variables of this trace's own
-            with self._watched(block) as outputs:
+            block: Any = nnx.merge(graph, state, copy=True)  # with variables of this trace
+            with self._record(block) as outputs:
                 result = block(*inputs)
             return result, nnx.state(block, nnx.BatchStat), outputs
 

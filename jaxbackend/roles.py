@@ -1,12 +1,9 @@
-"""What kind of layer a flax module is, what its variables mean, and its settings in torch's conventions.
+"""What kind of layer a flax module is, the roles of its variables, and the settings of its arithmetic.
 
-Both twins and users' models are read by these rules.
-
-Torch's `padding` of a transposed convolution is what the convolution that it transposes is padded by; its momentum is
-the weight of the new batch, which is 1 - momentum in flax.
+These rules read both twins and users' models. Settings follow torch's conventions. A transposed convolution's `padding`
+is that of the convolution that it transposes. `momentum` is the weight of the new batch, which is 1 - momentum in flax.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +13,7 @@ from jaxbackend import layers
 
 _Settings = dict[str, Any]
 
-# Linen's classes and nnx's; the twins' own layers derive from nnx's but for their norms.
+# Linen's classes and nnx's. The twins' own layers derive from nnx's, except for their norms.
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("convolution", (linen.Conv, nnx.Conv)),
     ("transposed-convolution", (linen.ConvTranspose, nnx.ConvTranspose)),
@@ -30,39 +27,35 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
 ROOT = "(model)"
 """Path of the model itself, where it holds parameters of its own."""
 
-PRODUCTS = ("convolution", "transposed-convolution", "dense")
-"""Roles of layers that compute in the compute dtype."""
-
-ORDER = ("kernel", "embedding", "scale", "bias", "mean", "var")
-"""In which order a layer's variables stand."""
-
 
 def role(module: Any) -> str:
     """Return one of `compare.base.trace.ROLES`."""
     return next((name for name, kinds in _KINDS if isinstance(module, kinds)), "parameters")
 
 
-def variable(module: Any, kind: str, attribute: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """Return role and neutral shape of the variable that a layer of this kind has under that name."""
+def variable(module: Any, kind: str, attribute: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...], bool]:
+    """Return role and neutral shape of a variable in a layer of this kind, and whether it is turned round.
+
+    A transposed convolution's kernel is turned against the neutral kernel, unless the layer transposes it.
+    """
     shape = tuple(shape)
-    if turned(module, attribute):
-        return attribute, (*shape[:2], shape[3], shape[2])
+    if role(module) == "transposed-convolution" and attribute == "kernel" and not module.transpose_kernel:
+        return attribute, (*shape[:2], shape[3], shape[2]), True
     if kind != "parameters":
-        return attribute, shape
-    long = tuple(length for length in shape if length != 1)
-    return ("gamma", long) if len(long) <= 1 else ("free", shape)
-
-
-def turned(module: Any, attribute: Any) -> bool:
-    """Tell whether a variable is the kernel of a transposed convolution, turned round against the neutral one."""
-    return role(module) == "transposed-convolution" and attribute == "kernel" and not module.transpose_kernel
+        return attribute, shape, False
+    longer = tuple(size for size in shape if size != 1)
+    return ("gamma", longer, False) if len(longer) <= 1 else ("free", shape, False)
 
 
 def settings(module: Any, kind: str, convolution: Mapping[str, Any] | None, call: Mapping[str, Any]) -> _Settings:
-    """Return what decides the arithmetic of a module that acts as this kind of layer, as `compare.base.trace` does.
+    """Return the settings of a module's arithmetic by the names of `compare.base.trace`.
 
-    `convolution` has the parameters of XLA's convolution (`jax.lax.conv_general_dilated`) that the layer came out as,
-    and `kernel`, its height and width; `call` the layer's arguments by name.
+    Args:
+        module: the module.
+        kind: the kind of layer as which it acts.
+        convolution: parameters of its convolution in the traced program (`jax.lax.conv_general_dilated`), and
+            `kernel`, its height and width.
+        call: the arguments of the module's call, by name.
     """
     if kind == "convolution" and convolution is not None:
         return _convolution(module, convolution)
@@ -78,25 +71,17 @@ def settings(module: Any, kind: str, convolution: Mapping[str, Any] | None, call
 
 
 def written(module: Any) -> _Settings:
-    """Return the settings that the user wrote in another way than `settings` has them."""
+    """Return the settings that the user has written in another way than `settings` returns them."""
     kind = role(module)
     if kind == "transposed-convolution" or (kind == "convolution" and isinstance(module.padding, str)):
-        return {"padding": _plain(module.padding)}
+        return {"padding": _to_list(module.padding)}
     if kind == "batch-norm" and not isinstance(module, layers.BatchNorm):
         return {"momentum": float(module.momentum)}
     return {}
 
 
-def arguments(module: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a module's call by name."""
-    try:
-        return dict(inspect.signature(type(module).__call__).bind(module, *inputs, **options).arguments)
-    except TypeError:  # the layer stands wrapped, and its wrapper takes what the layer does not name
-        return dict(options)
-
-
 def _convolution(module: Any, convolution: Mapping[str, Any]) -> _Settings:
-    found: _Settings = {
+    settings: _Settings = {
         "kernel": list(convolution["kernel"]),
         "stride": list(convolution["window_strides"]),
         "dilation": list(convolution["rhs_dilation"]),
@@ -104,17 +89,19 @@ def _convolution(module: Any, convolution: Mapping[str, Any]) -> _Settings:
         "padding_mode": "zeros",
         "groups": convolution["feature_group_count"],
     }
-    padding = getattr(module, "padding", None)  # a convolution that the user wrote may have none
+    padding = getattr(module, "padding", None)  # a user's own convolution may have none
     if padding in ("CIRCULAR", "REFLECT"):  # padded before the convolution, as flax does
-        reach = [(size - 1) * apart + 1 for size, apart in zip(found["kernel"], found["dilation"], strict=True)]
-        found["padding"] = [[(size - 1) // 2, size // 2] for size in reach]
-        found["padding_mode"] = padding.lower()
-    return found
+        reach = [
+            (size - 1) * dilation + 1 for size, dilation in zip(settings["kernel"], settings["dilation"], strict=True)
+        ]
+        settings["padding"] = [[(size - 1) // 2, size // 2] for size in reach]
+        settings["padding_mode"] = padding.lower()
+    return settings
 
 
 def _transposed(module: Any, convolution: Mapping[str, Any]) -> _Settings:
     dilation = list(convolution["rhs_dilation"])
-    reach = [(size - 1) * apart for size, apart in zip(convolution["kernel"], dilation, strict=True)]
+    reach = [(size - 1) * dilation for size, dilation in zip(convolution["kernel"], dilation, strict=True)]
     near = [size - sides[0] for size, sides in zip(reach, convolution["padding"], strict=True)]
     far = [size - sides[1] for size, sides in zip(reach, convolution["padding"], strict=True)]
     added = [max(0, first - last) for first, last in zip(near, far, strict=True)]
@@ -129,8 +116,8 @@ def _transposed(module: Any, convolution: Mapping[str, Any]) -> _Settings:
     }
 
 
-def _plain(value: Any) -> Any:
-    return [_plain(each) for each in value] if isinstance(value, (tuple, list)) else value
+def _to_list(value: Any) -> Any:
+    return [_to_list(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def _batch_norm(module: Any, call: Mapping[str, Any]) -> _Settings:
@@ -139,7 +126,7 @@ def _batch_norm(module: Any, call: Mapping[str, Any]) -> _Settings:
     own = isinstance(module, layers.BatchNorm)
     return {
         "epsilon": float(module.epsilon),
-        # 1 - 0.9 is not the 0.1 that torch's users write.
+        # In float64, 1 - 0.9 is not torch's 0.1.
         "momentum": float(module.momentum) if own else round(1 - float(module.momentum), 12),
         "running_variance": "unbiased" if own else "biased",
         "statistics": "running" if running else "batch",
@@ -158,5 +145,5 @@ def _groups(module: Any, call: Mapping[str, Any]) -> int:
     groups, size = getattr(module, "num_groups", None), getattr(module, "group_size", None)
     if isinstance(groups, int) and not (isinstance(module, linen.GroupNorm) and size is not None):
         return groups
-    features = next(each.shape[-1] for each in call.values() if hasattr(each, "shape"))
-    return features // size if size else features  # instance norm: a group a channel
+    features = next(value.shape[-1] for value in call.values() if hasattr(value, "shape"))
+    return features // size if size else features  # instance norm: one group a channel

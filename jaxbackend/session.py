@@ -1,4 +1,4 @@
-"""One model in training with JAX: batches, dispatch, and what is read back."""
+"""One model in training with JAX: it takes batches, dispatches steps and reads results back."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -54,26 +54,28 @@ class JaxSession:
         workload = descriptions.of(spec)
         self._spec, self._rule = spec, workload.optimizer
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
-        self._way = way = parallel.way(spec.knobs["parallel"], spec.devices, spec.batch_norm, spec.device, place)
-        self._device = way.device
-        self._policy = replace(self._policy, over=way.over)
+        self._strategy = strategy = parallel.choose_strategy(
+            spec.knobs["parallel"], spec.devices, spec.batch_norm, spec.device, place
+        )
+        self._device = strategy.device
+        self._policy = replace(self._policy, synchronised=strategy.synchronised)
         memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
-            for each in way.local:
-                tuning.prepare(spec.knobs, each)
+            for device in strategy.local:
+                tuning.prepare(spec.knobs, device)
             model = self._model = _model(
                 workload.model.resized(spec.image_size),
                 self._policy,
                 initialised=spec.weights == OWN_WEIGHTS,
                 blocks=workloads.blocks(workload.model) if spec.knobs["rematerialisation"] else (),
-                mesh=way.mesh,
+                mesh=strategy.mesh,
             )
             self._step = TrainingStep(
                 model,
                 optim.build(workload.optimizer, model.leaves),
                 self._policy,
                 spec.knobs,
-                way,
+                strategy,
                 smoothing=workload.label_smoothing,
                 accumulate=spec.accumulate,
             )
@@ -82,7 +84,7 @@ class JaxSession:
         self._input = (
             stream.Stream(self._step, self._policy, self._device, spec.knobs)
             if spec.knobs["input"] == "stream"
-            else resident.Resident(self._step, self._policy, way, spec.knobs)
+            else resident.Resident(self._step, self._policy, strategy, spec.knobs)
         )
         self._losses: deque[jax.Array] = deque(maxlen=KEPT_LOSSES)
 
@@ -97,16 +99,19 @@ class JaxSession:
 
     def assign(self, arrays: Arrays) -> None:
         """See `compare.base.interface.Session`."""
-        dtype, old, leaves = self._policy.parameter_dtype, self._state, self._model.leaves
+        old, leaves = self._state, self._model.leaves
         with self._policy.scope():
-            parameters = layout.assign(old.parameters, arrays, dtype, self._device, leaves)
-            buffers = layout.assign(self._way.one(old.buffers), arrays, dtype, self._device, leaves)
-            state = self._way.everywhere(self._step.initial(parameters, buffers))
-            self._state = state._replace(buffers=self._way.spread(state.buffers))
+            values = (
+                layout.assign(variables, leaves, arrays)
+                for variables in (old.parameters, self._strategy.first(old.buffers))
+            )
+            parameters, buffers = jax.device_put(tuple(values), self._device)
+            state = self._strategy.everywhere(self._step.initial(parameters, buffers))
+            self._state = state._replace(buffers=self._strategy.spread(state.buffers))
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.base.interface.Session`."""
-        if len({each.form for each in batches}) > 1:
+        if len({batch.form for batch in batches}) > 1:
             raise ValueError("a session takes batches of one size")
         with self._policy.scope():
             self._input.feed(batches)
@@ -122,7 +127,7 @@ class JaxSession:
 
     def wait(self) -> None:
         """See `compare.base.interface.Session`."""
-        jax.block_until_ready((self._state, self._input.pending))
+        self._input.wait(self._state)
 
     def losses(self) -> Array:
         """See `compare.base.interface.Session`."""
@@ -133,35 +138,35 @@ class JaxSession:
     def logits(self, images: Array) -> Array:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
-            return np.asarray(self._step.evaluate(self._state, self._whole(images)))
+            return np.asarray(self._step.evaluate(self._state, self._place(images)))
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
-            before = layout.fetched(self._named(self._state.parameters))
-            self._state, internals = self._step.inspected(self._state, *self._input.placed(batch))
+            before = layout.fetch(self._export(self._state.parameters))
+            self._state, internals = self._step.inspect(self._state, *self._input.place(batch))
             dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
-            part = self._way.part
-            found = {f"activation/{name}": part(array.astype(dtype)) for name, array in outputs.items()}
-            found |= {"logits": part(internals["logits"]), "loss": internals["loss"]}
+            part = self._strategy.part
+            arrays = {f"activation/{name}": part(array.astype(dtype)) for name, array in outputs.items()}
+            arrays |= {"logits": part(internals["logits"]), "loss": internals["loss"]}
             kinds = {
-                "gradient": self._named(gradients),
-                "update": self._named(self._state.parameters),
-                "buffer": self._named(self._way.one(self._state.buffers)),
+                "gradient": self._export(gradients),
+                "update": self._export(self._state.parameters),
+                "buffer": self._export(self._strategy.first(self._state.buffers)),
             }
-            for kind, arrays in kinds.items():
-                found |= {f"{kind}/{name}": array for name, array in arrays.items()}
-            arrived = layout.fetched(found)
+            for kind, variables in kinds.items():
+                arrays |= {f"{kind}/{name}": array for name, array in variables.items()}
+            fetched = layout.fetch(arrays)
         for name, array in before.items():
-            arrived[f"update/{name}"] -= array  # on the host: JAX would compile a program for every shape
-        return arrived
+            fetched[f"update/{name}"] -= array  # on the host: JAX would compile a program for every shape
+        return fetched
 
     def export(self) -> State:
         """See `compare.base.interface.Session`."""
         state = self._state
         return State(
-            parameters=layout.fetched(self._named(state.parameters)),
-            buffers=layout.fetched(self._named(self._way.one(state.buffers))),
+            parameters=layout.fetch(self._export(state.parameters)),
+            buffers=layout.fetch(self._export(self._strategy.first(state.buffers))),
             optimizer=optim.export(state.optimizer, self._model.leaves),
             step=int(state.step),
         )
@@ -169,13 +174,13 @@ class JaxSession:
     def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
-            return np.asarray(self._step.run_layer(self._state, layer, self._whole(inputs), training))
+            return np.asarray(self._step.run_layer(self._state, layer, self._place(inputs), training))
 
     def memory(self) -> Memory:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
             whole = self._spec.knobs["compile"] and not self._spec.knobs["pieces"]
-            return memory.report(self._way.local, self._lowered if whole else None)
+            return memory.report(self._strategy.local, self._lowered if whole else None)
 
     def kernels(self, steps: int) -> list[Kernel]:
         """See `compare.base.interface.Session`."""
@@ -193,27 +198,27 @@ class JaxSession:
         with policy.scope():
             copied = jax.tree.map(jnp.copy, self._state)
             images, labels = self._input.first()
-            program, given = self._input.whole()  # what is timed: another would be compiled for this alone
-            program(copied, *given)
-            outputs = self._step.layer_outputs(self._state, jax.tree.map(self._way.joined, images))
+            program, arguments = self._input.dispatch_program()  # the timed program, which is compiled already
+            program(copied, *arguments)
+            outputs = self._step.layer_outputs(self._state, jax.tree.map(self._strategy.join, images))
             rates = optim.rates(self._rule)
-            products = jax.config.values["jax_default_matmul_precision"]
-            recomputed = knobs["rematerialisation"] and rematerialisation.recomputed(self._lowered())
-            reduces = len(self._way.devices) > 1 and knobs["compile"]
-            reduced = exchange.reduction_dtype(program.lower(self._state, *given).compile()) if reduces else None
+            uses_tf32 = precision.uses_tf32()
+            recomputed = knobs["rematerialisation"] and rematerialisation.count_recomputed(self._lowered())
+            reduces = len(self._strategy.devices) > 1 and knobs["compile"]
+            reduced = exchange.reduction_dtype(program.lower(self._state, *arguments).compile()) if reduces else None
         return {
             "parameter_dtype": str(jax.tree.leaves(self._state.parameters)[0].dtype),
             "compute_dtype": str(activations.product(self._model.layers, outputs).dtype),
             "layer_dtypes": {name: str(output.dtype) for name, output in outputs.items()},
-            "tf32": None if policy.tf32 is None else products == "tensorfloat32",
+            "tf32": None if policy.tf32 is None else uses_tf32,
             "loss_scaling": self._state.scaling is not None,
-            "batch_size": len(self._way.part(self._way.joined(labels))),
+            "batch_size": len(self._strategy.part(self._strategy.join(labels))),
             "accumulate": self._spec.accumulate,
             "learning_rates": rates,
-            **threads.settings(self._way.devices),
+            **threads.settings(self._strategy.devices),
             "parallel": knobs["parallel"],
-            "devices": len(self._way.devices),
-            "batch_norm": self._way.batch_norm,
+            "devices": len(self._strategy.devices),
+            "batch_norm": self._strategy.batch_norm,
             "reduction_dtype": reduced,
             "overlap-reduction": reduced is not None and flags.hides_latency(self._device),
             "overlap-exchanges": self._step.overlapped > 0,
@@ -233,13 +238,13 @@ class JaxSession:
         }
 
     def _lowered(self) -> jax.stages.Lowered:
-        # The program's type is that of an uncompiled step as well, which has no such method.
+        # The type includes uncompiled steps, which have no such method.
         return self._step.program.lower(self._state, *self._input.first())  # type: ignore[attr-defined]
 
-    def _whole(self, images: Array) -> jax.Array:
-        return self._way.everywhere(np.asarray(images, self._policy.parameter_dtype))
+    def _place(self, images: Array) -> jax.Array:
+        return self._strategy.everywhere(np.asarray(images, self._policy.parameter_dtype))
 
-    def _named(self, state: Any) -> dict[str, jax.Array]:
+    def _export(self, state: Any) -> dict[str, jax.Array]:
         arrays = layout.export(state, self._model.leaves)
         return {name: arrays[name] for name in self._model.signature if name in arrays}
 

@@ -7,7 +7,7 @@ AT_ONCE = 8
 """Channels that the tensor cores' kernels for convolutions read at once; of fewer, cuDNN's are the slowest it has."""
 WINDOW = 32
 """Numbers of a pixel's window as its channels, zeros among them; where those are more than half, they cost more."""
-LARGE = 128
+_LARGE = 128
 """Height of images of which XLA writes the windows in less time than they save."""
 
 
@@ -21,7 +21,7 @@ def rewritten(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tup
         return None
     if stride > 1:
         return space_to_depth(x, kernel, stride, padding)
-    large = x.shape[1] >= LARGE
+    large = x.shape[1] >= _LARGE
     return patches(x, kernel, padding) if large and WINDOW // 2 < size * size * channels <= WINDOW else None
 
 

@@ -1,6 +1,6 @@
 """The training step: forward, loss, backward and update, a pure function over an explicit state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,28 +10,31 @@ import optax
 from jaxbackend import overlap, parallel, precision, tuning
 from jaxbackend.losses import softmax_cross_entropy
 from jaxbackend.only.functional import Functional
+from jaxbackend.only.images import Images
+from jaxbackend.only.loss_scale import LossScale, scale_loss, unscale
+from jaxbackend.only.scans import loop, scan_steps
 from jaxbackend.only.split_programs import Pieces
-from jaxbackend.pixels import Images, values
+from jaxbackend.pixels import values
 
-# Of the internals, what is one a device where a step is mapped over devices (0), and what is one for all (None).
-_INSPECTED = {"activation": 0, "logits": 0, "loss": None, "gradient": None}
+# Whether a mapped step returns each internal once a device (0) or once for all devices (None).
+_INTERNALS = {"activation": 0, "logits": 0, "loss": None, "gradient": None}
 
 
 class TrainState(NamedTuple):
-    """All that a training step reads and writes."""
+    """All state that a training step reads and writes."""
 
     parameters: Any
     buffers: Any
     optimizer: Any
-    scaling: precision.LossScale | None
+    scaling: LossScale | None
     step: jax.Array
 
 
 class TrainingStep:
     """One model's training step and evaluation, turned into programs as the knobs say.
 
-    A step takes its batch in `accumulate` equal micro-batches, one after the other: batch norm sees each alone, their
-    mean losses are averaged, and so are their gradients, which then make one update.
+    A step takes its batch in `accumulate` equal micro-batches, one after the other. Batch norm sees each micro-batch
+    alone. Their mean losses and their gradients are averaged, and the gradients make one update.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class TrainingStep:
         update: optax.GradientTransformationExtraArgs,
         policy: precision.Policy,
         knobs: Mapping[str, Any],
-        way: parallel.One,
+        strategy: parallel.Strategy,
         *,
         smoothing: float = 0.0,
         accumulate: int = 1,
@@ -48,16 +51,16 @@ class TrainingStep:
         self._model, self._update, self._policy = model, update, policy
         self._smoothing, self._accumulate = smoothing, accumulate
         self._overlaps, self.overlapped = bool(knobs["overlap-exchanges"]), 0
-        self._scan = jax.lax.scan if knobs["compile"] else _looped
-        self._way = way
-        self._inspected = way.program(self._inspect, knobs, _INSPECTED)
-        # What returns the loss alone has other pieces, which would be compiled besides.
-        self.program = self._train_inspected if knobs["pieces"] else way.program(self._train, knobs)
-        scan = tuning.several(self._train, knobs)
-        self.several = None if scan is None else way.program(scan, knobs, several=True)
+        self._scan = jax.lax.scan if knobs["compile"] else loop
+        self._strategy = strategy
+        self._compiled_inspect = strategy.compile(self._train_step, knobs, _INTERNALS)
+        # A step that returns only the loss has other pieces, which would have to be compiled, too.
+        self.program = self._train_inspected if knobs["pieces"] else strategy.compile(self._train, knobs)
+        scan = scan_steps(self._train, knobs)
+        self.several = None if scan is None else strategy.compile(scan, knobs, several=True)
         undonated = {**knobs, "donation": False}
-        self._evaluate = tuning.compiled(self._eval_logits, undonated, way.device.platform)
-        self._alone = (
+        self._evaluate = tuning.compile_step(self._eval_logits, undonated, strategy.device.platform)
+        self._run_layer = (
             jax.jit(self._model.run_layer, static_argnums=(0, 4)) if knobs["compile"] else self._model.run_layer
         )
 
@@ -65,11 +68,11 @@ class TrainingStep:
         """Train one step on images [N, H, W, C], labels [N] or [N, H, W]; return the new state and the loss."""
         return self.program(state, images, labels)
 
-    def inspected(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
+    def inspect(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
         """Train the same step and return its internals: activations, logits, loss, gradients of the unscaled loss."""
-        state, internals = self._inspected(state, images, labels)
+        state, internals = self._compiled_inspect(state, images, labels)
         for kind in ("activation", "logits"):
-            internals[kind] = jax.tree.map(self._way.joined, internals[kind])
+            internals[kind] = jax.tree.map(self._strategy.join, internals[kind])
         return state, internals
 
     def evaluate(self, state: TrainState, images: Images) -> jax.Array:
@@ -86,40 +89,40 @@ class TrainingStep:
         Raises:
             Refused: as `jaxbackend.only.functional.Functional.run_layer`.
         """
-        return self._alone(layer, state.parameters, self._way.one(state.buffers), inputs, training)
+        return self._run_layer(layer, state.parameters, self._strategy.first(state.buffers), inputs, training)
 
     @property
     def programs(self) -> int:
         """How many programs the training step has been compiled to; none where it runs op by op."""
-        if isinstance(self._inspected, Pieces):
-            return len(self._inspected)
-        # Only what is compiled has a cache.
-        return sum(getattr(each, "_cache_size", int)() for each in (self.program, self.several))
+        if isinstance(self._compiled_inspect, Pieces):
+            return len(self._compiled_inspect)
+        # Only compiled programs have a cache.
+        return sum(getattr(program, "_cache_size", int)() for program in (self.program, self.several))
 
     def initial(self, parameters: Any, buffers: Any) -> TrainState:
         """Return the state before the first step."""
-        scaling = precision.LossScale.initial(self._policy)
+        scaling = LossScale.initial(self._policy)
         return TrainState(parameters, buffers, self._update.init(parameters), scaling, jnp.int32(0))
 
     def _single(self, state: TrainState) -> TrainState:
-        return state._replace(buffers=self._way.one(state.buffers))
+        return state._replace(buffers=self._strategy.first(state.buffers))
 
     def _train(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
-        state, internals = self._inspect(state, images, labels)
+        state, internals = self._train_step(state, images, labels)
         return state, internals["loss"]
 
     def _train_inspected(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
-        state, internals = self._inspected(state, images, labels)
+        state, internals = self._compiled_inspect(state, images, labels)
         return state, internals["loss"]
 
-    def _inspect(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
+    def _train_step(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
         gradients, internals, buffers = self._gradients(state, values(images), labels)
-        gradients, internals["loss"] = self._way.reduced(gradients, internals["loss"])
-        gradients, finite = precision.unscaled(gradients, state.scaling)
+        gradients, internals["loss"] = self._strategy.reduce(gradients, internals["loss"])
+        gradients, finite = unscale(gradients, state.scaling)
         updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters, step=state.step)
         new = optax.apply_updates(state.parameters, updates), optimizer
         scaling = state.scaling
-        if finite is not None and scaling is not None:  # overflow skips the update; batch norm has moved all the same
+        if finite is not None and scaling is not None:  # overflow skips the update; batch norm moves all the same
             old = state.parameters, state.optimizer
             new = jax.tree.map(lambda updated, kept: jnp.where(finite, updated, kept), new, old)
             scaling = scaling.update(finite)
@@ -127,7 +130,7 @@ class TrainingStep:
 
     def _gradients(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[Any, dict[str, Any], Any]:
         """Return the gradients of the scaled loss, the internals of the forward pass and the new buffers."""
-        objective, parameters = jax.grad(self._objective, has_aux=True), self._way.copies(state.parameters)
+        objective, parameters = jax.grad(self._objective, has_aux=True), self._strategy.copy(state.parameters)
         if self._accumulate == 1:
             gradients, (internals, buffers) = objective(parameters, state, images, labels)
             return gradients, internals, buffers
@@ -145,26 +148,17 @@ class TrainingStep:
         return gradients, whole | {"loss": loss}, buffers
 
     def _objective(self, parameters: Any, state: TrainState, images: jax.Array, labels: jax.Array) -> Any:
-        with overlap.beside_exchanges(wanted=self._overlaps) as taken:
+        with overlap.overlap_exchanges(wanted=self._overlaps) as count_taken:
             logits, buffers, outputs = self._model.train(parameters, state.buffers, images)
-        self.overlapped = taken()
+        self.overlapped = count_taken()
         logits = logits.astype(self._policy.parameter_dtype)
         loss = softmax_cross_entropy(logits, labels, self._smoothing) / self._accumulate
         internals = {"activation": outputs, "logits": logits, "loss": loss}
-        return precision.scaled(loss, state.scaling), (internals, buffers)
+        return scale_loss(loss, state.scaling), (internals, buffers)
 
     def _eval_logits(self, state: TrainState, images: Images) -> jax.Array:
         logits, _ = self._model.evaluate(state.parameters, state.buffers, values(images))
-        return self._way.whole(logits.astype(self._policy.parameter_dtype))
+        return self._strategy.whole(logits.astype(self._policy.parameter_dtype))
 
     def _eval_outputs(self, state: TrainState, images: Images) -> dict[str, jax.Array]:
         return self._model.evaluate(state.parameters, state.buffers, values(images))[1]
-
-
-def _looped(body: Callable[..., Any], carry: Any, parts: tuple[jax.Array, ...]) -> Any:
-    """Do what `jax.lax.scan` does, but op by op."""
-    outputs: list[Any] = []
-    for part in zip(*parts, strict=True):
-        carry, output = body(carry, part)
-        outputs.append(output)
-    return carry, jax.tree.map(lambda *each: jnp.stack(each), *outputs)

@@ -2,11 +2,10 @@
 
 from compare.worker import rank_controller
 
-rank_controller.begin(
-    "torchbackend"
-)  # a process a device, where jax has one for all: they import torch while this one does
+# Torch has a process a device, where jax has one for all. They import torch while this process does.
+rank_controller.begin("torchbackend")
 
-from compare.worker.server import serve  # noqa: E402 -- an import takes seconds, so the others come first
+from compare.worker.server import serve  # noqa: E402 -- an import takes seconds, so the others start first
 from torchbackend.backend import BACKEND, PROCESS_GROUP  # noqa: E402 -- this is the import that takes seconds
 
 serve(BACKEND, process_group=PROCESS_GROUP)

@@ -31,10 +31,10 @@ class TorchBackend:
         if spec.knobs["parallel"] == NOT_PARALLEL or spec.devices == 1:
             if self._ranks is not None:
                 self._ranks.close_session()
-            return TorchSession(spec)  # around one device, DistributedDataParallel would only cost
+            return TorchSession(spec)  # DistributedDataParallel would only slow one device down
         if self._ranks is None:
             here = spec.devices // process_group.machines()
-            parallel.device(spec.device, here)  # refused before other processes are started
+            parallel.device(spec.device, here)  # refuses before other processes start
             self._ranks = RankController(PROCESS_GROUP, here, spec.device)
         if self._ranks.count != spec.devices:
             raise Refused(f"this process trains on {self._ranks.count} devices; {spec.devices} need one of their own")

@@ -1,5 +1,7 @@
-"""What devices exchange within a step: the moments of a synchronised batch norm (DistributedDataParallel exchanges
-gradients), and in which dtype."""
+"""Exchanges between devices within a step: the moments of a synchronised batch norm.
+
+DistributedDataParallel exchanges the gradients.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,68 +11,59 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as collectives
 
-from compare.base.process_group import RankInfo
-
-_Own = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+_Local = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
-def reduction_dtype(model: nn.Module, place: RankInfo | None) -> torch.dtype | None:
-    """Return the dtype in which DistributedDataParallel adds up gradients, the parameters' own; None for one device."""
-    return None if place is None else next(model.parameters()).dtype
+def reduction_dtype(model: nn.Module) -> str:
+    """Return the dtype in which devices add up gradients: in DistributedDataParallel, the parameters' own."""
+    return str(next(model.parameters()).dtype).removeprefix("torch.")
 
 
-def in_step(model: nn.Module) -> bool:
-    """Whether devices exchange the moments of a batch norm in each forward and backward pass of a twin."""
-    return any(getattr(layer, "synchronised", False) for layer in model.modules())
+def moments(wide: torch.Tensor, local: _Local, *, synchronised: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and biased variance of the whole batch, from each device's `local` moments of equally many values.
 
-
-def moments(wide: torch.Tensor, own: _Own, *, synchronised: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and biased variance of the whole batch from each device's `own`, of equally many values.
-
-    Where they are not `synchronised`, one device's are the whole's. One exchange for both (Chan, Golub and LeVeque
-    1983, Algorithms for Computing the Sample Variance).
+    Unless `synchronised`, a device uses its local moments. One exchange serves both (Chan, Golub and LeVeque 1983,
+    Algorithms for Computing the Sample Variance).
     """
     if not synchronised:
-        return own(wide)
-    whole: Any = _Moments.apply(wide, own)
+        return local(wide)
+    whole: Any = _Moments.apply(wide, local)
     return whole
 
 
 class _Moments(torch.autograd.Function):
-    """One exchange of two vectors forward and one backward, whose gradient is written out.
+    """Exchange two vectors once in the forward and once in the backward pass, whose gradient is written out.
 
-    All that a device needs of the others are the sums of the moments' gradients. Automatic differentiation has each
-    send the others what each needs, for which a compiled program has two kernels more a layer.
+    A device needs only the sums of the moments' gradients from the others. Automatic differentiation would exchange
+    more, and a compiled program would have two more kernels a layer.
     """
 
     @staticmethod
-    def forward(ctx: Any, wide: torch.Tensor, own: _Own) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(ctx: Any, wide: torch.Tensor, local: _Local) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean [C] and biased variance [C] of all devices' values [N, C, H, W]."""
-        means, variances = _gathered(torch.stack(own(wide))[None], 0, _everyone()).unbind(1)
+        means, variances = _gather(torch.stack(local(wide))[None], 0, _group()).unbind(1)
         mean = means.mean(0)
         ctx.save_for_backward(wide, mean)
         return mean, (variances + (means - mean).square()).mean(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
-        """Return the gradient of this device's values, from those of mean and variance on every device."""
+        """Return the gradient of this device's values from the gradients of mean and variance on every device."""
         wide, mean = ctx.saved_tensors
-        everyone = _everyone()
-        count = wide.numel() // wide.shape[1] * everyone.size()
+        group = _group()
+        count = wide.numel() // wide.shape[1] * group.size()
         of_mean, of_variance = gradients
         sums = torch.stack((of_mean / count, 2 * of_variance / count))
-        offset, slope = collectives.all_reduce(sums, "sum", everyone)[..., None, None]
+        offset, slope = collectives.all_reduce(sums, "sum", group)[..., None, None]
         return offset + slope * (wide - mean[:, None, None]), None
 
 
-def _everyone() -> dist.ProcessGroup:
-    everyone = dist.group.WORLD
-    assert everyone is not None  # all have joined
-    return everyone
+def _group() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None  # all processes have joined
+    return group
 
 
-# torch 2.13 calls this function otherwise, and warns of the old name.
+# torch 2.13 renames this function and warns of the old name.
 _NAMES = "all_gather_single", "all_gather_tensor"
-_gathered: Callable[..., torch.Tensor] = getattr(
-    collectives, next(name for name in _NAMES if hasattr(collectives, name))
-)
+_gather: Callable[..., torch.Tensor] = getattr(collectives, next(name for name in _NAMES if hasattr(collectives, name)))

@@ -106,7 +106,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def __init__(self, features: int, *, policy: Policy, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
         super().__init__(features, eps=epsilon, momentum=momentum, dtype=policy.parameter_dtype)
-        self.synchronised = policy.batch_norm_synchronised
+        self.synchronised = policy.synchronised
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalise input [N, C, H, W]; in training also move the running statistics."""

@@ -1,11 +1,11 @@
-"""Memory: what torch's allocator says, and which errors mean that memory ran out."""
+"""Memory: the peaks of torch's allocator, its limit, and the errors of exhausted memory."""
 
 import torch
 
 from compare.base.interface import Memory
 
-# Of the host's allocator, and of the driver and its libraries, which refuse where torch's allocator was not asked.
-_SAID = (
+# Messages of the host's allocator, the driver and its libraries, beside those of torch's own allocator.
+_MESSAGES = (
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA error: out of memory",
     "CUDA driver error: out of memory",
@@ -28,12 +28,6 @@ def report(device: torch.device) -> Memory:
     )
 
 
-def begin_anew(device: torch.device) -> None:
-    """Let the peaks begin at what is held now: cuDNN's search has tried algorithms whose memory no step needs."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
 def limit(device: torch.device, limit_bytes: int | None) -> None:
     """Let torch's allocator reserve at most so many bytes of a GPU (torch.cuda.set_per_process_memory_fraction).
 
@@ -46,10 +40,10 @@ def limit(device: torch.device, limit_bytes: int | None) -> None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error of torch means that memory ran out, also where torch.compile has wrapped that error."""
+    """Tell whether an error of torch means that memory ran out, also if torch.compile has wrapped that error."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
-    if isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID):
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _MESSAGES):
         return True
     inner = error.__cause__ or error.__context__
     return inner is not None and out_of_memory(inner)

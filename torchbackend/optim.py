@@ -1,7 +1,6 @@
 """Update rules, in torch's conventions."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,13 +10,11 @@ from compare.base.workloads import OptimizerSpec
 from torchbackend import layout
 
 
-def build(
-    spec: OptimizerSpec, leaves: Sequence[layout.Leaf], *, fused: bool, capturable: bool
-) -> torch.optim.Optimizer:
+def build(spec: OptimizerSpec, leaves: layout.Leaves, *, fused: bool, capturable: bool) -> torch.optim.Optimizer:
     """Return the update rule of a workload over a model's parameters.
 
-    `fused` updates all parameters in one kernel; `capturable` keeps what changes from step to step on the device, as a
-    CUDA graph needs it: Adam's step count, and a learning rate that has a schedule.
+    `fused` updates all parameters in one kernel. `capturable` keeps Adam's step count and a scheduled learning rate on
+    the device, as a CUDA graph needs them.
     """
     groups, rate = _groups(spec, leaves), spec.learning_rate
     choice = True if fused else None
@@ -36,7 +33,7 @@ def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:
 
 
 def learning_rate(spec: OptimizerSpec, step: torch.Tensor) -> Any:
-    """Return the learning rate of a step, counted from 0 (`compare.base.workloads.Schedule`), on the device of `step`."""
+    """Return the learning rate of a step, counted from 0 (`compare.base.workloads.Schedule`)."""
     if spec.schedule.is_constant:
         return spec.learning_rate
     schedule, rate = spec.schedule, spec.learning_rate
@@ -52,12 +49,12 @@ def learning_rate(spec: OptimizerSpec, step: torch.Tensor) -> Any:
 
 def rates(spec: OptimizerSpec) -> dict[str, float]:
     """Return the learning rates, to six digits, of the steps at which the schedule turns (`Schedule.turns`)."""
-    found = {step: learning_rate(spec, torch.tensor(step, dtype=torch.float64)) for step in spec.schedule.turns}
-    return {str(step): float(f"{float(rate):.6g}") for step, rate in found.items()}
+    exact = {step: learning_rate(spec, torch.tensor(step, dtype=torch.float64)) for step in spec.schedule.turns}
+    return {str(step): float(f"{float(rate):.6g}") for step, rate in exact.items()}
 
 
 def schedule(optimizer: torch.optim.Optimizer, spec: OptimizerSpec, step: torch.Tensor) -> None:
-    """Set the learning rate of a step, counted from 0 on `rate_device`."""
+    """Set the learning rate of a step, counted from 0 in a tensor on `rate_device`."""
     rate = learning_rate(spec, step)
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
@@ -67,24 +64,24 @@ def schedule(optimizer: torch.optim.Optimizer, spec: OptimizerSpec, step: torch.
 
 
 def rate_device(optimizer: torch.optim.Optimizer) -> torch.device:
-    """Return where the optimizer has its learning rate."""
+    """Return the device of the optimizer's learning rate."""
     rate = optimizer.param_groups[0]["lr"]
     return rate.device if isinstance(rate, torch.Tensor) else torch.device("cpu")
 
 
-def export(optimizer: torch.optim.Optimizer, leaves: Sequence[layout.Leaf]) -> Arrays:
+def export(optimizer: torch.optim.Optimizer, leaves: layout.Leaves) -> Arrays:
     """Return the optimizer's moments by `KIND/PARAMETER` in neutral layout."""
     arrays: Arrays = {}
     names = (("momentum", "momentum_buffer"), ("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq"))
     states: dict[str, dict[str, Any]] = {leaf.name: optimizer.state.get(leaf.tensor, {}) for leaf in leaves}
     for kind, attribute in names:
         moments = {name: state[attribute] for name, state in states.items() if attribute in state}
-        exported = layout.fetched(layout.export(moments, leaves))
+        exported = layout.fetch(layout.export(moments, leaves))
         arrays |= {f"{kind}/{name}": array for name, array in exported.items()}
     return arrays
 
 
-def _groups(spec: OptimizerSpec, leaves: Sequence[layout.Leaf]) -> list[dict[str, Any]]:
+def _groups(spec: OptimizerSpec, leaves: layout.Leaves) -> list[dict[str, Any]]:
     parameters = [leaf for leaf in leaves if leaf.is_parameter]
     decayed = [leaf.tensor for leaf in parameters if spec.decays(leaf.name)]
     others = [leaf.tensor for leaf in parameters if not spec.decays(leaf.name)]

@@ -1,4 +1,4 @@
-"""What the bytes of images stand for, looked up on the device."""
+"""The values of images that are bytes, looked up on the device."""
 
 import torch
 
@@ -6,8 +6,8 @@ import torch
 def values(images: torch.Tensor, levels: torch.Tensor | None, *, channels_last: bool) -> torch.Tensor:
     """Return images [N, H, W, C] as values [N, C, H, W], NHWC in memory or, unless `channels_last`, NCHW.
 
-    Bytes are looked up in their `levels` [256 * C], a row of channels for each byte, so that each value is exactly the
-    one that the host would have found; without levels, images are values already.
+    Each byte is looked up in its `levels` [256 * C], a row of channels for each byte, so a value is exactly the one
+    that the host would compute. Without levels, images are values already.
     """
     if levels is not None:
         channels = images.shape[-1]

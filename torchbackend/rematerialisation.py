@@ -1,6 +1,7 @@
-"""Blocks that are computed again in the backward pass, in place of keeping what they computed (Chen et al. 2016).
+"""Blocks that the backward pass computes again: the knob `rematerialisation`.
 
-Training Deep Nets with Sublinear Memory Cost: of a block, its input alone is kept. Models stay free of it.
+A step then keeps only the inputs of blocks (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost). The code
+of the models does not mention it.
 """
 
 from collections.abc import Generator, Sequence
@@ -15,23 +16,23 @@ from torchbackend.layers import BatchNorm
 
 
 def blocks(model: nn.Module, lists: Sequence[str]) -> dict[str, nn.Module]:
-    """Return a model's blocks by path: the modules in those of its attributes that list them."""
+    """Return a model's blocks by path. `lists` are the attributes that list them."""
     return {f"{name}.{index}": block for name in lists for index, block in enumerate(getattr(model, name))}
 
 
 def apply(model: nn.Module, lists: Sequence[str]) -> None:
-    """Have each block of a model, which is changed in place, recomputed wherever gradients are asked for."""
+    """Let each block of a model be computed again for its gradient. This changes the model in place."""
     for block in blocks(model, lists).values():
         block.forward = _Recomputed(block)
 
 
-def recomputed(model: nn.Module) -> int:
-    """Return how many blocks of a model are recomputed."""
+def count_recomputed(model: nn.Module) -> int:
+    """Return how many blocks a training step computes again."""
     return sum(isinstance(module.forward, _Recomputed) for module in model.modules())
 
 
 class _Recomputed:
-    """Stands for the `forward` of a block."""
+    """Replaces the `forward` of a block."""
 
     def __init__(self, block: nn.Module) -> None:
         self._forward = block.forward
@@ -40,10 +41,10 @@ class _Recomputed:
     def __call__(self, *inputs: torch.Tensor) -> Any:
         if not torch.is_grad_enabled():
             return self._forward(*inputs)
-        # A compiled program moves the running statistics once, whatever it computes twice; and takes no such contexts.
-        told: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
-        # Twins draw nothing at random, so there is no state to preserve (and capturing a graph could not ask for it).
-        return checkpoint(self._forward, *inputs, use_reentrant=False, preserve_rng_state=False, **told)
+        # A compiled program moves the running statistics once, and takes no such contexts.
+        options: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
+        # Twins draw no random numbers, so there is no state to preserve. A captured graph could not read it.
+        return checkpoint(self._forward, *inputs, use_reentrant=False, preserve_rng_state=False, **options)
 
     def _contexts(self) -> Any:
         return nullcontext(), _recomputing(self._norms)

@@ -1,4 +1,4 @@
-"""Batches that wait on the device: `input=resident`."""
+"""Batches that lie on the device: `input=resident`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,12 +6,14 @@ from typing import Any
 import torch
 
 from compare.base.interface import Batch
-from torchbackend import layout, pixels, precision, tuning
+from torchbackend import pixels, precision
+from torchbackend.only.captured_steps import CapturedSteps
+from torchbackend.only.memory_order import stack_batches
 from torchbackend.step import TrainingStep
 
 
 class Resident:
-    """Places every batch on the device when it is fed, and trains on one after the other."""
+    """Places every batch on the device when it is fed, and trains on them in turn."""
 
     name = "resident"
 
@@ -19,7 +21,7 @@ class Resident:
         self, step: TrainingStep, policy: precision.Policy, device: torch.device, knobs: Mapping[str, Any]
     ) -> None:
         self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
-        self._several: tuning.Several | None = None
+        self._several: CapturedSteps | None = None
         self._stacked: tuple[torch.Tensor, torch.Tensor] | None = None
         self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._position = 0
@@ -34,7 +36,7 @@ class Resident:
         """Whether a graph has been captured."""
         return self._several is not None
 
-    def placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def place(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a batch on the device, as a step takes it."""
         images = torch.from_numpy(batch.values()).to(self._device, self._policy.parameter_dtype)
         labels = torch.from_numpy(batch.labels).to(self._device, torch.int64)
@@ -45,34 +47,39 @@ class Resident:
         return self._pool[0]
 
     def feed(self, batches: Sequence[Batch]) -> None:
-        """Place batches; the next step trains on the first."""
+        """RankInfo batches; the next step trains on the first."""
         self._position = 0
         if self._several is not None and self._several.labels.shape == (len(batches), *batches[0].labels.shape):
-            # One at a time, into what the graph reads: all would need the device's memory once more.
-            for kept, batch in zip(self._pool, batches, strict=True):
-                for tensor, new in zip(kept, self.placed(batch), strict=True):
+            # One at a time, into the graph's own tensors: a second copy of all would double the memory.
+            for tensors, batch in zip(self._pool, batches, strict=True):
+                for tensor, new in zip(tensors, self.place(batch), strict=True):
                     tensor.copy_(new)
             return
-        self._several, self._stacked, self._pool = None, None, []  # whose memory serves what comes
-        self._pool = [self.placed(batch) for batch in batches]
+        self._several, self._stacked, self._pool = None, None, []  # frees their memory first
+        self._pool = [self.place(batch) for batch in batches]
         if self._knobs["graph-capture"]:
-            images, labels = (layout.stacked(tensors) for tensors in zip(*self._pool, strict=True))
+            images, labels = (stack_batches(tensors) for tensors in zip(*self._pool, strict=True))
             self._stacked = images, labels
             self._pool = list(zip(images.unbind(), labels.unbind(), strict=True))
 
     def dispatch(self, steps: int) -> tuple[int, torch.Tensor]:
-        """Train with one dispatch, of at most `steps`; return how many it took and their losses."""
-        several = self._captured(steps)
+        """Train with one dispatch of at most `steps`. Return how many steps it took and their losses."""
+        several = self._find_graph(steps)
         count = 1 if several is None else self._knobs["steps-per-dispatch"]
         losses = self._step(*self._pool[self._position]) if several is None else several(self._position)
         self._position = (self._position + count) % len(self._pool)
         return count, losses
 
-    def _captured(self, steps: int) -> tuning.Several | None:
-        """Return the graph if it may take the next steps, of which so many are asked for."""
+    def wait(self) -> None:
+        """Wait until the device has done all dispatched work."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _find_graph(self, steps: int) -> CapturedSteps | None:
+        """Return the graph if it can take the next steps. `steps` is the number still to take."""
         count = self._knobs["steps-per-dispatch"]
         if self._stacked is None or steps < count:
             return None
         if self._several is None:
-            self._several = tuning.Several(self._step, self._step.snapshot, *self._stacked, count)
-        return self._several if self._several.begins(self._position) else None
+            self._several = CapturedSteps(self._step, self._step.snapshot, *self._stacked, count)
+        return self._several if self._several.can_start(self._position) else None

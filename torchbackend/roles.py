@@ -1,21 +1,18 @@
-"""What kind of layer a torch module is, its variables in neutral order, and what decides its arithmetic.
+"""What kind of layer a torch module is, the roles of its variables, and the settings of its arithmetic.
 
-Both twins and users' models are read by these rules.
+These rules read both twins and users' models.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from compare.base.trace import Variable
-
 _KERNEL = {"weight": "kernel", "bias": "bias"}
 _NORM = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
-# The first that fits counts: a transposed convolution is a convolution to torch.
+# The first match counts, because torch derives transposed convolutions from convolutions.
 _KINDS: tuple[tuple[type[nn.Module], str, Mapping[str, str]], ...] = (
     (_ConvTransposeNd, "transposed-convolution", _KERNEL),
     (_ConvNd, "convolution", _KERNEL),
@@ -30,90 +27,34 @@ ROOT = "(model)"
 """Path of the model itself, where it holds parameters of its own."""
 
 
-def at(model: nn.Module, path: str) -> nn.Module:
-    """Return the module of a layer's path.
-
-    Raises:
-        AttributeError: there is none.
-    """
-    return model if path == ROOT else model.get_submodule(path)
-
-
 def role(module: nn.Module) -> str:
     """Return one of `compare.base.trace.ROLES`."""
-    return _kind(module)[0]
+    return _find_kind(module)[0]
 
 
-def tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Yield attribute, tensor and whether it is a parameter, of the module's own that can cross.
+def variable(
+    module: nn.Module, kind: str, attribute: str, shape: Sequence[int]
+) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """Return role and neutral shape of a variable in a layer of this kind, and the order of its axes when neutral.
 
-    Those are parameters, and buffers of floating point that torch saves with the model.
+    Torch keeps convolution kernels as OIHW and dense kernels as [outputs, inputs]. The kernel of a transposed
+    convolution is the kernel of the convolution that it transposes, on both sides. A layer norm over whole images has
+    scales [C, H, W].
     """
-    for attribute, tensor in module._parameters.items():
-        if tensor is not None:
-            yield attribute, tensor, True
-    for attribute, tensor in module._buffers.items():
-        if tensor is not None and tensor.is_floating_point() and attribute not in module._non_persistent_buffers_set:
-            yield attribute, tensor, False
-
-
-def variable(module: nn.Module, path: str, attribute: str, tensor: torch.Tensor, is_parameter: bool) -> Variable:
-    """Return a parameter or buffer of a module at `path` as both frameworks describe it."""
-    found = _kind(module)[1].get(attribute)
-    shape = tuple(tensor.permute(axes(module, attribute, tensor)).shape)
-    if found is None:
-        longer = tuple(size for size in shape if size != 1)
-        found, shape = ("gamma", longer) if len(longer) <= 1 else ("free", shape)
-    return Variable(joined(path, attribute), found, shape, is_parameter)
-
-
-def axes(module: nn.Module, attribute: str, tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the axes that bring a module's parameter or buffer into neutral order.
-
-    Torch keeps convolution kernels OIHW and dense kernels [outputs, inputs]. Those of transposed convolutions are
-    kept as the convolution's that they transpose, on both sides. A layer norm over whole images has scales [C, H, W].
-    """
-    kind, names = _kind(module)
-    if names.get(attribute) == "kernel":
-        return (*range(2, tensor.ndim), 1, 0)
-    if kind == "layer-norm" and tensor.ndim == 3:
-        return (1, 2, 0)
-    return tuple(range(tensor.ndim))
-
-
-def is_channels_first(module: nn.Module, shape: Sequence[int]) -> bool:
-    """Tell whether a module's input or output of that shape is [N, C, H, W].
-
-    Convolutions, batch norm and group norm take such images, dense layers and torch's own layer norm take [N, H, W, C].
-    Of other modules the sizes tell, which are those of their variables along the channels.
-    """
-    if len(shape) != 4 or always_channels_last(module):
-        return False
-    if always_channels_first(module):
-        return True
-    channels = max((tensor.numel() for _, tensor, _ in tensors(module) if _is_line(tensor)), default=shape[1])
-    return shape[1] == channels or shape[-1] != channels
-
-
-def images(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the neutral shape of images [N, C, ...]: [N, ..., C]."""
-    return (shape[0], *shape[2:], shape[1])
-
-
-def always_channels_first(module: nn.Module) -> bool:
-    """Tell whether the module takes images [N, C, H, W] only."""
-    whole_images = isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 3
-    return whole_images or isinstance(module, (_ConvNd, _BatchNorm, nn.GroupNorm))
-
-
-def always_channels_last(module: nn.Module) -> bool:
-    """Tell whether the module takes images [N, H, W, C] only."""
-    plain_norm = isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward
-    return isinstance(module, (nn.Linear, nn.Embedding)) or (plain_norm and not always_channels_first(module))
+    found, axes = _find_kind(module)[1].get(attribute), tuple(range(len(shape)))
+    if found == "kernel":
+        axes = (*axes[2:], 1, 0)
+    elif kind == "layer-norm" and len(shape) == 3:
+        axes = (1, 2, 0)
+    neutral = tuple(shape[axis] for axis in axes)
+    if found is not None:
+        return found, neutral, axes
+    longer = tuple(size for size in neutral if size != 1)
+    return ("gamma", longer, axes) if len(longer) <= 1 else ("free", neutral, axes)
 
 
 def settings(module: nn.Module) -> dict[str, Any]:
-    """Return what decides the arithmetic of a module in its present mode, by the names of `compare.base.trace`."""
+    """Return the settings of a module's arithmetic in its present mode, by the names of `compare.base.trace`."""
     match module:
         case _ConvNd():
             return _convolution(module)
@@ -133,23 +74,14 @@ def settings(module: nn.Module) -> dict[str, Any]:
 
 
 def written(module: nn.Module) -> dict[str, Any]:
-    """Return the settings that the user wrote in another way than `settings` has them."""
+    """Return the settings that the user has written in another way than `settings` returns them."""
     if isinstance(module, _ConvNd) and isinstance(module.padding, str):
         return {"padding": module.padding}
     return {}
 
 
-def joined(path: str, attribute: str) -> str:
-    """Return torch's state-dict name of an attribute of the module at `path`."""
-    return f"{path}.{attribute}" if path else attribute
-
-
-def _kind(module: nn.Module) -> tuple[str, Mapping[str, str]]:
+def _find_kind(module: nn.Module) -> tuple[str, Mapping[str, str]]:
     return next(((name, names) for kind, name, names in _KINDS if isinstance(module, kind)), ("parameters", {}))
-
-
-def _is_line(tensor: torch.Tensor) -> bool:
-    return sum(size != 1 for size in tensor.shape) == 1
 
 
 def _convolution(module: _ConvNd) -> dict[str, Any]:
@@ -167,7 +99,7 @@ def _convolution(module: _ConvNd) -> dict[str, Any]:
 
 
 def _padding(module: _ConvNd) -> list[list[int]]:
-    """Return pixels added before and after along each axis; torch's `same` adds an odd one after."""
+    """Return the padding before and after each axis. Torch's `same` adds an odd pixel after."""
     if isinstance(module.padding, str):
         if module.padding == "valid":
             return [[0, 0] for _ in module.kernel_size]

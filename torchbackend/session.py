@@ -1,4 +1,4 @@
-"""One model in training with PyTorch: batches, dispatch, and what is read back."""
+"""One model in training with PyTorch: it takes batches, dispatches steps and reads results back."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -21,7 +21,6 @@ from compare.base.interface import (
     Batch,
     Kernel,
     Memory,
-    Refused,
     RunSpec,
     State,
 )
@@ -41,10 +40,13 @@ from torchbackend import (
     profile,
     rematerialisation,
     resident,
+    roles,
     stream,
     tuning,
     user_models,
 )
+from torchbackend.only import graph_passes, model_checks, recorded_layers
+from torchbackend.only.memory_order import to_channels_last
 from torchbackend.step import TrainingStep
 
 
@@ -56,24 +58,24 @@ class TorchSession:
         self._spec, self._place, self._rule = spec, place, workload.optimizer
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         if place is not None and spec.batch_norm == "sync":
-            self._policy = replace(self._policy, batch_norm_synchronised=True)
+            self._policy = replace(self._policy, synchronised=True)
         self._device = parallel.device(spec.device)
         memory.limit(self._device, spec.memory_limit_bytes)
-        torch.compiler.reset()  # an earlier session's programs count against the limit of recompilations
+        torch.compiler.reset()  # an earlier session's programs count towards the limit of recompilations
         counters.clear()
         torch.use_deterministic_algorithms(spec.deterministic)
         cudnn.deterministic = spec.deterministic
         cudnn.benchmark = bool(knobs["kernel-search"])
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(table)
-        tuning.prepare(knobs, spec.device, exchanges=exchange.in_step(model))
+        tuning.prepare(knobs, spec.device, exchanges=_has_exchanges(model))
         model = model.to(self._device)
         if knobs["rematerialisation"]:
             rematerialisation.apply(model, workloads.blocks(workload.model))
         if knobs["channels-last"]:
-            # torch's annotations leave out this form, which its documentation has.
+            # Torch documents this form, but its annotations lack it.
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._leaves, self._layers = layout.leaves(model, table), activations.layers(model, table)
+        self._leaves, self._layers = layout.leaves(model, table), recorded_layers.find_layers(model, table)
         update = optim.build(
             workload.optimizer,
             self._leaves,
@@ -87,8 +89,9 @@ class TorchSession:
             self._device,
             knobs,
             place,
-            layers=table.layers,
-            others=layout.others(model, self._leaves),
+            layers=self._layers,
+            paths=table.layers,
+            others=_find_others(model, self._leaves),
             inputs=workload.model.family == PAIR,
             rule=workload.optimizer,
             smoothing=workload.label_smoothing,
@@ -98,10 +101,10 @@ class TorchSession:
         self._input = kind(self._step, self._policy, self._device, knobs)
         if workload.model.family == PAIR and knobs["channels-last"]:
             image = workload.model.resized(spec.image_size).image
-            images, _ = self._input.placed(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
-            user_models.refuse_views(workload.model, lambda: self._step.layer_outputs(images))
+            images, _ = self._input.place(Batch(np.zeros((2, *image), np.float32), np.zeros(2, np.int32)))
+            model_checks.check_channels_last(workload.model, lambda: self._step.layer_outputs(images))
         self._losses: deque[torch.Tensor] = deque(maxlen=KEPT_LOSSES)
-        self._begun = False
+        self._has_run = False
 
     @property
     def steps_per_dispatch(self) -> int:
@@ -119,7 +122,7 @@ class TorchSession:
 
     def feed(self, batches: Sequence[Batch]) -> None:
         """See `compare.base.interface.Session`."""
-        if len({each.form for each in batches}) > 1:
+        if len({batch.form for batch in batches}) > 1:
             raise ValueError("a session takes batches of one size")
         self._input.feed(batches)
         self._losses.clear()
@@ -129,16 +132,16 @@ class TorchSession:
         with self._policy.scope():
             while steps:
                 taken, losses = self._input.dispatch(steps)
-                if not (self._begun or self._input.captured):
-                    memory.begin_anew(self._device)
-                self._begun = True
+                if not (self._has_run or self._input.captured) and self._device.type == "cuda":
+                    # cuDNN's search has tried algorithms whose memory no step needs.
+                    torch.cuda.reset_peak_memory_stats(self._device)
+                self._has_run = True
                 self._losses.append(losses)
                 steps -= taken
 
     def wait(self) -> None:
         """See `compare.base.interface.Session`."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        self._input.wait()
 
     def losses(self) -> Array:
         """See `compare.base.interface.Session`."""
@@ -149,20 +152,20 @@ class TorchSession:
     def logits(self, images: Array) -> Array:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
-            placed, _ = self._input.placed(Batch(images, np.zeros(len(images), np.int32)))
-            return layout.fetched({"logits": layout.channels_last(self._step.evaluate(placed))})["logits"]
+            on_device, _ = self._input.place(Batch(images, np.zeros(len(images), np.int32)))
+            return layout.fetch({"logits": to_channels_last(self._step.evaluate(on_device))})["logits"]
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
             parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
             before = {leaf.name: leaf.tensor.detach().clone() for leaf in parameters}
-            internals = self._step.inspected(*self._input.placed(batch))
+            internals = self._step.inspect(*self._input.place(batch))
         dtype, gradients = self._policy.parameter_dtype, internals["gradient"]
-        outputs = activations.neutral(self._layers, internals["activation"])
-        user_models.refuse_other_dtypes(outputs, self._policy)
-        found = {f"activation/{name}": array.to(dtype) for name, array in outputs.items()}
-        found |= {name: layout.channels_last(internals[name]) for name in ("logits", "loss")}
+        outputs = recorded_layers.to_neutral(self._layers, internals["activation"])
+        model_checks.check_dtypes(outputs, self._policy.compute_dtype)
+        arrays = {f"activation/{name}": array.to(dtype) for name, array in outputs.items()}
+        arrays |= {name: to_channels_last(internals[name]) for name in ("logits", "loss")}
         kinds = {
             "gradient": {
                 leaf.name: gradients[id(leaf.tensor)] if id(leaf.tensor) in gradients else torch.zeros_like(leaf.tensor)
@@ -172,29 +175,27 @@ class TorchSession:
             "buffer": {leaf.name: leaf.tensor for leaf in self._leaves if not leaf.is_parameter},
         }
         for kind, tensors in kinds.items():
-            found |= {f"{kind}/{name}": tensor for name, tensor in layout.export(tensors, self._leaves).items()}
-        return layout.fetched(found)
+            arrays |= {f"{kind}/{name}": tensor for name, tensor in layout.export(tensors, self._leaves).items()}
+        return layout.fetch(arrays)
 
     def export(self) -> State:
         """See `compare.base.interface.Session`."""
-        arrays = layout.fetched(layout.export({leaf.name: leaf.tensor for leaf in self._leaves}, self._leaves))
+        arrays = layout.fetch(layout.export({leaf.name: leaf.tensor for leaf in self._leaves}, self._leaves))
         return State(
             parameters={leaf.name: arrays[leaf.name] for leaf in self._leaves if leaf.is_parameter},
             buffers={leaf.name: arrays[leaf.name] for leaf in self._leaves if not leaf.is_parameter},
             optimizer=optim.export(self._step.update, self._leaves),
-            step=self._step.taken,
+            step=self._step.count,
         )
 
     def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
         """See `compare.base.interface.Session`."""
-        if layer not in self._layers:
-            raise Refused(f"no layer {layer!r} in this session; allowed: {', '.join(self._layers)}")
-        placed = torch.from_numpy(inputs).to(self._device)
-        if placed.is_floating_point():
-            placed = placed.to(self._policy.parameter_dtype)
-        with self._policy.scope(), self._policy.autocast(self._device.type):
-            output = self._layers[layer].run_layer(placed, training=training)
-        return layout.fetched({"output": output.to(self._policy.parameter_dtype)})["output"]
+        on_device = torch.from_numpy(inputs).to(self._device)
+        if on_device.is_floating_point():
+            on_device = on_device.to(self._policy.parameter_dtype)
+        with self._policy.scope():
+            output = self._step.run_layer(layer, on_device, training)
+        return layout.fetch({"output": output.to(self._policy.parameter_dtype)})["output"]
 
     def memory(self) -> Memory:
         """See `compare.base.interface.Session`."""
@@ -214,14 +215,15 @@ class TorchSession:
         with self._policy.scope():
             images, labels = self._input.first()
             outputs = self._step.layer_outputs(images)
-            products = {switch.fp32_precision for switch in precision.tf32_switches()}
-        first = activations.product(self._layers, outputs)
-        reduced, compiled = exchange.reduction_dtype(self._step.model, self._place), counters["frames"]["ok"] > 0
+            uses_tf32 = precision.uses_tf32()
+        kinds = {name: roles.role(layer.module) for name, layer in self._layers.items()}
+        first, compiled = activations.product(kinds, outputs), self._step.programs > 0
+        reduced = None if self._place is None else exchange.reduction_dtype(self._step.model)
         return {
             "parameter_dtype": _name(self._leaves[0].tensor.dtype),
             "compute_dtype": _name(first.dtype),
             "layer_dtypes": {name: _name(output.dtype) for name, output in outputs.items()},
-            "tf32": None if self._policy.tf32 is None else products == {"tf32"},
+            "tf32": None if self._policy.tf32 is None else uses_tf32,
             "loss_scaling": self._step.scaling.is_enabled(),
             "batch_size": len(labels),
             "accumulate": self._spec.accumulate,
@@ -229,7 +231,7 @@ class TorchSession:
             "parallel": "none" if self._place is None else "ddp",
             "devices": 1 if self._place is None else self._place.world_size,
             "batch_norm": self._spec.batch_norm,
-            "reduction_dtype": reduced and _name(reduced),
+            "reduction_dtype": reduced,
             "overlap-reduction": reduced is not None and (not compiled or bool(dynamo.optimize_ddp)),
             "compiled-autograd": counters["compiled_autograd"]["captures"] > 0,
             "compile": compiled,
@@ -244,8 +246,8 @@ class TorchSession:
             "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
             "pointwise-matmul": inductor.conv_1x1_as_mm,
             "concurrent-kernels": inductor.combo_kernels,
-            "overlap-exchanges": tuning.changes(overlap.beside_exchanges),
-            "rematerialisation": rematerialisation.recomputed(self._step.model) > 0,
+            "overlap-exchanges": graph_passes.uses_pass(overlap.overlap_exchanges),
+            "rematerialisation": rematerialisation.count_recomputed(self._step.model) > 0,
             "threads": torch.get_num_threads(),
             "excess_precision": compiled and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -254,7 +256,7 @@ class TorchSession:
 
 
 def _model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]:
-    """Return a model, its values yet to be assigned, and the table of what it consists of."""
+    """Return a model, whose values are assigned later, and the table of its variables and layers."""
     if spec.family == PAIR:
         return user_models.adopt(spec, policy)
     twin = models.build(spec, policy)
@@ -269,3 +271,14 @@ def _excess_precision(policy: precision.Policy) -> bool:
     """TorchInductor may leave out roundings between fused operations unless its option forbids it."""
     mixed = policy.compute_dtype != policy.parameter_dtype
     return mixed and not inductor.emulate_precision_casts
+
+
+def _has_exchanges(model: nn.Module) -> bool:
+    """Tell whether devices exchange the moments of a batch norm in each pass of a twin."""
+    return any(getattr(layer, "synchronised", False) for layer in model.modules())
+
+
+def _find_others(model: nn.Module, leaves: layout.Leaves) -> dict[str, torch.Tensor]:
+    """Return the buffers of a model that do not cross, by its own names for them."""
+    crossing = {id(leaf.tensor) for leaf in leaves}
+    return {name: buffer for name, buffer in model.named_buffers() if id(buffer) not in crossing}

@@ -6,19 +6,28 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
+from compare.base.interface import Refused
 from compare.base.process_group import RankInfo
 from compare.base.workloads import OptimizerSpec
 from torchbackend import activations, optim, parallel, precision, tuning
 from torchbackend.losses import softmax_cross_entropy
+from torchbackend.only import buckets
+from torchbackend.only.recorded_layers import RecordedLayer
 
 
 class TrainingStep:
     """One model's training step and evaluation, turned into programs as the knobs say.
 
-    A step takes its batch in `accumulate` equal micro-batches, one after the other: batch norm sees each alone, their
-    mean losses are averaged, and so are their gradients, which then make one update. `layers` are those whose outputs
-    are recorded, with their `inputs` if asked (`activations.recorded`), `others` the buffers that do not cross.
+    A step takes its batch in `accumulate` equal micro-batches, one after the other. Batch norm sees each micro-batch
+    alone. Their mean losses and their gradients are averaged, and the gradients make one update.
+
+    Args:
+        layers: the layers whose outputs are recorded, by name.
+        paths: the names of these layers by path, as `activations.record` takes them.
+        others: the buffers that do not cross.
+        inputs: record the layers' inputs, too.
     """
 
     def __init__(
@@ -30,7 +39,8 @@ class TrainingStep:
         knobs: Mapping[str, Any],
         place: RankInfo | None,
         *,
-        layers: Mapping[str, str],
+        layers: Mapping[str, RecordedLayer],
+        paths: Mapping[str, str],
         others: Mapping[str, torch.Tensor],
         inputs: bool = False,
         rule: OptimizerSpec,
@@ -38,26 +48,22 @@ class TrainingStep:
         accumulate: int = 1,
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
-        self._layers, self._inputs = layers, inputs
+        self._layers, self._paths, self._inputs = layers, paths, inputs
         self._copies = place is not None and bool(knobs["compile"])
-        self._trained = parallel.wrapped(model, device, place, captured=bool(knobs["graph-capture"]))
+        self._trained = parallel.wrap(model, device, place, captured=bool(knobs["graph-capture"]))
         self._rule, self._smoothing, self._accumulate = rule, smoothing, accumulate
-        # The steps taken, counted by the steps themselves: what a captured step asks of Python, its graph would repeat
-        # forever, and what Python counts says nothing of the graph.
+        # The steps count themselves in a tensor. A captured graph runs no Python, so a counter in Python would stop.
         where = device if knobs["graph-capture"] else optim.rate_device(update)
         self._clock = torch.zeros((), dtype=torch.float64, device=where)
-        self._first = [(buffer, _at_first(name, buffer)) for name, buffer in others.items()]
-        self.scaling = precision.loss_scale(policy, device.type)
+        self._initial = [(buffer, _initial_value(name, buffer)) for name, buffer in others.items()]
+        self.scaling = _loss_scale(policy, device.type)
         shared = place is not None
-        self._autograd = tuning.autograd(compiled=shared and bool(knobs["compiled-autograd"]), shared=shared)
-        self._forward = self._cast(tuning.compiled(self._objective, knobs, shared=shared))
-        self._inspected_forward = self._cast(tuning.compiled(self._inspected_objective, knobs, shared=shared))
-        self._evaluate = self._cast(self.model)  # nobody times it, and its operations are compiled already
-
-    @property
-    def taken(self) -> int:
-        """The steps taken since `reset`."""
-        return int(self._clock)
+        self._autograd = buckets.make_backward_context(
+            compiled=shared and bool(knobs["compiled-autograd"]), shared=shared
+        )
+        self._forward = self._cast(tuning.compile_step(self._objective, knobs, shared=shared))
+        self._inspected_forward = self._cast(tuning.compile_step(self._inspected_objective, knobs, shared=shared))
+        self._evaluate = self._cast(self.model)  # it is not timed, and its operations are compiled already
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train one step on images [N, C, H, W], labels [N] or [N, H, W]; return the loss."""
@@ -71,24 +77,24 @@ class TrainingStep:
         self._descend()
         return reduce(torch.add, shares)
 
-    def inspected(self, images: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
+    def inspect(self, images: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
         """Train the same step and return its internals: activations, logits, loss, gradients of the unscaled loss."""
         self.update.zero_grad()
         shares, logits, activation = list[torch.Tensor](), list[torch.Tensor](), list[dict[str, torch.Tensor]]()
         for part in self._parts(images, labels):
-            recorded = activations.recorded(self.model, self._layers, inputs=self._inputs, copies=self._copies)
+            record = activations.record(self.model, self._paths, inputs=self._inputs, copies=self._copies)
             with self._autograd():
-                with recorded as outputs:
-                    share, found = self._inspected_forward(*part)
+                with record as outputs:
+                    share, part_logits = self._inspected_forward(*part)
                 self.scaling.scale(share).backward()
             shares.append(share.detach())
-            logits.append(found.detach())
+            logits.append(part_logits.detach())
             activation.append(outputs)
         scale = self.scaling.get_scale()
         gradients = {id(p): p.grad / scale for p in self.model.parameters() if p.grad is not None}
         self._descend()
         return {
-            "activation": {name: torch.cat([each[name] for each in activation]) for name in activation[0]},
+            "activation": {name: torch.cat([outputs[name] for outputs in activation]) for name in activation[0]},
             "logits": torch.cat(logits),
             "loss": reduce(torch.add, shares),
             "gradient": gradients,
@@ -107,29 +113,49 @@ class TrainingStep:
         """Return every layer's output in evaluation mode, outside the compiled programs."""
         self.model.eval()
         try:
-            with torch.no_grad(), activations.recorded(self.model, self._layers) as outputs:
+            with torch.no_grad(), activations.record(self.model, self._paths) as outputs:
                 self._cast(self.model)(images)
             return outputs
         finally:
             self.model.train()
 
+    def run_layer(self, layer: str, inputs: torch.Tensor, training: bool) -> torch.Tensor:
+        """Return one layer's output for inputs [N, ...], all in neutral layout.
+
+        Raises:
+            Refused: there is no such layer.
+        """
+        if layer not in self._layers:
+            raise Refused(f"no layer {layer!r} in this session; allowed: {', '.join(self._layers)}")
+        return self._cast(self._layers[layer].run)(inputs, training=training)
+
+    @property
+    def programs(self) -> int:
+        """How many programs the training step has been compiled to; none where it runs op by op."""
+        return counters["frames"]["ok"]
+
+    @property
+    def count(self) -> int:
+        """The steps taken since `reset`."""
+        return int(self._clock)
+
     def reset(self) -> None:
-        """Bring all that does not cross to its start, in place, because a captured graph holds these tensors."""
-        for buffer, first in self._first:
-            buffer.copy_(first)
+        """Reset all state that does not cross, in place, because a captured graph holds these tensors."""
+        for buffer, value in self._initial:
+            buffer.copy_(value)
         for value in (*self._moments(), self._clock):
             value.zero_()
         if self._policy.loss_scale is not None:
-            self.scaling.load_state_dict(precision.loss_scale(self._policy, self._device.type).state_dict())
+            self.scaling.load_state_dict(_loss_scale(self._policy, self._device.type).state_dict())
 
     def snapshot(self) -> Callable[[], None]:
-        """Return a function that puts the present training state back in place."""
+        """Return a function that restores the present training state in place."""
         tensors = [*self.model.parameters(), *self.model.buffers(), *self._moments(), self._clock]
         saved = [(tensor, tensor.clone()) for tensor in tensors]
         scale = self.scaling.state_dict()
 
         def restore() -> None:
-            self.reset()  # moments that appear only after the snapshot
+            self.reset()  # for moments that appear after the snapshot
             with torch.no_grad():
                 for tensor, value in saved:
                     tensor.copy_(value)
@@ -164,22 +190,38 @@ class TrainingStep:
         return loss if self._accumulate == 1 else loss / self._accumulate, logits
 
     def _inspected_objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        # A function of its own: torch.compile keeps programs by function, and this one has the recording hooks in it.
+        # A function of its own: torch.compile keeps programs by function, and these contain the recording hooks.
         return self._objective(images, labels)
 
     def _cast(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function in the policy's autocast, which is around a compiled one, not in it.
+        """Return the function within autocast: its convolutions and dense layers use the compute dtype.
 
-        A program with autocast in it is traced anew by every process (pytorch issue 191106).
+        Autocast is outside of compiled programs. Every process would trace a program that contains it anew (pytorch
+        issue 191106).
         """
+        policy = self._policy
 
-        def cast(*arguments: torch.Tensor) -> Any:
-            with self._policy.autocast(self._device.type):
-                return function(*arguments)
+        def cast(*arguments: torch.Tensor, **options: Any) -> Any:
+            if policy.compute_dtype == policy.parameter_dtype:
+                return function(*arguments, **options)
+            with torch.autocast(self._device.type, policy.compute_dtype):
+                return function(*arguments, **options)
 
         return cast
 
 
-def _at_first(name: str, buffer: torch.Tensor) -> torch.Tensor:
-    """Return a buffer's value before training: as the factory made it, but that of what batch norm averages by is 0."""
+def _loss_scale(policy: precision.Policy, device: str) -> torch.amp.GradScaler:
+    """Return torch's own dynamic loss scaling, switched off where the policy does not scale."""
+    return torch.amp.GradScaler(
+        device,
+        init_scale=policy.loss_scale or 1.0,
+        growth_factor=precision.GROWTH_FACTOR,
+        backoff_factor=precision.BACKOFF_FACTOR,
+        growth_interval=precision.GROWTH_INTERVAL,
+        enabled=policy.loss_scale is not None,
+    )
+
+
+def _initial_value(name: str, buffer: torch.Tensor) -> torch.Tensor:
+    """Return a buffer's value before training: the factory's value, but 0 for batch norm's count of batches."""
     return torch.zeros_like(buffer) if name.endswith("num_batches_tracked") else buffer.clone()

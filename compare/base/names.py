@@ -4,7 +4,7 @@ Neutral names are those of the torch model: a layer's dotted path, a variable's 
 travels as JSON inside `ModelSpec.arguments`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,6 +40,11 @@ class Names:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types; `from_json` is the inverse."""
         return asdict(self)
+
+
+def join_path(parts: Iterable[Any]) -> str:
+    """Return the parts of a path joined by dots; empty parts are left out."""
+    return ".".join(str(part) for part in parts if part != "")
 
 
 def from_json(values: Mapping[str, Any]) -> Names:

@@ -5,7 +5,7 @@ kernels [inputs, outputs]. A layer is a module without sub-modules that holds pa
 parameters beside its sub-modules make a layer as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -126,3 +126,14 @@ def _variable(values: Mapping[str, Any]) -> Variable:
     made = dict(values)
     made["shape"] = tuple(values["shape"])
     return Variable(**made)
+
+
+def number_call(path: str, earlier: Collection[str]) -> str:
+    """Return a layer's path, with `#2` at its end for its second call in a pass, and so on.
+
+    `earlier` are the results for the earlier calls.
+    """
+    if path not in earlier:
+        return path
+    calls = 1 + sum(name.partition("#")[0] == path for name in earlier)
+    return f"{path}#{calls}"

@@ -1,4 +1,4 @@
-"""A model as pure functions of its parameters and buffers: what the training step and the session know of it."""
+"""A model as pure functions of its parameters and buffers, for the training step and the session."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh
 
 from compare.base.interface import Refused
+from compare.base.names import join_path
 from jaxbackend import activations, layout, rematerialisation, roles
 from jaxbackend.only import sharded_layers
 
@@ -19,11 +20,10 @@ class Functional(Protocol):
     """A model without state of its own.
 
     Attributes:
-        parameters, buffers: its variables at first, arrays in nested dicts; their `shapes` alone once a session has
-            taken them. Every call of a compiled step takes them apart, for which JAX needs a hundred times as long
-            where they are flax's states.
-        signature: the shape of every parameter and buffer by neutral name, in neutral layout, in execution order.
-        leaves: how each crosses; None: as a twin's.
+        parameters, buffers: its initial variables, arrays in nested dicts. A session replaces them by their `shapes`.
+            They are not flax's states: JAX needs a hundred times as long to flatten those in every step.
+        signature: the shape of every parameter and buffer by neutral name, in neutral layout.
+        leaves: how each variable crosses, None for a twin.
         layers: the role of each layer by its name (`jaxbackend.roles`).
     """
 
@@ -42,24 +42,24 @@ class Functional(Protocol):
         ...
 
     def run_layer(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
-        """Return the output of one layer, nothing else run.
+        """Return the output of one layer, and run no other.
 
         Raises:
-            Refused: there is no such layer, or it needs more than one array.
+            Refused: there is no such layer, or it takes more than one array.
         """
         ...
 
 
 def shapes(tree: Any) -> Any:
-    """Return a tree of arrays with the shape and dtype of each alone: the arrays would take a device's memory."""
+    """Return only shape and dtype of each array in a tree; the arrays would take a device's memory."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), tree)
 
 
 class Twin:
-    """A twin: a flax.nnx model of `jaxbackend.models`, as a `Functional`; in training, `blocks` are recomputed.
+    """A twin, a flax.nnx model of `jaxbackend.models`, as a `Functional`.
 
-    Where devices of a `mesh` each compute their part of its layers in training, the parameters are copies for them
-    (`jaxbackend.only.sharded_layers`).
+    In training, `blocks` are computed again for their gradients. With a `mesh`, each device computes its part of the
+    layers with its own copy of the parameters (`jaxbackend.only.sharded_layers`).
     """
 
     leaves: layout.Leaves | None = None
@@ -67,8 +67,8 @@ class Twin:
 
     def __init__(self, model: nnx.Module, blocks: Sequence[str] = (), mesh: AbstractMesh | None = None) -> None:
         self._blocks, self._mesh = blocks, mesh
-        self.signature = layout.signature(model)
-        self.layers = {layout.name(path): roles.role(module) for path, module in nnx.iter_modules(model)}
+        self.signature = layout.signature(layout.names(model))
+        self.layers = {join_path(path): roles.role(module) for path, module in nnx.iter_modules(model)}
         model.eval()
         self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
         model.train()
@@ -77,30 +77,30 @@ class Twin:
 
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """See `Functional`."""
-        model = self._merged(parameters, buffers, training=True)
-        with self._watched(model) as outputs, rematerialisation.applied(model, self._blocks, outputs, self._watched):
+        model = self._merge(parameters, buffers, training=True)
+        with self._record(model) as outputs, rematerialisation.apply(model, self._blocks, outputs, self._record):
             logits = model(images)
         return logits, nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), outputs
 
     def evaluate(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Outputs]:
         """See `Functional`."""
-        model = self._merged(parameters, buffers, training=False)
-        with activations.recorded(model) as outputs:
+        model = self._merge(parameters, buffers, training=False)
+        with activations.record(model) as outputs:
             logits = model(images)
         return logits, outputs
 
     def run_layer(self, layer: str, parameters: Any, buffers: Any, inputs: jax.Array, training: bool) -> jax.Array:
         """See `Functional`."""
-        model = self._merged(parameters, buffers, training)
-        layers = {layout.name(path): module for path, module in nnx.iter_modules(model)}
+        model = self._merge(parameters, buffers, training)
+        layers = {join_path(path): module for path, module in nnx.iter_modules(model)}
         if not layer or layer not in layers:
             raise Refused(f"there is no layer {layer!r}; allowed: {', '.join(filter(None, layers))}")
         return layers[layer](inputs)
 
     @contextmanager
-    def _watched(self, model: nnx.Module) -> Generator[Outputs]:
-        with sharded_layers.applied(model, self._mesh), activations.recorded(model) as outputs:
+    def _record(self, model: nnx.Module) -> Generator[Outputs]:
+        with sharded_layers.shard(model, self._mesh), activations.record(model) as outputs:
             yield outputs
 
-    def _merged(self, parameters: Any, buffers: Any, training: bool) -> Any:
+    def _merge(self, parameters: Any, buffers: Any, training: bool) -> Any:
         return nnx.merge(self._graph if training else self._eval_graph, parameters, buffers)

@@ -12,21 +12,21 @@ from jaxbackend.activations import Around
 from jaxbackend.only.user_model import (
     DROPPED_PATHS,
     Call,
-    holders,
-    options,
-    spelt,
+    find_layers,
+    join_path,
+    training_option,
 )
 
 _COLLECTIONS = ("params", "batch_stats")
 
 
 class LinenModel:
-    """`jaxbackend.only.user_model.Own` of a linen module; unless `initialised`, variables are 0 and variances 1."""
+    """`jaxbackend.only.user_model.UserModel` of a linen module. Unless `initialised`, variables are 0 and variances 1."""
 
     framework = "flax.linen"
 
     def __init__(self, module: linen.Module, images: jax.ShapeDtypeStruct, initialised: bool) -> None:
-        self._module: Any = module  # whose call takes what its own signature says
+        self._module: Any = module  # its call has a signature of its own
         self._dropout: dict[str, None] = {}
         self.layers: tuple[str, ...] = ()
         shapes = jax.eval_shape(self._initial, images)
@@ -36,20 +36,20 @@ class LinenModel:
         if initialised:
             shapes = self._initialised(images)
         self.parameters, self.buffers = (_arrays(shapes.get(name, {})) for name in _COLLECTIONS)
-        self.layers = holders(self.parameters, self.buffers)
+        self.layers = find_layers(self.parameters, self.buffers)
         self.dropout = tuple(self._dropout)
 
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
-        """See `Own`."""
-        return f"{'params' if is_parameter else 'batch_stats'}/{spelt(path)}"
+        """See `UserModel`."""
+        return f"{'params' if is_parameter else 'batch_stats'}/{join_path(path)}"
 
     def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
-        """See `Own`."""
+        """See `UserModel`."""
         with linen.intercept_methods(self._interceptor(around)):
             result, changed = self._module.apply(
                 {"params": parameters, "batch_stats": buffers},
                 images,
-                **options(self._module, training),
+                **training_option(self._module, training),
                 mutable=["batch_stats"],
             )
         old: dict[Any, Any] = traverse_util.flatten_dict(buffers)
@@ -58,26 +58,26 @@ class LinenModel:
             {path: new[path].astype(array.dtype) if path in new else array for path, array in old.items()}
         )
 
-    def unbound(self, module: Any) -> Any:
-        """See `Own`."""
+    def unbind(self, module: Any) -> Any:
+        """See `UserModel`."""
         return module.unbind()[0]
 
     def run_layer(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
-        """See `Own`."""
-        del training  # the call's own options say it
+        """See `UserModel`."""
+        del training  # the call's own options tell it
         variables = {"params": _part(parameters, path), "batch_stats": _part(buffers, path)}
         with linen.intercept_methods(self._interceptor(None)):
             return call.module.apply(variables, inputs, *call.inputs, **call.options, mutable=["batch_stats"])[0]
 
     def _initial(self, images: Any) -> Any:
         with linen.intercept_methods(self._interceptor(None)):
-            return self._module.init(jax.random.key(0), images, **options(self._module, training=True))
+            return self._module.init(jax.random.key(0), images, **training_option(self._module, training=True))
 
     def _initialised(self, images: jax.ShapeDtypeStruct) -> Any:
-        """Return the initial values; unless they depend on images, no layer is run and none compiled for them."""
+        """Return the initial values. Unless they depend on images, no layer runs or is compiled for them."""
         try:
             with linen.intercept_methods(self._interceptor(None)):
-                return self._module.lazy_init(jax.random.key(0), images, **options(self._module, training=True))
+                return self._module.lazy_init(jax.random.key(0), images, **training_option(self._module, training=True))
         except errors.LazyInitError:
             return jax.jit(self._initial)(jnp.zeros(images.shape, images.dtype))
 
@@ -85,7 +85,7 @@ class LinenModel:
         def intercept(call: Any, inputs: Any, named: Any, context: Any) -> Any:
             if context.method_name != "__call__":
                 return call(*inputs, **named)
-            path = spelt(context.module.path)
+            path = join_path(context.module.path)
             if isinstance(context.module, linen.Dropout) or type(context.module).__name__ in DROPPED_PATHS:
                 self._dropout[path] = None
                 return inputs[0] if inputs else next(iter(named.values()))
@@ -99,17 +99,17 @@ class LinenModel:
 def _arrays(shapes: Any) -> Any:
     flat: dict[Any, Any] = traverse_util.flatten_dict(shapes)
     return traverse_util.unflatten_dict(
-        {path: each if isinstance(each, jax.Array) else _constant(path, each) for path, each in flat.items()}
+        {path: value if isinstance(value, jax.Array) else _constant(path, value) for path, value in flat.items()}
     )
 
 
 def _constant(path: tuple[str, ...], shape: Any) -> jax.Array:
-    # By NumPy: JAX would compile a program for every shape.
+    # NumPy makes it: JAX would compile a program for every shape.
     return jax.device_put((np.ones if path[-1] == "var" else np.zeros)(shape.shape, shape.dtype))
 
 
 def _part(state: Any, path: str) -> Any:
     flat: dict[Any, Any] = traverse_util.flatten_dict(state)
-    prefix = () if path == spelt(()) else tuple(path.split("/"))
-    inside = {each[len(prefix) :]: value for each, value in flat.items() if each[: len(prefix)] == prefix}
+    prefix = () if path == join_path(()) else tuple(path.split("/"))
+    inside = {inner[len(prefix) :]: value for inner, value in flat.items() if inner[: len(prefix)] == prefix}
     return traverse_util.unflatten_dict(inside)

@@ -6,73 +6,73 @@ import jax
 from flax import nnx
 
 from compare.base.interface import Refused
-from jaxbackend.activations import Around, intercepted
+from jaxbackend.activations import Around, intercept
 from jaxbackend.only.user_model import (
     DROPPED_PATHS,
     Call,
-    holders,
-    options,
-    spelt,
+    find_layers,
+    join_path,
+    training_option,
 )
 
 
 class NnxModel:
-    """`jaxbackend.only.user_model.Own` of an nnx module."""
+    """`jaxbackend.only.user_model.UserModel` of an nnx module."""
 
     framework = "flax.nnx"
 
     def __init__(self, module: nnx.Module) -> None:
         modules = list(nnx.iter_modules(module))
-        self.dropout = tuple(spelt(path) for path, each in modules if _kept_whole(each))
-        self._options = {training: options(module, training) for training in (True, False)}
+        self.dropout = tuple(join_path(path) for path, inner in modules if _switch_off_dropout(inner))
+        self._options = {training: training_option(module, training) for training in (True, False)}
         self._graphs: dict[bool, Any] = {}
         for training in (False, True):
             module.train() if training else module.eval()
             parts = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
             self._graphs[training], *states, self._constants = parts
             self.parameters, self.buffers = map(nnx.to_pure_dict, states)
-        self.layers = holders(self.parameters, self.buffers)
+        self.layers = find_layers(self.parameters, self.buffers)
 
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
-        """See `Own`."""
+        """See `UserModel`."""
         del is_parameter
-        return spelt(path)
+        return join_path(path)
 
     def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
-        """See `Own`."""
+        """See `UserModel`."""
         model, modules = self._merged(parameters, buffers, training)
         layers = {path: modules[path] for path in self.layers if path in modules}
-        with intercepted(layers, around):
+        with intercept(layers, around):
             result = model(images, **self._options[training])
         self._refuse_changes(model)
         new = nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))
-        return result, jax.tree.map(lambda each, old: each.astype(old.dtype), new, buffers)
+        return result, jax.tree.map(lambda array, old: array.astype(old.dtype), new, buffers)
 
-    def unbound(self, module: Any) -> Any:
-        """See `Own`."""
+    def unbind(self, module: Any) -> Any:
+        """See `UserModel`."""
         return module
 
     def run_layer(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
-        """See `Own`."""
+        """See `UserModel`."""
         _, modules = self._merged(parameters, buffers, training)
         return modules[path](inputs, *call.inputs, **call.options)
 
     def _refuse_changes(self, model: Any) -> None:
-        """Refuse a model that has changed what is neither parameter nor statistic: no step would carry it on."""
+        """Refuse a model that has changed other variables than statistics: the next step would not see the change."""
         before = {path: variable.get_value() for path, variable in nnx.to_flat_state(self._constants)}
         for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Not(nnx.Any(nnx.Param, nnx.BatchStat)))):
             if not isinstance(variable, nnx.RngState) and variable.get_value() is not before.get(path):
                 kind = type(variable).__name__
-                raise Refused(f"the model changes {spelt(path)!r}, a {kind}; allowed: to change a BatchStat")
+                raise Refused(f"the model changes {join_path(path)!r}, a {kind}; allowed: to change a BatchStat")
 
     def _merged(self, parameters: Any, buffers: Any, training: bool) -> tuple[Any, dict[str, Any]]:
-        # Copied into this trace.
+        # A copy, so that the model belongs to this trace.
         model: Any = nnx.merge(self._graphs[training], parameters, buffers, self._constants, copy=True)
-        return model, {spelt(path): module for path, module in nnx.iter_modules(model)}
+        return model, {join_path(path): module for path, module in nnx.iter_modules(model)}
 
 
-def _kept_whole(module: Any) -> bool:
-    """Set the rate of a module that drops at random to 0; tell whether it is one."""
+def _switch_off_dropout(module: Any) -> bool:
+    """Set the rate of a dropout module to 0. Tell whether the module is one."""
     if not isinstance(module, nnx.Dropout) and type(module).__name__ not in DROPPED_PATHS:
         return False
     for attribute in ("rate", "drop_prob", "drop_rate", "p"):

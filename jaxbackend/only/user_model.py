@@ -1,4 +1,4 @@
-"""What is known of a user's model, linen or nnx, and how it is run."""
+"""A user's model, linen or nnx: its variables and layers, and how to run it."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,22 +15,29 @@ from jaxbackend.activations import Around
 _T = TypeVar("_T")
 
 DROPPED_PATHS = ("DropPath", "StochasticDepth")
-"""Classes of stochastic depth as people write them, which flax has not."""
+"""Classes of stochastic depth as people write them; flax has none."""
 
 DRAWS = (
     "the model draws random numbers in training, which two frameworks cannot share; allowed: flax's own Dropout, or "
     "that rate 0, by an argument of the factory"
 )
-"""Why a model is refused that does."""
+"""The reason for refusing a model that draws random numbers."""
 
-# Names of the argument that tells a model whether it is in training, and its value then.
+# Names of the argument that tells a model whether it is in training, and its value in training.
 _TRAINING = {"train": True, "training": True, "is_training": True}
 _EVALUATION = {"deterministic": False, "use_running_average": False, "eval": False}
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer: its module, unbound where it is linen's, what it got after its first input, its result."""
+    """One call of a layer.
+
+    Attributes:
+        module: its module, unbound if it is linen's.
+        inputs: its inputs after the first one.
+        options: its keyword arguments.
+        result: its result.
+    """
 
     module: Any
     inputs: tuple[Any, ...]
@@ -38,7 +45,7 @@ class Call:
     result: Any
 
 
-class Own(Protocol):
+class UserModel(Protocol):
     """A user's model.
 
     Attributes:
@@ -59,23 +66,23 @@ class Own(Protocol):
         ...
 
     def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
-        """Return what the model returns and the new buffers, each call of a layer by way of `around`."""
+        """Return the model's result and the new buffers. `around` replaces each call of a layer."""
         ...
 
-    def unbound(self, module: Any) -> Any:
-        """Return a module, as `around` gets it, in a form that outlives the pass."""
+    def unbind(self, module: Any) -> Any:
+        """Return a module that `around` got in a form that outlives the pass."""
         ...
 
     def run_layer(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
-        """Return what one layer returns, with its own part of the variables."""
+        """Return one layer's result, computed with its own part of the variables."""
         ...
 
 
-def guarded(action: Callable[[], _T], reference: str) -> _T:
-    """Return what `action`, which runs the user's model, returns.
+def guard(action: Callable[[], _T], reference: str) -> _T:
+    """Run the user's model by `action` and return its result.
 
     Raises:
-        Refused: it raised or exited; the reason names the factory.
+        Refused: the model raised or exited. The reason names the factory.
     """
     try:
         return action()
@@ -90,7 +97,7 @@ def guarded(action: Callable[[], _T], reference: str) -> _T:
         ) from error
 
 
-def options(model: Any, training: bool) -> dict[str, bool]:
+def training_option(model: Any, training: bool) -> dict[str, bool]:
     """Return the argument that tells a module's call whether it is in training, if its signature names one."""
     named = inspect.signature(type(model).__call__).parameters
     for known, value in ((_TRAINING, training), (_EVALUATION, not training)):
@@ -100,11 +107,11 @@ def options(model: Any, training: bool) -> dict[str, bool]:
     return {}
 
 
-def spelt(path: tuple[Any, ...]) -> str:
-    """Return a path as text."""
+def join_path(path: tuple[Any, ...]) -> str:
+    """Return a path joined by slashes."""
     return "/".join(map(str, path)) or roles.ROOT
 
 
-def holders(*states: Any) -> tuple[str, ...]:
+def find_layers(*states: Any) -> tuple[str, ...]:
     """Return the paths of the modules that hold variables, in the states' order."""
-    return tuple(dict.fromkeys(spelt(path[:-1]) for state in states for path in traverse_util.flatten_dict(state)))
+    return tuple(dict.fromkeys(join_path(path[:-1]) for state in states for path in traverse_util.flatten_dict(state)))

@@ -1,5 +1,6 @@
-"""One traced forward pass of a user's model: its layers in execution order, and what lies between them."""
+"""One traced forward pass of a user's model: its layers in execution order, and the functions between them."""
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +13,10 @@ from flax import linen, traverse_util
 from jax.ad_checkpoint import checkpoint_name
 
 from compare.base.interface import Refused
-from compare.base.trace import IMAGES, Layer, Trace, Variable
+from compare.base.trace import IMAGES, Layer, Trace, Variable, number_call
 from compare.base.workloads import ModelSpec
 from jaxbackend import layers, precision, roles
-from jaxbackend.activations import unused
-from jaxbackend.only.user_model import DRAWS, Own, guarded, spelt
-from jaxbackend.user_models import build
-from jaxbackend.user_models.dataflow import (
+from jaxbackend.only.program_flow import (
     ENTERED,
     IMAGES_ORIGIN,
     LEFT,
@@ -27,30 +25,34 @@ from jaxbackend.user_models.dataflow import (
     between,
     follow,
 )
+from jaxbackend.only.user_model import DRAWS, UserModel, guard, join_path
+from jaxbackend.user_models import build
+
+_ORDER = ("kernel", "embedding", "scale", "bias", "mean", "var")
+"""The order of a layer's variables."""
 
 
 def trace(spec: ModelSpec, batch_size: int) -> Trace:
     """Return the trace of a user's model in one training-mode pass over so many images, at float32.
 
     Raises:
-        Refused: the model cannot be built or run, or returns something else than logits, or draws random numbers.
+        Refused: as `build`. The pass raises or draws random numbers. The logits have another shape.
     """
     policy = precision.policy("float32", "cpu")
     with policy.scope():
         built = build(spec, policy)
         images = jax.ShapeDtypeStruct((batch_size, *spec.image), policy.parameter_dtype)
-        passed = guarded(lambda: _pass(built.model, images), built.reference)
+        passed = guard(lambda: _pass(built.model, images), built.reference)
     _check(passed, images.shape, spec.classes, built.reference)
-    found = tuple(passed.layers())
     logits = passed.flow.logits
     return Trace(
         framework=built.model.framework,
-        layers=found,
+        layers=tuple(passed.layers()),
         output=passed.output,
         after=passed.paths(logits.origins),
         between=between(logits),
         unused=passed.unused,
-        dropout=built.model.dropout,
+        dropout=built.dropout,
         source_sha256=built.source_sha256,
         notes=built.notes,
     )
@@ -58,7 +60,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
 
 @dataclass(frozen=True)
 class _Held:
-    """A variable: its own name, its name in its module, its shape as it is there."""
+    """A variable: its own name, its attribute in its module, and its shape in the model."""
 
     own: str
     attribute: str
@@ -111,13 +113,13 @@ class _Pass:
     def _names(self) -> dict[int, str]:
         names: dict[str, int] = {}
         for number, call in enumerate(self.calls):
-            names[unused(call.path, names)] = number
+            names[number_call(call.path, names)] = number
         return {number: name for name, number in names.items()}
 
     def _role(self, number: int) -> str:
         call = self.calls[number]
         known = roles.role(call.module)
-        kernels = {len(each.shape) for each in self.held[call.path] if each.attribute == "kernel"}
+        kernels = {len(variable.shape) for variable in self.held[call.path] if variable.attribute == "kernel"}
         if known == "parameters" and kernels == {4} and number in self.flow.convolutions:
             return "convolution"  # written by the user
         if known == "parameters" and kernels == {2} and "dot_general" in self.flow.inside.get(number, ()):
@@ -125,38 +127,39 @@ class _Pass:
         return known
 
 
-def _pass(model: Own, images: jax.ShapeDtypeStruct) -> _Pass:
+def _pass(model: UserModel, images: jax.ShapeDtypeStruct) -> _Pass:
     calls: list[_Call] = []
 
     def around(path: str, module: Any, call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        number, given = len(calls), [each for each in jax.tree.leaves((inputs, options)) if isinstance(each, jax.Array)]
-        arguments = roles.arguments(module, inputs, options)
-        calls.append(_Call(path, module, arguments, given[0].shape if given else ()))
-        inputs, options = _marked((inputs, options), f"{ENTERED}{number}")
+        number = len(calls)
+        arrays = [value for value in jax.tree.leaves((inputs, options)) if isinstance(value, jax.Array)]
+        arguments = _bind_arguments(module, inputs, options)
+        calls.append(_Call(path, module, arguments, arrays[0].shape if arrays else ()))
+        inputs, options = _mark((inputs, options), f"{ENTERED}{number}")
         result = call(*inputs, **options)
         calls[number].output = getattr(result, "shape", ())
-        return result if path == roles.ROOT else _marked(result, f"{LEFT}{number}")  # the whole comes before nothing
+        return result if path == roles.ROOT else _mark(result, f"{LEFT}{number}")  # nothing comes after the whole model
 
     flat: list[dict[Any, Any]] = [traverse_util.flatten_dict(state) for state in (model.parameters, model.buffers)]
 
     def logits(values: list[list[jax.Array]], images: jax.Array) -> jax.Array:
         parameters, buffers = (
-            traverse_util.unflatten_dict(dict(zip(each, given, strict=True)))
-            for each, given in zip(flat, values, strict=True)
+            traverse_util.unflatten_dict(dict(zip(paths, arrays, strict=True)))
+            for paths, arrays in zip(flat, values, strict=True)
         )
         result, _ = model.run(parameters, buffers, images, training=True, around=around)
         if not isinstance(result, jax.Array):
             raise Refused(f"the model returns a {type(result).__name__}; allowed: one array of logits")
         return result
 
-    values = [[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in each.values()] for each in flat]
+    values = [[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in state.values()] for state in flat]
     with _plain_pools():
         program = jax.make_jaxpr(logits)(values, images)
-    held = _held(model, flat)
-    given = {id(variable) for equation in program.jaxpr.eqns for variable in equation.invars}
-    names = [model.own_name(path, first) for each, first in zip(flat, (True, False), strict=True) for path in each]
-    idle = [name for name, at in zip(names, program.jaxpr.invars[:-1], strict=True) if id(at) not in given]
-    return _Pass(calls, held, tuple(idle), follow(program), program.out_avals[0].shape)
+    held = _group_variables(model, flat)
+    read = {id(variable) for equation in program.jaxpr.eqns for variable in equation.invars}
+    names = [model.own_name(path, first) for state, first in zip(flat, (True, False), strict=True) for path in state]
+    unused = [name for name, at in zip(names, program.jaxpr.invars[:-1], strict=True) if id(at) not in read]
+    return _Pass(calls, held, tuple(unused), follow(program), program.out_avals[0].shape)
 
 
 def _check(passed: _Pass, images: tuple[int, ...], classes: int, reference: str) -> None:
@@ -169,35 +172,43 @@ def _check(passed: _Pass, images: tuple[int, ...], classes: int, reference: str)
         raise Refused(f"{reference}: {DRAWS}")
 
 
-def _marked(values: Any, mark: str) -> Any:
-    return jax.tree.map(lambda each: checkpoint_name(each, mark) if isinstance(each, jax.Array) else each, values)
+def _mark(values: Any, mark: str) -> Any:
+    return jax.tree.map(lambda leaf: checkpoint_name(leaf, mark) if isinstance(leaf, jax.Array) else leaf, values)
 
 
-def _held(model: Own, flat: list[dict[Any, Any]]) -> dict[str, list[_Held]]:
+def _group_variables(model: UserModel, flat: list[dict[Any, Any]]) -> dict[str, list[_Held]]:
     held: dict[str, list[_Held]] = {path: [] for path in model.layers}
     for variables, is_parameter in zip(flat, (True, False), strict=True):
         for path, array in variables.items():
             own = model.own_name(path, is_parameter)
-            held[spelt(path[:-1])].append(_Held(own, str(path[-1]), array.shape, is_parameter))
+            held[join_path(path[:-1])].append(_Held(own, str(path[-1]), array.shape, is_parameter))
     return held
 
 
 def _variables(module: Any, kind: str, held: list[_Held]) -> tuple[Variable, ...]:
-    order = {attribute: place for place, attribute in enumerate(roles.ORDER)}
-    found: list[Variable] = []
-    for each in sorted(held, key=lambda each: order.get(each.attribute, len(order))):
-        role, shape = roles.variable(module, kind, each.attribute, each.shape)
-        found.append(Variable(each.own, role, shape, each.is_parameter))
-    return tuple(found)
+    order = {attribute: place for place, attribute in enumerate(_ORDER)}
+    variables: list[Variable] = []
+    for variable in sorted(held, key=lambda variable: order.get(variable.attribute, len(order))):
+        role, shape, _ = roles.variable(module, kind, variable.attribute, variable.shape)
+        variables.append(Variable(variable.own, role, shape, variable.is_parameter))
+    return tuple(variables)
+
+
+def _bind_arguments(module: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a module's call by name."""
+    try:
+        return dict(inspect.signature(type(module).__call__).bind(module, *inputs, **options).arguments)
+    except TypeError:  # the layer has a wrapper with another signature
+        return dict(options)
 
 
 @contextmanager
 def _plain_pools() -> Iterator[None]:
-    """Have the twins' max-pool, which a user's model may be built of, written as XLA's, so that it is told by that."""
+    """Let the twins' max-pool, which a user's model may contain, trace as XLA's own, so that it has its name."""
 
-    def pooled(self: layers.MaxPool, x: jax.Array) -> jax.Array:
+    def pool(self: layers.MaxPool, x: jax.Array) -> jax.Array:
         sides: Any = [(self.padding, self.padding)] * 2
         return linen.max_pool(x, (self.size,) * 2, (self.stride,) * 2, padding=sides)
 
-    with mock.patch.object(layers.MaxPool, "__call__", pooled):
+    with mock.patch.object(layers.MaxPool, "__call__", pool):
         yield

@@ -1,27 +1,43 @@
 """The gradients that devices add up within a compiled backward pass, in buckets: the knob `compiled-autograd`.
 
-DistributedDataParallel's `python_reducer` reduces every gradient by itself, and torch's own passes, which join
-reductions, join no gradient of a convolution in NHWC, or join it in the order of its axes. Here a bucket is one array,
-in which the kernels that compute gradients write them as parameters lie in memory.
+DistributedDataParallel's `python_reducer` reduces every gradient alone. Torch's own passes join reductions, but no
+gradient of a convolution in NHWC, or only in the order of its axes. Here a bucket is one array. The kernels that
+compute gradients write into it, in the memory order of the parameters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dynamo import compiled_autograd
 from torch._inductor import config as inductor
 from torch._inductor.fx_passes.ddp_fusion import call_function
 from torch.fx import Graph
 
+from torchbackend.only import programs
+
 _ATEN, _C10D = torch.ops.aten, torch.ops._c10d_functional
-_SMALL = 2**20  # bytes of the first bucket, as DistributedDataParallel has it, and at most of the last
+_SMALL = 2**20  # bytes of the first bucket, as in DistributedDataParallel, and the most of the last
+
+
+def make_backward_context(*, compiled: bool, shared: bool = False) -> Callable[[], AbstractContextManager[None]]:
+    """Return a function that makes a context for a forward and a backward pass, which compiles the latter if wanted.
+
+    DistributedDataParallel's hooks, and so its reductions, are then part of the program (pytorch.org, tutorial on
+    compiled autograd). Torch's own switch compiles functions that contain their backward pass.
+    """
+    if not compiled:
+        return nullcontext
+    compiler = torch.compile(dynamic=False, backend=programs.compiler(shared=shared))
+    return lambda: compiled_autograd._enable(compiler, dynamic=False)
 
 
 def join(graph: Graph) -> None:
-    """Reduce in buckets what is reduced one by one, each bucket as soon as it is full, and at the end a small one.
+    """Join the reductions of a graph into buckets, each reduced as soon as it is full.
 
-    What comes last is reduced beside nothing.
+    The last bucket is small, because no computation runs beside it.
     """
     reduced = [*_reduced(graph)]
     bytes_to_come = sum(each.value.nbytes for each in reduced)

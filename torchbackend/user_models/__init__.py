@@ -1,6 +1,5 @@
-"""A user's own model: made by the user's factory, checked, and named by the table that its pair was matched to."""
+"""A user's own model: made by the user's factory, checked, and named by its pair's table."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,83 +8,71 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils import parametrize
 
 from compare.base import names
-from compare.base.interface import Refused, first_line
+from compare.base.interface import Refused
 from compare.base.names import Names
 from compare.base.workloads import ModelSpec
 from compare.worker import factories
 from torchbackend import roles
 from torchbackend.precision import Policy
 
-# Classes of stochastic depth as people copy them (timm, torchvision), and the attribute that holds their rate.
+# Classes of stochastic depth as people copy them (timm, torchvision), and the attribute with their rate.
 _DROPPED_PATHS = {"DropPath": "drop_prob", "StochasticDepth": "p"}
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a factory returned, its dropout switched off.
+    """A factory's model, its dropout switched off.
 
     Attributes:
-        model: float parameters of whatever dtype its author chose, in training mode.
+        model: the model, in training mode.
+        reference: the factory's name.
         dropout: paths of the dropout layers.
-        source_sha256: of the file that defines the factory.
-        notes: what a reader should know of the call.
+        source_sha256: hash of the file that defines the factory.
+        notes: remarks on the call for a reader.
     """
 
     model: nn.Module
+    reference: str
     dropout: tuple[str, ...]
     source_sha256: str
     notes: tuple[str, ...]
 
 
-def build(spec: ModelSpec) -> Built:
-    """Return the model of a pair's torch factory, on the host.
+def build(spec: ModelSpec, policy: Policy) -> Built:
+    """Call the factory of a pair's torch side, and return its model on the host in the parameters' dtype.
 
     Raises:
-        Refused: whatever `compare.worker.factories.make` refuses; the factory returns no torch.nn.Module, or one
-            that is compiled, scripted or wrapped, has lazy or parametrized layers, or weights that are not finite.
+        Refused: as `compare.worker.factories.make`. The factory returns no torch.nn.Module, or a compiled, scripted or
+            wrapped one. The model has lazy or parametrized layers, or weights that are not finite.
     """
     reference, arguments = spec.arguments["torch"], spec.arguments["arguments"]["torch"]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # as flax's models get key 0: the same factory gives the same initial weights again
+        torch.manual_seed(0)  # as flax's models get key 0, so that a factory gives the same initial weights again
         made = factories.make(reference, arguments, offered={}, other="jax")
     _check(made.model, reference)
     model: nn.Module = made.model
-    return Built(model.train(), _without_dropout(model), made.source_sha256, made.notes)
+    dropout = _switch_off_dropout(model)
+    model = model.to(policy.parameter_dtype).train()
+    return Built(model, reference, dropout, made.source_sha256, made.notes)
 
 
 def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
-    """Return a pair's torch model in the parameters' dtype, and the table of what its variables and layers are called.
+    """Return the torch model of a matched pair, and the table of its names.
 
     Raises:
-        Refused: as `build`; the pair is yet to be matched; the table names what the model has not.
+        Refused: as `build`. The pair has no table of names, or the table names a variable or layer that is missing.
     """
     reference = spec.arguments["torch"]
     if "names" not in spec.arguments:
         raise Refused(f"{reference}: the pair is yet to be matched; a session needs the table of its names")
-    table, model = names.from_json(spec.arguments["names"]["torch"]), build(spec).model
+    table, model = names.from_json(spec.arguments["names"]["torch"]), build(spec, policy).model
     known = {*dict(model.named_parameters(remove_duplicate=False)), *dict(model.named_buffers())}
     missing = [each.own for each in table.variables if each.own not in known]
     places = {roles.ROOT, *dict(model.named_modules())}
     missing += [own for own in table.layers if own.partition("#")[0] not in places]
     if missing:
         raise Refused(f"{reference}: the model has no {missing[0]!r}, which the pair's table names; match it again")
-    return model.to(policy.parameter_dtype), table
-
-
-def refuse_views(spec: ModelSpec, evaluate: Callable[[], object]) -> None:
-    """Refuse a model that cannot take images in the memory order of channels-last: one that calls `view` on them."""
-    try:
-        evaluate()
-    except RuntimeError as error:
-        raise Refused(f"{spec.arguments['torch']} cannot take channels-last: {first_line(error)}") from error
-
-
-def refuse_other_dtypes(outputs: Mapping[str, torch.Tensor], policy: Policy) -> None:
-    """Refuse a layer that turns float64 into something less, which no gate could judge."""
-    for name, output in outputs.items():
-        if policy.compute_dtype == torch.float64 != output.dtype and output.is_floating_point():
-            given = str(output.dtype).removeprefix("torch.")
-            raise Refused(f"{name} is {given} where float64 is asked; allowed: models that keep their dtype")
+    return model, table
 
 
 def _check(model: object, reference: str) -> None:
@@ -113,11 +100,11 @@ def _check(model: object, reference: str) -> None:
             raise Refused(f"{reference}: {name!r} contains NaN or infinity; allowed: finite weights")
 
 
-def _without_dropout(model: nn.Module) -> tuple[str, ...]:
-    found: list[str] = []
+def _switch_off_dropout(model: nn.Module) -> tuple[str, ...]:
+    dropout: list[str] = []
     for path, module in model.named_modules():
         attribute = "p" if isinstance(module, _DropoutNd) else _DROPPED_PATHS.get(type(module).__name__)
         if attribute is not None and hasattr(module, attribute):
             setattr(module, attribute, 0.0)
-            found.append(path)
-    return tuple(found)
+            dropout.append(path)
+    return tuple(dropout)

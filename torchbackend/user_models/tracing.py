@@ -1,4 +1,4 @@
-"""One training pass of a user's model, watched: its layers in execution order, and what lies between them."""
+"""One traced forward pass of a user's model: its layers in execution order, and the functions between them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,60 +7,64 @@ import torch
 from torch import nn
 
 from compare.base.interface import Refused, first_line
+from compare.base.names import join_path
 from compare.base.trace import Trace
 from compare.base.workloads import ModelSpec
 from compare.worker import factories
-from torchbackend import roles, user_models
-from torchbackend.user_models.dataflow import Watch
+from torchbackend import precision
+from torchbackend.only.call_flow import CallWatcher
+from torchbackend.only.modules import neutral_shape, tensors
+from torchbackend.roles import role
+from torchbackend.user_models import build
 
 
 def trace(spec: ModelSpec, batch_size: int) -> Trace:
-    """Return what one training pass at float32 over that many random images says of a pair's torch model.
+    """Return the trace of a user's model in one training-mode pass over so many images, at float32.
 
     Raises:
-        Refused: as `own.build`; the pass raises, draws random numbers, or uses a layer's parameters without calling
-            that layer; a layer or the model returns something else than one tensor; the logits' shape is another.
+        Refused: as `build`. The pass raises or draws random numbers. It uses a layer's parameters and never calls
+            that layer. A layer or the model returns more than one tensor. The logits have another shape.
     """
-    built, reference = user_models.build(spec), spec.arguments["torch"]
-    model = built.model.to(torch.float32)
+    built = build(spec, precision.policy("float32", "cpu"))
+    model, reference = built.model, built.reference
     height, width, channels = spec.image
-    drawn = torch.randn(batch_size, channels, height, width, generator=torch.Generator().manual_seed(0))
-    images = drawn.requires_grad_().clone()  # models may change it in place
-    watch = Watch(model, images, reference)
+    noise = torch.randn(batch_size, channels, height, width, generator=torch.Generator().manual_seed(0))
+    images = noise.requires_grad_().clone()  # models may change it in place
+    watcher = CallWatcher(model, images, reference)
     try:
-        with watch.hooks(), watch:
+        with watcher.hooks(), watcher:
             logits = model(images)
     except Refused:
         raise
     except (Exception, SystemExit) as error:
         raise Refused(
             f"{reference}: training on images [{batch_size}, {height}, {width}, {channels}] raised "
-            f"{type(error).__name__} in {watch.place}: {first_line(error)}{factories.raised_at(error)}"
+            f"{type(error).__name__} in {watcher.place}: {first_line(error)}{factories.raised_at(error)}"
         ) from error
     _check(logits, spec, batch_size, reference)
-    after, between = watch.origin(logits)
-    reached = watch.reached()
+    after, between = watcher.origin(logits)
+    used = watcher.find_used()
     return Trace(
         framework="torch",
-        layers=tuple(watch.layers),
-        output=roles.images(logits.shape),
+        layers=tuple(watcher.layers),
+        output=neutral_shape(logits.shape),
         after=after,
         between=between,
-        unused=tuple(name for name, _ in _named(model) if name not in reached),
+        unused=tuple(name for name, _ in _named(model) if name not in used),
         dropout=built.dropout,
         source_sha256=built.source_sha256,
-        notes=(*built.notes, *_tied(model), *_peculiar(model), *watch.notes()),
+        notes=(*built.notes, *_note_tied(model), *_note_oddities(model), *watcher.notes()),
     )
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every name of every variable that can cross."""
     for path, module in model.named_modules():
-        for attribute, tensor, _ in roles.tensors(module):
-            yield roles.joined(path, attribute), tensor
+        for attribute, tensor, _ in tensors(module):
+            yield join_path((path, attribute)), tensor
 
 
-def _tied(model: nn.Module) -> list[str]:
+def _note_tied(model: nn.Module) -> list[str]:
     first = dict[int, str]()
     return [
         f"{name} is the same tensor as {first[id(tensor)]}"
@@ -69,8 +73,8 @@ def _tied(model: nn.Module) -> list[str]:
     ]
 
 
-def _peculiar(model: nn.Module) -> list[str]:
-    """Return what is unusual about modules and variables, whichever way the pass goes."""
+def _note_oddities(model: nn.Module) -> list[str]:
+    """Return a note for each unusual module or variable, called or not."""
     notes = [
         f"{name} is not trained: requires_grad is off" for name, p in model.named_parameters() if not p.requires_grad
     ]
@@ -78,8 +82,8 @@ def _peculiar(model: nn.Module) -> list[str]:
         if not buffer.is_floating_point() and not name.endswith("num_batches_tracked"):
             notes.append(f"{name}, a buffer of {buffer.dtype}, stays as the factory makes it")
     for path, module in model.named_modules():
-        base = next(each for each in type(module).__mro__ if each.__module__.startswith("torch.nn"))
-        if roles.role(module) != "parameters" and type(module).forward is not base.forward:
+        base = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn"))
+        if role(module) != "parameters" and type(module).forward is not base.forward:
             notes.append(f"{path} is a {type(module).__name__}, whose forward is not torch's own {base.__name__}'s")
     return notes
 

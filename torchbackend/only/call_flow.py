@@ -1,4 +1,4 @@
-"""Which layers' outputs reach what in a pass of a torch model, and by which functions."""
+"""Which layers and functions each value of a user's torch model comes from, watched during one pass."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,10 +13,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from compare.base.interface import Refused
-from compare.base.trace import IMAGES, Layer, Variable
+from compare.base.names import join_path
+from compare.base.trace import IMAGES, Layer, Variable, number_call
 from torchbackend import roles
-from torchbackend.activations import unused
-from torchbackend.user_models import op_names
+from torchbackend.only import function_names
+from torchbackend.only.modules import is_channels_first, neutral_shape, tensors
 
 _RANDOM = ("bernoulli", "rand", "randn", "rand_like", "randn_like", "normal", "uniform", "randint", "randperm")
 _RANDOM += ("multinomial", "exponential", "random", "rrelu")
@@ -24,7 +25,7 @@ _RANDOM += ("multinomial", "exponential", "random", "rrelu")
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a tensor comes from: the nearest layers (-1: the images) and the functions since, in order of calls."""
+    """The nearest layers that a tensor comes from (-1: the images), and the functions since, in order of calls."""
 
     layers: frozenset[int] = frozenset()
     functions: frozenset[int] = frozenset()
@@ -33,8 +34,8 @@ class _Origin:
         return _Origin(self.layers | other.layers, self.functions | other.functions)
 
 
-class Watch(TorchFunctionMode):
-    """Sees every function of torch that a model calls, and, within `hooks`, every module."""
+class CallWatcher(TorchFunctionMode):
+    """Sees every function of torch that a model calls, and within `hooks` every module."""
 
     def __init__(self, model: nn.Module, images: torch.Tensor, reference: str) -> None:
         super().__init__()
@@ -43,24 +44,24 @@ class Watch(TorchFunctionMode):
         self._functions: list[str] = []
         self._open: list[tuple[str, int | None]] = []  # modules being called: path, index of its layer
         self._own: dict[str, list[Variable]] = {}
-        self._owners: dict[int, tuple[str, str]] = {}  # module and name of a variable, by its tensor
+        self._owners: dict[int, tuple[str, str]] = {}  # module and name of a variable, by the id of its tensor
         for path, variable, tensor in _variables(model):
             self._own.setdefault(path, []).append(variable)
             self._owners[id(tensor)] = path, variable.own
         self._seen, self._elsewhere = set[str](), set[str]()
-        self._kept: list[torch.Tensor] = []  # a tensor that is gone would leave its id to another
+        self._tensors: list[torch.Tensor] = []  # the id of a deleted tensor could go to another one
         self._origins: dict[int, _Origin] = {}
         self._nodes: dict[Any, _Origin] = {}
         self._set(images, _Origin(frozenset([-1])))
 
     @property
     def place(self) -> str:
-        """The module that is being called, for a reader."""
+        """The module that is being called, for messages."""
         return next((repr(path) for path, _ in reversed(self._open) if path), "the model's forward")
 
     @contextmanager
     def hooks(self) -> Generator[None]:
-        """Watch modules too while the context lasts."""
+        """Watch modules, too, while the context lasts."""
         with ExitStack() as stack:
             for path, module in self._model.named_modules():
                 stack.enter_context(module.register_forward_pre_hook(self._before(path), with_kwargs=True))
@@ -69,13 +70,13 @@ class Watch(TorchFunctionMode):
 
     def origin(self, tensor: torch.Tensor) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the layers that a tensor comes after and the functions between, in execution order."""
-        return self._told(self._of(tensor))
+        return self._describe(self._find_origin(tensor))
 
-    def reached(self) -> set[str]:
-        """Return the variables that some function was given.
+    def find_used(self) -> set[str]:
+        """Return the variables that some function has read.
 
         Raises:
-            Refused: one was given to a function although its layer was never called.
+            Refused: a function has read one, but its layer was never called.
         """
         called = {layer.path for layer in self.layers}
         for path, name in self._owners.values():
@@ -88,35 +89,34 @@ class Watch(TorchFunctionMode):
         return self._seen
 
     def notes(self) -> list[str]:
-        """Return what a reader should know of variables that are used in two places."""
+        """Return a note for each variable that is used in two places."""
         return [f"{name} is also used outside its layer's own call" for name in sorted(self._elsewhere)]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch and keep where its results come from."""
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        for tensor in given:
+        """Call a function of torch and remember where its results come from."""
+        inputs = _tensors_in((args, kwargs))
+        for tensor in inputs:
             self._note_use(tensor)
-        self._refuse_chance(func, args, kwargs or {})
+        self._refuse_random(func, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
-        name = op_names.plain_name(func)
-        results = args[:1] if name == "setitem" else tree_leaves(result)
-        results = [each for each in results if isinstance(each, torch.Tensor)]
-        if results and given:
-            self._passed(func, args, kwargs or {}, given, results)
+        name = function_names.plain_name(func)
+        results = _tensors_in(args[:1] if name == "setitem" else result)
+        if results and inputs:
+            self._note_call(func, args, kwargs or {}, inputs, results)
         return result
 
-    def _passed(
-        self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor], results: list[torch.Tensor]
+    def _note_call(
+        self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
     ) -> None:
-        origin = reduce(or_, (self._of(each) for each in given))
+        origin = reduce(or_, map(self._find_origin, inputs))
         if not origin.layers:
-            return  # of constants and parameters
-        word = op_names.word(func, args, kwargs, results[0])
-        if word is not None:
+            return  # the inputs are constants and parameters
+        name = function_names.shared_name(func, args, kwargs, results[0])
+        if name is not None:
             origin |= _Origin(functions=frozenset([len(self._functions)]))
-            self._functions.append(word)
-        for each in results:
-            self._set(each, origin)
+            self._functions.append(name)
+        for tensor in results:
+            self._set(tensor, origin)
 
     def _note_use(self, tensor: torch.Tensor) -> None:
         path, name = self._owners.get(id(tensor), ("", ""))
@@ -125,8 +125,8 @@ class Watch(TorchFunctionMode):
             if path not in [place for place, _ in self._open]:
                 self._elsewhere.add(name)
 
-    def _refuse_chance(self, func: Any, args: Any, kwargs: Any) -> None:
-        name = op_names.plain_name(func)
+    def _refuse_random(self, func: Any, args: Any, kwargs: Any) -> None:
+        name = function_names.plain_name(func)
         if "dropout" in name:
             rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
             if rate and kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True)):
@@ -141,26 +141,25 @@ class Watch(TorchFunctionMode):
             )
 
     def _before(self, path: str) -> Any:
-        is_layer = path in self._own or any(roles.tensors(self._model.get_submodule(path)))
+        is_layer = path in self._own or any(tensors(self._model.get_submodule(path)))
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             with torch._C.DisableTorchFunction():
                 self._open.append((path, len(self.layers) if is_layer else None))
                 if is_layer:
-                    given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-                    self.layers.append(self._layer(module, path, given))
+                    self.layers.append(self._layer(module, path, _tensors_in((args, kwargs))))
 
         return hook
 
-    def _layer(self, module: nn.Module, path: str, given: list[torch.Tensor]) -> Layer:
-        called = unused(path or roles.ROOT, [layer.path for layer in self.layers])
-        after, between = self._told(reduce(or_, (self._of(each) for each in given), _Origin()))
+    def _layer(self, module: nn.Module, path: str, inputs: list[torch.Tensor]) -> Layer:
+        call = number_call(path or roles.ROOT, [layer.path for layer in self.layers])
+        after, between = self._describe(reduce(or_, map(self._find_origin, inputs), _Origin()))
         return Layer(
-            path=called,
+            path=call,
             role=roles.role(module),
-            variables=tuple(self._own.get(path, ())) if "#" not in called else (),
+            variables=tuple(self._own.get(path, ())) if "#" not in call else (),
             settings=roles.settings(module),
-            input=_neutral(module, given[0].shape if given else ()),
+            input=_neutral(module, inputs[0].shape if inputs else ()),
             output=(),
             after=after,
             between=between,
@@ -176,49 +175,57 @@ class Watch(TorchFunctionMode):
             raise Refused(f"{self._reference}: {what} returns a {type(result).__name__}; allowed: one tensor")
         with torch._C.DisableTorchFunction():
             self.layers[index] = replace(self.layers[index], output=_neutral(module, result.shape))
-            if path:  # the model as a whole comes before nothing
+            if path:  # nothing comes after the model as a whole
                 self._set(result, _Origin(frozenset([index])))
 
-    def _told(self, origin: _Origin) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _describe(self, origin: _Origin) -> tuple[tuple[str, ...], tuple[str, ...]]:
         after = tuple(IMAGES if index < 0 else self.layers[index].path for index in sorted(origin.layers))
         return after, tuple(self._functions[index] for index in sorted(origin.functions))
 
     def _set(self, tensor: torch.Tensor, origin: _Origin) -> None:
-        self._kept.append(tensor)
+        self._tensors.append(tensor)
         self._origins[id(tensor)] = origin
         if tensor.grad_fn is not None:
             self._nodes[tensor.grad_fn] = origin
 
-    def _of(self, tensor: torch.Tensor) -> _Origin:
-        return self._origins.get(id(tensor)) or self._by_graph(tensor)
+    def _find_origin(self, tensor: torch.Tensor) -> _Origin:
+        return self._origins.get(id(tensor)) or self._search_graph(tensor)
 
-    def _by_graph(self, tensor: torch.Tensor) -> _Origin:
-        """Return the origin of what came of no function that torch shows (torch.autograd.Function, TorchScript)."""
-        found, waiting, met = _Origin(), [tensor.grad_fn], set[Any]()
+    def _search_graph(self, tensor: torch.Tensor) -> _Origin:
+        """Return the origin of a tensor by autograd's graph.
+
+        Torch does not show the call of a torch.autograd.Function or of TorchScript.
+        """
+        origin, waiting, visited = _Origin(), [tensor.grad_fn], set[Any]()
         while waiting:
             node = waiting.pop()
             if node in self._nodes:
-                found |= self._nodes[node]
-            elif node is not None and node not in met:
-                met.add(node)
-                waiting += [each for each, _ in node.next_functions]
-        return found
+                origin |= self._nodes[node]
+            elif node is not None and node not in visited:
+                visited.add(node)
+                waiting += [earlier for earlier, _ in node.next_functions]
+        return origin
 
 
 def _variables(model: nn.Module) -> Iterator[tuple[str, Variable, torch.Tensor]]:
-    """Yield module, description and tensor of every variable that can cross; one that two modules share, once.
+    """Yield module, description and tensor of every variable that can cross, each tensor once.
 
-    What stands in a torch.nn.ParameterList or ParameterDict is the module's that has the list.
+    A variable in a torch.nn.ParameterList or ParameterDict belongs to the module that has the list.
     """
-    met = set[int]()
+    visited = set[int]()
     for path, module in model.named_modules():
         is_list = isinstance(module, (nn.ParameterList, nn.ParameterDict))
-        for attribute, tensor, is_parameter in roles.tensors(module):
-            if id(tensor) not in met:
-                met.add(id(tensor))
-                variable = roles.variable(module, path, attribute, tensor, is_parameter)
+        for attribute, tensor, is_parameter in tensors(module):
+            if id(tensor) not in visited:
+                visited.add(id(tensor))
+                role, shape, _ = roles.variable(module, roles.role(module), attribute, tensor.shape)
+                variable = Variable(join_path((path, attribute)), role, shape, is_parameter)
                 yield path.rpartition(".")[0] if is_list else path, variable, tensor
 
 
 def _neutral(module: nn.Module, shape: Sequence[int]) -> tuple[int, ...]:
-    return roles.images(shape) if roles.is_channels_first(module, shape) else tuple(shape)
+    return neutral_shape(shape) if is_channels_first(module, shape) else tuple(shape)
+
+
+def _tensors_in(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]

@@ -1,7 +1,7 @@
-"""Which layers' outputs reach what in a traced program, and by which functions.
+"""Which layers and functions each value of a user's flax model comes from, read from one traced program.
 
-A call of a layer stands in the program between two marks, on its inputs and on its output
-(`jax.ad_checkpoint.checkpoint_name`, which computes nothing).
+In the program, marks on its inputs and on its output enclose a call of a layer (`jax.ad_checkpoint.checkpoint_name`,
+which computes nothing).
 """
 
 from collections.abc import Collection
@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxbackend.user_models import op_names
+from jaxbackend.only import primitive_names
 
 ENTERED, LEFT = "samestep entered ", "samestep left "
-"""Marks of a call, followed by its number."""
+"""Marks of a call; its number follows."""
 
 IMAGES_ORIGIN = -1
 
@@ -24,7 +24,13 @@ _DRAWS = ("random_bits", "random_fold_in", "random_split", "threefry2x32", "rng_
 
 @dataclass(frozen=True)
 class Reach:
-    """What reaches a value: numbers of the nearest calls, words since (numbered in order), the call it is inside of."""
+    """Where a value comes from.
+
+    Attributes:
+        origins: the numbers of the nearest calls.
+        words: the primitives since these calls, numbered in order.
+        inside: the number of the call that computes the value, None outside of calls.
+    """
 
     origins: frozenset[int] = frozenset()
     words: frozenset[tuple[int, str]] = frozenset()
@@ -33,14 +39,13 @@ class Reach:
 
 @dataclass
 class Flow:
-    """What `follow` finds.
+    """The result of `follow`.
 
     Attributes:
-        entered: by the number of a call, the reach of its inputs.
-        convolutions: by the number of a call, what XLA's convolutions inside of it are told, and `kernel`, their height
-            and width.
-        inside: by the number of a call, the primitives inside of it.
-        draws: whether random numbers are drawn.
+        entered: the reach of a call's inputs, by the call's number.
+        convolutions: the parameters of XLA's convolutions inside a call, and `kernel`, their height and width.
+        inside: the primitives inside a call.
+        draws: whether the program draws random numbers.
         logits: the reach of the result.
     """
 
@@ -60,8 +65,8 @@ def follow(program: Any) -> Flow:
 
 
 def between(reach: Reach) -> tuple[str, ...]:
-    """Return the functions since the nearest layers, in order of execution, in words that both frameworks share."""
-    return op_names.spoken([word for _, word in sorted(reach.words)], _runs())
+    """Return the functions since the nearest layers, in order of execution, by names that both frameworks share."""
+    return primitive_names.shared_names([word for _, word in sorted(reach.words)], _written_out())
 
 
 class _Walker:
@@ -74,31 +79,30 @@ class _Walker:
         known: dict[Any, Reach] = dict(zip(jaxpr.invars, reaches, strict=True))
 
         def reach(variable: Any) -> Reach:
-            return (
-                Reach() if hasattr(variable, "val") else known.get(variable, Reach())
-            )  # a literal cannot be looked up
+            is_literal = hasattr(variable, "val")  # a literal has no hash
+            return Reach() if is_literal else known.get(variable, Reach())
 
         for equation in jaxpr.eqns:
             self._moment += 1
-            results = self._results(equation, [reach(each) for each in equation.invars])
+            results = self._results(equation, [reach(variable) for variable in equation.invars])
             known.update(zip(equation.outvars, results, strict=True))
-        return [reach(each) for each in jaxpr.outvars]
+        return [reach(variable) for variable in jaxpr.outvars]
 
     def _results(self, equation: Any, inputs: list[Reach]) -> list[Reach]:
         kind, count, inner = equation.primitive.name, len(equation.outvars), _inner(equation)
         self.flow.draws = self.flow.draws or kind in _DRAWS
         if kind == "name":
-            return [self._marked(equation.params["name"], inputs[0])]
-        word = op_names.function(equation, inner)
+            return [self._pass_mark(equation.params["name"], inputs[0])]
+        word = primitive_names.function_name(equation, inner)
         if word is None and inner is not None and len(inner.invars) == len(inputs) and len(inner.outvars) == count:
             return self.walk(inner, inputs)
         joined = _union(inputs)
         self._look_inside(joined.inside, equation)
-        word = word or op_names.word(equation)
+        word = word or primitive_names.primitive_name(equation)
         since = joined.words | {(self._moment, word)} if word is not None and joined.origins else joined.words
         return [Reach(joined.origins, since, joined.inside)] * count
 
-    def _marked(self, mark: str, reach: Reach) -> Reach:
+    def _pass_mark(self, mark: str, reach: Reach) -> Reach:
         if mark.startswith(ENTERED):
             number = int(mark.removeprefix(ENTERED))
             self.flow.entered[number] = _union([self.flow.entered.get(number, Reach()), reach])
@@ -111,15 +115,15 @@ class _Walker:
         self.flow.inside.setdefault(number, set()).add(equation.primitive.name)
         if equation.primitive.name == "conv_general_dilated":
             shape, axes = equation.invars[1].aval.shape, equation.params["dimension_numbers"].rhs_spec[2:]
-            told = dict(equation.params) | {"kernel": [shape[axis] for axis in axes]}
-            self.flow.convolutions.setdefault(number, []).append(told)
+            parameters = dict(equation.params) | {"kernel": [shape[axis] for axis in axes]}
+            self.flow.convolutions.setdefault(number, []).append(parameters)
 
 
 def _union(reaches: Collection[Reach]) -> Reach:
     return Reach(
-        frozenset[int]().union(*(each.origins for each in reaches)),
-        frozenset[tuple[int, str]]().union(*(each.words for each in reaches)),
-        next((each.inside for each in reaches if each.inside is not None), None),
+        frozenset[int]().union(*(reach.origins for reach in reaches)),
+        frozenset[tuple[int, str]]().union(*(reach.words for reach in reaches)),
+        next((reach.inside for reach in reaches if reach.inside is not None), None),
     )
 
 
@@ -132,8 +136,8 @@ def _inner(equation: Any) -> Any:
 
 
 @cache
-def _runs() -> dict[str, tuple[str, ...]]:
-    """Return what jax writes out under no name of its own, as this version writes it."""
+def _written_out() -> dict[str, tuple[str, ...]]:
+    """Return the primitives of each function that this version of jax writes out without a name."""
     written = {
         "gelu(tanh)": lambda x: jax.nn.gelu(x, approximate=True),
         "gelu(exact)": lambda x: jax.nn.gelu(x, approximate=False),
@@ -141,5 +145,5 @@ def _runs() -> dict[str, tuple[str, ...]]:
         "mean": lambda x: jnp.mean(x, axis=-1),
     }
     image = jax.ShapeDtypeStruct((2, 3), jnp.float32)
-    found = {name: follow(jax.make_jaxpr(function)(image)).logits.words for name, function in written.items()}
-    return {name: tuple(word for _, word in sorted(each)) for name, each in found.items()}
+    words = {name: follow(jax.make_jaxpr(function)(image)).logits.words for name, function in written.items()}
+    return {name: tuple(word for _, word in sorted(numbered)) for name, numbered in words.items()}

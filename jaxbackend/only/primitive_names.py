@@ -1,9 +1,9 @@
-"""The functions between layers, in words that both frameworks share."""
+"""Names that both frameworks share for the functions between layers."""
 
 from collections.abc import Sequence
 from typing import Any
 
-_FUNCTIONS = {  # that jax compiles under a name of their own
+_FUNCTIONS = {  # jax compiles these under names of their own
     "celu": "celu",
     "elu": "elu",
     "gelu": "gelu",
@@ -39,39 +39,39 @@ _PRIMITIVES = {
     "dynamic_slice": "slice",
     "gather": "slice",
 }
-_SILENT = ("broadcast_in_dim", "convert_element_type", "stop_gradient", "copy", "copy_p", "name", "squeeze")
+_UNNAMED = ("broadcast_in_dim", "convert_element_type", "stop_gradient", "copy", "copy_p", "name", "squeeze")
 _LAYOUT_CHANGES = ((0, 2, 3, 1), (0, 3, 1, 2))
 
 
-def function(equation: Any, program: Any) -> str | None:
-    """Return what a compiled function of jax is called in both frameworks, None where it is known by its parts."""
+def function_name(equation: Any, program: Any) -> str | None:
+    """Return the shared name of a compiled function of jax, None where its primitives are named instead."""
     name = equation.params.get("name") if equation.primitive.name in ("jit", "pjit") else None
     if not isinstance(name, str):
         return None
     if name == "gelu":
         return "gelu(tanh)" if "tanh" in str(program) else "gelu(exact)"
     if name == "clip":
-        return _clamped(equation)
+        return _clamp_name(equation)
     return _FUNCTIONS.get(name)
 
 
-def word(equation: Any) -> str | None:
-    """Return what a primitive is called in jax, None where it only changes dtype, layout or axes of length 1.
+def primitive_name(equation: Any) -> str | None:
+    """Return jax's name of a primitive, None where it only changes dtype, layout or axes of length 1.
 
-    Some are called as in both frameworks already; `spoken` has the words for all.
+    `shared_names` translates it for both frameworks.
     """
-    name, told = equation.primitive.name, equation.params
-    if name in _SILENT or not equation.invars:  # what is made of nothing, as a range is, is no function of the images
+    name, parameters = equation.primitive.name, equation.params
+    if name in _UNNAMED or not equation.invars:  # a primitive without inputs, such as a range, does not read the images
         return None
-    shapes = [_longer(each.aval.shape) for each in (equation.invars[0], equation.outvars[0])]
+    shapes = [_without_ones(variable.aval.shape) for variable in (equation.invars[0], equation.outvars[0])]
     if name in ("reshape", "slice", "dynamic_slice", "gather") and shapes[0] == shapes[1]:
         return None
-    if name == "transpose" and tuple(told["permutation"]) in _LAYOUT_CHANGES:
+    if name == "transpose" and tuple(parameters["permutation"]) in _LAYOUT_CHANGES:
         return None
-    if name == "max" and any(_literal(each) == 0 for each in equation.invars):
+    if name == "max" and any(_literal(variable) == 0 for variable in equation.invars):
         return "relu"
     if name in ("reduce_window_max", "reduce_window_sum"):
-        size, stride, padding = (told[key][1:-1] for key in ("window_dimensions", "window_strides", "padding"))
+        size, stride, padding = (parameters[key][1:-1] for key in ("window_dimensions", "window_strides", "padding"))
         if tuple(size) == equation.invars[0].aval.shape[1:-1] and not any(map(any, padding)):
             return "reduce_max" if name.endswith("max") else "reduce_sum"
         kind = "max" if name.endswith("max") else "average"
@@ -79,24 +79,24 @@ def word(equation: Any) -> str | None:
     return name
 
 
-def spoken(raw: Sequence[str], runs: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the words of primitives as both frameworks say them.
+def shared_names(primitives: Sequence[str], written_out: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the names of primitives in both frameworks.
 
-    `runs` are functions that jax writes out under no name of their own, by their words.
+    `written_out` has the primitives of each function that jax writes out without a name.
     """
-    found, rest = list[str](), list(raw)
+    names, rest = list[str](), list(primitives)
     while rest:
-        named = ((name, len(run)) for name, run in runs.items() if tuple(rest[: len(run)]) == run)
-        name, length = next(named, (_PRIMITIVES.get(rest[0], rest[0]), 1))
+        matches = ((name, len(run)) for name, run in written_out.items() if tuple(rest[: len(run)]) == run)
+        name, length = next(matches, (_PRIMITIVES.get(rest[0], rest[0]), 1))
         if name.startswith("average-pool") and rest[1:2] == ["div"]:
             length = 2
-        found.append(name)
+        names.append(name)
         rest = rest[length:]
-    return tuple(found)
+    return tuple(names)
 
 
-def _clamped(equation: Any) -> str:
-    low, high = (_literal(each) for each in equation.invars[1:3])
+def _clamp_name(equation: Any) -> str:
+    low, high = (_literal(variable) for variable in equation.invars[1:3])
     return {(0, 6): "relu6"}.get((low, high), f"clamp({low}, {high})")
 
 
@@ -105,5 +105,5 @@ def _literal(variable: Any) -> Any:
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
-def _longer(shape: Sequence[int]) -> list[int]:
+def _without_ones(shape: Sequence[int]) -> list[int]:
     return [size for size in shape if size != 1]

@@ -1,4 +1,4 @@
-"""The functions between layers, in words that both frameworks share."""
+"""Names that both frameworks share for the functions between layers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,36 +30,38 @@ _SAME = {
     "leaky_relu": "leaky-relu",
     "log_sigmoid": "logsigmoid",
 }
-_SILENT = ("contiguous", "clone", "detach", "to", "type", "type_as", "float", "double", "half", "bfloat16", "get")
-_SILENT += ("requires_grad", "expand", "expand_as", "checkpoint", "alias", "data", "broadcast_to")
+_UNNAMED = ("contiguous", "clone", "detach", "to", "type", "type_as", "float", "double", "half", "bfloat16", "get")
+_UNNAMED += ("requires_grad", "expand", "expand_as", "checkpoint", "alias", "data", "broadcast_to")
 _RESHAPES = ("flatten", "view", "reshape", "unflatten", "squeeze", "unsqueeze", "ravel", "view_as", "reshape_as")
 _TRANSPOSES = ("permute", "movedim", "moveaxis", "transpose", "swapaxes", "swapdims", "t", "adjoint")
 _SLICES = ("getitem", "chunk", "split", "narrow", "select", "unbind", "tensor_split", "index_select")
 _LAYOUT_CHANGES = ((0, 2, 3, 1), (0, 3, 1, 2), (1, -1), (-1, 1), (3, 1), (1, 3))
 
 
-def word(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], result: torch.Tensor) -> str | None:
-    """Return what a function of torch is called in both frameworks (`compare.base.trace`), None for none at all.
+def shared_name(
+    function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], result: torch.Tensor
+) -> str | None:
+    """Return the name of one of torch's functions in both frameworks (`compare.base.trace`).
 
-    What only changes dtype, memory order or axes of length 1 has no word. `result` is what the function returned.
+    None where it only changes dtype, memory order or axes of length 1. `result` is the function's result.
     """
     name = plain_name(function)
-    if name in _SILENT or "dropout" in name:
+    if name in _UNNAMED or "dropout" in name:
         return None
-    given: torch.Tensor | None = next((each for each in arguments if isinstance(each, torch.Tensor)), None)
+    x: torch.Tensor | None = next((value for value in arguments if isinstance(value, torch.Tensor)), None)
     if name in _RESHAPES or name in _SLICES:
-        if given is not None and _longer(given.shape) == _longer(result.shape):
+        if x is not None and _without_ones(x.shape) == _without_ones(result.shape):
             return None
         return "reshape" if name in _RESHAPES else "slice"
     if name in _TRANSPOSES:
         moved = tuple(_numbers(arguments[1:]) or _numbers(tuple(keywords.values())))
         return None if result.ndim == 4 and moved in _LAYOUT_CHANGES else "transpose"
-    if given is not None and "pool" in name:
-        return _pooling(name, given, arguments, keywords)
+    if x is not None and "pool" in name:
+        return _pool_name(name, x, arguments, keywords)
     if name == "gelu":
         return "gelu(tanh)" if keywords.get("approximate") == "tanh" else "gelu(exact)"
     if name in ("clamp", "clip", "clamp_min", "hardtanh"):
-        return _clamped(name, arguments, keywords)
+        return _clamp_name(name, arguments, keywords)
     return _SAME.get(name, name)
 
 
@@ -68,33 +70,35 @@ def plain_name(function: Any) -> str:
     return str(getattr(function, "__name__", function)).strip("_")
 
 
-def _clamped(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+def _clamp_name(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str:
     names = ("min_val", "max_val") if name == "hardtanh" else ("min", "max")
     default = (-1.0, 1.0) if name == "hardtanh" else (None, None)
     low, high = (_argument(arguments, keywords, index + 1, key, default[index]) for index, key in enumerate(names))
     return {(0, None): "relu", (0, 6): "relu6"}.get((low, high), f"clamp({low}, {high})")
 
 
-def _pooling(name: str, x: torch.Tensor, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str | None:
+def _pool_name(name: str, x: torch.Tensor, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str | None:
     """Return `max-pool(kernel, stride, padding)` or `average-pool(...)`; the mean of whole images is `mean`."""
     kind, adaptive = ("max" if "max" in name else "average"), name.startswith("adaptive")
     rank = x.ndim - 2
     sizes = list(x.shape[2:])
     if adaptive:
-        asked = _argument(arguments, keywords, 1, "output_size", 1)
-        outputs = [size if each is None else each for each, size in zip(_each(asked, rank), sizes, strict=True)]
+        wanted = _argument(arguments, keywords, 1, "output_size", 1)
+        outputs = [
+            size if output is None else output for output, size in zip(_spread(wanted, rank), sizes, strict=True)
+        ]
         if outputs == sizes:
             return None
-        if any(size % each for size, each in zip(sizes, outputs, strict=True)):
+        if any(size % output for size, output in zip(sizes, outputs, strict=True)):
             return f"adaptive-{kind}-pool({outputs})"
-        kernel = stride = [size // each for size, each in zip(sizes, outputs, strict=True)]
+        kernel = stride = [size // output for size, output in zip(sizes, outputs, strict=True)]
         padding = [[0, 0]] * rank
     elif name in ("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d", "max_pool3d", "avg_pool3d"):
-        kernel = _each(_argument(arguments, keywords, 1, "kernel_size", None), rank)
-        stride = _each(_argument(arguments, keywords, 2, "stride", None) or kernel, rank)
-        edges = _each(_argument(arguments, keywords, 3, "padding", 0), rank)
+        kernel = _spread(_argument(arguments, keywords, 1, "kernel_size", None), rank)
+        stride = _spread(_argument(arguments, keywords, 2, "stride", None) or kernel, rank)
+        edges = _spread(_argument(arguments, keywords, 3, "padding", 0), rank)
         up = bool(_argument(arguments, keywords, 5 if kind == "max" else 4, "ceil_mode", False))
-        padding = [_padding(*each, up=up) for each in zip(sizes, kernel, stride, edges, strict=True)]
+        padding = [_padding(*axis, up=up) for axis in zip(sizes, kernel, stride, edges, strict=True)]
     else:
         return name
     if kernel == sizes and not any(map(any, padding)):
@@ -106,7 +110,7 @@ def _pooling(name: str, x: torch.Tensor, arguments: Sequence[Any], keywords: Map
 
 
 def _padding(size: int, kernel: int, stride: int, edge: int, *, up: bool) -> list[int]:
-    """Return padding before and after; `up` makes room for a last window that begins within image or padding."""
+    """Return padding before and after; with `up`, a last window may begin within image or padding."""
     if not up:
         return [edge, edge]
     windows = math.ceil((size + 2 * edge - kernel) / stride) + 1
@@ -119,13 +123,13 @@ def _argument(arguments: Sequence[Any], keywords: Mapping[str, Any], index: int,
     return arguments[index] if index < len(arguments) else keywords.get(name, default)
 
 
-def _each(value: Any, rank: int) -> list[Any]:
+def _spread(value: Any, rank: int) -> list[Any]:
     return list(value) * (rank if len(value) == 1 else 1) if isinstance(value, Sequence) else [value] * rank
 
 
 def _numbers(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(each for value in values for each in (value if isinstance(value, Sequence) else (value,)))
+    return tuple(number for value in values for number in (value if isinstance(value, Sequence) else (value,)))
 
 
-def _longer(shape: Sequence[int]) -> list[int]:
+def _without_ones(shape: Sequence[int]) -> list[int]:
     return [size for size in shape if size != 1]
