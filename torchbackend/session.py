@@ -45,7 +45,7 @@ from torchbackend import (
     tuning,
     user_models,
 )
-from torchbackend.only import graph_passes, model_checks, recorded_layers
+from torchbackend.only import graph_passes, memory_peaks, model_checks, modules, recorded_layers
 from torchbackend.only.memory_order import to_channels_last
 from torchbackend.step import TrainingStep
 
@@ -68,7 +68,7 @@ class TorchSession:
         cudnn.benchmark = bool(knobs["kernel-search"])
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(table)
-        tuning.prepare(knobs, spec.device, exchanges=_has_exchanges(model))
+        tuning.prepare(knobs, spec.device, exchanges=modules.has_exchanges(model))
         model = model.to(self._device)
         if knobs["rematerialisation"]:
             rematerialisation.apply(model, workloads.blocks(workload.model))
@@ -132,9 +132,8 @@ class TorchSession:
         with self._policy.scope():
             while steps:
                 taken, losses = self._input.dispatch(steps)
-                if not (self._has_run or self._input.captured) and self._device.type == "cuda":
-                    # cuDNN's search has tried algorithms whose memory no step needs.
-                    torch.cuda.reset_peak_memory_stats(self._device)
+                if not (self._has_run or self._input.captured):
+                    memory_peaks.reset_peaks(self._device)
                 self._has_run = True
                 self._losses.append(losses)
                 steps -= taken
@@ -271,11 +270,6 @@ def _excess_precision(policy: precision.Policy) -> bool:
     """TorchInductor may leave out roundings between fused operations unless its option forbids it."""
     mixed = policy.compute_dtype != policy.parameter_dtype
     return mixed and not inductor.emulate_precision_casts
-
-
-def _has_exchanges(model: nn.Module) -> bool:
-    """Tell whether devices exchange the moments of a batch norm in each pass of a twin."""
-    return any(getattr(layer, "synchronised", False) for layer in model.modules())
 
 
 def _find_others(model: nn.Module, leaves: layout.Leaves) -> dict[str, torch.Tensor]:

@@ -14,6 +14,7 @@ from compare.base.workloads import OptimizerSpec
 from torchbackend import activations, optim, parallel, precision, tuning
 from torchbackend.losses import softmax_cross_entropy
 from torchbackend.only import buckets
+from torchbackend.only.grad_scaler import make_grad_scaler
 from torchbackend.only.recorded_layers import RecordedLayer
 
 
@@ -56,7 +57,7 @@ class TrainingStep:
         where = device if knobs["graph-capture"] else optim.rate_device(update)
         self._clock = torch.zeros((), dtype=torch.float64, device=where)
         self._initial = [(buffer, _initial_value(name, buffer)) for name, buffer in others.items()]
-        self.scaling = _loss_scale(policy, device.type)
+        self.scaling = make_grad_scaler(policy, device.type)
         shared = place is not None
         self._autograd = buckets.make_backward_context(
             compiled=shared and bool(knobs["compiled-autograd"]), shared=shared
@@ -146,7 +147,7 @@ class TrainingStep:
         for value in (*self._moments(), self._clock):
             value.zero_()
         if self._policy.loss_scale is not None:
-            self.scaling.load_state_dict(_loss_scale(self._policy, self._device.type).state_dict())
+            self.scaling.load_state_dict(make_grad_scaler(self._policy, self._device.type).state_dict())
 
     def snapshot(self) -> Callable[[], None]:
         """Return a function that restores the present training state in place."""
@@ -208,18 +209,6 @@ class TrainingStep:
                 return function(*arguments, **options)
 
         return cast
-
-
-def _loss_scale(policy: precision.Policy, device: str) -> torch.amp.GradScaler:
-    """Return torch's own dynamic loss scaling, switched off where the policy does not scale."""
-    return torch.amp.GradScaler(
-        device,
-        init_scale=policy.loss_scale or 1.0,
-        growth_factor=precision.GROWTH_FACTOR,
-        backoff_factor=precision.BACKOFF_FACTOR,
-        growth_interval=precision.GROWTH_INTERVAL,
-        enabled=policy.loss_scale is not None,
-    )
 
 
 def _initial_value(name: str, buffer: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from compare.base.workloads import OptimizerSpec
 from tests.own import torch_models
 from tests.own import torch_pairs as pairs
 from tests.parity import twins
-from torchbackend import activations
+from torchbackend.only.recorded_layers import RecordedLayer
 
 PLAIN = OptimizerSpec("sgd", learning_rate=0.05)
 SIZES = {"resnet": 9, "flattened": 8, "mixed": 9, "recurring": 9}
@@ -211,10 +211,8 @@ def test_a_layer_alone_stays_as_frozen_as_the_model_keeps_it():
     norm = torch.nn.BatchNorm2d(3).double().eval()
     inputs = torch.from_numpy(batch(4).images).double()
     for training in (True, False):
-        np.testing.assert_allclose(
-            activations.Layer(norm, None).run_layer(inputs, training=training), inputs, rtol=1e-5
-        )
-    found = activations.Layer(norm.train(), None).run_layer(inputs, training=True)
+        np.testing.assert_allclose(RecordedLayer(norm, None).run(inputs, training=training), inputs, rtol=1e-5)
+    found = RecordedLayer(norm.train(), None).run(inputs, training=True)
     np.testing.assert_allclose(found.mean((0, 1, 2)), 0, atol=1e-12)
     assert norm.training
     assert not norm.state_dict()["running_mean"].any()

@@ -15,6 +15,7 @@ import torchbackend.layers
 import torchbackend.layout
 import torchbackend.precision
 from compare.base.interface import Array, Arrays
+from torchbackend.only.memory_order import to_channels_last
 
 
 class Twin:
@@ -33,7 +34,8 @@ class Twin:
         self.torch = getattr(torchbackend.layers, name)(
             *sizes, **options, **({"policy": torch_policy} if has_values else {})
         )
-        self.leaves = torchbackend.layout.leaves(torch.nn.Sequential(self.torch))
+        model = torch.nn.Sequential(self.torch)
+        self.leaves = torchbackend.layout.leaves(model, torchbackend.layout.names(model))
         torchbackend.layout.assign(
             self.leaves, {f"0.{attribute}": array for attribute, array in (arrays or {}).items()}
         )
@@ -44,7 +46,7 @@ class Twin:
             ours = np.asarray(self.jax(*map(jnp.asarray, images)))
         inputs = [torch.from_numpy(each) for each in images]
         theirs = self.torch(*(x.permute(0, 3, 1, 2) if x.ndim == 4 else x for x in inputs)).detach()
-        same(ours, torchbackend.layout.channels_last(theirs).numpy())
+        same(ours, to_channels_last(theirs).numpy())
         return ours
 
     def buffers(self) -> Arrays:
@@ -63,7 +65,7 @@ class Twin:
                 return (nnx.merge(graph, values)(x) * weight).sum()
 
             of_values, of_input = jax.grad(objective, argnums=(0, 1))(nnx.to_pure_dict(values), jnp.asarray(images))
-            found = jaxbackend.layout.fetched({"input": of_input} | jaxbackend.layout.export(of_values))
+            found = jaxbackend.layout.fetch({"input": of_input} | jaxbackend.layout.export(of_values, None))
         x = torch.from_numpy(images).requires_grad_()
         channels_first = (0, 3, 1, 2) if x.ndim == 4 else (0, 1)
         outputs = self.torch(x.permute(channels_first))
@@ -71,7 +73,7 @@ class Twin:
         assert x.grad is not None
         same(found["input"], x.grad.numpy())
         theirs = {leaf.name: leaf.tensor.grad for leaf in self.leaves if leaf.tensor.grad is not None}
-        for name, array in torchbackend.layout.fetched(torchbackend.layout.export(theirs, self.leaves)).items():
+        for name, array in torchbackend.layout.fetch(torchbackend.layout.export(theirs, self.leaves)).items():
             same(found[name.removeprefix("0.")], array)
         return found
 

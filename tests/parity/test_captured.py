@@ -15,7 +15,8 @@ from compare.base.workloads import OptimizerSpec, Schedule
 from compare.data import dataset_file, synthetic, weights
 from compare.data.datasets import Dataset
 from tests.parity import recorded_graph, twins
-from torchbackend import layout, tuning
+from torchbackend.only.captured_steps import CapturedSteps
+from torchbackend.only.memory_order import stack_batches
 
 SCHEDULE = Schedule("cosine", warmup=3, total=9)
 RULES = {
@@ -75,7 +76,7 @@ def test_a_captured_step_gets_batches_in_the_memory_order_of_its_model(
     order = torch.channels_last if last else torch.contiguous_format
     pool = [torch.full((2, 3, 5, 7), float(index)).contiguous(memory_format=order) for index in range(4)]
     labels = torch.arange(4).repeat_interleave(2).reshape(4, 2)
-    tuning.Several(step, lambda: lambda: None, layout.stacked(pool), labels, count)
+    CapturedSteps(step, lambda: lambda: None, stack_batches(pool), labels, count)
     assert all(images.is_contiguous(memory_format=order) for images, _ in steps)
     assert all((images == given[0]).all() for images, given in steps)
 
@@ -100,15 +101,15 @@ def test_a_certificate_judges_the_graph_that_reads_batches_as_the_timed_one(
     dataset_file.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
     spec = twins.spec("torch", "cifar-cnn", data=str(tmp_path / "data.safetensors"))
     knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": 24}
-    spec, one = replace(spec, knobs={**spec.knobs, **knobs}), tuning.Several._one
+    spec, one = replace(spec, knobs={**spec.knobs, **knobs}), CapturedSteps._train
 
     def on_the_first(several: Any, step: Any, index: int) -> Any:
-        if several._whole != in_place:
+        if several._reads_in_place != in_place:
             return one(several, step, index)
         return step(several.images[0], several.labels[0])
 
     right = twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, evenly=in_place)
-    monkeypatch.setattr(tuning.Several, "_one", on_the_first)
+    monkeypatch.setattr(CapturedSteps, "_train", on_the_first)
     errors = gates.measure_errors(right, twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, evenly=in_place))
     assert {name for name, error in errors.items() if error > 1e-6} == {name for name in errors if "delta/" in name}
 
@@ -124,13 +125,13 @@ def test_a_certificate_reads_batches_as_the_timed_dispatches_do(
     train, test = synthetic.make((7, 7, 3), classes=10, seed=1, train=(9 if other else epoch) * spec.batch_size, test=8)
     dataset_file.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
     knobs = {"graph-capture": True, "fused-optimizer": True, "steps-per-dispatch": count}
-    spec, read, one = replace(spec, knobs={**spec.knobs, **knobs}), set[bool](), tuning.Several._one
+    spec, read, one = replace(spec, knobs={**spec.knobs, **knobs}), set[bool](), CapturedSteps._train
 
     def noted(several: Any, step: Any, index: int) -> Any:
-        read.add(several._whole)
+        read.add(several._reads_in_place)
         return one(several, step, index)
 
-    monkeypatch.setattr(tuning.Several, "_one", noted)
+    monkeypatch.setattr(CapturedSteps, "_train", noted)
     twins.recorded(twins.BACKENDS["torch"], spec, DISPATCH, evenly=count % epoch == 0)
     assert read == {count % epoch == 0}
 

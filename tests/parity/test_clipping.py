@@ -52,9 +52,9 @@ def jax_steps(spec: OptimizerSpec) -> list[Arrays]:
 
 def torch_steps(spec: OptimizerSpec, *, fused: bool = False) -> list[Arrays]:
     values = {name: torch.nn.Parameter(torch.from_numpy(array.copy())) for name, array in START.items()}
-    rule = torchbackend.optim.build(
-        spec, torchbackend.layout.leaves(torch.nn.ParameterList(values.values())), fused=fused, capturable=False
-    )
+    model = torch.nn.ParameterList(values.values())
+    leaves = torchbackend.layout.leaves(model, torchbackend.layout.names(model))
+    rule = torchbackend.optim.build(spec, leaves, fused=fused, capturable=False)
     found: list[Arrays] = []
     for gradients in GRADIENTS:
         for name, value in values.items():

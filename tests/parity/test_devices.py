@@ -11,7 +11,6 @@ from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 
-import torchbackend.exchange as exchange_torch
 from compare.base import communication, descriptions, process_group, workloads
 from compare.base.interface import ContenderFailed
 from compare.data import dataset_file, datasets
@@ -21,7 +20,7 @@ from jaxbackend import exchange
 from tests.parity import twins
 from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, printed, recorded
 from torchbackend import models, precision, tuning
-from torchbackend.only import buckets
+from torchbackend.only import buckets, graph_passes, modules
 
 pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
 
@@ -163,7 +162,7 @@ def test_gradients_are_reduced_by_the_way_that_is_asked_for(asked: str, way: boo
     with dynamo.patch(optimize_ddp="no_optimization"), inductor.patch(post_grad_custom_post_pass=None):
         twins.session("torch", tuning=asked)
         assert dynamo.optimize_ddp == way
-        assert tuning.changes(buckets.join) is (way == "python_reducer")
+        assert graph_passes.uses_pass(buckets.join) is (way == "python_reducer")
 
 
 @pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
@@ -217,18 +216,19 @@ from torch import nn
 from torch._inductor.utils import run_fw_bw_and_get_code
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from compare.settings import tunings
-from torchbackend import exchange, gradients, layers, precision, tuning
+from torchbackend import gradients, layers, precision, tuning
+from torchbackend.only import modules
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-policy = replace(precision.policy("bfloat16", "cpu"), batch_norm_synchronised=True)
+policy = replace(precision.policy("bfloat16", "cpu"), synchronised=True)
 norms = [layers.BatchNorm(8, policy=policy) for _ in range(3)]
 convolutions = [nn.Conv2d(8, 8, 3, padding=1) for _ in norms]
 knobs = tunings.resolve("torch", "compiled+ddp", "cpu", "cifar-cnn")
-tuning.prepare(knobs, "cpu", exchanges=exchange.in_step(nn.ModuleList(norms)))
+tuning.prepare(knobs, "cpu", exchanges=modules.has_exchanges(nn.ModuleList(norms)))
 
 
 def objective(x):
-    with policy.autocast("cpu"):
+    with torch.autocast("cpu", torch.bfloat16):
         for convolution, norm in zip(convolutions, norms):
             x = gradients.relu_normalised(norm(convolution(x)))
     return x.sum()
@@ -270,9 +270,9 @@ def test_compiled_batch_norm_exchanges_once_forward_and_once_backward_and_keeps_
 
 @pytest.mark.parametrize(("name", "kept"), [("cifar-cnn", False), ("convnext-tiny", True), ("digits-cnn", True)])
 def test_only_where_there_are_exchanges_more_is_computed_again(name: str, *, kept: bool):
-    synchronised = replace(precision.policy("float32", "cpu"), batch_norm_synchronised=True)
+    synchronised = replace(precision.policy("float32", "cpu"), synchronised=True)
     with functorch.patch(ban_recompute_used_far_apart=not kept):
-        found = exchange_torch.in_step(models.build(workloads.get(name).model, synchronised))
+        found = modules.has_exchanges(models.build(workloads.get(name).model, synchronised))
         tuning.prepare(tunings.resolve("torch", "stock", "cpu", name), "cpu", exchanges=found)
         assert functorch.ban_recompute_used_far_apart is kept
 
@@ -280,8 +280,8 @@ def test_only_where_there_are_exchanges_more_is_computed_again(name: str, *, kep
 @pytest.mark.parametrize("name", workloads.WORKLOADS)
 def test_a_plan_knows_which_models_have_batch_norm(name: str):
     model = twins.narrowed(workloads.get(name).model)
-    synchronised = replace(precision.policy("float32", "cpu"), batch_norm_synchronised=True)
-    found = exchange_torch.in_step(models.build(model, synchronised))
+    synchronised = replace(precision.policy("float32", "cpu"), synchronised=True)
+    found = modules.has_exchanges(models.build(model, synchronised))
     assert (model.family in workloads.WITH_BATCH_NORM) is found
 
 

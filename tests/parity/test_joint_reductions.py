@@ -14,7 +14,6 @@ from torch.fx import Graph, GraphModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.parity.devices import printed
-from torchbackend import tuning
 from torchbackend.only import buckets
 
 DEVICES = 2
@@ -106,7 +105,7 @@ def test_a_backward_pass_is_compiled_where_it_is_asked_for(compiled: bool):
     x = torch.ones(3, dtype=torch.float64, requires_grad=True)
     for _ in range(2):
         x.grad = None
-        with tuning.autograd(compiled=compiled)():
+        with buckets.make_backward_context(compiled=compiled)():
             (x * x).sum().backward()
         assert x.grad is not None
         assert x.grad.tolist() == [2.0] * 3
@@ -123,18 +122,19 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from compare.base.process_group import RankInfo
 from compare.settings import tunings
 from torchbackend import parallel, tuning
+from torchbackend.only import buckets
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 tuning.prepare(tunings.resolve("torch", "compiled+ddp+compiled-autograd", "cpu", "vgg16"), "cpu", exchanges=False)
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1), nn.Flatten(), nn.Linear(16, 2))
 model = model.to(memory_format=torch.channels_last)
-trained = parallel.wrapped(model, torch.device("cpu"), RankInfo(0, 2, 2), captured=False)
+trained = parallel.wrap(model, torch.device("cpu"), RankInfo(0, 2, 2), captured=False)
 forward = torch.compile(lambda images: trained(images).float().sum(), dynamic=False)
 images = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
 
 
 def step():
-    with tuning.autograd(compiled=True)(), torch.autocast("cpu", torch.bfloat16):
+    with buckets.make_backward_context(compiled=True)(), torch.autocast("cpu", torch.bfloat16):
         forward(images).backward()
 
 

@@ -33,5 +33,5 @@ def test_xla_times_no_kernels_where_none_are_searched_for(
     monkeypatch.setattr(jax, "jit", look)
     monkeypatch.setenv("XLA_FLAGS", flags)
     values = {**tunings.resolve("jax", "stock", "cpu", "digits-cnn"), "kernel-search": search}
-    assert float(tuning.compiled(jnp.sin, values, platform)(0.0)) == 0.0  # XLA knows what it is given
+    assert float(tuning.compile_step(jnp.sin, values, platform)(0.0)) == 0.0  # XLA knows what it is given
     assert given == [options]

@@ -11,6 +11,7 @@ import jaxbackend.memory
 import torchbackend.memory
 from compare.base.interface import Refused
 from tests.parity import recorded_graph, twins
+from torchbackend.only import memory_peaks
 from torchbackend.step import TrainingStep
 
 GIBIBYTE = 2**30
@@ -87,7 +88,7 @@ def test_torchs_peaks_begin_after_the_search_and_before_what_is_captured(monkeyp
         return step(self, images, labels)
 
     monkeypatch.setattr(TrainingStep, "__call__", counted)
-    monkeypatch.setattr(torchbackend.memory, "begin_anew", lambda _: before.append(len(taken)))
+    monkeypatch.setattr(memory_peaks, "reset_peaks", lambda _: before.append(len(taken)))
     pool = twins.batches("digits-cnn", 4)
     plain = twins.BACKENDS["torch"].open(twins.spec("torch"))
     for _ in range(2):
@@ -103,11 +104,11 @@ def test_torchs_peaks_begin_after_the_search_and_before_what_is_captured(monkeyp
     assert (before, len(taken)) == ([3], 3 + 2)  # three steps of warm-up, two that the graph repeats
 
 
-def test_torch_has_peaks_to_begin_anew_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch):
+def test_torch_resets_peaks_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch):
     asked: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked.append)
     for kind in ("cpu", "cuda"):
-        torchbackend.memory.begin_anew(torch.device(kind))
+        memory_peaks.reset_peaks(torch.device(kind))
     assert asked == [torch.device("cuda")]
 
 

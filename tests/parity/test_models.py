@@ -95,7 +95,7 @@ def jax_sides(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         model.eval()
 
         def outputs(images: jax.Array) -> dict[str, jax.Array]:
-            with jaxbackend.activations.recorded(model) as found:
+            with jaxbackend.activations.record(model) as found:
                 model(images)
             return found
 
@@ -107,7 +107,7 @@ def torch_sides(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     policy = torchbackend.precision.policy("float64", "cpu")
     model = torchbackend.models.build(spec, policy)
     height, width, channels = spec.image
-    with torchbackend.activations.recorded(model) as found:
+    with torchbackend.activations.record(model) as found:
         model(torch.zeros(2, channels, height, width, dtype=policy.compute_dtype))
     return {name: tuple(output.shape[2:]) for name, output in found.items()}
 

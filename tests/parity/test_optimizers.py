@@ -42,9 +42,9 @@ def jax_steps(spec: OptimizerSpec, precision: str, steps: int) -> list[Array]:
 def torch_steps(spec: OptimizerSpec, precision: str, steps: int, *, fused: bool = False) -> list[Array]:
     dtype = torch.float64 if precision == "float64" else torch.float32
     value = torch.nn.Parameter(torch.tensor(START, dtype=dtype))
-    rule = torchbackend.optim.build(
-        spec, torchbackend.layout.leaves(torch.nn.ParameterList([value])), fused=fused, capturable=False
-    )
+    model = torch.nn.ParameterList([value])
+    leaves = torchbackend.layout.leaves(model, torchbackend.layout.names(model))
+    rule = torchbackend.optim.build(spec, leaves, fused=fused, capturable=False)
     found = []
     for gradient in GRADIENTS[:steps]:
         value.grad = torch.from_numpy(gradient).to(dtype)

@@ -19,9 +19,10 @@ from compare.base import workloads
 from compare.settings import tunings
 from jaxbackend import layers, models, precision
 from jaxbackend import overlap as overlap_jax
+from jaxbackend.exchange import AXIS
 from jaxbackend.only import sharded_layers
-from jaxbackend.parallel import AXIS
 from torchbackend import overlap, tuning
+from torchbackend.only import graph_passes
 
 MESH = AbstractMesh((2,), (AXIS,))
 ATEN, C10D = torch.ops.aten, torch.ops._c10d_functional
@@ -39,15 +40,15 @@ def _split(function: Callable[..., Any], parameters: Any, way: str) -> Callable[
 
 def _gradient(way: str, *, wanted: bool, channels: int = 4) -> core.Jaxpr:
     """Return the program of a loss's gradient with regard to what a batch norm normalises, a convolution behind it."""
-    policy = precision.Policy(jnp.float32, jnp.float32, None, None, over=AXIS)
+    policy = precision.Policy(jnp.float32, jnp.float32, None, None, synchronised=True)
     model = nnx.List([layers.BatchNorm(4, policy=policy), layers.Conv(channels, 3, 1, policy=policy, bias=False)])
     graph, parameters, statistics = nnx.split(model, nnx.Param, nnx.BatchStat)
 
     def loss(x: jax.Array, parameters: Any) -> jax.Array:
         norm, conv = made = nnx.merge(graph, parameters, statistics, copy=True)
         with (
-            sharded_layers.applied(made, MESH if way == "sharded" else None),
-            overlap_jax.beside_exchanges(wanted=wanted),
+            sharded_layers.shard(made, MESH if way == "sharded" else None),
+            overlap_jax.overlap_exchanges(wanted=wanted),
         ):
             return jnp.sin(conv(jnp.pad(norm(x), (*((0, 0),) * 3, (0, channels - 4))))).sum()
 
@@ -109,14 +110,14 @@ def test_a_batch_norm_s_gradient_waits_for_the_next_layer_s_kernel_s_and_its_exc
 )
 def test_every_batch_norm_s_ticket_is_taken(name: str, way: str):
     spec = workloads.get(name).model.resized(32)
-    model = models.build(spec, precision.Policy(jnp.float32, jnp.float32, None, None, over=AXIS))
+    model = models.build(spec, precision.Policy(jnp.float32, jnp.float32, None, None, synchronised=True))
     graph, parameters, statistics = nnx.split(model, nnx.Param, nnx.BatchStat)
     norms, taken = sum(isinstance(each, layers.BatchNorm) for _, each in nnx.iter_modules(model)), list[int]()
 
     def forward(x: jax.Array, parameters: Any) -> jax.Array:
         made: Any = nnx.merge(graph, parameters, statistics, copy=True)
         mesh = MESH if way == "sharded" else None
-        with sharded_layers.applied(made, mesh), overlap_jax.beside_exchanges(wanted=True) as found:
+        with sharded_layers.shard(made, mesh), overlap_jax.overlap_exchanges(wanted=True) as found:
             y = made(x)
         taken.append(found())
         return y
@@ -132,15 +133,15 @@ def test_a_layer_of_other_channels_takes_no_ticket(way: str):
 
 def test_no_ticket_outlasts_its_forward_pass():
     kernel = jnp.ones((1, 1, 4, 3))
-    with overlap_jax.beside_exchanges(wanted=True) as outer:
-        overlap_jax.held(jnp.ones((2, 4)))
-        with overlap_jax.beside_exchanges(wanted=True) as inner:
-            overlap_jax.before_tickets(kernel, 4)
-        overlap_jax.before_tickets(kernel, 4)
-        overlap_jax.before_tickets(kernel, 4)
+    with overlap_jax.overlap_exchanges(wanted=True) as outer:
+        overlap_jax.hold(jnp.ones((2, 4)))
+        with overlap_jax.overlap_exchanges(wanted=True) as inner:
+            overlap_jax.take_tickets(kernel, 4)
+        overlap_jax.take_tickets(kernel, 4)
+        overlap_jax.take_tickets(kernel, 4)
     assert (outer(), inner()) == (1, 0)
-    with overlap_jax.beside_exchanges(wanted=False) as none:
-        overlap_jax.before_tickets(kernel, overlap_jax.held(jnp.ones((2, 4))).shape[-1])
+    with overlap_jax.overlap_exchanges(wanted=False) as none:
+        overlap_jax.take_tickets(kernel, overlap_jax.hold(jnp.ones((2, 4))).shape[-1])
     assert none() == 0
 
 
@@ -168,7 +169,7 @@ def _graph(*, needed: bool = False) -> Graph:
 
 
 def _ordered(graph: Graph) -> list[str]:
-    overlap.beside_exchanges(graph)
+    overlap.overlap_exchanges(graph)
     graph.lint()
     return [str(node.target).rpartition(".default")[0].rpartition(".")[2] for node in graph.nodes]
 
@@ -194,7 +195,7 @@ def test_a_weight_gradient_is_not_put_beside_the_reduction_of_others():
     (started,) = graph.find_nodes(op="call_function", target=C10D.all_reduce.default)
     started.args[0].meta["val"] = torch.ones(6)  # a bucket
     before = [node.name for node in graph.nodes]
-    overlap.beside_exchanges(graph)
+    overlap.overlap_exchanges(graph)
     assert [node.name for node in graph.nodes if node.name in before] == before
 
 
@@ -248,4 +249,7 @@ def test_nothing_puts_back_for_memory_what_is_ordered_so_where_there_are_exchang
         knobs = tunings.resolve("torch", f"compiled+ddp{'+overlap-exchanges' * asked}", "cpu", "cifar-cnn")
         tuning.prepare(knobs, "cpu", exchanges=exchanges)
         ordered = asked and exchanges
-        assert (tuning.changes(overlap.beside_exchanges), inductor.reorder_for_peak_memory) == (ordered, not ordered)
+        assert (graph_passes.uses_pass(overlap.overlap_exchanges), inductor.reorder_for_peak_memory) == (
+            ordered,
+            not ordered,
+        )

@@ -16,7 +16,9 @@ import torchbackend.layers
 import torchbackend.precision
 from compare.base.interface import Array, Session
 from compare.data import weights
+from jaxbackend.only.loss_scale import LossScale
 from tests.parity import twins
+from torchbackend.only.grad_scaler import make_grad_scaler
 
 INFINITE, FINITE = False, True
 
@@ -88,7 +90,7 @@ def jax_gradient(name: str, images: Array, weight: Array) -> Array:
     x, factor = (jnp.asarray(array, jnp.bfloat16) for array in (images, weight))
     gradient = jax.jit(jax.grad(lambda values: (nnx.merge(graph, values)(x) * factor).astype(jnp.float32).sum()))
     found = gradient(nnx.to_pure_dict(values))
-    return jaxbackend.layout.fetched(jaxbackend.layout.export(found))[parameter]
+    return jaxbackend.layout.fetch(jaxbackend.layout.export(found, None))[parameter]
 
 
 def torch_gradient(name: str, images: Array, weight: Array) -> Array:
@@ -97,7 +99,7 @@ def torch_gradient(name: str, images: Array, weight: Array) -> Array:
     layer = getattr(torchbackend.layers, name)(*sizes, policy=policy)
     axes = (0, 3, 1, 2) if images.ndim == 4 else (0, 1)
     x, factor = (torch.from_numpy(array).bfloat16().permute(axes) for array in (images, weight))
-    with policy.autocast("cpu"):
+    with torch.autocast("cpu", policy.compute_dtype):
         (layer(x) * factor).float().sum().backward()
     return getattr(layer, parameter).grad.float().numpy()
 
@@ -116,7 +118,7 @@ def test_gradients_of_bias_and_layer_scale_are_summed_in_float32(name: str, grad
 
 def torch_scales(outcomes: list[bool], start: float) -> list[float]:
     policy = torchbackend.precision.policy("float16", "cpu")
-    scaler = torchbackend.precision.loss_scale(policy, "cpu")
+    scaler = make_grad_scaler(policy, "cpu")
     parameter = torch.nn.Parameter(torch.zeros(()))
     update = torch.optim.SGD([parameter], 0.1)
     scaler.load_state_dict(scaler.state_dict() | {"scale": start})
@@ -131,7 +133,7 @@ def torch_scales(outcomes: list[bool], start: float) -> list[float]:
 
 
 def jax_scales(outcomes: list[bool], start: float) -> list[float]:
-    state = jaxbackend.precision.LossScale.initial(jaxbackend.precision.policy("float16", "cpu"))
+    state = LossScale.initial(jaxbackend.precision.policy("float16", "cpu"))
     assert state is not None
     state = state._replace(scale=jnp.float32(start))
     update, found = jax.jit(lambda state, finite: state.update(finite)), []
@@ -158,7 +160,7 @@ def test_the_loss_scale_does_not_grow_past_float32(scales):
 
 
 def test_torch_s_switches_are_as_they_were_once_the_scope_ends():
-    switches = torchbackend.precision.tf32_switches()
+    switches = torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv")  # noqa: B009 -- no type stub has it
     before = [switch.fp32_precision for switch in switches]
     for precision, inside in (("tf32", "tf32"), ("float32", "ieee")):
         with torchbackend.precision.policy(precision, "cuda").scope():

@@ -20,8 +20,7 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 from compare.base.process_group import RankInfo
 from compare.execution.child import Child
 from tests.parity.devices import Recorder
-from torchbackend import tuning
-from torchbackend.only import buckets, programs
+from torchbackend.only import buckets, graph_passes, programs
 from torchbackend.only.programs import Shared
 
 PREPARED = """
@@ -147,7 +146,10 @@ def test_a_graph_is_known_by_its_code_its_inputs_and_how_it_is_compiled() -> Non
 
     def noted(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
         words.append(programs.word(graph, inputs))
-        for changes in ({"conv_1x1_as_mm": True}, {"post_grad_custom_post_pass": tuning._Passes(buckets.join)}):
+        for changes in (
+            {"conv_1x1_as_mm": True},
+            {"post_grad_custom_post_pass": graph_passes.GraphPasses(buckets.join)},
+        ):
             with inductor.patch(changes):
                 assert programs.word(graph, inputs) not in words
         return graph

@@ -25,7 +25,7 @@ from compare.data import dataset_file, weights
 from compare.data.datasets import Dataset
 from compare.settings import tunings
 from compare.worker import recording
-from jaxbackend import tuning
+from jaxbackend.only.scans import scan_steps
 from tests.parity import twins
 
 STEPS = 2
@@ -71,7 +71,7 @@ def test_a_dispatch_of_many_steps_is_recorded_with_as_many_as_there_are(
 ):
     if request.node.callspec.params["spec"] == "torch":
         pytest.skip("torch takes several steps in a captured graph, which needs a GPU")
-    backend, several = twins.BACKENDS["jax"], tuning.several
+    backend, several = twins.BACKENDS["jax"], scan_steps
     plain = twins.recorded(backend, spec, STEPS)
     spec = replace(spec, knobs=tunings.resolve("jax", "compiled+steps-per-dispatch=24", "cpu", "digits-cnn"))
     errors = gates.measure_errors(plain, twins.recorded(backend, spec, STEPS))
@@ -80,7 +80,7 @@ def test_a_dispatch_of_many_steps_is_recorded_with_as_many_as_there_are(
     def brighter(step: Any, knobs: Any) -> Any:
         return several(lambda state, images, labels: step(state, 2 * images, labels), knobs)
 
-    monkeypatch.setattr(tuning, "several", brighter)
+    monkeypatch.setattr("jaxbackend.step.scan_steps", brighter)
     errors = gates.measure_errors(plain, twins.recorded(backend, spec, STEPS))
     assert errors["delta/conv.kernel"] > 0.01
     assert max(error for name, error in errors.items() if not name.startswith("delta/")) < 1e-10

@@ -50,7 +50,7 @@ def same(found: Arrays, wanted: Arrays, tolerance: float) -> None:
 def recomputed_in_jax(session: Any) -> int:
     """Return how many blocks JAX's training program computes twice."""
     with session._policy.scope():
-        return jaxbackend.rematerialisation.recomputed(session._lowered())
+        return jaxbackend.rematerialisation.count_recomputed(session._lowered())
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_recomputed_blocks_train_as_kept_ones_in_every_workload(name: str):
     for session, on in ((plain, False), (sessions["torch"], True)):
         session.feed(pool)
         assert session.settings()["rematerialisation"] is on
-    assert torchbackend.rematerialisation.recomputed(sessions["torch"]._step.model) == COUNTS[name]
+    assert torchbackend.rematerialisation.count_recomputed(sessions["torch"]._step.model) == COUNTS[name]
     sessions["jax"].feed(pool)
     assert recomputed_in_jax(sessions["jax"]) == COUNTS[name]
 
@@ -104,7 +104,7 @@ def kept(session: Any, batch: Batch) -> int:
         storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    placed = session._input.placed(batch)
+    placed = session._input.place(batch)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss, _ = session._step._forward(*placed)
     found = sum(size for place, size in storages.items() if place not in own)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -41,14 +40,14 @@ def jax_steps(spec: OptimizerSpec) -> list[Arrays]:
 
         def state(arrays: Arrays) -> Any:
             values = {f"layers.{name}": array for name, array in arrays.items()}
-            return jaxbackend.layout.assign(empty, values, jnp.float64, None)
+            return jaxbackend.layout.assign(empty, None, values)
 
         parameters = state(START)
         moments = rule.init(parameters)
         for gradients in GRADIENTS:
             updates, moments = rule.update(state(gradients), moments, parameters)
             parameters = optax.apply_updates(parameters, updates)
-            exported = jaxbackend.layout.fetched(jaxbackend.layout.export(parameters))
+            exported = jaxbackend.layout.fetch(jaxbackend.layout.export(parameters, None))
             found.append({name: exported[f"layers.{name}"] for name in SHAPES})
     return found
 
@@ -59,7 +58,7 @@ def torch_steps(spec: OptimizerSpec, *, fused: bool = False) -> list[Arrays]:
     model = torch.nn.Sequential(
         layers.Dense(3, 4, policy=policy), layers.LayerNorm(4, policy=policy), layers.LayerScale(4, policy=policy)
     )
-    leaves = torchbackend.layout.leaves(model)
+    leaves = torchbackend.layout.leaves(model, torchbackend.layout.names(model))
     torchbackend.layout.assign(leaves, START)
     rule = torchbackend.optim.build(spec, leaves, fused=fused, capturable=False)
     for gradients in GRADIENTS:
@@ -68,7 +67,7 @@ def torch_steps(spec: OptimizerSpec, *, fused: bool = False) -> list[Arrays]:
             leaf.tensor.grad = torch.from_numpy(gradients[leaf.name].transpose(to_torch).copy())
         rule.step()
         now = torchbackend.layout.export({leaf.name: leaf.tensor for leaf in leaves}, leaves)
-        found.append(torchbackend.layout.fetched(now))
+        found.append(torchbackend.layout.fetch(now))
     return found
 
 

@@ -7,7 +7,6 @@ import optax
 import torch
 
 import jaxbackend.optim
-import jaxbackend.precision
 import jaxbackend.step
 import torchbackend.optim
 import torchbackend.step
@@ -100,7 +99,7 @@ BUGS = (
         "loss scale not undone",
         "jax",
         "digits-cnn",
-        attribute(J.precision, "unscaled", lambda gradients, scaling: (gradients, jnp.bool_(True))),
+        attribute(J.step, "unscale", lambda gradients, scaling: (gradients, jnp.bool_(True))),
         "step1/gradient/dense.bias: the contender's",
         "more than rounding",
         precision="float16",
@@ -168,7 +167,7 @@ BUGS = (
         "no gradient of one layer in bfloat16",
         "torch",
         "cifar-cnn",
-        attribute(T.step.TrainingStep, "inspected", plants.without_gradient(T.step.TrainingStep.inspected)),
+        attribute(T.step.TrainingStep, "inspect", plants.without_gradient(T.step.TrainingStep.inspect)),
         "step1/gradient/blocks.1.conv.kernel: ",
         precision="bfloat16",
     ),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from torchbackend.only import memory_peaks
 from torchbackend.only.memory_order import select_batch
 
 # DistributedDataParallel orders its buckets in its first steps (pytorch.org, CUDA semantics).
@@ -50,8 +51,7 @@ class CapturedSteps:
         self._graph = torch.cuda.CUDAGraph()
         # NCCL's watchdog thread makes calls that would end a capture which forbids them in every thread.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            # The warm-up's cache is free again, so memory peaks are counted from here.
-            torch.cuda.reset_peak_memory_stats(images.device)
+            memory_peaks.reset_peaks(images.device)  # the warm-up's cache is free again
             self._losses = torch.stack([self._train(step, index) for index in range(count)])
 
     def refill(self, images: torch.Tensor, labels: torch.Tensor) -> None:

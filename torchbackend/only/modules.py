@@ -63,5 +63,10 @@ def is_always_channels_last(module: nn.Module) -> bool:
     return isinstance(module, (nn.Linear, nn.Embedding)) or (plain_norm and not is_always_channels_first(module))
 
 
+def has_exchanges(model: nn.Module) -> bool:
+    """Tell whether devices exchange the moments of a batch norm in each pass of a twin."""
+    return any(getattr(layer, "synchronised", False) for layer in model.modules())
+
+
 def _has_one_axis(tensor: torch.Tensor) -> bool:
     return sum(size != 1 for size in tensor.shape) == 1
