@@ -83,17 +83,18 @@ def option_page() -> str:
             f"`{option.flag}`" if option.flag else "",
             f"`{option.name}`" if option.in_python else "",
             option.help_in("compare"),
-            " ".join(filter(None, (option.default_words, option.unit if option.default_words else ""))),
+            option.default_words,
+            option.unit,
             ", ".join(option.commands),
         ]
         for option in options.SETTINGS.values()
-        if option.flag or option.in_python
+        if option.commands
     ]
     return "\n".join(
         (
             "# Options\n",
             "One definition gives each option its flag, its name in Python and in the pytest marker, and its check.\n",
-            table(("flag", "in Python", "meaning", "default", "commands"), rows),
+            table(("flag", "in Python", "meaning", "default", "unit", "commands"), rows),
         )
     )
 

@@ -1,0 +1,96 @@
+"""Every command of the README, the tutorials and the guides works. Scripted backends stand in for the frameworks."""
+
+import re
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import synthetic_mnist
+from compare.settings import contenders
+from tests.docs import pages
+from tests.fakebackend import BACKENDS
+from tests.fakebackend.plans import ROOT
+from tests.unit import programs, stored
+from tests.unit.programs import Program
+
+# Each keeps a run of a scripted backend short and does not change what the command means.
+SMALL = {
+    "compare": ("--rounds=2", "--epochs=1"),
+    "agree": ("--epochs=1", "--seeds=2"),
+    "scale": ("--rounds=2", "--epochs=1"),
+    "reproduce": ("--rounds=2",),
+}
+FIXED = {"compare": ("--quick", "--paper", "--rounds"), "agree": ("--seeds",), "scale": ("--quick",)}
+CLAIM_FAILED, REFUSED, STARTED = 1, 2, 77
+
+
+class Started(SystemExit):
+    """A command was accepted, and would start its first child now."""
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        monkeypatch.setitem(contenders.BACKENDS, "torch", BACKENDS["fake"])
+        monkeypatch.setitem(contenders.BACKENDS, "jax", BACKENDS["other"])
+        for name in ("examples", "benchmarks"):
+            (program.folder / name).symlink_to(ROOT / name)
+        yield program
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", *pages.TUTORIALS, *pages.GUIDES])
+def test_every_command_of_a_page_works(program: Program, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page == "README.md":
+        for name in ("first", "main", "branch"):  # the folders that its table names
+            shutil.copytree(stored.path("faster").parent, name)
+    questions = pages.table_commands(page) if page == "README.md" else []
+    for words, needs_gpu in [*pages.commands(page), *questions]:
+        check(program, words, needs_gpu, monkeypatch)
+
+
+def check(program: Program, words: list[str], needs_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    match words:
+        case ["make", target, *_]:
+            assert re.search(rf"^{target}: ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        case [".", activate]:
+            assert activate == ".venv/bin/activate"
+        case ["mkdir", folder]:
+            Path(folder).mkdir(exist_ok=True)
+        case ["python", "-m", "pytest", folder, "--benchmark"]:
+            assert list((ROOT / folder).glob("test_*.py"))
+        case ["samestep", command, *rest]:
+            run(program, command, rest, needs_gpu, monkeypatch)
+        case _:
+            pytest.fail(f"no check for {words}")
+
+
+def run(program: Program, command: str, rest: list[str], needs_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "--jax" in rest or command in ("selftest", "fit"):
+        accept(program, command, rest, monkeypatch)
+        return
+    if "MNIST" in rest:
+        synthetic_mnist.write(Path("MNIST"))
+    small = [] if set(rest) & set(FIXED.get(command, ())) else list(SMALL.get(command, ()))
+    words = ["--rounds=2" if word in ("--quick", "--paper") else word for word in rest]
+    code, out, error = program.run(command, *words, *small)
+    if needs_gpu:
+        assert (code, "cuda" in error) == (REFUSED, True), error
+    else:
+        assert code in (0, CLAIM_FAILED), f"{command} {rest}: {out}{error}"
+        assert "Traceback" not in error
+
+
+def accept(program: Program, command: str, rest: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a command is accepted as far as its first child, which no scripted backend can stand in for."""
+
+    def start(*_: Any, **__: Any) -> None:
+        raise Started(STARTED)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("compare.execution.launcher.Child", start)
+        code, out, error = program.run(command, *rest)
+    assert code == STARTED, f"{command} {rest}: {out}{error}"

@@ -1,0 +1,88 @@
+"""The pages are as the code and the evidence say, and the site builds."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tables
+from compare.reproduce import bundle, verification
+from docs import generate
+from tests.docs import pages
+from tests.fakebackend.plans import ROOT
+from tests.plugin.suites import Suite
+
+pytest_plugins = ["pytester"]
+
+BUNDLES = sorted((ROOT / "benchmarks").glob("h*/**/*.zip"))
+EVIDENCE_LIMIT = 15e6
+TORCH_WINS = ROOT / "benchmarks" / "h200" / "resnet50-bfloat16.zip"
+
+
+def test_the_measured_page_is_what_the_evidence_makes() -> None:
+    page = tables.page()
+    assert page == tables.PAGE.read_text()
+    for table in page.split("\n## ")[1:]:
+        assert table.count("\n| ") > 2, "a table has no rows"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", BUNDLES, ids=lambda path: path.stem)
+def test_the_evidence_holds(path: Path) -> None:
+    _, checks = verification.verify(path.read_bytes())
+    assert [check.question for check in checks if check.problems] == []
+
+
+def test_the_evidence_is_small() -> None:
+    files = [path for path in (ROOT / "benchmarks").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert sum(path.stat().st_size for path in files) < EVIDENCE_LIMIT
+
+
+def test_the_readme_shows_the_report_of_its_bundle() -> None:
+    report = bundle.report(tables.load(TORCH_WINS))
+    words = set(report.split())
+    shown = pages.blocks("README.md", "text")[1]
+    assert set(shown.split()) <= words
+    assert "PyTorch wins" in (ROOT / "README.md").read_text()
+    assert "SLOWER" in shown
+
+
+@pytest.mark.parametrize(("page", "tests"), [("README.md", 1), ("docs/tutorials/gate-ci.md", 3)])
+def test_the_suites_of_a_page_pass(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, page: str, tests: int
+) -> None:
+    suite = Suite(pytester, monkeypatch)
+    suite.write("\n".join(block for block in pages.blocks(page, "python") if "def test_" in block))
+    suite.environment({"MADE_UP_NO_PEAKS": ""})
+    suite.run("--benchmark", "--samestep-device=cpu").assert_outcomes(passed=tests)
+
+
+def test_the_support_matrix_says_what_the_code_refuses() -> None:
+    page = generate.support()
+    assert "| `tf32` | no | yes |" in page
+    assert generate.refusal("torch", "cpu", ["graph-capture"]) in page
+    assert generate.accepted_with("torch", "cuda", "concurrent-kernels") == ("compile",)
+
+
+@pytest.mark.parametrize("option", ["--precision", "--batch-size", "--rounds"])
+def test_the_options_page_has_every_option(option: str) -> None:
+    assert f"| `{option}` |" in generate.pages()["options"]
+
+
+def test_every_link_of_the_readme_leads_somewhere() -> None:
+    for page in ("README.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()):
+            # Pages of the reference are written when the site is built.
+            generated = (ROOT / target).stem in generate.pages()
+            assert target.startswith("http") or generated or (ROOT / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "resnet50" in (tmp_path / "reference" / "workloads.html").read_text()
