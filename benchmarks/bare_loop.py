@@ -109,7 +109,7 @@ def main() -> int:
     steps = worker.warm_up(BLOCK_SECONDS[options.device], None)["steps_per_block"]
     session: Any = worker._open_session
 
-    # The worker enters the precision's scope at every `run`; here it is entered once, outside the clock.
+    # The worker enters the precision's scope at every `run`. Here it is entered once, outside the clock.
     scope: contextlib.AbstractContextManager[None] = session._policy.scope()
     bare = torch_loop(session) if options.backend == "torch" else jax_loop(session)
     with scope:

@@ -1,6 +1,6 @@
 """The networks of `plain_jax.py`, in linen, as Flax's examples and the papers' public ports write them.
 
-bfloat16 computation, float32 parameters; dropout and stochastic depth are left out, as in samestep's workloads.
+They compute in bfloat16 with float32 parameters. Dropout and stochastic depth are left out, as in samestep's workloads.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class ResNet(nn.Module):
     classes: int
     block: Any = Bottleneck
     depths: Sequence[int] = (3, 4, 6, 3)
-    small: bool = False  # images, whose size the stem keeps
+    small: bool = False  # for small images: the stem keeps their size
 
     @nn.compact
     def __call__(self, x: Any, train: bool = True) -> Any:

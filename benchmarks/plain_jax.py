@@ -1,11 +1,12 @@
-"""A plain Flax training loop as in the public examples, the yardstick for `jax:tuned`; needs no samestep.
+"""Time a plain Flax training loop in the style of the public examples, without samestep.
 
-The networks are in plain_flax_models.py; ResNet-50 is that of Flax's ImageNet example. bfloat16 computation, float32
-parameters, optax (SGD with Nesterov momentum; AdamW for ConvNeXt), donated state, data resident on the device; blocks
-of 10 steps, median of 30; where --scan is larger, of one scan, and no more of them once there are 6 and 5 s are over.
-A loop whose loss is not finite at the end fails: products of NaN draw less power, and a GPU that is limited by it takes
-them faster.
-On several devices by `pmap`, as in that example, or by `jit` of a batch that is sharded over them.
+It is the yardstick for `jax:tuned`. The networks are in plain_flax_models.py, and ResNet-50 is that of Flax's ImageNet
+example. It computes in bfloat16 with float32 parameters. optax updates them: SGD with Nesterov momentum, or AdamW for
+ConvNeXt. The state is donated, and the data lie on the device. The figure is the median of 30 blocks of 10 steps. A
+larger --scan makes blocks of one scan each, at least 6 of them and for at least 5 s.
+
+A loop whose loss is not finite at the end fails, because a GPU multiplies NaN with less power, and so faster.
+Several devices train by `pmap`, as in that example, or by `jit` of a sharded batch.
 
     python benchmarks/plain_jax.py --workload resnet50
     python benchmarks/plain_jax.py --workload resnet50 --devices 2 --parallel pmap
@@ -38,7 +39,7 @@ WORKLOADS: dict[str, tuple[int, int, int, float, Callable[[int], nn.Module]]] = 
     "convnext-tiny": (128, 224, 1000, 0.1, models.ConvNeXt),
     "unet": (16, 256, 5, 0.0, models.UNet),
 }
-RATES = {"vgg16": 1e-3}  # of SGD, 0.1 for the others; without batch norm that ends in NaN within four steps
+RATES = {"vgg16": 1e-3}  # of SGD. The others have 0.1, which gives NaN without batch norm.
 BLOCK, BLOCKS, WARM_UP = 10, 30, 5
 LEAST_BLOCKS, SECONDS = 6, 5.0
 

@@ -1,10 +1,11 @@
-"""A plain PyTorch training loop as in the public examples, the yardstick for `torch:tuned`; needs no samestep.
+"""Time a plain PyTorch training loop in the style of the public examples, without samestep.
 
-The networks are torchvision's, or in plain_torch_models.py. Automatic mixed precision in bfloat16, channels_last, a
-fused optimizer (SGD with Nesterov momentum; AdamW for ConvNeXt), data resident on the device; blocks of 10 steps,
-median of 30. A loop whose loss is not finite at the end fails: products of NaN draw less power, and a GPU that is
-limited by it takes them faster. Under torchrun DistributedDataParallel trains on a device a process, each with its own
-batch.
+It is the yardstick for `torch:tuned`. The networks are torchvision's, or in plain_torch_models.py. It uses automatic mixed
+precision in bfloat16, channels_last, and a fused optimizer: SGD with Nesterov momentum, or AdamW for ConvNeXt. The data
+lie on the device. The figure is the median of 30 blocks of 10 steps.
+
+A loop whose loss is not finite at the end fails, because a GPU multiplies NaN with less power, and so faster.
+Under torchrun, DistributedDataParallel trains with one process and one batch for each device.
 
     python benchmarks/plain_torch.py --workload resnet50 --mode compile
     torchrun --standalone --nproc-per-node 2 benchmarks/plain_torch.py --workload resnet50 --mode compile
@@ -35,7 +36,7 @@ WORKLOADS = {
     "convnext-tiny": (128, 224, 1000, 0.1),
     "unet": (16, 256, 5, 0.0),
 }
-RATES = {"vgg16": 1e-3}  # of SGD, 0.1 for the others; without batch norm that ends in NaN within four steps
+RATES = {"vgg16": 1e-3}  # of SGD. The others have 0.1, which gives NaN without batch norm.
 BLOCK, BLOCKS, WARM_UP, CAPTURED = 10, 30, 5, 10
 
 

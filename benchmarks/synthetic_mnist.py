@@ -16,7 +16,7 @@ TRAIN, TEST = 2048, 1024
 
 
 def write(folder: Path) -> None:
-    """Write the four files; images are a class's waves and noise, as bytes."""
+    """Write the four files. Each image shows the waves of its class, with noise."""
     folder.mkdir(parents=True, exist_ok=True)
     train, test = synthetic.make((28, 28, 1), classes=10, seed=0, train=TRAIN, test=TEST)
     for name, batch in (("train", train), ("t10k", test)):

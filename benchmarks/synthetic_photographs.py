@@ -17,7 +17,7 @@ DRAWN, SIDE = 32, 256
 
 
 def write(folder: Path) -> None:
-    """Write train/CLASS and val/CLASS; photographs are a class's waves and noise, scaled up."""
+    """Write train/CLASS and val/CLASS. Each photograph shows the waves of its class, with noise."""
     train, test = synthetic.make((DRAWN, DRAWN, 3), classes=CLASSES, seed=0, train=TRAIN, test=TEST)
     for name, batch in (("train", train), ("val", test)):
         _write(folder / name, batch)

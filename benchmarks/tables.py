@@ -210,7 +210,7 @@ def place_cells(result: Mapping[str, Any], on: str = "H200") -> Sequence[str]:
 
 
 def step_time(contender: Mapping[str, Any]) -> str:
-    """Return milliseconds; in parentheses if no interval covers them."""
+    """Return milliseconds, in parentheses if no interval covers them."""
     step = contender["step_seconds"]
     if step is None:
         return DASH

@@ -276,7 +276,7 @@ def knob_support(backend: str, device: str, name: str) -> str:
 
 
 def accepted_with(backend: str, device: str, name: str) -> Sequence[str] | None:
-    """Return the fewest other knobs with which a knob is accepted; None if there are none."""
+    """Return the fewest other knobs with which a knob is accepted. None means that there are none."""
     others = [base for base in (*_BASES, *PARALLEL[backend]) if base != name]
     for count in range(len(others) + 1):
         for bases in itertools.combinations(others, count):
@@ -304,7 +304,7 @@ def exclusions() -> Iterable[Sequence[str]]:
 def exclusion(
     backend: str, device: str, needs: Mapping[str, Sequence[str] | None], first: str, second: str
 ) -> str | None:
-    """Return why two knobs exclude each other; None if they do not, or if a third knob decides it."""
+    """Return why two knobs exclude each other. None if they do not, or if a third knob decides."""
     one, other = needs[first], needs[second]
     if one is None or other is None:
         return None
@@ -326,7 +326,7 @@ def item(name: str) -> str:
 
 
 def refusal(backend: str, device: str, items: Sequence[str]) -> str | None:
-    """Return why a tuning is refused; None if it is accepted."""
+    """Return why a tuning is refused. None means that it is accepted."""
     try:
         tunings.resolve(backend, "+".join(["stock", *dict.fromkeys(items)]), device, "resnet50", "float32")
     except Refused as error:

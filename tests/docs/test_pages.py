@@ -62,7 +62,7 @@ def test_the_suites_of_a_page_pass(
 def test_the_support_matrix_says_what_the_code_refuses() -> None:
     page = generate.support()
     assert "| `tf32` | no | yes |" in page
-    assert generate.refusal("torch", "cpu", ["graph-capture"]) in page
+    assert str(generate.refusal("torch", "cpu", ["graph-capture"])) in page
     assert generate.accepted_with("torch", "cuda", "concurrent-kernels") == ("compile",)
 
 
