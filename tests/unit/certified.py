@@ -69,7 +69,7 @@ class Certified:
             self.frees = frees
             script(lambda: progress(0, 1))
 
-        self._monkeypatch.setattr(jobs, "carry_out", carry_out)
+        self._monkeypatch.setattr(jobs, "run_jobs", carry_out)
         record_certificates.certify(self._launcher, self.outcomes, CASES, lambda *_: None)
 
     def may_record(self, name: str) -> bool:

@@ -34,7 +34,7 @@ def _asked_of_the_baseline(made: Plan, folder: Path, patch: pytest.MonkeyPatch) 
     def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
         asked.extend(command for job in queues[0].jobs for command in job.commands)
 
-    patch.setattr(jobs, "carry_out", look)
+    patch.setattr(jobs, "run_jobs", look)
     launcher, outcomes = Launcher(made, folder), RunState([ContenderRun(contender) for contender in made.contenders])
     dataset_file.save(made.dataset, launcher.dataset)
     record_certificates.certify(launcher, outcomes, [CASE], lambda *_: None)
@@ -136,7 +136,7 @@ def test_kernels_are_searched_for_in_the_precision_that_is_timed(
         spec = made.spec(outcome.contender, launcher.dataset, **changes).to_json()
         return {**spec, "knobs": {**spec["knobs"], "kernel-search": True}}
 
-    monkeypatch.setattr(jobs, "carry_out", look)
+    monkeypatch.setattr(jobs, "run_jobs", look)
     made = plan.make(Settings(contenders=["jax", "torch"], out=tmp_path, workload="cifar-cnn", precision=precision))
     launcher, outcomes = Launcher(made, tmp_path), RunState([ContenderRun(contender) for contender in made.contenders])
     monkeypatch.setattr(launcher, "spec", as_on_a_gpu)
