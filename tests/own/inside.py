@@ -103,5 +103,5 @@ def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(trajectories, "jobs", lambda *_: {})
         patch.setattr(trajectories, "judge", lambda *_: None)
         patch.setenv("COLUMNS", "400")
-        patch.setattr(certificate_cases, "adversarial", lambda plan: (every(plan)[case],))
+        patch.setattr(certificate_cases, "adversarial_cases", lambda plan: (every(plan)[case],))
         yield patch

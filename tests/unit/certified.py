@@ -54,7 +54,7 @@ class Certified:
         self._queues: dict[str, Queue] = {}
         self.frees: Callable[[], bool] = lambda: False
         monkeypatch.setattr(record_certificates, "ThreadPoolExecutor", AtOnce)
-        monkeypatch.setattr(certificate, "make", lambda *_, **__: Certificate((), None))
+        monkeypatch.setattr(certificate, "judge", lambda *_, **__: Certificate((), None))
         monkeypatch.setattr(Record, "load", lambda _: {})
         monkeypatch.setattr(certificate, "combine", lambda _: Certificate((), None))
         dataset_file.save(plan.dataset, self._launcher.dataset)

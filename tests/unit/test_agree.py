@@ -1,6 +1,7 @@
 """Certificates over all cases and by whole training runs, with the fake backends: real processes and arithmetic."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -193,7 +194,7 @@ def test_accuracies_that_are_not_equivalent_are_held_against_one_ulp_twins(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stage.agree()["agreement"]["twin_accuracies"] == {}
-    monkeypatch.setattr(trajectory, "ACCURACY_MARGIN", -1.0)
+    monkeypatch.setattr(trajectory, "ACCURACY", replace(trajectory.ACCURACY, limit=-1.0))
     result = stage.agree("fake", "other")
     found = result["agreement"]["twin_accuracies"]
     assert {name: len(accuracies) for name, accuracies in found.items()} == {"fake": 2, "other": 2}

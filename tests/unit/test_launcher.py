@@ -55,8 +55,8 @@ def test_gpus_of_one_machine_alone_compile_side_by_side(
     launcher, told = Launcher(there, tmp_path), list[str]()
     child = SimpleNamespace(greet=lambda _: {"versions": {}}, close=lambda: None)
     monkeypatch.setattr(launcher, "start", lambda *_, **__: child)
-    monkeypatch.setattr(phases.jobs, "carry_out", lambda launcher, queues, progress, **_: progress(0, 1))
-    monkeypatch.setattr(phases.jobs, "carry_out_alone", lambda *_: None)
+    monkeypatch.setattr(phases.jobs, "run_jobs", lambda launcher, queues, progress, **_: progress(0, 1))
+    monkeypatch.setattr(phases.jobs, "run_commands", lambda *_: None)
     outcomes = RunState([ContenderRun(contender) for contender in there.contenders])
     assert len(phases._train(launcher, outcomes, lambda phase, *_: told.append(phase))) == 2
     assert told == expected

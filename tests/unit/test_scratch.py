@@ -76,7 +76,7 @@ def test_space_is_freed_while_something_is_judged(
         found.append(certified.frees())
         return Certificate((), None)
 
-    monkeypatch.setattr(certificate, "make", judged)
+    monkeypatch.setattr(certificate, "judge", judged)
 
     def script(look: Look) -> None:
         certified.record(FAKE, FIRST)
