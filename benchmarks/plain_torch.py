@@ -1,7 +1,7 @@
 """Time a plain PyTorch training loop in the style of the public examples, without samestep.
 
-It is the yardstick for `torch:tuned`. The networks are torchvision's, or in plain_torch_models.py. It uses automatic mixed
-precision in bfloat16, channels_last, and a fused optimizer: SGD with Nesterov momentum, or AdamW for ConvNeXt. The data
+It is the yardstick for `torch:tuned`. The networks are torchvision's, or in plain_torch_models.py. It uses automatic
+mixed precision in bfloat16, channels_last, and a fused optimizer: SGD with Nesterov momentum, or AdamW for ConvNeXt. The data
 lie on the device. The figure is the median of 30 blocks of 10 steps.
 
 A loop whose loss is not finite at the end fails, because a GPU multiplies NaN with less power, and so faster.

@@ -104,8 +104,8 @@ def knobs() -> str:
     rows = [[f"`{knob.name}`", knob.summary, *(knob.told(backend) for backend in BACKENDS)] for knob in KNOBS.values()]
     parts = [
         "# Knobs and tunings\n",
-        "A knob is one optimisation switch. A contender's tuning is a set of knobs. Write `BACKEND:TUNING+KNOB=VALUE`, as in",
-        "`jax:compiled+steps-per-dispatch=10`. `KNOB` alone switches a knob on, and `KNOB=off` switches it off.",
+        "A knob is one optimisation switch. A contender's tuning is a set of knobs. Write",
+        "`BACKEND:TUNING+KNOB=VALUE`, as in `jax:compiled+steps-per-dispatch=10`. `KNOB` alone switches a knob on, and `KNOB=off` switches it off.",
         "[Support](support.md) says which knobs need or exclude others.\n",
         table(("knob", "what it does", "JAX", "PyTorch"), rows),
         "## Tunings\n",
@@ -159,8 +159,8 @@ def workload_page() -> str:
     return "\n".join(
         (
             "# Workloads\n",
-            "A workload is a model, its data, its loss and its optimizer. `--workload NAME` chooses one. All train without",
-            "dropout and without stochastic depth, because two frameworks cannot draw the same random masks.\n",
+            "A workload is a model, its data, its loss and its optimizer. `--workload NAME` chooses one.",
+            "All train without dropout and without stochastic depth, because two frameworks cannot draw the same random masks.\n",
             table(("workload", "what it is", "image", "classes", "batch", "epochs", "optimizer"), rows),
         )
     )
@@ -194,8 +194,8 @@ def precisions() -> str:
         (
             "# Precisions\n",
             "`--precision NAME` chooses one. Parameters, batch-norm statistics and the loss have the storage dtype.",
-            "Convolutions and dense layers have the compute dtype. In `float32`, TF32 is off on both sides. In `float16`,",
-            "both sides scale the loss by the rule of torch's GradScaler.\n",
+            "Convolutions and dense layers have the compute dtype. In `float32`, TF32 is off on both sides.",
+            "In `float16`, both sides scale the loss by the rule of torch's GradScaler.\n",
             table(("precision", "stored", "computed", "unit roundoff", "loss scale", "device"), rows),
         )
     )
@@ -210,8 +210,8 @@ def gates() -> str:
     return "\n".join(
         (
             "# Gates\n",
-            "A certificate passes if the value of every gate keeps its limit. `compare` judges no whole training runs, and",
-            "`agree` judges no updates at the timed batch. `determinism` needs `--deterministic`.",
+            "A certificate passes if the value of every gate keeps its limit.",
+            "`compare` judges no whole training runs, and `agree` judges no updates at the timed batch. `determinism` needs `--deterministic`.",
             "[How a certificate works](../explanation/certificate.md) explains each gate.\n",
             table(("gate", "value", "limit"), rows),
         )
@@ -219,7 +219,7 @@ def gates() -> str:
 
 
 def support() -> str:
-    """Return which combinations are accepted, and why the others are refused. The code that refuses gives the reasons."""
+    """Return which combinations are accepted, and the reasons of the code that refuses the others."""
     parts = [
         "# Support\n",
         "This page asks the code that refuses. A refused combination ends with exit code 2 and the reason below.\n",
@@ -345,8 +345,8 @@ def result_keys() -> str:
     return "\n".join(
         (
             "# Result keys\n",
-            "`result.json` is one JSON object. Its schema is `compare/results/result.schema.json`. `[]` stands for each element",
-            "of a list, and `*` for any name. A figure that was not measured is null, and a reason stands beside it.\n",
+            "`result.json` is one JSON object. Its schema is `compare/results/result.schema.json`.",
+            "`[]` stands for each element of a list, and `*` for any name. A figure that was not measured is null, and a reason stands beside it.\n",
             table(("key", "type", "meaning"), rows),
         )
     )
