@@ -1,8 +1,8 @@
 """Time a plain PyTorch training loop in the style of the public examples, without samestep.
 
 It is the yardstick for `torch:tuned`. The networks are torchvision's, or in plain_torch_models.py. It uses automatic
-mixed precision in bfloat16, channels_last, and a fused optimizer: SGD with Nesterov momentum, or AdamW for ConvNeXt. The data
-lie on the device. The figure is the median of 30 blocks of 10 steps.
+mixed precision in bfloat16, channels_last, and a fused optimizer: SGD with Nesterov momentum, or AdamW for ConvNeXt.
+The data lie on the device. The figure is the median of 30 blocks of 10 steps.
 
 A loop whose loss is not finite at the end fails, because a GPU multiplies NaN with less power, and so faster.
 Under torchrun, DistributedDataParallel trains with one process and one batch for each device.

@@ -44,8 +44,8 @@ The ratio is to the fastest of those loops. Below 1, samestep's program is faste
 SCALING = """
 ## Several devices
 `samestep scale` in weak scaling: every device has the same number of images, and batch norm is synchronised.
-Efficiency is the speed on N devices divided by N times the speed on one. Exposed is the time per step in which a device only
-communicates.
+Efficiency is the speed on N devices divided by N times the speed on one. Exposed is the time per step in which a
+device only communicates.
 """
 FITS = """
 ## Largest batch

@@ -105,7 +105,8 @@ def knobs() -> str:
     parts = [
         "# Knobs and tunings\n",
         "A knob is one optimisation switch. A contender's tuning is a set of knobs. Write",
-        "`BACKEND:TUNING+KNOB=VALUE`, as in `jax:compiled+steps-per-dispatch=10`. `KNOB` alone switches a knob on, and `KNOB=off` switches it off.",
+        "`BACKEND:TUNING+KNOB=VALUE`, as in `jax:compiled+steps-per-dispatch=10`. `KNOB` alone",
+        "switches a knob on, and `KNOB=off` switches it off.",
         "[Support](support.md) says which knobs need or exclude others.\n",
         table(("knob", "what it does", "JAX", "PyTorch"), rows),
         "## Tunings\n",
@@ -160,7 +161,8 @@ def workload_page() -> str:
         (
             "# Workloads\n",
             "A workload is a model, its data, its loss and its optimizer. `--workload NAME` chooses one.",
-            "All train without dropout and without stochastic depth, because two frameworks cannot draw the same random masks.\n",
+            "All train without dropout and without stochastic depth, because two frameworks cannot",
+            "draw the same random masks.\n",
             table(("workload", "what it is", "image", "classes", "batch", "epochs", "optimizer"), rows),
         )
     )
@@ -211,7 +213,8 @@ def gates() -> str:
         (
             "# Gates\n",
             "A certificate passes if the value of every gate keeps its limit.",
-            "`compare` judges no whole training runs, and `agree` judges no updates at the timed batch. `determinism` needs `--deterministic`.",
+            "`compare` judges no whole training runs, and `agree` judges no updates at the timed",
+            "batch. `determinism` needs `--deterministic`.",
             "[How a certificate works](../explanation/certificate.md) explains each gate.\n",
             table(("gate", "value", "limit"), rows),
         )
@@ -346,7 +349,8 @@ def result_keys() -> str:
         (
             "# Result keys\n",
             "`result.json` is one JSON object. Its schema is `compare/results/result.schema.json`.",
-            "`[]` stands for each element of a list, and `*` for any name. A figure that was not measured is null, and a reason stands beside it.\n",
+            "`[]` stands for each element of a list, and `*` for any name. A figure that was not",
+            "measured is null, and a reason stands beside it.\n",
             table(("key", "type", "meaning"), rows),
         )
     )
