@@ -1,4 +1,4 @@
-"""Every layer's output by the layer's path, in execution order; a layer's second call in one pass is `PATH#2`."""
+"""Every layer's output by the layer's path, in execution order. A layer's second call in one pass is `PATH#2`."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
@@ -23,7 +23,7 @@ Around = Callable[[str, Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]
 def record(model: nnx.Module) -> Generator[dict[str, jax.Array]]:
     """Collect the outputs of all layers without sub-layers while the context lasts."""
     layers = {join_path(path): module for path, module in nnx.iter_modules(model) if _is_leaf(module)}
-    outputs: OrderedDict[str, jax.Array] = OrderedDict()  # as a pytree it keeps its order; a dict would be sorted
+    outputs: OrderedDict[str, jax.Array] = OrderedDict()  # a pytree that keeps its order, unlike a dict
 
     def around(
         path: str, module: Any, call: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
@@ -40,7 +40,7 @@ def record(model: nnx.Module) -> Generator[dict[str, jax.Array]]:
 def intercept(layers: Mapping[str, Any], around: Around) -> Generator[None]:
     """Let `around` replace every call of these nnx modules while the context lasts."""
     paths = {id(module): path for path, module in layers.items()}
-    running: set[str] = set()  # a class whose call goes on to its base's call is one layer, not two
+    running: set[str] = set()  # a class that calls its base class is one layer, not two
 
     def replace(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *inputs: Any, **options: Any) -> Any:

@@ -43,7 +43,7 @@ def moments(wide: jax.Array, local: _Local, *, synchronised: bool) -> tuple[jax.
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _moments(wide: jax.Array, local: _Local, over: str) -> tuple[jax.Array, jax.Array]:
-    """Exchange two vectors once in the forward and once in the backward pass, whose gradient is written out.
+    """Exchange two vectors once in the forward and once in the backward pass. The gradient is written out.
 
     A device needs only the sums of the moments' gradients from the others. Automatic differentiation would exchange
     more, and a compiled program would have one more kernel a layer.

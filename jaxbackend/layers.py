@@ -15,7 +15,7 @@ class Conv(nnx.Conv):
     """Square 2-D convolution with the same zero padding on every side, as in torch.nn.Conv2d.
 
     Flax's SAME would pad a stride-2 3x3 kernel by (0, 1) where torch's padding=1 pads by (1, 1). `groups` equal to
-    `inputs` makes it depthwise. Images of few channels are convolved as ones of more.
+    `inputs` makes it depthwise. Images of few channels are convolved as images of more channels.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Conv(nnx.Conv):
             use_bias=bias,
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
-            promote_dtype=_promoted,
+            promote_dtype=_promote,
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.data.weights
             rngs=nnx.Rngs(0),
         )
@@ -50,10 +50,10 @@ class Conv(nnx.Conv):
         """Convolve inputs [N, H, W, C]."""
         written = None
         if self.feature_group_count == 1:
-            written = stems.rewritten(inputs, self.kernel[...], self.stride, self.around)
+            written = stems.rewrite(inputs, self.kernel[...], self.stride, self.around)
         if written is None:
             return super().__call__(inputs).astype(self.dtype)
-        x, kernel, bias = _promoted((*written, None if self.bias is None else self.bias[...]), dtype=self.dtype)
+        x, kernel, bias = _promote((*written, None if self.bias is None else self.bias[...]), dtype=self.dtype)
         y = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         return (y if bias is None else y + bias).astype(self.dtype)
 
@@ -61,9 +61,9 @@ class Conv(nnx.Conv):
 class ConvTranspose(nnx.ConvTranspose):
     """Square transposed 2-D convolution, as in torch.nn.ConvTranspose2d without output padding.
 
-    Input pixel (i, j) times kernel[y, x] is added to output pixel (stride * i + y - padding, stride * j + x - padding):
-    the gradient of a convolution with the same kernel [height, width, outputs, inputs], stride and padding. Flax's
-    default turns the kernel round, and its padding is that of the enlarged input.
+    Input pixel (i, j) times kernel[y, x] is added to output pixel (stride * i + y - padding, stride * j + x - padding).
+    This is the gradient of a convolution with the same kernel [height, width, outputs, inputs], stride and padding.
+    Flax's default turns the kernel round, and pads the enlarged input.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ConvTranspose(nnx.ConvTranspose):
             transpose_kernel=True,
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
-            promote_dtype=_promoted,
+            promote_dtype=_promote,
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.data.weights
             rngs=nnx.Rngs(0),
         )
@@ -94,7 +94,7 @@ class ConvTranspose(nnx.ConvTranspose):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Return the transposed convolution of inputs [N, H, W, C]."""
         assert self.bias is not None  # Flax's default
-        inputs, kernel, bias = _promoted((inputs, self.kernel[...], self.bias[...]), dtype=self.dtype)
+        inputs, kernel, bias = _promote((inputs, self.kernel[...], self.bias[...]), dtype=self.dtype)
         return (gradients.conv_transpose(inputs, kernel, self.stride, self.cut) + bias).astype(self.dtype)
 
 
@@ -107,7 +107,7 @@ class Dense(nnx.Linear):
             outputs,
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
-            promote_dtype=_promoted,
+            promote_dtype=_promote,
             kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.data.weights
             rngs=nnx.Rngs(0),
         )
@@ -120,9 +120,9 @@ class Dense(nnx.Linear):
 class BatchNorm(nnx.Module):
     """Batch normalisation over all axes but the last (Ioffe and Szegedy 2015), in torch.nn.BatchNorm2d's convention.
 
-    Normalises by the biased batch variance and keeps the unbiased one; `momentum` is the weight of the new batch
-    (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory; over all
-    devices where the policy says so.
+    It normalises by the biased batch variance and keeps the unbiased one. `momentum` is the weight of the new batch
+    (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory, and over all
+    devices if the policy is `synchronised`.
     """
 
     def __init__(self, features: int, *, policy: Policy, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
@@ -134,7 +134,7 @@ class BatchNorm(nnx.Module):
         self.use_running_average = False  # nnx.Module.train and eval set it
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Normalise x [N, H, W, C]; in training also move the running statistics."""
+        """Normalise x [N, H, W, C]. In training, also move the running statistics."""
         wide = x.astype(self.scale[...].dtype)
         mean, var = (self.mean[...], self.var[...]) if self.use_running_average else self._batch_statistics(wide)
         factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
@@ -142,7 +142,7 @@ class BatchNorm(nnx.Module):
         return gradients.affine(wide, factor, offset, jointly=self._devices() > 1).astype(x.dtype)
 
     def _devices(self) -> int:
-        """Return over how many devices the statistics of a batch are taken."""
+        """Return the number of devices over which the statistics of a batch are taken."""
         return jax.lax.axis_size(exchange.AXIS) if self.synchronised and not self.use_running_average else 1
 
     def _batch_statistics(self, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -156,9 +156,9 @@ class BatchNorm(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Normalisation over the channels of each pixel (Ba et al. 2016; Liu et al. 2022 for CNNs).
+    """Normalisation over the channels of each pixel (Ba et al. 2016, and Liu et al. 2022 for CNNs).
 
-    Statistics are computed in the parameters' dtype; epsilon is ConvNeXt's 1e-6 (torch's default is 1e-5).
+    Statistics are computed in the parameters' dtype. Epsilon is ConvNeXt's 1e-6 (torch's default is 1e-5).
     """
 
     def __init__(self, features: int, *, policy: Policy, epsilon: float = 1e-6) -> None:
@@ -184,12 +184,12 @@ class LayerScale(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Scale x [N, H, W, C]."""
         gamma = self.gamma[...]
-        wide = x.astype(gamma.dtype) * gamma.astype(x.dtype).astype(gamma.dtype)  # see _promoted
+        wide = x.astype(gamma.dtype) * gamma.astype(x.dtype).astype(gamma.dtype)  # see _promote
         return wide.astype(x.dtype)
 
 
 class MaxPool(nnx.Module):
-    """Largest value of each square window, padded by minus infinity; a remainder at the far edge is left out.
+    """Largest value of each square window. Padding is minus infinity. A remainder at the far edge is left out.
 
     Flax's SAME would pad a stride-2 3x3 window by (0, 1) where torch's padding=1 pads by (1, 1).
     """
@@ -211,7 +211,7 @@ class GlobalAveragePool(nnx.Module):
 
 
 class Flatten(nnx.Module):
-    """Flatten in height, width, channel order, whichever order memory has."""
+    """Flatten in the order height, width, channel, in any memory order."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Flatten x [N, H, W, C] to [N, H * W * C]."""
@@ -219,9 +219,9 @@ class Flatten(nnx.Module):
 
 
 class Concatenate(nnx.Module):
-    """Put two images' channels one after the other, the second image padded by zeros at its far edges to fit the first.
+    """Join the channels of two images, with zeros at the far edges of the second so that it fits the first.
 
-    Pooling leaves out a remainder at the far edge, so that is where an image that was enlarged again lacks it.
+    Pooling leaves out a remainder at the far edge, so an enlarged image lacks pixels there.
     """
 
     def __call__(self, first: jax.Array, second: jax.Array) -> jax.Array:
@@ -236,7 +236,7 @@ def relu(x: jax.Array) -> jax.Array:
 
 
 def relu_normalised(x: jax.Array) -> jax.Array:
-    """Return max(x, 0) of what batch norm returned."""
+    """Return max(x, 0) of a batch norm's output."""
     return nnx.relu(x)
 
 
@@ -246,7 +246,7 @@ def relu_sum(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def relu6(x: jax.Array) -> jax.Array:
-    """Return min(max(x, 0), 6), whose gradient is 0 at 0 and at 6."""
+    """Return min(max(x, 0), 6). Its gradient is 0 at 0 and at 6."""
     return jax.nn.relu6(x)
 
 
@@ -255,11 +255,11 @@ def gelu(x: jax.Array) -> jax.Array:
     return nnx.gelu(x, approximate=False)
 
 
-def _promoted(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:
+def _promote(arrays: Any, /, *, dtype: Any = None, **_: Any) -> Any:
     """Return inputs and kernel in the compute dtype, the bias as it is.
 
-    XLA adds up bfloat16 gradients in bfloat16, and those of a bias or a layer scale are sums over every pixel: of
-    65,536, half is lost. Added as float32 they are summed in float32, as torch sums them.
+    XLA adds up bfloat16 gradients in bfloat16. The gradients of a bias or a layer scale are sums over every pixel, and
+    a sum of 65,536 values loses half. A bias that is added as float32 has its gradient summed in float32, as in torch.
     """
     inputs, kernel, bias = arrays
     return inputs.astype(dtype), overlap.take_tickets(kernel.astype(dtype), inputs.shape[-1]), bias
@@ -272,9 +272,10 @@ def _sides(padding: int) -> Any:
 def _moments(wide: jax.Array, *, jointly: bool = False) -> tuple[jax.Array, jax.Array]:
     """Return mean and biased variance from sums that the compiler takes in one pass.
 
-    E[x^2] - E[x]^2 cancels where the mean is many standard deviations from 0; shifted by a value of the channel it does
-    where that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample
-    Variance). It is the middle pixel's: frames and marks are in corners, and of several pixels XLA makes a kernel more.
+    E[x^2] - E[x]^2 cancels if the mean is many standard deviations from 0. So x is shifted by one value of the channel,
+    and the difference cancels only if that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for
+    Computing the Sample Variance). The value is the middle pixel's, because frames and marks are in corners. For several
+    pixels, XLA makes one more kernel.
     """
     shift = jax.lax.stop_gradient(wide[tuple(side // 2 for side in wide.shape[:-1])])
     mean, square = (

@@ -63,9 +63,9 @@ def signature(table: Names) -> dict[str, tuple[int, ...]]:
 
 
 def export(variables: Any, leaves: Leaves | None) -> dict[str, jax.Array]:
-    """Return a model's variables by neutral name, in neutral layout; without `leaves` they are a twin's.
+    """Return a model's variables by neutral name, in neutral layout.
 
-    Variables without a leaf are left out.
+    Without `leaves` they are a twin's. Variables without a leaf are left out.
     """
     flat: dict[Any, Any] = traverse_util.flatten_dict(variables)
     if leaves is None:

@@ -4,7 +4,7 @@ XLA orders a program by its dependencies. By itself, it computes most gradients 
 So each batch norm makes a ticket, a zero that no computation reads. The next layer with the same number of channels
 takes it. The ticket's gradient is a zero that comes together with the gradient of that layer's kernel. It is added to
 the gradient of the batch norm's input, which therefore waits for it, while the exchange does not. Any later layer would
-serve, because its backward pass comes earlier. One layer takes both tickets of two batch norms whose outputs are added.
+serve, because its backward pass comes earlier. If the outputs of two batch norms are added, one layer takes both tickets.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -41,7 +41,7 @@ def overlap_exchanges(*, wanted: bool) -> Generator[Callable[[], int]]:
 
 
 def hold(wide: jax.Array) -> jax.Array:
-    """Return a batch norm's input [N, ..., C], whose gradient waits for the gradient of the next layer's kernel."""
+    """Return a batch norm's input [N, ..., C]. Its gradient waits for the gradient of the next layer's kernel."""
     tickets = _tickets.get()
     if tickets is None:
         return wide
@@ -51,7 +51,7 @@ def hold(wide: jax.Array) -> jax.Array:
 
 
 def take_tickets(kernel: jax.Array, channels: int) -> jax.Array:
-    """Return a layer's kernel, whose gradient comes with those of all waiting tickets of so many channels."""
+    """Return a layer's kernel. Its gradient comes with those of all waiting tickets of so many channels."""
     tickets = _tickets.get()
     if tickets is None or channels not in tickets.waiting:
         return kernel

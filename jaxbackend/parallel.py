@@ -17,7 +17,7 @@ from jaxbackend.only import joint_gradients, sharded_layers
 
 
 class Strategy:
-    """How a step uses its devices; this class puts everything on one device.
+    """How a step uses its devices. This class puts everything on one device.
 
     Attributes:
         devices: all devices, also those of other processes.
@@ -36,7 +36,7 @@ class Strategy:
         self.device = self.local[0]
 
     def everywhere(self, tree: Any) -> Any:
-        """Return arrays of which every device has a whole copy."""
+        """Return arrays with a whole copy on every device."""
         return jax.device_put(tree, self.device)
 
     def compile(

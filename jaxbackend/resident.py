@@ -44,7 +44,7 @@ class Resident:
         return self._step.several, (*self._stacked, np.int32(0))
 
     def feed(self, batches: Sequence[Batch]) -> None:
-        """Place batches; the next step trains on the first."""
+        """Place batches. The next step trains on the first."""
         self._pool, self._stacked = [], None
         if self._step.several is None:
             self._pool = [self.place(batch) for batch in batches]

@@ -1,20 +1,20 @@
-"""Convolutions of few channels as convolutions of more, which compute the same."""
+"""Convolutions of few channels, rewritten as equal convolutions of more channels."""
 
 import jax
 import jax.numpy as jnp
 
 AT_ONCE = 8
-"""Channels that the tensor cores' kernels for convolutions read at once; of fewer, cuDNN's are the slowest it has."""
+"""Channels that tensor cores' kernels for convolutions read at once. For fewer, cuDNN's kernels are its slowest."""
 WINDOW = 32
-"""Numbers of a pixel's window as its channels, zeros among them; where those are more than half, they cost more."""
+"""Channels of a pixel that holds its window, filled up with zeros. It costs time if over half of them are zeros."""
 _LARGE = 128
-"""Height of images of which XLA writes the windows in less time than they save."""
+"""Height of images from which on windows save XLA more time than they cost."""
 
 
-def rewritten(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tuple[jax.Array, jax.Array] | None:
-    """Return images and kernel of the same convolution with stride 1 and no padding, for it to be faster.
+def rewrite(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tuple[jax.Array, jax.Array] | None:
+    """Return images and kernel of an equal, faster convolution with stride 1 and no padding.
 
-    None where it is not, as measured on an H200 (docs/speed-log.md).
+    None where no such convolution is faster, as measured on an H200 (docs/speed-log.md).
     """
     size, _, channels, _ = kernel.shape
     if channels >= AT_ONCE:
@@ -26,11 +26,11 @@ def rewritten(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tup
 
 
 def space_to_depth(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> tuple[jax.Array, jax.Array]:
-    """Return images and kernel of the same convolution with stride 1 and no padding, over blocks of pixels.
+    """Return images and kernel of an equal convolution with stride 1 and no padding, over blocks of pixels.
 
-    Each stride x stride block of the padded images is a pixel, its pixels' channels are that one's, and the kernel has
-    as many zeros more as it takes to be made of blocks (Ying et al. 2018, Image Classification at Supercomputer Scale).
-    Channels are filled up with zeros to a multiple of what is read at once.
+    Each stride x stride block of the padded images becomes one pixel with all their channels. Zeros fill up the kernel
+    to whole blocks (Ying et al. 2018, Image Classification at Supercomputer Scale), and the channels to a multiple of
+    `AT_ONCE`.
     """
     size, _, channels, outputs = kernel.shape
     depth = stride * stride * channels
@@ -49,7 +49,7 @@ def space_to_depth(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -
 
 
 def patches(x: jax.Array, kernel: jax.Array, padding: int) -> tuple[jax.Array, jax.Array]:
-    """Return images and kernel of the same convolution, of stride 1, as a product: a pixel's window is its channels.
+    """Return images and kernel of a convolution with stride 1 as a product: each pixel's channels are its window.
 
     This is the lowering of convolutions to matrix products (Chellapilla, Puri and Simard 2006, High Performance
     Convolutional Neural Networks for Document Processing). Windows are filled up with zeros to `WINDOW` numbers.

@@ -65,7 +65,7 @@ class TrainingStep:
         )
 
     def __call__(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
-        """Train one step on images [N, H, W, C], labels [N] or [N, H, W]; return the new state and the loss."""
+        """Train one step on images [N, H, W, C] and labels [N] or [N, H, W], and return the new state and the loss."""
         return self.program(state, images, labels)
 
     def inspect(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
@@ -93,7 +93,7 @@ class TrainingStep:
 
     @property
     def programs(self) -> int:
-        """How many programs the training step has been compiled to; none where it runs op by op."""
+        """The number of programs of the training step, 0 if it runs op by op."""
         if isinstance(self._compiled_inspect, Pieces):
             return len(self._compiled_inspect)
         # Only compiled programs have a cache.
@@ -122,7 +122,7 @@ class TrainingStep:
         updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters, step=state.step)
         new = optax.apply_updates(state.parameters, updates), optimizer
         scaling = state.scaling
-        if finite is not None and scaling is not None:  # overflow skips the update; batch norm moves all the same
+        if finite is not None and scaling is not None:  # overflow skips the update, but batch norm moves
             old = state.parameters, state.optimizer
             new = jax.tree.map(lambda updated, kept: jnp.where(finite, updated, kept), new, old)
             scaling = scaling.update(finite)

@@ -57,7 +57,7 @@ class Stream:
         return self._step.several, (*unit, np.int32(0))
 
     def feed(self, batches: Sequence[Batch]) -> None:
-        """Take batches of one size; the next step trains on the first.
+        """Take batches of one size. The next step trains on the first.
 
         Raises:
             ValueError: their bytes have different meanings.

@@ -1,4 +1,4 @@
-"""Every layer's output by the layer's path, in execution order; a layer's second call in one pass is `PATH#2`."""
+"""Every layer's output by the layer's path, in execution order. A layer's second call in one pass is `PATH#2`."""
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 def record(
     model: nn.Module, layers: Mapping[str, str] | None = None, *, inputs: bool = False, copies: bool = False
 ) -> Generator[dict[str, torch.Tensor]]:
-    """Collect the outputs of layers while the context lasts; the dict fills at its end.
+    """Collect the outputs of layers while the context lasts. The dict fills at its end.
 
     Args:
         model: the model that is called within the context.

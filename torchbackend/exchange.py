@@ -32,7 +32,7 @@ def moments(wide: torch.Tensor, local: _Local, *, synchronised: bool) -> tuple[t
 
 
 class _Moments(torch.autograd.Function):
-    """Exchange two vectors once in the forward and once in the backward pass, whose gradient is written out.
+    """Exchange two vectors once in the forward and once in the backward pass. The gradient is written out.
 
     A device needs only the sums of the moments' gradients from the others. Automatic differentiation would exchange
     more, and a compiled program would have two more kernels a layer.

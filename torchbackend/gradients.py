@@ -1,4 +1,7 @@
-"""Functions with a gradient of their own, where automatic differentiation's makes a slower program on a GPU."""
+"""Functions with gradients of their own, where automatic differentiation makes a slower program on a GPU.
+
+Each returns a library function's value, and its gradient to rounding.
+"""
 
 from typing import Any
 
@@ -7,20 +10,19 @@ from torch.nn import functional
 
 
 def relu(x: torch.Tensor) -> torch.Tensor:
-    """Return max(x, 0) of x [N, C, H, W], whose gradient is stored.
+    """Return max(x, 0) of a sum x [N, C, H, W]. Its gradient is stored.
 
-    For a sum. The gradient of a residual sum is read by every block before it: TorchInductor would mask and add up
-    those of all later blocks again in each.
+    Every earlier block reads the gradient of a residual sum. TorchInductor would mask and add up the gradients of all
+    later blocks again in each of them.
     """
     return functional.relu(_with_stored_gradient(x))
 
 
 def relu_normalised(x: torch.Tensor) -> torch.Tensor:
-    """Return max(x, 0) of x [N, C, H, W], whose gradient asks what it was given, and is stored before it is masked.
+    """Return max(x, 0) of a batch norm's output x [N, C, H, W]. Its gradient reads x, and is stored before it is masked.
 
-    For what batch norm returns: TorchInductor computes that again from batch norm's input, which the gradient of batch
-    norm reads anyway, and need not read what this returned beside it. What a convolution gives back is stored already;
-    what a max-pool does TorchInductor would store as float32.
+    TorchInductor computes x again from batch norm's input, which the gradient of batch norm reads anyway. So it need not
+    read the result, too. A convolution's gradient is stored already. A max-pool's gradient would be stored as float32.
     """
     y: Any = _ReluNormalised.apply(x)
     return _with_stored_gradient(y)
@@ -41,11 +43,11 @@ class _ReluNormalised(torch.autograd.Function):
 
 
 def stored(x: torch.Tensor) -> torch.Tensor:
-    """Return x [C], which a compiled program writes to memory here and reads from there.
+    """Return x [C], and let a compiled program write it to memory here and read it from there.
 
-    TorchInductor computes what reads a few tensors (four, in torch 2.11) again in every kernel that reads it, and
-    stores what would read more. A view of given strides is of what has been stored. Of images it would be wrong:
-    their strides may change after they were asked for.
+    TorchInductor stores a value that reads more than a few tensors (four, in torch 2.11). Any other value is computed
+    again in every kernel that reads it. A view with fixed strides needs a stored value. For images it would be wrong,
+    because their strides may still change.
     """
     kept: Any = _Stored.apply(x)
     return kept
@@ -59,15 +61,15 @@ class _Stored(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
-        """Return the gradient; that of a view would be copied into zeros."""
+        """Return the gradient. The gradient of a view would be copied into zeros."""
         return gradient
 
 
 def _with_stored_gradient(x: torch.Tensor) -> torch.Tensor:
-    """Return x [N, C, H, W], whose gradient a compiled program writes to memory, in its own dtype.
+    """Return x [N, C, H, W], and let a compiled program write its gradient to memory, in its own dtype.
 
-    What a pooling reads TorchInductor stores, in whichever memory order it has chosen; a pooling over single pixels
-    changes nothing.
+    TorchInductor stores the input of a pooling in the memory order that it has chosen. A pooling over single pixels
+    changes no value.
     """
     same: Any = _WithStoredGradient.apply(x)
     return same
@@ -86,7 +88,7 @@ class _WithStoredGradient(torch.autograd.Function):
 
 
 def max_pool(x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
-    """Pool by comparing strided slices; TorchInductor's own gradient of a max-pool takes three times as long.
+    """Pool by comparing strided slices. TorchInductor's own gradient of a max-pool takes three times as long.
 
     In float64 it is also wrong at some odd sizes (torch 2.11 on CUDA).
     """
@@ -97,7 +99,7 @@ def max_pool(x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Ten
 class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, size: int, stride: int, padding: int) -> torch.Tensor:
-        """Return each window's maximum, of x [N, H, W, C]: tiles are stored in the order of their axes."""
+        """Return each window's maximum of x [N, H, W, C]. Tiles are stored in the order of their axes."""
         best, winner = _max_and_winner(x, size, stride, padding)
         ctx.save_for_backward(winner)
         ctx.window, ctx.sides = (size, stride, padding), x.shape[1:3]
@@ -105,17 +107,17 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
-        """Return the gradient of the input: each window's own, at the place that won."""
+        """Return the gradient of the input: that of each window at the place of its maximum."""
         (winner,) = ctx.saved_tensors
         (size, stride, padding), (height, width) = ctx.window, ctx.sides
-        # The input in tiles [lines, stride, columns, stride]: into tile t reach the windows from t + first to t + last.
+        # The input in tiles [lines, stride, columns, stride]. Windows t + first to t + last reach into tile t.
         lines, columns = (-(-side // stride) for side in (height, width))
         first, last = -((size - 1 - padding) // stride), (stride - 1 + padding) // stride
         beyond = (
             max(0, tiles + last - side) for tiles, side in zip((columns, lines), winner.shape[2:0:-1], strict=True)
         )
         sides = [0, 0, *(count for more in beyond for count in (-first, more))]
-        bordered = [functional.pad(each, sides) for each in (winner, gradient)]
+        bordered = [functional.pad(array, sides) for array in (winner, gradient)]
         wide = torch.promote_types(gradient.dtype, torch.float32)
         within = torch.arange(stride, dtype=torch.int32, device=gradient.device)
         total = torch.zeros((), dtype=wide, device=gradient.device)
@@ -124,16 +126,16 @@ class _MaxPool(torch.autograd.Function):
                 i, j = within[:, None] + padding - down * stride, within + padding - right * stride
                 place = (i * (size + stride) + j)[:, None, :, None]
                 top, left = down - first, right - first
-                won, share = (_in_tiles(each[:, top : top + lines, left : left + columns]) for each in bordered)
+                won, share = (_in_tiles(array[:, top : top + lines, left : left + columns]) for array in bordered)
                 total = total + torch.where(won == place, share.to(wide), 0)
         whole = total.to(gradient.dtype).flatten(3, 4).flatten(1, 2)
         return whole[:, :height, :width], None, None, None
 
 
 def _max_and_winner(x: torch.Tensor, size: int, stride: int, padding: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each window's maximum and the place in it, row by row, that had it first (NaN before all).
+    """Return each window's maximum and its first place in the window, row by row. NaN counts as the largest.
 
-    Places are counted as if rows had `stride` more, so that what is beside a window has a number that none in it has.
+    Places are counted as if rows had `stride` more places. So places beside a window have numbers of their own.
     """
     padded = functional.pad(x, (0, 0, *(padding,) * 4), value=-torch.inf)
     rows, columns = ((side + 2 * padding - size) // stride * stride + 1 for side in x.shape[1:3])

@@ -1,7 +1,7 @@
-"""Layers, in torch's conventions, for activations [N, C, H, W] whose memory order is the layout knob's.
+"""Layers, in torch's conventions, for activations [N, C, H, W] in the memory order of the layout knob.
 
-In a compiled program, stems, batch norm in training, max-pool and the gradients of ReLUs after batch norm and sums are
-written out for TorchInductor to fuse; elsewhere they are torch's own kernels.
+In a compiled program, some operations are written out, so that TorchInductor can fuse them: stems, batch norm in
+training, max-pool, and the gradients of ReLUs after batch norm and sums. Elsewhere torch's own kernels compute them.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ class Conv(nn.Conv2d):
     """Square 2-D convolution with the same zero padding on every side, as in torch.nn.Conv2d.
 
     Flax's SAME would pad a stride-2 3x3 kernel by (0, 1) where torch's padding=1 pads by (1, 1). `groups` equal to
-    `inputs` makes it depthwise. Images of few channels, in NHWC, are convolved as ones of more where that is compiled.
+    `inputs` makes it depthwise. Compiled, images of few channels in NHWC are convolved as images of more channels.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class Conv(nn.Conv2d):
         """Convolve input [N, C, H, W]."""
         if self.groups > 1 or not torch.compiler.is_compiling():
             return super().forward(input)
-        written = stems.rewritten(input, self.weight, self.stride[0], self.around)
+        written = stems.rewrite(input, self.weight, self.stride[0], self.around)
         return super().forward(input) if written is None else functional.conv2d(*written, self.bias)
 
 
 class ConvTranspose(nn.ConvTranspose2d):
     """Square transposed 2-D convolution, as in torch.nn.ConvTranspose2d without output padding.
 
-    Input pixel (i, j) times kernel[y, x] is added to output pixel (stride * i + y - padding, stride * j + x - padding):
-    the gradient of a convolution with the same kernel [height, width, outputs, inputs], stride and padding. Flax's
-    default turns the kernel round, and its padding is that of the enlarged input.
+    Input pixel (i, j) times kernel[y, x] is added to output pixel (stride * i + y - padding, stride * j + x - padding).
+    This is the gradient of a convolution with the same kernel [height, width, outputs, inputs], stride and padding.
+    Flax's default turns the kernel round, and pads the enlarged input.
     """
 
     def __init__(
@@ -96,10 +96,11 @@ class Dense(nn.Linear):
 class BatchNorm(nn.BatchNorm2d):
     """Batch normalisation over all axes but the channels (Ioffe and Szegedy 2015).
 
-    Normalises by the biased batch variance and keeps the unbiased one; `momentum` is the weight of the new batch
-    (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory where they
-    are compiled (TorchInductor's own are Welford's, which take twice as long); over all devices where the policy says
-    so. While a block is `recomputing`, the running statistics stay: its first pass has moved them.
+    It normalises by the biased batch variance and keeps the unbiased one. `momentum` is the weight of the new batch
+    (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory if they are
+    compiled, and over all devices if the policy is `synchronised`. TorchInductor's own statistics, by Welford's
+    algorithm, take twice as long. While a block is `recomputing`, the running statistics stay, because its first pass
+    has moved them.
     """
 
     recomputing = False
@@ -109,13 +110,13 @@ class BatchNorm(nn.BatchNorm2d):
         self.synchronised = policy.synchronised
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Normalise input [N, C, H, W]; in training also move the running statistics."""
+        """Normalise input [N, C, H, W]. In training, also move the running statistics."""
         if not (self.training and (self.synchronised or torch.compiler.is_compiling())):
             return self._recomputed(input) if self.recomputing else super().forward(input)
         wide = input.to(self.weight.dtype)
         mean, var = self._batch_statistics(wide)
         factor = self.weight * torch.rsqrt(var + self.eps)
-        factor, shift = (_stored(each) for each in (factor, self.bias - mean * factor))
+        factor, shift = (_stored(vector) for vector in (factor, self.bias - mean * factor))
         return (wide * _of_channels(factor) + _of_channels(shift)).to(input.dtype)
 
     def _batch_statistics(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,7 +132,7 @@ class BatchNorm(nn.BatchNorm2d):
         return mean, var
 
     def _recomputed(self, input: torch.Tensor) -> torch.Tensor:
-        # The same kernel, which moves copies: it keeps for its gradient what it kept the first time, as many tensors.
+        # The same kernel on copies of the statistics: it saves the same number of tensors as in the first pass.
         assert self.running_mean is not None  # both are kept
         assert self.running_var is not None
         assert self.momentum is not None
@@ -140,9 +141,9 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Normalisation over the channels of each pixel (Ba et al. 2016; Liu et al. 2022 for CNNs).
+    """Normalisation over the channels of each pixel (Ba et al. 2016, and Liu et al. 2022 for CNNs).
 
-    Statistics are computed in the parameters' dtype; epsilon is ConvNeXt's 1e-6 (torch's default is 1e-5).
+    Statistics are computed in the parameters' dtype. Epsilon is ConvNeXt's 1e-6 (torch's default is 1e-5).
     """
 
     def __init__(self, features: int, *, policy: Policy, epsilon: float = 1e-6) -> None:
@@ -168,7 +169,7 @@ class LayerScale(nn.Module):
 
 
 class MaxPool(nn.MaxPool2d):
-    """Largest value of each square window, padded by minus infinity; a remainder at the far edge is left out.
+    """Largest value of each square window. Padding is minus infinity. A remainder at the far edge is left out.
 
     Flax's SAME would pad a stride-2 3x3 window by (0, 1) where torch's padding=1 pads by (1, 1).
     """
@@ -193,7 +194,7 @@ class GlobalAveragePool(nn.Module):
 
 
 class Flatten(nn.Module):
-    """Flatten in height, width, channel order, whichever order memory has."""
+    """Flatten in the order height, width, channel, in any memory order."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Flatten x [N, C, H, W] to [N, H * W * C]."""
@@ -201,9 +202,9 @@ class Flatten(nn.Module):
 
 
 class Concatenate(nn.Module):
-    """Put two images' channels one after the other, the second image padded by zeros at its far edges to fit the first.
+    """Join the channels of two images, with zeros at the far edges of the second so that it fits the first.
 
-    Pooling leaves out a remainder at the far edge, so that is where an image that was enlarged again lacks it.
+    Pooling leaves out a remainder at the far edge, so an enlarged image lacks pixels there.
     """
 
     def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -218,7 +219,7 @@ def relu(x: torch.Tensor) -> torch.Tensor:
 
 
 def relu_normalised(x: torch.Tensor) -> torch.Tensor:
-    """Return max(x, 0) of what batch norm returned."""
+    """Return max(x, 0) of a batch norm's output."""
     return gradients.relu_normalised(x) if torch.compiler.is_compiling() else functional.relu(x)
 
 
@@ -228,7 +229,7 @@ def relu_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def relu6(x: torch.Tensor) -> torch.Tensor:
-    """Return min(max(x, 0), 6), whose gradient is 0 at 0 and at 6."""
+    """Return min(max(x, 0), 6). Its gradient is 0 at 0 and at 6."""
     return functional.relu6(x)
 
 
@@ -249,9 +250,10 @@ def _of_channels(x: torch.Tensor) -> torch.Tensor:
 def _moments(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and biased variance over all axes but the channels, from sums that the compiler takes in one pass.
 
-    E[x^2] - E[x]^2 cancels where the mean is many standard deviations from 0; shifted by a value of the channel it does
-    where that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for Computing the Sample
-    Variance). It is the middle pixel's: frames and marks are in corners, and of several pixels XLA makes a kernel more.
+    E[x^2] - E[x]^2 cancels if the mean is many standard deviations from 0. So x is shifted by one value of the channel,
+    and the difference cancels only if that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for
+    Computing the Sample Variance). The value is the middle pixel's, because frames and marks are in corners. For several
+    pixels, XLA makes one more kernel.
     """
     n, _, h, w = (side // 2 for side in wide.shape)
     shift = wide[n, :, h, w].detach()

@@ -69,8 +69,8 @@ def uses_tf32() -> bool:
 
 
 def _tf32_switches() -> tuple[Any, Any]:
-    """Return the objects whose `fp32_precision` rules matrix products and convolutions.
+    """Return the objects with a switch `fp32_precision` for matrix products and for convolutions.
 
-    The global switch does not reach cudnn.conv, whose own default is TF32 (pytorch issue 179445).
+    The global switch does not reach cudnn.conv, and the default there is TF32 (pytorch issue 179445).
     """
     return torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv")  # noqa: B009 -- no type stub has it

@@ -47,7 +47,7 @@ class Resident:
         return self._pool[0]
 
     def feed(self, batches: Sequence[Batch]) -> None:
-        """Place batches; the next step trains on the first."""
+        """Place batches. The next step trains on the first."""
         self._position = 0
         if self._several is not None and self._several.labels.shape == (len(batches), *batches[0].labels.shape):
             # One at a time, into the graph's own tensors: a second copy of all would double the memory.

@@ -255,7 +255,7 @@ class TorchSession:
 
 
 def _model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]:
-    """Return a model, whose values are assigned later, and the table of its variables and layers."""
+    """Return a model, and the table of its variables and layers. Its values are assigned later."""
     if spec.family == PAIR:
         return user_models.adopt(spec, policy)
     twin = models.build(spec, policy)

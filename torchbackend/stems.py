@@ -1,20 +1,20 @@
-"""Convolutions of few channels as convolutions of more, which compute the same."""
+"""Convolutions of few channels, rewritten as equal convolutions of more channels."""
 
 import torch
 from torch.nn import functional
 
 AT_ONCE = 8
-"""Channels that the tensor cores' kernels for convolutions read at once; of fewer, cuDNN's are the slowest it has."""
+"""Channels that tensor cores' kernels for convolutions read at once. For fewer, cuDNN's kernels are its slowest."""
 WINDOW = 32
-"""Numbers of a pixel's window as its channels, zeros among them; where those are more than half, they cost more."""
+"""Channels of a pixel that holds its window, filled up with zeros. It costs time if over half of them are zeros."""
 
 
-def rewritten(
+def rewrite(
     x: torch.Tensor, kernel: torch.Tensor, stride: int, padding: int
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return images and kernel of the same convolution with stride 1 and no padding, for it to be faster.
+    """Return images and kernel of an equal, faster convolution with stride 1 and no padding.
 
-    None where it is not, as measured on an H200 (docs/speed-log.md).
+    None where no such convolution is faster, as measured on an H200 (docs/speed-log.md).
     """
     _, channels, size, _ = kernel.shape
     if channels >= AT_ONCE or x.stride(1) > 1:  # in NCHW it would bring another memory order
@@ -27,11 +27,11 @@ def rewritten(
 def space_to_depth(
     x: torch.Tensor, kernel: torch.Tensor, stride: int, padding: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images and kernel of the same convolution with stride 1 and no padding, over blocks of pixels.
+    """Return images and kernel of an equal convolution with stride 1 and no padding, over blocks of pixels.
 
-    Each stride x stride block of the padded images is a pixel, its pixels' channels are that one's, and the kernel has
-    as many zeros more as it takes to be made of blocks (Ying et al. 2018, Image Classification at Supercomputer Scale).
-    Channels are filled up with zeros to a multiple of what is read at once.
+    Each stride x stride block of the padded images becomes one pixel with all their channels. Zeros fill up the kernel
+    to whole blocks (Ying et al. 2018, Image Classification at Supercomputer Scale), and the channels to a multiple of
+    `AT_ONCE`.
     """
     outputs, channels, size, _ = kernel.shape
     depth = stride * stride * channels
@@ -52,7 +52,7 @@ def space_to_depth(
 
 
 def patches(x: torch.Tensor, kernel: torch.Tensor, padding: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images and kernel of the same convolution, of stride 1, as a product: a pixel's window is its channels.
+    """Return images and kernel of a convolution with stride 1 as a product: each pixel's channels are its window.
 
     This is the lowering of convolutions to matrix products (Chellapilla, Puri and Simard 2006, High Performance
     Convolutional Neural Networks for Document Processing). Windows are filled up with zeros to `WINDOW` numbers.
@@ -60,6 +60,6 @@ def patches(x: torch.Tensor, kernel: torch.Tensor, padding: int) -> tuple[torch.
     size = kernel.shape[2]
     x = functional.pad(x.movedim(1, -1), (0, 0, padding, padding, padding, padding))  # memory order is that of the axes
     windows = x.unfold(1, size, 1).unfold(2, size, 1).permute(0, 1, 2, 4, 5, 3).flatten(3)
-    full = WINDOW - windows.shape[-1]  # not torch.cat, of which TorchInductor makes a kernel for each part
-    x, kernel = (functional.pad(each, (0, full)) for each in (windows, kernel.permute(0, 2, 3, 1).flatten(1)))
+    full = WINDOW - windows.shape[-1]  # not torch.cat: TorchInductor would make one kernel for each part
+    x, kernel = (functional.pad(array, (0, full)) for array in (windows, kernel.permute(0, 2, 3, 1).flatten(1)))
     return x.movedim(-1, 1), kernel[:, :, None, None]

@@ -67,7 +67,7 @@ class TrainingStep:
         self._evaluate = self._cast(self.model)  # it is not timed, and its operations are compiled already
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Train one step on images [N, C, H, W], labels [N] or [N, H, W]; return the loss."""
+        """Train one step on images [N, C, H, W] and labels [N] or [N, H, W], and return the loss."""
         self.update.zero_grad()
         shares: list[torch.Tensor] = []
         for part in self._parts(images, labels):
@@ -132,7 +132,7 @@ class TrainingStep:
 
     @property
     def programs(self) -> int:
-        """How many programs the training step has been compiled to; none where it runs op by op."""
+        """The number of programs of the training step, 0 if it runs op by op."""
         return counters["frames"]["ok"]
 
     @property
@@ -197,8 +197,8 @@ class TrainingStep:
     def _cast(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function within autocast: its convolutions and dense layers use the compute dtype.
 
-        Autocast is outside of compiled programs. Every process would trace a program that contains it anew (pytorch
-        issue 191106).
+        Autocast is outside of compiled programs: torch's cache keeps no traced program that contains it (pytorch issue
+        191106).
         """
         policy = self._policy
 

@@ -1,4 +1,4 @@
-"""The CNN of Flax's MNIST tutorial in flax.linen; it flattens images in height, width, channel order.
+"""The CNN of Flax's MNIST tutorial in flax.linen. It flattens images in height, width, channel order.
 
 Beside it: `cnn_nnx.py`, the same in nnx, and `cnn_torch.py`, which flattens in channel, height, width order.
 """
@@ -31,5 +31,5 @@ class CNN(nn.Module):
 
 
 def model(features: int = 8, hidden: int = 32, classes: int = 10, dtype: Any = None) -> nn.Module:
-    """Return the CNN; linen learns the image's size at the first call."""
+    """Return the CNN. Linen learns the image's size at the first call."""
     return CNN(features, hidden, classes, dtype)

@@ -1,4 +1,4 @@
-"""The CNN of Flax's MNIST tutorial in flax.nnx; it flattens images in height, width, channel order.
+"""The CNN of Flax's MNIST tutorial in flax.nnx. It flattens images in height, width, channel order.
 
 Beside it: `cnn_linen.py`, the same in linen, and `cnn_torch.py`, which flattens in channel, height, width order.
 """
@@ -33,5 +33,5 @@ class CNN(nnx.Module):
 def model(
     rngs: nnx.Rngs, size: int = 16, features: int = 8, hidden: int = 32, classes: int = 10, dtype: Any = None
 ) -> nnx.Module:
-    """Return the CNN for images of `size` pixels; samestep gives `rngs` to a factory that names it."""
+    """Return the CNN for images of `size` pixels. samestep gives `rngs` to a factory that names it."""
     return CNN(size, features, hidden, classes, dtype=dtype, rngs=rngs)

@@ -1,4 +1,4 @@
-"""The CNN of Flax's MNIST tutorial in PyTorch; it flattens images in channel, height, width order.
+"""The CNN of Flax's MNIST tutorial in PyTorch. It flattens images in channel, height, width order.
 
 Beside it: `cnn_linen.py` and `cnn_nnx.py`, which flatten in height, width, channel order.
 """

@@ -58,5 +58,5 @@ class ConvNeXt(nn.Module):
 def model(
     approximate: bool = True, depths: Sequence[int] = (1, 2), width: int = 8, classes: int = 10, dtype: Any = None
 ) -> nn.Module:
-    """Return a small ConvNeXt; `approximate` is nn.gelu's."""
+    """Return a small ConvNeXt. `approximate` is the argument of nn.gelu."""
     return ConvNeXt(depths, width, classes, approximate, dtype)

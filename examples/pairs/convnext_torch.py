@@ -58,5 +58,5 @@ class ConvNeXt(nn.Module):
 
 
 def model(approximate: str = "none", depths: Sequence[int] = (1, 2), width: int = 8, classes: int = 10) -> nn.Module:
-    """Return a small ConvNeXt; `approximate` is nn.GELU's, `none` or `tanh`."""
+    """Return a small ConvNeXt. `approximate` is the argument of nn.GELU, `none` or `tanh`."""
     return ConvNeXt(depths, width, classes, approximate)

@@ -1,4 +1,4 @@
-"""An hourglass in flax.linen, of the kinds of layer that the other pairs lack.
+"""An hourglass in flax.linen, with kinds of layers that the other pairs lack.
 
 Grouped, depthwise and transposed convolutions, group norm, layer norm, dropout, layers without bias.
 Beside it: `hourglass_torch.py`.
@@ -11,7 +11,7 @@ import jax
 
 
 class Hourglass(nn.Module):
-    """Image halved, transformed and enlarged again; global average pool, layer norm, dropout, dense."""
+    """The image is halved, transformed and enlarged again. Then global average pool, layer norm, dropout, dense."""
 
     width: int
     classes: int
@@ -35,5 +35,5 @@ class Hourglass(nn.Module):
 
 
 def model(epsilon: float = 1e-5, width: int = 8, classes: int = 10, dtype: Any = None) -> nn.Module:
-    """Return the hourglass; `epsilon` is torch's default, 1e-5, where Flax's is 1e-6."""
+    """Return the hourglass. `epsilon` is torch's default 1e-5. Flax's default is 1e-6."""
     return Hourglass(width, classes, epsilon, dtype)

@@ -1,4 +1,4 @@
-"""An hourglass in PyTorch, of the kinds of layer that the other pairs lack.
+"""An hourglass in PyTorch, with kinds of layers that the other pairs lack.
 
 Grouped, depthwise and transposed convolutions, group norm, layer norm, dropout, layers without bias.
 Beside it: `hourglass_linen.py`.
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Hourglass(nn.Module):
-    """Image halved, transformed and enlarged again; global average pool, layer norm, dropout, linear layer."""
+    """The image is halved, transformed and enlarged again. Then global average pool, layer norm, dropout, linear."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()

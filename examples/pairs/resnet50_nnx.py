@@ -1,4 +1,4 @@
-"""samestep's own ResNet-50 in flax.nnx, whose layers keep torch's conventions.
+"""samestep's own ResNet-50 in flax.nnx. Its layers keep torch's conventions.
 
 Beside it: `resnet_torch.py:resnet50`, and where they are installed torchvision's and timm's.
 """
@@ -20,10 +20,10 @@ def model(
     dtype: Any = jnp.float32,
     param_dtype: Any = jnp.float32,
 ) -> nnx.Module:
-    """Return ResNet-50 v1.5; samestep gives `dtype` and `param_dtype`, which a factory may ask for by name."""
+    """Return ResNet-50 v1.5. samestep gives `dtype` and `param_dtype` to a factory that names them."""
     policy = Policy(param_dtype, dtype, tf32=None, loss_scale=None)
     widths = [width * 2**stage for stage in range(4)]
-    # The image's height and width decide no shape here; only its channels do.
+    # Of the image's sizes, only the number of channels decides a shape here.
     return ResNet(
         (224, 224, 3), classes, policy=policy, block="bottleneck", depths=depths, widths=widths, stem="imagenet"
     )

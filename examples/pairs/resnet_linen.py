@@ -65,7 +65,7 @@ class ResNet(nn.Module):
         return nn.Dense(self.classes, dtype=self.dtype)(x)
 
 
-# Of a stride-2 3x3 window on an even image, SAME pads the far edges alone: ((0, 1), (0, 1)).
+# For a stride-2 3x3 window on an even image, SAME pads only the far edges: ((0, 1), (0, 1)).
 PADDINGS = {"same": ("SAME", "SAME"), "pool-same": (1, "SAME"), "explicit": (1, ((1, 1), (1, 1)))}
 
 
@@ -77,7 +77,7 @@ def model(
     classes: int = 10,
     dtype: Any = None,
 ) -> nn.Module:
-    """Return a small ResNet; `padding` is `same`, `pool-same` (convolutions are explicit) or `explicit`."""
+    """Return a small ResNet. `padding` is `same`, `pool-same` (convolutions are explicit) or `explicit`."""
     conv_padding, pool_padding = PADDINGS[padding]
     return ResNet(depths, width, classes, conv_padding, pool_padding, zero_init, dtype)
 

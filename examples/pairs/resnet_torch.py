@@ -99,7 +99,7 @@ class ResNet(nn.Module):
 
 
 def model(zero_init: bool = True, depths: Sequence[int] = (2, 2), width: int = 8, classes: int = 10) -> nn.Module:
-    """Return a small ResNet of basic blocks; with `zero_init`, blocks start as the identity (Goyal et al. 2017)."""
+    """Return a small ResNet of basic blocks. With `zero_init`, blocks start as the identity (Goyal et al. 2017)."""
     made = ResNet(BasicBlock, depths, width, classes, stem=3)
     for module in made.modules():
         if zero_init and isinstance(module, BasicBlock):

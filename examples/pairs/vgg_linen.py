@@ -1,4 +1,4 @@
-"""A small VGG with batch norm in flax.linen, whose BatchNorm is left at its defaults: momentum 0.99 is torch's 0.01.
+"""A small VGG with batch norm in flax.linen. BatchNorm keeps its defaults, and momentum 0.99 is torch's 0.01.
 
 Beside it: `vgg_torch.py`.
 """
@@ -11,7 +11,7 @@ import jax
 
 
 class VGG(nn.Module):
-    """3x3 convolutions with batch norm, `M` for a max-pool between them; global average pool, dense."""
+    """3x3 convolutions with batch norm, `M` for a max-pool between them, global average pool, dense."""
 
     layers: Sequence[int | str]
     classes: int
@@ -34,7 +34,7 @@ class VGG(nn.Module):
 
 
 def model(momentum: float = 0.99, bias: bool = True, classes: int = 10, dtype: Any = None) -> nn.Module:
-    """Return the VGG; `momentum` is Flax's, the weight of the old statistics.
+    """Return the VGG. `momentum` is Flax's, the weight of the old statistics.
 
     `bias` is the convolutions', which batch norm takes out again: its gradient is zero but for rounding.
     """

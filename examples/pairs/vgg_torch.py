@@ -1,4 +1,4 @@
-"""A small VGG with batch norm in PyTorch, whose BatchNorm2d is left at its defaults: momentum 0.1 is Flax's 0.9.
+"""A small VGG with batch norm in PyTorch. BatchNorm2d keeps its defaults, and momentum 0.1 is Flax's 0.9.
 
 Beside it: `vgg_linen.py`.
 """
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class VGG(nn.Module):
-    """3x3 convolutions with batch norm, `M` for a max-pool between them; global average pool, fully connected layer."""
+    """3x3 convolutions with batch norm, `M` for a max-pool between them, global average pool, fully connected layer."""
 
     def __init__(self, layers: Sequence[int | str], classes: int, momentum: float, bias: bool) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class VGG(nn.Module):
 
 
 def model(momentum: float = 0.1, bias: bool = True, classes: int = 10) -> nn.Module:
-    """Return the VGG; `momentum` is torch's, the weight of the new statistics.
+    """Return the VGG. `momentum` is torch's, the weight of the new statistics.
 
     `bias` is the convolutions', which batch norm takes out again: its gradient is zero but for rounding.
     """

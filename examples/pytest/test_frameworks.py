@@ -1,6 +1,6 @@
-"""A suite that compares the frameworks: `pytest` skips it, `pytest --benchmark` runs it.
+"""A suite that compares the frameworks: `pytest` skips it, and `pytest --benchmark` runs it.
 
-Both tests name the same comparison, so it is made once.
+Both tests name the same comparison, so it runs once.
 """
 
 import pytest
@@ -9,10 +9,10 @@ COMPARISON = {"workload": "digits-cnn", "contenders": ["torch:stock", "jax:stock
 
 
 def test_jax_keeps_up(samestep):
-    """Take the fixture, name what is compared, and make assertions on the result.
+    """Take the fixture, name the comparison, and make assertions on the result.
 
-    An assertion on the interval's lower end fails where the run has shown a slowdown; one on the upper end, such as
-    `ratio.high < 1.05`, fails until the run has shown that there is none, which takes more rounds.
+    An assertion on the interval's lower end fails if the run shows a slowdown. An assertion on the upper end, such as
+    `ratio.high < 1.05`, fails until the run shows that there is no slowdown, which takes more rounds.
     """
     result = samestep(**COMPARISON)
     assert result.agreement == "pass"
@@ -21,5 +21,5 @@ def test_jax_keeps_up(samestep):
 
 @pytest.mark.samestep(**COMPARISON)
 def test_training_step(contender):
-    """Name it in the marker, and have a row of pytest-benchmark's table for each contender."""
+    """Name the comparison in the marker, and get a row of pytest-benchmark's table for each contender."""
     assert contender.compile_seconds < 60

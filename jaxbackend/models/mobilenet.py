@@ -13,8 +13,8 @@ from jaxbackend.precision import Policy
 class InvertedResidual(nnx.Module):
     """1x1 convolution to `expansion` times as many channels, 3x3 depthwise, 1x1 without activation.
 
-    Batch norm after each, ReLU6 after the first two; no first one where nothing is expanded. The input is added where
-    its shape is the output's.
+    Batch norm follows each convolution, and ReLU6 the first two. With `expansion` 1 there is no first convolution. The
+    input is added if it has the output's shape.
     """
 
     def __init__(self, inputs: int, outputs: int, expansion: int, *, policy: Policy, stride: int = 1) -> None:
@@ -34,9 +34,9 @@ class InvertedResidual(nnx.Module):
 class MobileNetV2(nnx.Module):
     """3x3 convolution with stride 2, stages of blocks, 1x1 convolution, global average pool, dense.
 
-    `stages` gives each one's expansion, channels, blocks and first stride, in the order of the paper's table 2; `stem`
-    and `head` the channels of the first and the last convolution. The published implementations' dropout is left out:
-    twins could not share what each framework draws within a step.
+    `stages` gives the expansion, channels, blocks and first stride of each stage, in the order of the paper's table 2.
+    `stem` and `head` are the channels of the first and the last convolution. The dropout of published implementations is
+    left out, because twins cannot share random numbers.
     """
 
     def __init__(

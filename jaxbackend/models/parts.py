@@ -1,4 +1,4 @@
-"""What several model families are made of."""
+"""Parts of several model families."""
 
 import jax
 from flax import nnx

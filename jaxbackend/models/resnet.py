@@ -1,4 +1,4 @@
-"""Residual networks: He et al. 2016, in the v1.5 form, whose stride lies on the 3x3 convolution of a bottleneck."""
+"""Residual networks: He et al. 2016, in the v1.5 form. It has a bottleneck's stride on the 3x3 convolution."""
 
 from collections.abc import Sequence
 
@@ -50,8 +50,8 @@ class Bottleneck(nnx.Module):
 class ResNet(nnx.Module):
     """Stem, stages of residual blocks, each half the size of the one before, global average pool, dense.
 
-    `block` is `basic` or `bottleneck`; `depths` and `widths` give each stage's blocks and inner channels; `stem` is
-    `imagenet` (7x7 stride 2, 3x3 max-pool stride 2) or `cifar` (3x3).
+    `block` is `basic` or `bottleneck`. `depths` and `widths` give the blocks and inner channels of each stage. `stem`
+    is `imagenet` (7x7 stride 2, 3x3 max-pool stride 2) or `cifar` (3x3).
     """
 
     def __init__(
@@ -90,5 +90,5 @@ class ResNet(nnx.Module):
 
 
 def _strides(stride: int) -> tuple[int, int]:
-    """Return the strides of a bottleneck's first 1x1 and of its 3x3 convolution (v1 had them the other way round)."""
+    """Return the strides of a bottleneck's first 1x1 and its 3x3 convolution (reversed in v1)."""
     return 1, stride

@@ -10,7 +10,7 @@ from jaxbackend.precision import Policy
 class SimpleCNN(nnx.Module):
     """3x3 convolution that keeps the image size, ReLU, 2x2 max-pool, flatten, dense.
 
-    The tutorial does not pad; here the edge pixels of 8x8 digits count (docs/architecture.md).
+    The tutorial does not pad. Padding keeps the edge pixels of 8x8 digits.
     """
 
     def __init__(self, image: tuple[int, int, int], classes: int, *, policy: Policy, features: int) -> None:

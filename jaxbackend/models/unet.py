@@ -1,4 +1,4 @@
-"""U-Net: Ronneberger et al. 2015, with padded convolutions and batch norm, so that every pixel has its logits."""
+"""U-Net: Ronneberger et al. 2015, with batch norm, and padded convolutions so that every pixel has logits."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ class DoubleConv(nnx.Module):
 
 
 class Up(nnx.Module):
-    """2x2 transposed convolution with stride 2 to half the channels, joined to the skip; two convolutions."""
+    """2x2 transposed convolution with stride 2 to half the channels, joined to the skip, and two convolutions."""
 
     def __init__(self, inputs: int, outputs: int, *, policy: Policy) -> None:
         self.enlarge = ConvTranspose(inputs, outputs, 2, policy=policy, stride=2)

@@ -10,7 +10,7 @@ from jaxbackend.precision import Policy
 
 
 class Stage(nnx.Module):
-    """3x3 convolutions that keep the image size, each followed by ReLU; 2x2 max-pool."""
+    """3x3 convolutions that keep the image size, each followed by ReLU, and 2x2 max-pool."""
 
     def __init__(self, inputs: int, width: int, depth: int, *, policy: Policy) -> None:
         self.convs = nnx.List([])
@@ -28,8 +28,8 @@ class Stage(nnx.Module):
 class VGG(nnx.Module):
     """Stages of convolutions, flatten, dense layers with ReLU between them.
 
-    `depths` and `widths` give each stage's convolutions and channels, `hidden` the widths of the dense layers before
-    the last. The paper's dropout is left out: twins could not share what each framework draws within a step.
+    `depths` and `widths` give the convolutions and channels of each stage. `hidden` gives the widths of the dense layers
+    before the last. The paper's dropout is left out, because twins cannot share random numbers.
     """
 
     def __init__(

@@ -144,7 +144,7 @@ class _Recorder:
     def __init__(self, layers: Mapping[str, str], *, inputs: bool) -> None:
         self._layers, self._inputs = layers, inputs
         self._counts: dict[str, int] = {}
-        # As a pytree it keeps its order; a dict would be sorted.
+        # A pytree that keeps its order, unlike a dict.
         self.outputs: OrderedDict[str, jax.Array] = OrderedDict()
 
     def __call__(

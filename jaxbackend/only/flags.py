@@ -1,23 +1,23 @@
-"""What XLA's flags in the environment say: that is read once for all programs, a flag's last value holds."""
+"""XLA's flags in the environment. XLA reads them once for all programs, and a flag's last value counts."""
 
 import os
 from typing import Any
 
 
 def excess_precision() -> bool:
-    """Tell whether XLA may leave out roundings between fused operations: unless its flag forbids it."""
+    """Tell whether XLA may leave out roundings between fused operations. It may unless its flag forbids it."""
     return _values("xla_allow_excess_precision")[-1:] not in (["false"], ["0"])
 
 
 def deterministic(device: Any) -> bool:
-    """Tell whether XLA is deterministic: on a CPU always, on a GPU if its flag says so."""
+    """Tell whether XLA is deterministic. It is on a CPU, and on a GPU if its flag says so."""
     return device.platform == "cpu" or _is_on("xla_gpu_deterministic_ops")
 
 
 def captures_convolutions(device: Any) -> bool:
-    """Tell whether XLA captures convolutions in command buffers, as it does on a GPU where its flag names them.
+    """Tell whether XLA captures convolutions in command buffers. It does on a GPU if its flag names them.
 
-    Names with a sign change the set that earlier ones have made, names without replace it.
+    Names with a sign change the set of earlier names. Names without a sign replace it.
     """
     kinds = set[str]()
     for value in _values("xla_gpu_enable_command_buffer"):
@@ -29,17 +29,17 @@ def captures_convolutions(device: Any) -> bool:
 
 
 def runs_concurrently(device: Any) -> bool:
-    """Tell whether kernels of a command buffer wait for what they read alone, as on a GPU if its flag says so."""
+    """Tell whether kernels of a command buffer wait only for their inputs. They do on a GPU if its flag says so."""
     return device.platform != "cpu" and _values("xla_gpu_command_buffer_scheduling_mode")[-1:] == ["CONCURRENT"]
 
 
 def hides_latency(device: Any) -> bool:
-    """Tell whether XLA orders a program by when results arrive, as its latency-hiding scheduler does on a GPU."""
+    """Tell whether XLA's latency-hiding scheduler orders programs. It does on a GPU if its flag says so."""
     return device.platform != "cpu" and _is_on("xla_gpu_enable_latency_hiding_scheduler")
 
 
 def searches_kernels(device: Any, *, asked: bool) -> bool:
-    """Tell whether XLA times kernels, as it does on a GPU where its flag says so or, without one, where it is asked."""
+    """Tell whether XLA times kernels. It does on a GPU if its flag says so, or without a flag if `asked`."""
     levels = _values("xla_gpu_autotune_level")
     return device.platform != "cpu" and (levels[-1] != "0" if levels else asked)
 
@@ -49,6 +49,6 @@ def _is_on(flag: str) -> bool:
 
 
 def _values(flag: str) -> list[str]:
-    """Return all values of a flag, in order: samestep's come first, a user's behind them."""
-    given = [each.partition("=") for each in os.environ.get("XLA_FLAGS", "").split()]
-    return [value.strip("'\"") for name, _, value in given if name == f"--{flag}"]
+    """Return all values of a flag in order, first samestep's and then the user's."""
+    settings = [setting.partition("=") for setting in os.environ.get("XLA_FLAGS", "").split()]
+    return [value.strip("'\"") for name, _, value in settings if name == f"--{flag}"]

@@ -51,7 +51,7 @@ class Functional(Protocol):
 
 
 def shapes(tree: Any) -> Any:
-    """Return only shape and dtype of each array in a tree; the arrays would take a device's memory."""
+    """Return only shape and dtype of each array in a tree. The arrays would take a device's memory."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), tree)
 
 

@@ -11,7 +11,7 @@ from jaxbackend.precision import BACKOFF_FACTOR, GROWTH_FACTOR, GROWTH_INTERVAL,
 class LossScale(NamedTuple):
     """The scale halves and the step is skipped on overflow. The scale doubles after 2,000 finite steps.
 
-    Source: torch.amp.GradScaler; Micikevicius et al. 2018, Mixed Precision Training.
+    Sources: torch.amp.GradScaler, and Micikevicius et al. 2018, Mixed Precision Training.
     """
 
     scale: jax.Array
@@ -23,7 +23,7 @@ class LossScale(NamedTuple):
         return None if policy.loss_scale is None else cls(jnp.float32(policy.loss_scale), jnp.int32(0))
 
     def update(self, finite: jax.Array) -> "LossScale":
-        """Return the state after a step whose gradients were all finite or not."""
+        """Return the state after a step with `finite` gradients or not."""
         good = jnp.where(finite, self.good_steps + 1, 0)
         grow = good == GROWTH_INTERVAL
         grown = self.scale * GROWTH_FACTOR

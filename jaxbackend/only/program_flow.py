@@ -57,7 +57,7 @@ class Flow:
 
 
 def follow(program: Any) -> Flow:
-    """Return the flow of a closed jaxpr whose last argument is the images and whose first result the logits."""
+    """Return the flow of a closed jaxpr. Its last argument are the images, and its first result are the logits."""
     walker = _Walker()
     reaches = [Reach() for _ in program.jaxpr.invars[1:]]
     walker.flow.logits = walker.walk(program.jaxpr, [*reaches, Reach(frozenset({IMAGES_ORIGIN}))])[0]

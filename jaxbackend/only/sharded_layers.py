@@ -30,7 +30,7 @@ def copy_to_devices(parameters: Any, mesh: AbstractMesh) -> Any:
 
 @contextmanager
 def shard(model: nnx.Module, mesh: AbstractMesh | None) -> Generator[None]:
-    """Let each device compute its part of a model's layers while the context lasts; without a mesh, do nothing.
+    """Let each device compute its part of a model's layers while the context lasts. Without a mesh, do nothing.
 
     The model's parameters are copies from `copy_to_devices`.
     """

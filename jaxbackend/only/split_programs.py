@@ -1,9 +1,9 @@
-"""A step as many small programs: of pieces that are alike, one is compiled.
+"""A step as many small programs, where equal pieces share one program: the knob `pieces`.
 
 A deep network repeats itself, and compiling it as a whole takes time for every layer. Here the step is traced as for
-`jax.jit`, and what was traced is cut before every convolution and matrix product, and between what does not depend on
-one another. A piece of a layer's forward or backward pass, or of one parameter's update, is then a program of its own,
-and so is every other of the same operations on the same shapes.
+`jax.jit`. Then it is cut before every convolution and matrix product, and between independent operations. A piece is a
+part of a layer's forward or backward pass, or the update of one parameter. Pieces with the same operations on the same
+shapes are compiled once.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -19,19 +19,19 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 
 PRODUCTS = ("conv_general_dilated", "dot_general")
 Atom = Var | Literal
-# Functions that only differentiation calls, which is past once a step is traced; they differ from call to call.
+# Functions for differentiation differ from call to call. In a traced step, differentiation is done.
 _DERIVATIVES = ("jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd")
 
 
 class Pieces:
-    """`step`, a pure function of arrays, traced once for the shapes that it is called with and run piece by piece."""
+    """A pure function of arrays, traced once for each set of shapes and run piece by piece."""
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self._step = step
         self._traced: dict[Hashable, _Traced] = {}
 
     def __len__(self) -> int:
-        """Return how many programs it has become."""
+        """Return the number of compiled programs."""
         return len({call.program for traced in self._traced.values() for call in traced.calls})
 
     def __call__(self, *arguments: Any) -> Any:
@@ -46,7 +46,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a piece: what it is given and returns, and what no later call needs."""
+    """One call of a piece: its inputs and outputs, and the variables that no later call needs."""
 
     program: Callable[..., Any]
     inputs: Sequence[Var]
@@ -64,16 +64,16 @@ class _Traced:
         jaxpr = self.program.jaxpr
         values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*self.program.consts, *leaves], strict=True))
         for call in self.calls:
-            found = call.program(*(values[each] for each in call.inputs))
-            values.update(zip(call.outputs, found, strict=True))
-            for each in call.dropped:
-                del values[each]
-        outputs = (each.val if isinstance(each, Literal) else values[each] for each in jaxpr.outvars)
+            results = call.program(*(values[variable] for variable in call.inputs))
+            values.update(zip(call.outputs, results, strict=True))
+            for variable in call.dropped:
+                del values[variable]
+        outputs = (atom.val if isinstance(atom, Literal) else values[atom] for atom in jaxpr.outvars)
         return jax.tree.unflatten(self.structure, outputs)
 
 
 class _Piece:
-    """Equations of a program, as a program with inputs and outputs; equal to what differs in the variables' names."""
+    """Equations of a program as a program of their own. Pieces that differ only in variables' names are equal."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.jaxpr = jaxpr
@@ -89,14 +89,14 @@ class _Piece:
 _COMPILED: dict[_Piece, Callable[..., Any]] = {}
 
 
-# A piece is too small to gain from XLA's newer code generator for a CPU, or from its splitting the code for threads;
-# without them the same programs compile in half the time, and run as fast.
+# A piece is too small to gain from XLA's newer code generator for CPUs, or from code that is split for threads. Without
+# both, the same programs compile in half the time and run as fast.
 _CPU_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 
 
 @cache
 def _options() -> dict[str, Any] | None:
-    """Return the compiler options of pieces, None where this XLA has none of these names or compiles for no CPU."""
+    """Return the compiler options of pieces, None if XLA does not compile for a CPU or does not know these options."""
     if jax.default_backend() != "cpu":
         return None
     try:
@@ -107,13 +107,13 @@ def _options() -> dict[str, Any] | None:
 
 
 def _compile(pieces: Iterable[_Piece]) -> None:
-    """Compile those that none before was like, several at a time: XLA does not hold Python's lock."""
+    """Compile new pieces, several at a time: XLA does not hold Python's lock."""
     options = _options()
-    new = [each for each in dict.fromkeys(pieces) if each not in _COMPILED]
-    programs = [jax.jit(jaxpr_as_fun(ClosedJaxpr(each.jaxpr, []))) for each in new]
-    lowered = [program.lower(*map(_shape, each.jaxpr.invars)) for program, each in zip(programs, new, strict=True)]
+    new = [piece for piece in dict.fromkeys(pieces) if piece not in _COMPILED]
+    programs = [jax.jit(jaxpr_as_fun(ClosedJaxpr(piece.jaxpr, []))) for piece in new]
+    lowered = [program.lower(*map(_shape, piece.jaxpr.invars)) for program, piece in zip(programs, new, strict=True)]
     with ThreadPoolExecutor() as threads:
-        _COMPILED.update(zip(new, threads.map(lambda each: each.compile(options), lowered), strict=True))
+        _COMPILED.update(zip(new, threads.map(lambda program: program.compile(options), lowered), strict=True))
 
 
 def _shape(variable: Any) -> jax.ShapeDtypeStruct:
@@ -125,31 +125,31 @@ def _calls(jaxpr: Jaxpr) -> Iterator[_Call]:
     """Yield the calls of a program's pieces in order."""
     pieces = list(_pieces(jaxpr))
     _compile(pieces)
-    last = {each: number for number, piece in enumerate(pieces) for each in piece.jaxpr.invars}
-    kept = set(_variables(jaxpr.outvars))
+    last = {variable: number for number, piece in enumerate(pieces) for variable in piece.jaxpr.invars}
+    results = set(_variables(jaxpr.outvars))
     for number, piece in enumerate(pieces):
         inputs, outputs = piece.jaxpr.invars, piece.jaxpr.outvars
-        dropped = [each for each in inputs if last[each] == number and each not in kept]
+        dropped = [variable for variable in inputs if last[variable] == number and variable not in results]
         yield _Call(_COMPILED[piece], inputs, outputs, dropped)
 
 
 def _pieces(jaxpr: Jaxpr) -> list[_Piece]:
-    """Return a program's pieces in order; those of which nothing is needed are left out."""
-    found: list[_Piece] = []
+    """Return a program's pieces in order, without those whose results are not needed."""
+    pieces: list[_Piece] = []
     needed = set(_variables(jaxpr.outvars))
     for equations in reversed([part for run in _runs(jaxpr.eqns) for part in _parts(run)]):
-        made = [each for equation in equations for each in equation.outvars]
-        outputs = [each for each in made if each in needed]
+        written = [variable for equation in equations for variable in equation.outvars]
+        outputs = [variable for variable in written if variable in needed]
         if outputs:
-            given = _variables(each for equation in equations for each in equation.invars)
-            inputs = [each for each in given if each not in set(made)]
+            read = _variables(atom for equation in equations for atom in equation.invars)
+            inputs = [variable for variable in read if variable not in set(written)]
             needed.update(inputs)
-            found.append(_Piece(jaxpr.replace(eqns=equations, constvars=[], invars=inputs, outvars=outputs)))
-    return found[::-1]
+            pieces.append(_Piece(jaxpr.replace(eqns=equations, constvars=[], invars=inputs, outvars=outputs)))
+    return pieces[::-1]
 
 
 def _runs(equations: Sequence[JaxprEqn]) -> list[list[JaxprEqn]]:
-    """Cut before every product."""
+    """Cut a program before every product."""
     runs: list[list[JaxprEqn]] = [[]]
     for equation in equations:
         if equation.primitive.name in PRODUCTS:
@@ -159,44 +159,46 @@ def _runs(equations: Sequence[JaxprEqn]) -> list[list[JaxprEqn]]:
 
 
 def _parts(run: Sequence[JaxprEqn]) -> list[list[JaxprEqn]]:
-    """Return the parts of a run that do not depend on one another, each in order."""
+    """Return the independent parts of a run, each in order."""
     parts: dict[int, list[int]] = {}
     maker: dict[Var, int] = {}
     for place, equation in enumerate(run):
-        before = {maker[each] for each in _variables(equation.invars) if each in maker}
-        parts[place] = [*(each for part in before for each in parts.pop(part)), place]
-        maker |= {each: place for inside in parts[place] for each in run[inside].outvars}
+        before = {maker[variable] for variable in _variables(equation.invars) if variable in maker}
+        parts[place] = [*(earlier for part in before for earlier in parts.pop(part)), place]
+        maker |= {variable: place for inside in parts[place] for variable in run[inside].outvars}
     return [[run[place] for place in sorted(part)] for part in parts.values()]
 
 
 def _variables(atoms: Iterable[Atom]) -> list[Var]:
     """Return the variables among atoms, each once."""
-    return list(dict.fromkeys(each for each in atoms if not isinstance(each, Literal)))
+    return list(dict.fromkeys(atom for atom in atoms if not isinstance(atom, Literal)))
 
 
 def _key(jaxpr: Jaxpr) -> Hashable:
-    """Return what two programs have in common that compute the same of arrays of the same shapes."""
-    numbers = {each: number for number, each in enumerate([*jaxpr.constvars, *jaxpr.invars])}
+    """Return a key that is equal for programs with the same operations on arrays of the same shapes."""
+    numbers = {variable: number for number, variable in enumerate([*jaxpr.constvars, *jaxpr.invars])}
 
-    def atom(each: Atom) -> Hashable:
-        # By its bytes: 0 is equal to -0.
-        return (np.asarray(each.val).tobytes(), each.aval) if isinstance(each, Literal) else numbers[each]
+    def atom_key(atom: Atom) -> Hashable:
+        # Bytes tell 0 from -0, which are equal as numbers.
+        return (np.asarray(atom.val).tobytes(), atom.aval) if isinstance(atom, Literal) else numbers[atom]
 
     equations: list[Hashable] = []
     for equation in jaxpr.eqns:
-        inputs = tuple(map(atom, equation.invars))
-        numbers |= {each: len(numbers) + place for place, each in enumerate(equation.outvars)}
-        params = ((name, _alike(value)) for name, value in sorted(equation.params.items()) if name not in _DERIVATIVES)
+        inputs = tuple(map(atom_key, equation.invars))
+        numbers |= {variable: len(numbers) + place for place, variable in enumerate(equation.outvars)}
+        params = (
+            (name, _parameter_key(value)) for name, value in sorted(equation.params.items()) if name not in _DERIVATIVES
+        )
         equations.append((equation.primitive, tuple(params), inputs))
-    return tuple(each.aval for each in jaxpr.invars), tuple(equations), tuple(map(atom, jaxpr.outvars))
+    return tuple(variable.aval for variable in jaxpr.invars), tuple(equations), tuple(map(atom_key, jaxpr.outvars))
 
 
-def _alike(value: Any) -> Hashable:
-    """Return a parameter of an equation as part of a key; what cannot be compared is like itself only."""
+def _parameter_key(value: Any) -> Hashable:
+    """Return an equation's parameter as part of a key. A value without a hash is equal only to itself."""
     if isinstance(value, ClosedJaxpr):
         return _key(value.jaxpr), tuple(map(id, value.consts))
     if isinstance(value, Jaxpr):
         return _key(value)
     if isinstance(value, (tuple, list)):
-        return tuple(map(_alike, value))
+        return tuple(map(_parameter_key, value))
     return value if isinstance(value, Hashable) else id(value)

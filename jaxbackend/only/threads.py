@@ -1,4 +1,4 @@
-"""With how many threads XLA's programs compute on a CPU."""
+"""The number of threads of XLA's programs on a CPU."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,10 +8,11 @@ _POOL = "tf_XLAEigen"
 
 
 def settings(devices: Sequence[Any]) -> dict[str, int]:
-    """Return as `threads` how many the pool has in which programs compute on one device of a CPU.
+    """Return the size of the thread pool of one CPU device as `threads`.
 
-    JAX does not tell, so those of its name are counted (proc(5)). Nothing on a GPU; on several devices of a CPU, whose
-    pool has threads for every exchange that may be waited for; and where the system does not name threads.
+    JAX does not tell it, so the threads with the pool's name are counted (proc(5)). Return nothing on a GPU, or where
+    the system does not name threads. Return nothing for several CPU devices either: their pool has more threads, for
+    exchanges that wait.
     """
     if len(devices) > 1 or devices[0].platform != "cpu":
         return {}
@@ -24,4 +25,4 @@ def _names() -> Iterator[str]:
         try:
             yield path.read_text().strip()
         except OSError:
-            continue  # that thread has ended
+            continue  # the thread has ended

@@ -219,13 +219,13 @@ def test_which_convolutions_are_written_as_others(
     channels: int, size: int, stride: int, height: int, jax: int | None, torch_: int | None
 ):
     images, kernel = jnp.zeros((1, height, 16, channels)), jnp.zeros((size, size, channels, 2))
-    ours = jaxbackend.stems.rewritten(images, kernel, stride, 1)
+    ours = jaxbackend.stems.rewrite(images, kernel, stride, 1)
     assert (ours and ours[0].shape[-1]) == jax
     given = torch.zeros(1, height, 16, channels).movedim(-1, 1), torch.zeros(2, channels, size, size)
-    theirs = torchbackend.stems.rewritten(*given, stride, 1)
+    theirs = torchbackend.stems.rewrite(*given, stride, 1)
     assert (theirs and theirs[0].shape[1]) == torch_
     if channels > 1:  # of one channel, memory has but one order
-        assert torchbackend.stems.rewritten(given[0].contiguous(), given[1], stride, 1) is None
+        assert torchbackend.stems.rewrite(given[0].contiguous(), given[1], stride, 1) is None
 
 
 def test_a_convolution_without_bias_has_a_kernel_alone():

@@ -136,7 +136,7 @@ def test_a_graph_of_another_gpu_is_another(monkeypatch: pytest.MonkeyPatch) -> N
     words = set[Path]()
     for name in ("H100", "H200", "H200"):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
-        words.add(programs.word(graph, inputs))
+        words.add(programs.marker_file(graph, inputs))
     assert len(words) == 2
 
 
@@ -145,13 +145,13 @@ def test_a_graph_is_known_by_its_code_its_inputs_and_how_it_is_compiled() -> Non
     words = list[Path]()
 
     def noted(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
-        words.append(programs.word(graph, inputs))
+        words.append(programs.marker_file(graph, inputs))
         for changes in (
             {"conv_1x1_as_mm": True},
             {"post_grad_custom_post_pass": graph_passes.GraphPasses(buckets.join)},
         ):
             with inductor.patch(changes):
-                assert programs.word(graph, inputs) not in words
+                assert programs.marker_file(graph, inputs) not in words
         return graph
 
     for function, x in (

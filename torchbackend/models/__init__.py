@@ -1,4 +1,4 @@
-"""The model families, one file each; `build` makes the one that a workload names."""
+"""The model families, one file each. `build` makes the model that a workload names."""
 
 from torch import nn
 
@@ -24,5 +24,5 @@ FAMILIES = {
 
 
 def build(spec: ModelSpec, policy: Policy) -> nn.Module:
-    """Return the model of a workload, its values yet to be assigned."""
+    """Return the model of a workload. Its values are assigned later."""
     return FAMILIES[spec.family](spec.image, spec.classes, policy=policy, **spec.arguments)

@@ -10,9 +10,9 @@ from torchbackend.precision import Policy
 
 
 class Block(nn.Module):
-    """7x7 depthwise convolution, layer norm, two 1x1 convolutions with GELU between, layer scale; added to the input.
+    """7x7 depthwise convolution, layer norm, two 1x1 convolutions with GELU between, layer scale, plus the input.
 
-    The paper's stochastic depth is left out: twins could not share what each framework draws within a step.
+    The paper's stochastic depth is left out, because twins cannot share random numbers.
     """
 
     def __init__(self, features: int, *, policy: Policy) -> None:

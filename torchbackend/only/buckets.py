@@ -39,21 +39,21 @@ def join(graph: Graph) -> None:
 
     The last bucket is small, because no computation runs beside it.
     """
-    reduced = [*_reduced(graph)]
-    bytes_to_come = sum(each.value.nbytes for each in reduced)
-    bucket, size, most = list[_Reduced](), 0, _SMALL
-    for each in reduced:
-        bucket.append(each)
-        size, bytes_to_come = size + each.value.nbytes, bytes_to_come - each.value.nbytes
-        is_last_but_one = bytes_to_come <= _SMALL < bytes_to_come + each.value.nbytes
+    reductions = [*_find_reductions(graph)]
+    bytes_to_come = sum(reduction.value.nbytes for reduction in reductions)
+    bucket, size, most = list[_Reduction](), 0, _SMALL
+    for reduction in reductions:
+        bucket.append(reduction)
+        size, bytes_to_come = size + reduction.value.nbytes, bytes_to_come - reduction.value.nbytes
+        is_last_but_one = bytes_to_come <= _SMALL < bytes_to_come + reduction.value.nbytes
         if size >= most or is_last_but_one or not bytes_to_come:
             _join(graph, bucket)
-            bucket, size, most = [], 0, inductor._fuse_ddp_bucket_size * 2**20  # as DistributedDataParallel has it
+            bucket, size, most = [], 0, inductor._fuse_ddp_bucket_size * 2**20  # as in DistributedDataParallel
 
 
 @dataclass
-class _Reduced:
-    """One gradient's reduction in a graph: the quotient that is added up, the sum, its wait, and what is returned."""
+class _Reduction:
+    """One gradient's reduction in a graph: the quotient, its sum over devices, the wait for it, and the result."""
 
     quotient: Any
     sum: Any
@@ -66,12 +66,12 @@ class _Reduced:
 
     @property
     def order(self) -> list[int]:
-        """The axes as they lie in memory in what is returned, which is as the parameter's do."""
+        """The order of the axes in the result's memory, which is the parameter's."""
         returned = self.end.meta["val"]
         return sorted(range(returned.ndim), key=lambda axis: (-returned.stride(axis), axis))
 
 
-def _reduced(graph: Graph) -> Iterator[_Reduced]:
+def _find_reductions(graph: Graph) -> Iterator[_Reduction]:
     (output,) = graph.find_nodes(op="output")
     total: Any
     for total in graph.find_nodes(op="call_function", target=_C10D.all_reduce.default):
@@ -79,41 +79,43 @@ def _reduced(graph: Graph) -> Iterator[_Reduced]:
         if quotient.target is not _ATEN.div.Tensor:  # batch norm's exchange
             continue
         end, (user,) = wait, wait.users
-        if user.target is _ATEN.copy.default:  # into what the gradient was computed in
+        if user.target is _ATEN.copy.default:  # into the gradient's own memory
             end, (user,) = user, user.users
         if user is output:
             gradient = quotient.args[0]
-            if gradient.target is _ATEN.copy.default:  # torch 2.11: into the order of the axes
+            if gradient.target is _ATEN.copy.default:  # torch 2.11 copies into the order of the axes
                 gradient = gradient.args[1]
                 if gradient.meta["val"].dtype != quotient.meta["val"].dtype:
                     raise TypeError(f"{gradient} would be reduced in {gradient.meta['val'].dtype}")
                 quotient.args = (gradient, *quotient.args[1:])
             with gradient.meta["val"].fake_mode:
                 quotient.meta["val"] = torch.empty_like(gradient.meta["val"])
-            yield _Reduced(quotient, total, wait, end)
+            yield _Reduction(quotient, total, wait, end)
 
 
-def _join(graph: Graph, bucket: Sequence[_Reduced]) -> None:
+def _join(graph: Graph, bucket: Sequence[_Reduction]) -> None:
     output: Any
     (output,) = graph.find_nodes(op="output")
     place = {node: number for number, node in enumerate(graph.nodes)}
-    last = max((each.quotient for each in bucket), key=place.__getitem__)
+    last = max((reduction.quotient for reduction in bucket), key=place.__getitem__)
     with graph.inserting_before(last.next):
-        flat = [call_function(graph, _ATEN.permute.default, (each.quotient, each.order)) for each in bucket]
+        flat = [
+            call_function(graph, _ATEN.permute.default, (reduction.quotient, reduction.order)) for reduction in bucket
+        ]
         flat = [call_function(graph, _ATEN.reshape.default, (node, [-1])) for node in flat]
         whole: Any = call_function(graph, _ATEN.cat.default, (flat,))
         whole = call_function(graph, _C10D.all_reduce.default, (whole, *bucket[0].sum.args[1:]))
     with graph.inserting_before(output):
         whole = call_function(graph, _C10D.wait_tensor.default, (whole,))
         parts, start = {}, 0
-        for each in bucket:
-            end, shape = start + each.value.numel(), [each.value.shape[axis] for axis in each.order]
+        for reduction in bucket:
+            end, shape = start + reduction.value.numel(), [reduction.value.shape[axis] for axis in reduction.order]
             part = call_function(graph, _ATEN.slice.Tensor, (whole, 0, start, end))
             part = call_function(graph, _ATEN.reshape.default, (part, shape))
-            back = [each.order.index(axis) for axis in range(len(shape))]
-            parts[each.end] = call_function(graph, _ATEN.permute.default, (part, back))
+            back = [reduction.order.index(axis) for axis in range(len(shape))]
+            parts[reduction.end] = call_function(graph, _ATEN.permute.default, (part, back))
             start = end
     output.args = (tuple(parts.get(node, node) for node in output.args[0]),)
-    for each in bucket:  # torch leaves exchanges where they are, needed or not
-        for node in dict.fromkeys((each.end, each.wait, each.sum)):
+    for reduction in bucket:  # torch removes no exchange, even if it is not needed
+        for node in dict.fromkeys((reduction.end, reduction.wait, reduction.sum)):
             graph.erase_node(node)

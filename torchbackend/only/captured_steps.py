@@ -47,7 +47,7 @@ class CapturedSteps:
                 self._train(step, index)
         torch.cuda.current_stream().wait_stream(stream)
         restore()
-        del restore  # this frees the copy of the state; capturing changes no state
+        del restore  # frees the copy of the state, because capturing changes no state
         self._graph = torch.cuda.CUDAGraph()
         # NCCL's watchdog thread makes calls that would end a capture which forbids them in every thread.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):

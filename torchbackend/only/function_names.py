@@ -78,7 +78,7 @@ def _clamp_name(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
 
 
 def _pool_name(name: str, x: torch.Tensor, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str | None:
-    """Return `max-pool(kernel, stride, padding)` or `average-pool(...)`; the mean of whole images is `mean`."""
+    """Return `max-pool(kernel, stride, padding)` or `average-pool(...)`. The mean of whole images is `mean`."""
     kind, adaptive = ("max" if "max" in name else "average"), name.startswith("adaptive")
     rank = x.ndim - 2
     sizes = list(x.shape[2:])
@@ -110,7 +110,7 @@ def _pool_name(name: str, x: torch.Tensor, arguments: Sequence[Any], keywords: M
 
 
 def _padding(size: int, kernel: int, stride: int, edge: int, *, up: bool) -> list[int]:
-    """Return padding before and after; with `up`, a last window may begin within image or padding."""
+    """Return the padding before and after. With `up`, a last window may begin within image or padding."""
     if not up:
         return [edge, edge]
     windows = math.ceil((size + 2 * edge - kernel) / stride) + 1

@@ -35,7 +35,7 @@ def to_channels_last(activation: torch.Tensor) -> torch.Tensor:
 
 
 def to_channels_last_rows(tensor: torch.Tensor, channels: int, *, axis: int) -> torch.Tensor:
-    """Return a tensor whose flattened axis [CHW] is brought into the order [HWC]."""
+    """Return a tensor with its flattened axis [CHW] brought into the order [HWC]."""
     axis %= tensor.ndim
     return tensor.unflatten(axis, (channels, -1)).transpose(axis, axis + 1).flatten(axis, axis + 1)
 

@@ -4,6 +4,6 @@ import torch
 
 
 def reset_peaks(device: torch.device) -> None:
-    """Count memory peaks from now on: cuDNN's search has tried algorithms whose memory no step needs."""
+    """Count memory peaks from now on. Before, cuDNN's search has taken memory that no step needs."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,8 +1,8 @@
-"""How a contender's processes share compiled programs: the first of a machine makes each, the others find it.
+"""How a contender's processes share compiled programs: a machine's first process compiles, the others load.
 
-Each process of DistributedDataParallel's traces the same graphs. Where all compile at once, every kernel is compiled as
-often as there are processes, on the same cores. Programs are found in TorchInductor's cache, which they share; on GPUs
-each process calls its own the first (`compare.base.process_group.own_gpu`), so that all programs are the same.
+All processes of DistributedDataParallel trace the same graphs. If all compiled at once, every process would compile
+every kernel on the same cores. They share TorchInductor's cache. On GPUs, each process sees its own GPU as the first
+(`compare.base.process_group.own_gpu`), so all programs are the same.
 """
 
 import hashlib
@@ -21,29 +21,28 @@ from torch.fx import GraphModule
 
 from compare.base.process_group import RankInfo
 
-LONGEST_WAIT_SECONDS = 300.0  # half of what NCCL waits for another process
+LONGEST_WAIT_SECONDS = 300.0  # half the time that NCCL waits for another process
 _POLL_SECONDS = 0.02
 _FORWARD, _BACKWARD = "forward", "backward"
 
 
 class Store(Protocol):
-    """What processes tell each other by: `torch.distributed.Store`."""
+    """A store that all processes share: `torch.distributed.Store`."""
 
     def set(self, key: str, value: str, /) -> None:
-        """Keep a value for all."""
+        """Store a value for all processes."""
 
     def check(self, keys: list[str], /) -> bool:
-        """Tell, without waiting, whether all of these are there."""
+        """Tell, without waiting, whether all of these keys exist."""
         ...
 
 
 class Shared:
-    """A backend for `torch.compile`: TorchInductor, but the machine's first process compiles a graph before the others.
+    """A backend for `torch.compile`: TorchInductor, but a machine's first process compiles each graph before the others.
 
-    All processes compile the same graphs in the same order, and number them. What a graph computes backward torch
-    compiles when it is first needed, unless it finds both in its cache, or there is nothing to differentiate. Nobody
-    waits for a graph that is in the cache, beside which the first leaves word of it, nor for longer than
-    `LONGEST_WAIT_SECONDS`.
+    All processes compile the same graphs in the same order, and number them. Torch compiles a graph's backward part when
+    it first runs, unless the cache has both parts or there is no gradient. The first process leaves a file beside the
+    cache for each compiled part. The others wait until the file exists, for `LONGEST_WAIT_SECONDS` at most.
     """
 
     def __init__(self, store: Store, place: RankInfo) -> None:
@@ -60,7 +59,7 @@ class Shared:
             backward = bool(options.get("is_backward"))
             if not backward:
                 comes_later = not options.get("is_inference")
-            with self.turn(number, _BACKWARD if backward else _FORWARD, word(graph, inputs)):
+            with self.turn(number, _BACKWARD if backward else _FORWARD, marker_file(graph, inputs)):
                 return own.compile_fx_inner(graph, inputs, *arguments, **options)
 
         try:
@@ -72,9 +71,9 @@ class Shared:
 
     @contextmanager
     def turn(self, number: int, part: str, kept: Path) -> Generator[None]:
-        """Wait until the machine's first process has compiled a part of a graph; in that one, tell when it has.
+        """Wait until the machine's first process has compiled a part of a graph. The first process tells the others.
 
-        `kept` is there once a process before, or the first one, has left the program in the cache.
+        The file `kept` exists once a process has left the program in the cache.
         """
         key, end = self._key(number, part), time.monotonic() + LONGEST_WAIT_SECONDS
         while not (self._is_first or self._store.check([key]) or kept.exists()) and time.monotonic() < end:
@@ -82,7 +81,7 @@ class Shared:
         try:
             yield
             if self._is_first:
-                with suppress(OSError):  # as torch, which goes on where it cannot keep a program
+                with suppress(OSError):  # torch, too, goes on if it cannot write its cache
                     kept.parent.mkdir(parents=True, exist_ok=True)
                     kept.touch()
         finally:
@@ -96,24 +95,26 @@ class Shared:
         return f"samestep/programs/{self._machine}/{number}/{part}"
 
 
-def word(graph: GraphModule, inputs: Sequence[Any]) -> Path:
-    """Return the file beside TorchInductor's cache that says that a graph was compiled.
+def marker_file(graph: GraphModule, inputs: Sequence[Any]) -> Path:
+    """Return the file beside TorchInductor's cache that exists once a graph is compiled.
 
-    It is of the graph's code, its inputs, and how it is compiled. Where TorchInductor minds more than these, a process
-    that does not wait compiles by itself.
+    Its name depends on the graph's code, its inputs, and the compiler's settings. If TorchInductor's own key differs, a
+    process compiles by itself.
     """
-    given = [
-        (str(each.shape), str(each.dtype), str(each.stride()), each.device.type) if torch.is_tensor(each) else each
-        for each in inputs
+    kinds = [
+        (str(value.shape), str(value.dtype), str(value.stride()), value.device.type)
+        if torch.is_tensor(value)
+        else value
+        for value in inputs
     ]
     passes: Any = inductor.post_grad_custom_post_pass  # as `tuning.prepare` sets it
-    where = {torch.cuda.get_device_name(each.device) for each in inputs if torch.is_tensor(each) and each.is_cuda}
-    how = torch.__version__, sorted(inductor.save_config_portable().items()), passes and passes.uuid(), where
-    return Path(cache_dir(), "samestep", hashlib.sha256(repr((graph.code, given, how)).encode()).hexdigest())
+    gpus = {torch.cuda.get_device_name(value.device) for value in inputs if torch.is_tensor(value) and value.is_cuda}
+    how = torch.__version__, sorted(inductor.save_config_portable().items()), passes and passes.uuid(), gpus
+    return Path(cache_dir(), "samestep", hashlib.sha256(repr((graph.code, kinds, how)).encode()).hexdigest())
 
 
 def inductor_compiler() -> Any:
-    """Return TorchInductor's compiler, which takes as long to import as torch itself: only who compiles does so."""
+    """Return TorchInductor's compiler. Its import takes as long as torch's, so only processes that compile do it."""
     return importlib.import_module("torch._inductor.compile_fx")
 
 
@@ -129,7 +130,7 @@ def share(store: Store, place: RankInfo) -> None:
 def compiler(*, shared: bool) -> "str | Shared":
     """Return the backend for `torch.compile`, `shared` with this contender's other processes or not.
 
-    Where torch keeps no programs, none is waited for.
+    Without torch's cache, programs are not shared.
     """
-    kept = inductor.fx_graph_cache and not inductor.force_disable_caches
-    return _joined if shared and kept and _joined is not None else "inductor"
+    caches = inductor.fx_graph_cache and not inductor.force_disable_caches
+    return _joined if shared and caches and _joined is not None else "inductor"

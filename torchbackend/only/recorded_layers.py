@@ -1,4 +1,4 @@
-"""The layers whose outputs are recorded, and what they take and return in neutral layout."""
+"""Layers with recorded outputs, and their inputs and outputs in neutral layout."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from torchbackend.only.modules import (
 
 @dataclass(frozen=True)
 class RecordedLayer:
-    """A layer whose output is recorded.
+    """A layer with a recorded output.
 
     Attributes:
         module: the layer.
