@@ -1,4 +1,4 @@
-"""samestep asked about a pair of models as a user asks it: its exit code, text and result file."""
+"""samestep on a pair of models, as a user runs it: its exit code, text and result file."""
 
 import json
 import os
@@ -18,7 +18,7 @@ QUICK = ("--device", "cpu", "--epochs", "1", "--seeds", "2", "--batch-size", "8"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back.
+    """The answer to a command.
 
     Attributes:
         code: the exit code.
@@ -36,7 +36,7 @@ class Answer:
 
     @property
     def first_mismatch(self) -> str:
-        """The tensor that the certificate names first; empty where all agree."""
+        """The tensor that the certificate names first, empty if all agree."""
         return self.result["agreement"]["first_mismatch"] or ""
 
 
@@ -49,7 +49,7 @@ def agree(
     classes: int = 10,
     case: int = 0,
 ) -> Answer:
-    """Ask `samestep agree` about a pair, inside this process; a reference without a folder is one of `examples/pairs`.
+    """Run `samestep agree` on a pair, inside this process. A reference without a folder is one of `examples/pairs`.
 
     Training runs are left out, and all cases but one: 0 is the asked one, 1 the other.
     """
@@ -58,12 +58,12 @@ def agree(
 
 
 def agree_whole(jax: str, torch: str, out: Path, *options: str, image: str = "16x16x3", classes: int = 10) -> Answer:
-    """Ask as a user does: processes, every size, training runs."""
+    """Run `samestep agree` as a user does, with processes, every size and training runs."""
     return _answer(run("agree", *_asked(jax, torch, image, classes, out), *options), out)
 
 
 def names(jax: str, torch: str, *options: str, image: str = "16x16x3", classes: int = 10) -> dict[str, str]:
-    """Return what `samestep map` prints: torch's name of each variable, and Flax's."""
+    """Return the output of `samestep map`: torch's name of each variable, and Flax's."""
     done = inside.run("map", *_pair(jax, torch), "--input", image, "--classes", str(classes), *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -16,7 +16,7 @@ def raises() -> Any:
 
 
 def is_killed() -> Any:
-    """Die as where a library written in C has a fault."""
+    """Die as after a fault in a C library."""
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
@@ -38,7 +38,7 @@ def returns_nothing() -> Any:
 
 
 def returns_class() -> Any:
-    """Return the class in place of a model made of it."""
+    """Return the class in place of a model."""
     from torch import nn
 
     return nn.Identity

@@ -1,3 +1,3 @@
-"""What all tests in this folder share."""
+"""Fixtures of all tests in this folder."""
 
 from tests.unoptimised import unoptimised as unoptimised

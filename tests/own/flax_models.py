@@ -17,7 +17,7 @@ ModuleDef = Any
 
 
 class ResNetBlock(nn.Module):
-    """As in flax's own ImageNet example."""
+    """A block as in flax's own ImageNet example."""
 
     filters: int
     conv: ModuleDef
@@ -106,7 +106,7 @@ def kinds(dtype=None):
 
 
 class NormedFirst(nn.Module):
-    """Normalises in float32 before what computes in the dtype that is asked for."""
+    """Normalises in float32 before layers that compute in the dtype of the factory."""
 
     dtype: Any = None
 
@@ -186,7 +186,7 @@ def nnx_net(rngs: nnx.Rngs, classes=5, dtype=None):
 
 
 class Flagged(nnx.Module):
-    """Batch norm told at every call, as in code that was linen's once."""
+    """Batch norm with its mode at every call, as in code that came from linen."""
 
     def __init__(self, rngs):
         self.conv = nnx.Conv(3, 4, (3, 3), rngs=rngs)
@@ -203,7 +203,7 @@ def flagged():
 
 
 class LikeOurTwins(nnx.Module):
-    """Of samestep's own layers."""
+    """A model of samestep's own layers."""
 
     def __init__(self, policy):
         self.conv = layers.Conv(3, 6, 3, padding=1, policy=policy)
@@ -268,7 +268,7 @@ def noisy(rngs):
 
 
 class Remembering(nnx.Module):
-    """Keeps a mean of its images of its own, in what is neither a parameter nor a statistic."""
+    """Keeps a mean of its images in a variable that is neither a parameter nor a statistic."""
 
     def __init__(self, rngs):
         self.head = nnx.Linear(3, 5, rngs=rngs)
@@ -291,7 +291,7 @@ def not_finite(rngs):
 
 
 class Measured(nn.Module):
-    """Starts from what its images are."""
+    """Takes its initial values from its images."""
 
     @nn.compact
     def __call__(self, x):
@@ -317,7 +317,7 @@ class Plain(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """As flax's users write it, with dense layers."""
+    """Written as flax's users write it, with dense layers."""
 
     @nn.compact
     def __call__(self, x):

@@ -1,4 +1,4 @@
-"""samestep inside this process: children are the same workers, carrying out the same commands, no framework anew."""
+"""samestep inside this process: workers execute commands here, and no framework is imported again."""
 
 import contextlib
 import importlib
@@ -26,7 +26,7 @@ from tests.fakebackend.plans import ROOT
 
 
 class Inside:
-    """Stands for `compare.execution.child.Child`: what is asked of it is done at once, here."""
+    """Replaces `compare.execution.child.Child`: it executes each command at once, in this process."""
 
     pid = 0
 
@@ -66,7 +66,7 @@ class Inside:
 
 
 def run(*arguments: str, case: int = 0) -> CompletedProcess[str]:
-    """Run `samestep` in the repository's root without training runs, at one case: 0 is the asked one, 1 the other."""
+    """Run `samestep` in the repository's root without training runs, at one case: 0 is the given case, 1 the other."""
     out, error = io.StringIO(), io.StringIO()
     with _quick(case) as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         patch.chdir(ROOT)

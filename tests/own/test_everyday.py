@@ -1,4 +1,4 @@
-"""Pairs as people write them that are one function, and what is said where they are not, or cannot be used."""
+"""Everyday pairs: equal ones, different ones and unusable ones, each with its message."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The example pairs: samestep says of each whether it is one function, and if not, where the two part."""
+"""The example pairs: samestep tells whether both models are equal, and if not, where they differ."""
 
 import importlib.util
 import json
@@ -88,7 +88,7 @@ EXAMPLES = {
 }
 
 
-# What these show, others show as well, in half the time.
+# Other tests show the same in half the time.
 THOROUGH = {
     "SAME, running variance allowed",
     "SAME max-pool alone",
@@ -143,7 +143,7 @@ def test_160_layers_are_matched_and_certified_in_four_minutes_of_a_core(tmp_path
 def test_a_missing_layer_is_shown_where_the_two_sequences_part(tmp_path: Path) -> None:
     answer = asked.agree("vgg_linen.py:model", "vgg_torch.py:forgetful", tmp_path)
     assert (answer.code, answer.result) == (2, {})
-    # Flax's fourth convolution has no partner; torch goes on with its last.
+    # Flax's fourth convolution has no partner, and torch goes on with its last.
     assert "Conv_3" in answer.error
     assert "features.11" in answer.error
 

@@ -1,4 +1,4 @@
-"""`compare.worker.factories`: whatever a user's factory does, samestep gets a model or says what is wrong."""
+"""`compare.worker.factories`: samestep gets a model from any factory, or tells what is wrong."""
 
 import hashlib
 import sys

@@ -1,4 +1,4 @@
-"""What is refused of users' flax models, and how."""
+"""Refusals of users' flax models, and their messages."""
 
 import pytest
 

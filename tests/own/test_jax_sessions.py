@@ -1,4 +1,4 @@
-"""Sessions of users' flax models: what they train, record and give back under neutral names."""
+"""Sessions of users' flax models: training, records and results under neutral names."""
 
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -22,7 +22,7 @@ EVERY = pytest.mark.parametrize("factory", FACTORIES)
 
 @dataclass
 class Taken:
-    """A session of stock tuning, two steps of which were inspected."""
+    """A session with stock tuning after two inspected steps."""
 
     model: ModelSpec
     layers: dict[str, Layer]

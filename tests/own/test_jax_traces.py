@@ -1,4 +1,4 @@
-"""What one traced pass says of users' flax models."""
+"""Traces of users' flax models."""
 
 import pytest
 

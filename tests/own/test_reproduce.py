@@ -1,4 +1,4 @@
-"""`samestep reproduce` of a user's own pair: its code is named, trusted by the user, and held against its hash."""
+"""`samestep reproduce` of a user's pair: it names the code, asks for trust, and checks the code's hash."""
 
 import hashlib
 import json

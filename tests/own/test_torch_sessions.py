@@ -1,4 +1,4 @@
-"""A session of a user's torch model speaks the table's names and neutral layout, and trains as its user would."""
+"""A session of a user's torch model uses the table's names and neutral layout, and trains as plain torch does."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a torch model's trace says of layers, and of what lies between them."""
+"""Traces of users' torch models: layers, and the functions between them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""One layer in torch from its neutral variables and settings alone: what they say, torch computes."""
+"""One layer in torch, made only from its neutral variables and settings."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from compare.base.trace import Layer
 
 
 def run(layer: Layer, variables: Arrays, inputs: Array, training: bool) -> Array:
-    """Return the layer's output in neutral layout; float64."""
+    """Return the layer's output in neutral layout and float64."""
     x = torch.from_numpy(np.asarray(inputs, np.float64))
     if x.ndim == 4:
         x = x.permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""What the tests of several devices and of several machines share: a narrow model's record in float64."""
+"""Records of a narrow model in float64, for tests of several devices and of several machines."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ NONE_BEGUN: Mapping[str, str] = {}
 
 
 class Recorder:
-    """A child of each backend, and what it recorded, in float64 where nothing else is said."""
+    """A child of each backend and its records, in float64 by default."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._children = folder, dict[str, Child]()
@@ -49,7 +49,7 @@ class Recorder:
         return self._children[backend]
 
     def started(self, backend: str, begun: Mapping[str, str] = NONE_BEGUN) -> Child:
-        """Return a child that is ready, whose further processes may be `begun` beside it, by variables."""
+        """Return a child that is ready. The variables `begun` may start its further processes beside it."""
         added = variables.child_environment(backend, {}, "cpu", False, os.environ | VARIABLES, devices=MOST)
         child = Child(backend, f"{backend}backend", {**VARIABLES, **added, **begun}, self.folder)
         child.greet(120)
@@ -77,7 +77,7 @@ class Recorder:
     ) -> Arrays:
         key = backend, tuning, devices, batch_norm, precision
         if key not in self._made:
-            # DistributedDataParallel changes for good what torch traces, once it reduces within a backward pass.
+            # After a reduction within a backward pass, DistributedDataParallel changes torch's traces for good.
             own = "compiled-autograd" in tuning
             with closing(self.started(backend)) if own else nullcontext(self.child(backend)) as child:
                 self._made[key] = recorded(child, self.spec(*key), self.folder)
@@ -89,20 +89,20 @@ class Recorder:
 
 
 def recorded(child: Child, spec: Mapping[str, Any], folder: Path) -> Arrays:
-    """Return what a child records of two steps, by name."""
+    """Return a child's record of two steps, by name."""
     made = Path(tempfile.mkdtemp(dir=folder), "record")
     return Record(made, child.call("record", 300, spec=spec, steps=STEPS, path=str(made))).load()
 
 
 def distance(a: Arrays, b: Arrays) -> float:
-    """Return the largest relative distance of two records, all of whose names and shapes are the same."""
+    """Return the largest relative distance of two records with the same names and shapes."""
     assert a.keys() == b.keys()
     assert all(a[name].shape == b[name].shape for name in a)
     return max(float(np.linalg.norm(a[name] - b[name]) / max(np.linalg.norm(b[name]), 1e-30)) for name in a)
 
 
 def printed(script: str, devices: int) -> str:
-    """Return what a script prints that sees so many virtual devices."""
+    """Return the output of a script that sees so many virtual devices."""
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", script]
     return subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True).stdout

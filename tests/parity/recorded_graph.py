@@ -1,4 +1,4 @@
-"""CUDA graphs on a CPU: the kernels of captured steps, played again on the same tensors, what Python did left out."""
+"""CUDA graphs on a CPU: the kernels of captured steps run again on the same tensors, without Python."""
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Graph(TorchDispatchMode):
-    """`torch.cuda.CUDAGraph` as far as the backend uses it."""
+    """The part of `torch.cuda.CUDAGraph` that the backend uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Graph(TorchDispatchMode):
         return result
 
     def put_back(self) -> None:
-        """Leave everything as it was: capturing carries nothing out."""
+        """Restore all state, because capturing runs no kernel."""
         for held, value in self._before.values():
             held.copy_(value)
         self._before.clear()

@@ -1,4 +1,4 @@
-"""Every workload of several layers, narrow, for a few pixels, with its own update rule."""
+"""Every workload with several layers, narrow and on a few pixels, with its own update rule."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from compare.data import weights
 from compare.settings import tunings
 from tests.parity import twins
 
-# What pooling and strides leave of so few pixels is a pixel at least.
+# Pooling and strides leave at least one of so few pixels.
 SIDES = {
     "cifar-cnn": 7,
     "cifar-resnet18": 5,

@@ -1,4 +1,4 @@
-"""Micro-batches: a step over equal parts of its batch, held against steps that take each part alone."""
+"""Micro-batches: a step over equal parts of its batch against steps on each part alone."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Torch: every workload trains with the knobs of `tuned`, as far as a CPU has them, as it does without."""
+"""Torch: every workload trains the same with the knobs of `tuned` that a CPU has, and without them."""
 
 from dataclasses import replace
 from typing import Any
@@ -44,7 +44,7 @@ def test_captured_steps(name: str, side: int, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar-cnn", pytest.param("mobilenet-v2", marks=pytest.mark.thorough)])
 def test_steps_of_kernels_that_the_compiler_may_search(name: str):
-    """On a CPU it has little to search among; on a GPU the certificate has the knobs that are timed."""
+    """A search has few kernels on a CPU. On a GPU the certificate has the timed knobs."""
     workload = small.small(name, small.SIDES[name])
     wanted, plain = trained(workload, "stock")
     found, settings = trained(workload, f"{LAYOUT}+compile+max-autotune")

@@ -40,7 +40,7 @@ def _split(tree: Any) -> Any:
 
 
 def _count(program: Callable[[Any], Any], name: str, tree: Any) -> int:
-    made = jax.make_jaxpr(lambda tree: program(tree))(tree)  # JAX keeps what it made of a function
+    made = jax.make_jaxpr(lambda tree: program(tree))(tree)  # a new function, because JAX caches traces by function
     return str(made).count(f" {name}[")
 
 

@@ -1,4 +1,4 @@
-"""Captured steps of torch: what changes from step to step changes in device memory, for a graph asks no Python."""
+"""Captured steps of torch: changes from step to step happen in device memory, because a graph runs no Python."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -23,7 +23,7 @@ from tests.parity import twins
 RANDOM = np.random.default_rng(0)
 SHAPES = {"a": (30,), "b": (4, 5), "c": (1,)}
 START: Arrays = {name: RANDOM.standard_normal(shape) for name, shape in SHAPES.items()}
-# Their norms are about 7; those of the second step are below the limit, and so small that the 1e-6 would show.
+# Their norms are about 7. Those of the second step are below the limit, and so small that the 1e-6 would show.
 SIZES = (1.0, 1e-4, 0.3, 2.0)
 GRADIENTS: list[Arrays] = [
     {name: size * RANDOM.standard_normal(shape) for name, shape in SHAPES.items()} for size in SIZES
@@ -100,7 +100,7 @@ def test_optax_s_own_clipping_leaves_out_the_millionth():
 
 
 def opened(patch: pytest.MonkeyPatch, backend: str, limit: float, **changes: Any) -> Session:
-    """Return a session of digits-cnn with plain SGD, whose update is the learning rate times the clipped gradient."""
+    """Return a session of digits-cnn with plain SGD. Its update is the learning rate times the clipped gradient."""
     real = workloads.get("digits-cnn")
     rule = OptimizerSpec("sgd", 0.5, clip_norm=limit)
     narrow = replace(real, optimizer=rule, model=replace(real.model, arguments={"features": 2}))

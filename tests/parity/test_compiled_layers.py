@@ -1,4 +1,4 @@
-"""What torch's layers are written out as for TorchInductor computes what torch's own kernels do, and what it stores."""
+"""Torch's layers, written out for TorchInductor, compute the same as torch's kernels and store little."""
 
 import copy
 import re
@@ -172,7 +172,7 @@ def test_a_relu_with_a_gradient_of_its_own_is_torch_s(relu: Callable[[torch.Tens
 
 
 def backward_program(function: Callable[[torch.Tensor], torch.Tensor]) -> str:
-    """Return what TorchInductor writes for the gradient of a function of images."""
+    """Return TorchInductor's code for the gradient of a function of images."""
     torch.compiler.reset()
     x = torch.randn(IMAGES, requires_grad=True)
     _, (_, backward) = run_fw_bw_and_get_code(lambda: torch.compile(function, dynamic=False)(x))
@@ -255,7 +255,7 @@ def test_the_gradient_of_a_residual_sum_is_masked_once_at_most(monkeypatch: pyte
 
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_what_is_stored_is_right_in_every_memory_order(order: torch.memory_format):
-    """TorchInductor has convolutions in an order of its own, whichever the images come in."""
+    """TorchInductor keeps convolutions in a memory order of its own, for images of any order."""
     torch.manual_seed(0)
     model = Residual().double()
     for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""Several devices train as one does: virtual ones of JAX's, processes of torch's, each backend in its worker."""
+"""Several devices train as one does: JAX's virtual devices and torch's processes, each backend in its worker."""
 
 import re
 from contextlib import closing
@@ -22,9 +22,9 @@ from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, pri
 from torchbackend import models, precision, tuning
 from torchbackend.only import buckets, graph_passes, modules
 
-pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
+pytestmark = pytest.mark.xdist_group("devices")  # one process starts the children once
 
-ROUNDING = 1e-14  # no more than that is a gradient which cancels, of a bias before batch norm
+ROUNDING = 1e-14  # a gradient that cancels, of a bias before batch norm, stays below
 WAYS = {"jax": ("sharded", "pmap"), "torch": ("ddp",)}
 
 
@@ -79,7 +79,7 @@ def test_every_kind_of_layer_is_split(recorder: Recorder, name: str, accumulate:
 
 @pytest.mark.thorough
 def test_a_compiled_model_that_is_cut_at_its_buckets_is_recorded(recorder: Recorder):
-    """Its first bucket ends after a max-pool, whose view is recorded: torch 2.11 failed on it."""
+    """Its first bucket ends after a max-pool with a recorded view. Torch 2.11 fails on it."""
     wide = replace(WORKLOAD, model=replace(workloads.get("cifar-cnn").model, image=WORKLOAD.model.image))
     stock, compiled = (
         recorded(
@@ -114,7 +114,7 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     told = {name: found[name] for name in ("parallel", "devices", "batch_norm", "batch_size", "reduction_dtype")}
     split = {"parallel": way, "devices": 2, "batch_norm": "sync", "batch_size": BATCH, "reduction_dtype": "float64"}
     assert told == split
-    assert found["overlap-reduction"] is (way == "ddp")  # which has buckets of its own; XLA needs a GPU's scheduler
+    assert found["overlap-reduction"] is (way == "ddp")  # ddp has buckets of its own, and XLA needs a GPU's scheduler
     proof = child.call("proof", 120, steps=2)
     assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
     absent = child.call("communication", 120, steps=2)  # every process is asked for its kernels
@@ -123,12 +123,14 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
 
 @pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
 def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
-    with closing(recorder.started(backend)) as child:  # processes of several devices train on no other number
+    with closing(recorder.started(backend)) as child:  # the number of processes is fixed
         child.call("open", 120, spec=recorder.spec(backend, f"stock+{way}", 1, "sync"))
         child.call("block", 120, steps=2)
         found = child.call("settings", 120)
         assert (found["devices"], found["reduction_dtype"], found["overlap-reduction"]) == (1, None, False)
-        assert found["parallel"] == ("none" if backend == "torch" else way)  # DistributedDataParallel would only cost
+        assert found["parallel"] == (
+            "none" if backend == "torch" else way
+        )  # no DistributedDataParallel around one device
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -171,7 +173,7 @@ def test_gradients_are_added_up_over_devices_in_the_parameters_dtype(recorder: R
     kernels = [
         array.astype(np.float32) for name, array in recorded.items() if re.match("step1/gradient/.*kernel", name)
     ]
-    last = [np.mean(array.view(np.uint32) & 0xFFFF != 0) for array in kernels]  # places that bfloat16 has not
+    last = [np.mean(array.view(np.uint32) & 0xFFFF != 0) for array in kernels]  # bits that bfloat16 does not have
     assert kernels
     assert min(last) > 0.1
 
@@ -234,7 +236,7 @@ def objective(x):
     return x.sum()
 
 
-with warnings.catch_warnings(action="error"):  # of a name that torch has given up
+with warnings.catch_warnings(action="error"):  # torch warns of old names
     objective(torch.ones(4, 8, 6, 6)).backward()
 compiled = torch.compile(objective, dynamic=False)
 _, programs = run_fw_bw_and_get_code(lambda: compiled(torch.ones(4, 8, 6, 6)))
@@ -287,7 +289,7 @@ def test_a_plan_knows_which_models_have_batch_norm(name: str):
 
 @dataclass
 class Program:
-    """A program as XLA compiles one for a GPU, with one reduction of a kind."""
+    """A program as XLA compiles it for a GPU, with one reduction of a kind."""
 
     reduced: str
     kind: str

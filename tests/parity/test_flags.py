@@ -1,4 +1,4 @@
-"""What JAX's side reads back from XLA's flags, where torch asks its own switches: the last value of a flag holds."""
+"""JAX's side reads settings back from XLA's flags. The last value of a flag counts."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

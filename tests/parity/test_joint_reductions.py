@@ -24,21 +24,21 @@ ATEN, C10D = torch.ops.aten, torch.ops._c10d_functional
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    """Processes that add up nothing: what is returned is a gradient's quotient."""
+    """Make processes that add up nothing, so that a gradient's quotient is the result."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=DEVICES)
     yield
     dist.destroy_process_group()
 
 
 def values(lie: torch.memory_format) -> list[torch.Tensor]:
-    """Return arrays whose four axes lie so in memory."""
+    """Return arrays with their four axes in this memory order."""
     drawn = torch.Generator().manual_seed(0)
     found = [torch.randn(shape, generator=drawn) for shape in SHAPES]
     return [each.contiguous(memory_format=lie) if each.ndim == 4 else each for each in found]
 
 
 def traced(gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], copies: Sequence[str]) -> GraphModule:
-    """Return what DistributedDataParallel's `python_reducer` traces.
+    """Return the graph that DistributedDataParallel's `python_reducer` traces.
 
     Torch copies a gradient that does not lie as its parameter does `before` it is reduced, and a sum, which is
     contiguous, `after`, if its parameter is not.

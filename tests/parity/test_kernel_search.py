@@ -1,4 +1,4 @@
-"""A session whose knobs ask for no search for kernels, in a process that searches, says so to XLA for its programs."""
+"""A session without a search for kernels tells XLA so for its programs, even in a process that searches."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ NO_SEARCH = {"xla_gpu_autotune_level": 0}
     [
         ("gpu", True, "", None),
         ("gpu", False, "", NO_SEARCH),
-        ("gpu", False, "--xla_gpu_autotune_level=4", None),  # for every program of the process
+        ("gpu", False, "--xla_gpu_autotune_level=4", None),  # holds for every program of the process
         ("cpu", False, "", None),
     ],
 )
@@ -33,5 +33,5 @@ def test_xla_times_no_kernels_where_none_are_searched_for(
     monkeypatch.setattr(jax, "jit", look)
     monkeypatch.setenv("XLA_FLAGS", flags)
     values = {**tunings.resolve("jax", "stock", "cpu", "digits-cnn"), "kernel-search": search}
-    assert float(tuning.compile_step(jnp.sin, values, platform)(0.0)) == 0.0  # XLA knows what it is given
+    assert float(tuning.compile_step(jnp.sin, values, platform)(0.0)) == 0.0  # XLA knows these options
     assert given == [options]

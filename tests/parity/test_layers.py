@@ -58,7 +58,7 @@ def test_layer_norm_s_gradients_pass_through_mean_and_variance():
     same(found["input"], through / np.sqrt(x.var(-1, keepdims=True) + 1e-6))
 
 
-# From -10 on, x * Phi(x) is below what float64 resolves beside 1; the tanh form is off by up to 5e-4.
+# Below -10, float64 does not resolve x * Phi(x) beside 1. The tanh form is off by up to 5e-4.
 POINTS = np.concatenate([np.linspace(-10, 10, 2001), [-40.0, 0.0, 40.0]])
 DISTRIBUTION = 0.5 * (1 + special.erf(POINTS / np.sqrt(2)))
 

@@ -1,4 +1,4 @@
-"""Whole training runs of narrow models on a CPU: both backends learn, and learn the same."""
+"""Whole training runs of narrow models on a CPU: both backends learn the same."""
 
 import itertools
 import math
@@ -43,7 +43,7 @@ def test_both_backends_learn_the_same(name: str, monkeypatch: pytest.MonkeyPatch
     assert abs(ours["test_accuracy"] - theirs["test_accuracy"]) < 0.01
     for each in found:
         assert each["loss"][-1] < 0.92 * each["loss"][0]
-        if name == "unet":  # an accuracy of pixels; the commonest class alone is no skill
+        if name == "unet":  # of pixels, where the commonest class alone proves no learning
             assert each["test_accuracy"] > (dataset.test.labels == 0).mean() + 0.05
 
 
@@ -81,7 +81,7 @@ def test_a_twin_is_the_same_run_in_another_order(
         feed(batches)
 
     monkeypatch.setattr(session, "feed", seen)
-    told = replace(spec, devices=devices)  # of which the session trains on one
+    told = replace(spec, devices=devices)  # the session trains on one of them
     own, twin, again, other = (training.losses(session, told, train, 0.0, which) for which in (0, 1, 1, 2))
     np.testing.assert_allclose(np.array(own, np.float64), np.array(twin, np.float64), rtol=1e-12)
     np.testing.assert_allclose(np.array(own, np.float64), np.array(other, np.float64), rtol=1e-12)
@@ -158,7 +158,7 @@ def test_an_update_that_is_lost_in_storage_is_not_known():
     spec = replace(spec, described=descriptions.to_json(slow))
     noise = training.updates(twins.BACKENDS["torch"].open(spec), spec, batches, 3, 2.0**-23, 1).noise
     assert noise["dense.kernel"] == math.inf
-    assert noise["dense.bias"] < 1.1  # which begins with zeros
+    assert noise["dense.bias"] < 1.1  # it begins with zeros
 
 
 @pytest.mark.parametrize("backend", list(twins.BACKENDS))
@@ -199,6 +199,6 @@ def test_batches_that_a_graph_reads_are_replaced_where_they_are():
     for images, labels, batch in zip(graph.images, graph.labels, second, strict=True):
         np.testing.assert_array_equal(images.permute(0, 2, 3, 1), batch.values())
         np.testing.assert_array_equal(labels, batch.labels)
-    fed.feed(second[:2])  # of another number: the graph is another
+    fed.feed(second[:2])  # another number of batches needs another graph
     assert place._several is None
     assert len(place._stacked[1]) == len(place._pool) == 2

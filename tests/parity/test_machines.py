@@ -1,4 +1,4 @@
-"""Two machines train as one device does: two samesteps on this machine, which know each other by the network alone."""
+"""Two machines train as one device does: two samesteps on this machine that use only the network."""
 
 import contextlib
 import json
@@ -62,7 +62,7 @@ def follower(variables: dict[str, str]) -> "subprocess.Popen[str]":
 
 
 def ranks(samestep: int) -> list[psutil.Process]:
-    """Return those of the processes that a samestep has started which train, in order."""
+    """Return the training processes that a samestep has started, in order."""
     found: dict[int, psutil.Process] = {}
     for each in psutil.Process(samestep).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -73,7 +73,7 @@ def ranks(samestep: int) -> list[psutil.Process]:
 
 @contextmanager
 def two_machines() -> Generator[tuple[Cluster, "subprocess.Popen[str]"]]:
-    """Bring two machines together; at the end, the second is let go and leaves no process."""
+    """Connect two machines. At the end, the second is released and leaves no process."""
     variables = launched(0)
     second = follower(variables)
     try:
@@ -124,7 +124,7 @@ class Run:
         return psutil.Process(self.second).children(recursive=True)
 
     def ranks(self) -> list[psutil.Process]:
-        """Return those of them that train, in order."""
+        """Return those that train, in order."""
         return ranks(self.second)
 
     def _outcome(self, name: str) -> ContenderRun:

@@ -1,4 +1,4 @@
-"""Limits on memory, figures of it, and which errors mean that it ran out, on both sides."""
+"""Memory on both sides: limits, figures, and the errors of exhausted memory."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ GIBIBYTE = 2**30
 
 
 class Gpu:
-    """What `jaxbackend.memory.limit` asks of a device."""
+    """The part of a device that `jaxbackend.memory.limit` reads."""
 
     platform = "gpu"
 

@@ -1,4 +1,4 @@
-"""The models are those of their papers: parameter counts, names and shapes, and where the image is halved."""
+"""The models match their papers: parameter counts, names and shapes, and where the image is halved."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The knob `overlap-exchanges`: which gradients wait for which in JAX's programs, and when they come in torch's."""
+"""The knob `overlap-exchanges`: the dependencies of gradients in JAX's programs, and their order in torch's."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ ATEN, C10D = torch.ops.aten, torch.ops._c10d_functional
 
 
 def _split(function: Callable[..., Any], parameters: Any, way: str) -> Callable[[jax.Array], Any]:
-    """Return a function of images and parameters over two devices: each of its part, or one of all with copies."""
+    """Return a function of images and parameters on two devices, either mapped or whole with copies."""
     if way == "pmap":
         split, whole = PartitionSpec(AXIS), PartitionSpec()
         mapped = jax.shard_map(function, mesh=MESH, in_specs=(split, whole), out_specs=split, check_vma=False)
@@ -39,7 +39,7 @@ def _split(function: Callable[..., Any], parameters: Any, way: str) -> Callable[
 
 
 def _gradient(way: str, *, wanted: bool, channels: int = 4) -> core.Jaxpr:
-    """Return the program of a loss's gradient with regard to what a batch norm normalises, a convolution behind it."""
+    """Return the program of a loss's gradient by the input of a batch norm, with a convolution after it."""
     policy = precision.Policy(jnp.float32, jnp.float32, None, None, synchronised=True)
     model = nnx.List([layers.BatchNorm(4, policy=policy), layers.Conv(channels, 3, 1, policy=policy, bias=False)])
     graph, parameters, statistics = nnx.split(model, nnx.Param, nnx.BatchStat)

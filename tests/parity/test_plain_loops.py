@@ -1,4 +1,4 @@
-"""The plain loops that samestep is held against train the same networks on as many images."""
+"""The plain loops, which samestep is compared with, train the same networks on as many images."""
 
 import importlib
 import json
@@ -39,7 +39,7 @@ def test_a_plain_loop_trains_what_the_workload_is(loops: tuple[Any, Any], name: 
     assert sum(each.size for each in jax.tree.leaves(made)) == count
     try:
         plain = plain_torch.network(name, classes)
-    except SystemExit as refusal:  # torchvision is none of samestep's packages
+    except SystemExit as refusal:  # samestep does not need torchvision
         assert "torchvision's, which is not installed" in str(refusal)  # noqa: PT017 -- where it is there, nothing raises
     else:
         assert sum(each.numel() for each in plain.parameters()) == count
@@ -52,7 +52,9 @@ def test_a_plain_loop_that_trains_no_numbers_is_no_yardstick(
     loop = loops[framework]
     for name, value in {"BLOCK": 1, "BLOCKS": 1, "LEAST_BLOCKS": 1, "WARM_UP": 1}.items():
         monkeypatch.setattr(loop, name, value, raising=False)
-    monkeypatch.setattr("torch.backends.cudnn.benchmark", torch.backends.cudnn.benchmark)  # the loop's own comes back
+    monkeypatch.setattr(
+        "torch.backends.cudnn.benchmark", torch.backends.cudnn.benchmark
+    )  # restores the present setting after the loop
     monkeypatch.setattr(jax.config, "update", lambda *_: None)  # this process's devices are up, and more than one
     place = ["--device", "cpu", "--mode", "eager"] if framework else []
     monkeypatch.setattr("sys.argv", ["loop", "--workload", "cifar-cnn", "--batch-size", "2", *place])

@@ -1,4 +1,4 @@
-"""Mixed precision: what stays float32, and float16's dynamic loss scale, by the same rule on both sides."""
+"""Mixed precision: values that stay float32, and float16's dynamic loss scale, by the same rule on both sides."""
 
 from collections.abc import Callable
 
@@ -27,8 +27,8 @@ def is_bfloat16(array: Array) -> bool:
     return not (array.view(np.uint32) & 0xFFFF).any()
 
 
-# XLA takes statistics before it rounds the convolution's output (its excess precision), torch after; bfloat16
-# statistics would be off by 4e-3 and be bfloat16 numbers.
+# XLA takes statistics before it rounds the convolution's output (its excess precision). Torch takes them after it.
+# Statistics in bfloat16 would be off by 4e-3.
 @pytest.mark.parametrize(("backend", "tolerance"), [("jax", 2e-3), ("torch", 2e-6)])
 def test_bfloat16_computes_layers_in_bfloat16_and_keeps_the_rest_in_float32(
     backend: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
@@ -46,7 +46,7 @@ def test_bfloat16_computes_layers_in_bfloat16_and_keeps_the_rest_in_float32(
     assert all(is_bfloat16(array) for array in layers.values())
     assert not is_bfloat16(found["loss"])
     assert not any(is_bfloat16(array) for name, array in found.items() if name.startswith("update/"))
-    for block in range(4):  # statistics of what the convolution gave, not rounded to bfloat16 on the way
+    for block in range(4):  # statistics of the convolution's output, not rounded to bfloat16
         name = f"blocks.{block}.norm"
         wide = layers[f"activation/blocks.{block}.conv"].astype(np.float64)
         mean = 0.9 * before.buffers[f"{name}.mean"] + 0.1 * wide.mean((0, 1, 2))
@@ -64,7 +64,7 @@ def test_bfloat16_computes_layers_in_bfloat16_and_keeps_the_rest_in_float32(
 def test_debugging_that_slows_a_step_down_is_read_back(on: bool):
     with torch.autograd.set_detect_anomaly(on, check_nan=False), jax.debug_nans(on):
         settings = {backend: debugged(twins.session(backend)) for backend in twins.BACKENDS}
-    if jax.config.values["jax_disable_most_optimizations"]:  # which most tests are, for time
+    if jax.config.values["jax_disable_most_optimizations"]:  # most tests set it, to save time
         settings["jax"].remove("jax_disable_most_optimizations")
     assert settings == ({"torch": ["anomaly detection"], "jax": ["jax_debug_nans"]} if on else {"torch": [], "jax": []})
 
@@ -178,7 +178,7 @@ def test_the_first_scale_is_gradscaler_s():
 
 
 def overflow_then_train(session: Session) -> list[bool]:
-    """Train on images whose scaled gradients leave float16 at first; return which steps updated the weights."""
+    """Train on images with scaled gradients that leave float16 at first. Tell for each step if it updated the weights."""
     start = weights.randomise(session.signature(), 3)
     start["blocks.3.norm.scale"] *= 14  # large inputs of the dense layer: large gradients of its kernel
     session.assign(start)

@@ -1,4 +1,4 @@
-"""A contender's processes in torch share compiled programs: the first of a machine makes each, the others find it."""
+"""A contender's processes in torch share compiled programs: a machine's first compiles, the others load."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def store() -> HashStore:
 
 @pytest.fixture
 def empty_cache() -> Iterator[None]:
-    """No program is found that was compiled before, and none was compiled in this process."""
+    """Start without compiled programs, in the cache and in this process."""
     torch.compiler.reset()
     counters.clear()
     with fresh_inductor_cache():
@@ -55,7 +55,7 @@ def kept(tmp_path: Path) -> Path:
 
 
 def told(store: HashStore) -> set[str]:
-    """Return the parts of the first machine's first two graphs that its first process has told of."""
+    """Return the parts of the first machine's first two graphs that its first process has announced."""
     keys = {f"{number}/{part}" for number in (0, 1) for part in ("forward", "backward")}
     return {key for key in keys if store.check([f"samestep/programs/0/{key}"])}
 
@@ -81,9 +81,7 @@ def test_a_machine_s_first_process_compiles_before_the_others(store: HashStore, 
         thread.start()
         begun.wait()
         thread.join(0.2)
-        with Shared(store, ELSEWHERE).turn(
-            0, "forward", kept.with_name("other")
-        ):  # finds programs of its own machine alone
+        with Shared(store, ELSEWHERE).turn(0, "forward", kept.with_name("other")):  # waits only for its own machine
             done.append("elsewhere")
             assert not store.check(["samestep/programs/1/0/forward"])
         assert store.check(["samestep/programs/1/0/forward"])
@@ -194,7 +192,7 @@ def test_nobody_waits_for_what_the_first_found_or_could_not_compile(
     with pytest.raises(Exception, match="ArithmeticError"):
         trained(shared)
     assert told(store) == {"0/forward", "0/backward"}
-    monkeypatch.setattr(compiler, "compile_fx", lambda graph, _, **__: graph.forward)  # as of a cache
+    monkeypatch.setattr(compiler, "compile_fx", lambda graph, _, **__: graph.forward)  # as from a cache
     trained(shared)
     assert told(store) == {"0/forward", "0/backward", "1/forward", "1/backward"}
 

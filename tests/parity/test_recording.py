@@ -1,4 +1,4 @@
-"""What the certificate records: part by part, in execution order, and nothing is left behind."""
+"""The certificate records part by part, in execution order, and leaves nothing in memory."""
 
 import weakref
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ PERTURBATIONS = [(floors.ULP64, 0, 2), (PRECISIONS["float32"].roundoff, 2, 3)]
 
 @pytest.fixture(params=twins.BOTH)
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> RunSpec:
-    """Return what a backend, the parameter, is told to record: two batches of digits."""
+    """Return the spec for recording two batches of digits with a backend, the parameter."""
     whole, test = twins.batches("digits-cnn", 1, size=16)[0], twins.batches("digits-cnn", 1)[0]
     dataset_file.save(Dataset(whole, test, ""), tmp_path / "data.safetensors")
     return twins.spec(request.param, data=str(tmp_path / "data.safetensors"))
@@ -113,7 +113,7 @@ def test_a_noise_floor_has_all_that_is_compared_and_leaves_no_file(request: pyte
     record = twins.recorded(backend, spec, STEPS)
     ulp, roundoff = recording.noise(backend, spec, STEPS, PERTURBATIONS)
     assert ulp.keys() == roundoff.keys() == measures.compute_changes(record).keys()
-    # Files have an order of their own; the first tensor that differs is named by this one.
+    # A file has an order of its own. This order decides which differing tensor is the first.
     assert measures.sort_by_execution(list(ulp)) == measures.sort_by_execution(list(measures.compute_changes(record)))
     worst = "step1/gradient/dense.kernel"
     assert 0 < ulp[worst] < 1e-12 < roundoff[worst] < 1e-4

@@ -56,14 +56,14 @@ def recomputed_in_jax(session: Any) -> int:
 @pytest.fixture
 def programs_of_its_own() -> Iterator[None]:
     yield
-    torch.compiler.reset()  # programs count against the limit of recompilations
+    torch.compiler.reset()  # programs count towards the limit of recompilations
 
 
 def test_every_family_with_blocks_is_tried():
     assert {workloads.get(name).model.family for name in SIDES} == BLOCKS.keys()
 
 
-THOROUGH = [pytest.param("resnet50", marks=pytest.mark.thorough)]  # a family that is tried already
+THOROUGH = [pytest.param("resnet50", marks=pytest.mark.thorough)]  # another test covers its family
 
 
 @pytest.mark.parametrize("name", [*(name for name in SIDES if name != "resnet50"), *THOROUGH])
@@ -96,7 +96,7 @@ def test_jax_s_program_plans_less_memory_and_settings_tell_why():
 
 
 def kept(session: Any, batch: Batch) -> int:
-    """Return the bytes of all tensors that a forward pass of torch keeps for the backward pass, but for parameters."""
+    """Return the bytes that torch's forward pass keeps for the backward pass, without parameters."""
     storages: dict[int, int] = {}
     own = {parameter.untyped_storage().data_ptr() for parameter in session._step.model.parameters()}
 

@@ -32,7 +32,7 @@ BOTH = pytest.mark.parametrize("backend", twins.BOTH)
 
 
 def expected(schedule: Schedule) -> list[float]:
-    """Return the learning rate of each of `STEPS` steps as the papers tell it, rounded to float32 unless constant."""
+    """Return the learning rate of each of `STEPS` steps by the papers, rounded to float32 unless constant."""
     rates: list[float] = []
     for step in range(STEPS):
         rate = RATE
@@ -86,7 +86,7 @@ def test_the_cosine_has_its_maximum_after_warm_up_its_half_midway_and_zero_at_th
 
 
 def scheduled(monkeypatch: pytest.MonkeyPatch, schedule: Schedule) -> None:
-    """Give digits-cnn plain SGD, whose update is the learning rate times the gradient."""
+    """Give digits-cnn plain SGD. Its update is the learning rate times the gradient."""
     real = workloads.get("digits-cnn")
     optimizer = OptimizerSpec("sgd", RATE, schedule=schedule)
     changed = replace(real, optimizer=optimizer, model=replace(real.model, arguments={"features": 2}))
@@ -122,7 +122,7 @@ def test_effective_settings_have_the_learning_rates_of_the_steps_at_which_a_sche
         wanted = [expected(schedule)[step] for step in turns]
         np.testing.assert_allclose([*each["learning_rates"].values()], wanted, rtol=5e-6)
     assert effective_settings.describe_differences(found["torch"], found["jax"]) is None
-    for module in (jaxbackend.optim, torchbackend.optim):  # a step later, which no step before the turn tells
+    for module in (jaxbackend.optim, torchbackend.optim):  # a step later, which no step before the turn shows
         right = module.learning_rate
         monkeypatch.setattr(
             module, "learning_rate", lambda spec, step, right=right: right(spec, step + (step > schedule.warmup))

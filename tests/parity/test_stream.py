@@ -36,7 +36,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch):
 
 
 def pixels(workload: str, count: int, *, size: int = 8, seed: int = 5) -> list[Batch]:
-    """Return batches of bytes whose values nothing but their table knows."""
+    """Return batches of bytes. Only their table knows their values."""
     random = np.random.default_rng(seed)
     drawn = twins.batches(workload, count, size=size)
     levels = random.normal(size=(256, drawn[0].images.shape[-1])).astype(np.float32)
@@ -63,7 +63,7 @@ def state(session: Session) -> Arrays:
 
 
 def equal(value: Arrays, reference: Arrays) -> None:
-    """Bit for bit."""
+    """Compare bit for bit."""
     assert value.keys() == reference.keys()
     for name, array in value.items():
         np.testing.assert_array_equal(array, reference[name], err_msg=name)
@@ -161,7 +161,7 @@ def test_a_graph_reads_what_the_stream_brought(count: int, kind: str, monkeypatc
     assert (found["graph-capture"], found["steps-per-dispatch"], found["input"]) == (True, count, "stream")
 
 
-# torch.compile says so wherever float32 is asked for on a GPU that has TF32.
+# torch.compile warns of float32 on a GPU that has TF32.
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no cuda device")
 @pytest.mark.parametrize("tuning", ["stock", "tuned", "tuned+graph-capture=off+steps-per-dispatch=1"])

@@ -1,4 +1,4 @@
-"""A stream writes no memory that is still to be read: what waits for what, on made-up streams and events."""
+"""A stream overwrites no memory before it is read, checked on simulated streams and events."""
 
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -14,14 +14,14 @@ from compare.base.interface import Batch
 
 
 class Machine:
-    """CUDA's streams and events as far as a stream uses them, which notes what waits for what.
+    """The part of CUDA's streams and events that a stream uses. It notes their waits.
 
     Each note is a name and the clocks, stream by stream, that were known to be over when it was made.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = self.main = Queue("compute")
-        self.host: dict[str, int] = {}  # what the host has seen the end of
+        self.host: dict[str, int] = {}  # work that the host knows to be over
         machine = self
 
         class Event:
@@ -46,18 +46,18 @@ class Machine:
         patch.setattr(torch.cuda, "current_stream", lambda: self.now)
 
     def launched(self) -> tuple[str, int]:
-        """Note one piece of work on the present stream and return which it is."""
+        """Note one piece of work on the present stream and return its number."""
         self.now.over = later(self.now.over, self.host)
         self.now.length += 1
         return self.now.name, self.now.length
 
     def precedes(self, work: tuple[str, int]) -> bool:
-        """Whether that work is over before anything launched now on the present stream begins."""
+        """Tell whether that work ends before new work on the present stream begins."""
         name, number = work
         return name == self.now.name or max(self.now.over.get(name, 0), self.host.get(name, 0)) >= number
 
     def seen(self, work: tuple[str, int]) -> bool:
-        """Whether the host knows that work to be over."""
+        """Tell whether the host knows that this work is over."""
         return self.host.get(work[0], 0) >= work[1]
 
 
@@ -75,7 +75,7 @@ def later(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
 
 
 class Room:
-    """Memory of one slot that is written whole and read, and knows by which work it last was."""
+    """Memory of one slot, written and read as a whole. It knows its last reader and writer."""
 
     def __init__(self, machine: Machine, on_host: bool) -> None:
         self.machine, self.on_host = machine, on_host
@@ -98,7 +98,7 @@ class Room:
         self.content, self.readers = other.content, []
 
     def read(self) -> Any:
-        """Read by a step on the present stream."""
+        """Read the slot by a step on the present stream."""
         assert self.writer is not None
         assert self.machine.precedes(self.writer), "the copy may still be under way"
         self.readers.append(self.machine.launched())
@@ -106,7 +106,7 @@ class Room:
 
 
 def streaming(patch: pytest.MonkeyPatch) -> tuple[Callable[[Sequence[int]], list[Any]], Queue, Queue]:
-    """Return a function that streams batches, units of those sizes, on the machine, and the machine's two streams.
+    """Return a function that streams batches in units of those sizes, and the machine's two streams.
 
     The function returns what each unit's steps read.
     """
@@ -151,7 +151,7 @@ def test_without_one_of_the_waits_a_writer_overtakes(unheeded: str, monkeypatch:
 
 
 class Result:
-    """A dispatch's losses, which note when somebody waits for them."""
+    """A dispatch's losses, which note every wait for them."""
 
     def __init__(self, number: int, log: list[str]) -> None:
         self.number, self.log = number, log

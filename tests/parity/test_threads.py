@@ -1,4 +1,4 @@
-"""On a CPU both frameworks compute with as many threads, where a user says how many, and it is read back from both."""
+"""On a CPU both frameworks use the number of threads that the user sets, and both report it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Layers and losses where frameworks differ by convention: both against NumPy, in float64 (DESIGN.md, "traps")."""
+"""Layers and losses where the frameworks' conventions differ: both against NumPy, in float64."""
 
 import jax
 import jax.numpy as jnp

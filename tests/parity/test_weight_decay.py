@@ -1,4 +1,4 @@
-"""Weight decay over several steps: which parameters decay, before or after the moments; both backends against NumPy."""
+"""Weight decay over several steps, before or after the moments: both backends against NumPy."""
 
 from collections.abc import Callable
 from functools import partial

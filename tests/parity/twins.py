@@ -1,4 +1,4 @@
-"""Both backends in one process on the CPU, for tests that hold one against the other."""
+"""Both backends in one process on the CPU, for tests that compare them."""
 
 import gc
 from collections.abc import Callable
@@ -27,11 +27,11 @@ from compare.worker import recording
 BACKENDS: dict[str, Backend] = {"jax": jaxbackend.backend.BACKEND, "torch": torchbackend.backend.BACKEND}
 BOTH = tuple(BACKENDS)
 
-# Odd, so that pooling drops a row; None is the workload's own size, which its data have too.
+# Odd, so that pooling drops a row. None is the workload's own size.
 IMAGE_SIZE = {"digits-cnn": None, "cifar-cnn": 7}
 WORKLOADS = tuple(IMAGE_SIZE)
 
-# Two stages of few channels by family, because XLA takes seconds to compile each program of the real ones.
+# Two stages of few channels by family, because XLA takes seconds to compile a program of the real models.
 NARROW: dict[str, dict[str, Any]] = {
     "simple": {},
     "staged": {"widths": (4, 6)},
@@ -69,7 +69,7 @@ def batches(workload: str, count: int, *, size: int = 8) -> list[Batch]:
 
 
 def recorded(backend: Backend, spec: RunSpec, steps: int, *, evenly: bool = False) -> Arrays:
-    """Return what the certificate compares, all in one."""
+    """Return the whole record that the certificate compares."""
     found: Arrays = {}
     names = recording.record(backend, spec, steps, lambda _, arrays: found.update(arrays), evenly=evenly)
     return {name: found[name] for name in names}
@@ -98,14 +98,14 @@ def narrow(patch: pytest.MonkeyPatch, learning_rate: float | None = None) -> Non
 
 
 def held_by_jax(open_session: Callable[[], Session], pool: list[Batch]) -> tuple[int, int]:
-    """Return the bytes of the arrays that a session of JAX's holds after two steps in float64, and that it needs."""
+    """Return the bytes that a JAX session holds after two steps in float64, and the bytes that it needs."""
     gc.collect()
     before = {id(array) for array in jax.live_arrays()}
     session = trained(open_session(), pool, 2)
     session.wait()
     gc.collect()
     held = sum(array.nbytes for array in jax.live_arrays() if id(array) not in before)
-    state = session.export()  # whose arrays may lie where JAX has them
+    state = session.export()  # its arrays may share memory with JAX
     needed = [*state.parameters.values(), *state.buffers.values(), *state.optimizer.values()]
     needed += [array for batch in pool for array in (batch.images.astype(np.float64), batch.labels)]
     return held, sum(array.nbytes for array in needed)

@@ -1,1 +1,1 @@
-"""Planted bugs: small changes to one side's meaning, each of which the certificate must catch."""
+"""Planted bugs: small changes to one side. The certificate must catch each."""

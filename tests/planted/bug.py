@@ -1,4 +1,4 @@
-"""What a planted bug is."""
+"""The description of a planted bug."""
 
 from dataclasses import dataclass
 

@@ -26,7 +26,7 @@ class Reused:
         self._backend, self._opened = backend, list[tuple[object, Session]]()
 
     def open(self, spec: RunSpec) -> Session:
-        """Return a session whose workload, precision, loss scale and micro-batches are the spec's."""
+        """Return a session with the spec's workload, precision, loss scale and micro-batches."""
         key = (descriptions.of(spec), spec.precision, spec.loss_scale, spec.accumulate)
         if (opened := next((session for known, session in self._opened if known == key), None)) is None:
             opened = self._backend.open(spec)
@@ -71,7 +71,7 @@ class Clean:
             {each: self.record(probe, backend, each, seed) for each in precisions} for backend in ("torch", "jax")
         )
         if precision == "float64":
-            # The noise of an ulp only forgives, and which tensors cancel depends on no seed: measure it where needed.
+            # Noise of one ulp only forgives, and cancelling tensors are the same for all seeds. So measure it if needed.
             for cheap in (lambda: Noise({}), lambda: self.noise(probe, precision)):
                 found = certificate.judge(torch_side, jax_side, precision, cheap())
                 if found.passed:

@@ -1,4 +1,4 @@
-"""Ways to plant a bug in one side: a changed configuration, or a patched function of its backend; no copied code."""
+"""Ways to plant a bug in one side: a changed configuration, or a patched function of its backend."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +53,7 @@ def batches(change: Callable[[list[Batch], Side], None]) -> Plant:
 
 def keep_partial(batches: list[Batch], side: Side) -> None:
     batches.append(Batch(side.train.images[: BATCH // 2], side.train.labels[: BATCH // 2]))
-    side.patch.setattr(Batch, "form", ())  # else the session refuses it
+    side.patch.setattr(Batch, "form", ())  # otherwise the session refuses it
 
 
 def shuffle_label(batches: list[Batch], side: Side) -> None:

@@ -1,4 +1,4 @@
-"""The workloads that bugs are planted in, narrow and on small images, and what one side of a comparison is given."""
+"""Workloads for planted bugs, narrow and on small images, and the inputs of one side of a comparison."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ def _probe(name: str, size: int, **changes: Any) -> Workload:
 
 
 def _shallow_unet(size: int) -> Workload:
-    """Return unet with one level, half of what XLA has to compile; every bug of it is one of a single level."""
+    """Return unet with one level, which compiles in half the time. Every bug of it is in a single level."""
     probe = _probe("unet", size)
     return replace(probe, model=replace(probe.model, arguments={**probe.model.arguments, "widths": (4, 6)}))
 
@@ -71,7 +71,7 @@ PROBES: dict[str, Workload] = {
 
 @dataclass
 class Side:
-    """What one side is given; a planted bug changes it, or patches that side's code."""
+    """The inputs of one side. A planted bug changes them, or patches that side's code."""
 
     probe: str
     workload: Workload
@@ -95,7 +95,7 @@ class Side:
         self.workload = replace(self.workload, optimizer=replace(self.workload.optimizer, **changes))
 
     def spec(self, backend: str, precision: str, folder: Path) -> RunSpec:
-        """Write the data and return what the backend is told."""
+        """Write the data and return the backend's spec."""
         self.patch.setattr(workloads, "WORKLOADS", {self.workload.name: self.workload})
         file = folder / "data.safetensors"
         dataset_file.save(Dataset(self.train, self.test, ""), file)

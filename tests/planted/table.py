@@ -34,7 +34,7 @@ change.
 
 
 def caught_by(bug: Bug, found: Certificate) -> str:
-    """Return which gates failed; the records themselves where no gate could be computed."""
+    """Return the failed gates, or the records if no gate could be computed."""
     failed = [gate.name for gate in found.gates if not gate.passed]
     if all(gate.value is None for gate in found.gates):
         return "comparison of records"
