@@ -54,8 +54,8 @@ def _conv_transpose_forward(x: jax.Array, kernel: jax.Array, stride: int, paddin
     return _transpose_convolution(x, kernel, stride, padding), (x, kernel)
 
 
-def _conv_transpose_backward(stride: int, padding: int, kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, kernel = kept
+def _conv_transpose_backward(stride: int, padding: int, saved: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
     of_kernel = jax.linear_transpose(lambda k: _convolve(gradient, k, stride, padding), kernel)(x)[0]
     return _convolve(gradient, kernel, stride, padding), of_kernel
 
@@ -112,9 +112,9 @@ def _max_pool_forward(x: jax.Array, size: int, stride: int, padding: int) -> tup
     return best, (winner, jnp.zeros((0, *x.shape[1:3])))
 
 
-def _max_pool_backward(size: int, stride: int, padding: int, kept: Any, gradient: jax.Array) -> tuple[jax.Array]:
+def _max_pool_backward(size: int, stride: int, padding: int, saved: Any, gradient: jax.Array) -> tuple[jax.Array]:
     """Return the gradient of the input: that of each window at the place of its maximum."""
-    winner, (_, height, width) = kept[0], kept[1].shape
+    winner, (_, height, width) = saved[0], saved[1].shape
     # The input in tiles [lines, stride, columns, stride]. Windows t + first to t + last reach into tile t.
     lines, columns = (-(-side // stride) for side in (height, width))
     first, last = -((size - 1 - padding) // stride), (stride - 1 + padding) // stride
@@ -168,8 +168,8 @@ def _affine_forward(x: jax.Array, factor: jax.Array, offset: jax.Array) -> tuple
     return _affine(x, factor, offset), (x, factor)
 
 
-def _affine_backward(kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    x, factor = kept
+def _affine_backward(saved: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, factor = saved
     return gradient * factor, *_add_jointly(gradient * x, gradient)
 
 

@@ -259,12 +259,12 @@ def choose_strategy(name: str, count: int, batch_norm: str, device: str, place: 
         if count > len(devices):
             raise Refused(f"{count} {device} devices are not there; jax sees {len(devices)}")
         return _STRATEGIES[name](devices[:count], batch_norm)
-    each, chosen = count // place.world_size, list[Any]()
+    share, chosen = count // place.world_size, list[Any]()
     for process in range(place.world_size):
         own = [device for device in devices if device.process_index == process]
-        if each > len(own):
-            raise Refused(f"{each} {device} devices are not there on machine {process}; jax sees {len(own)}")
-        chosen += own[:each]
+        if share > len(own):
+            raise Refused(f"{share} {device} devices are not there on machine {process}; jax sees {len(own)}")
+        chosen += own[:share]
     return _STRATEGIES[name](chosen, batch_norm)
 
 

@@ -14,10 +14,10 @@ def kernels(work: Callable[[], None]) -> list[Kernel]:
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             work()
-        found = [jax.profiler.ProfileData.from_file(str(path)) for path in Path(folder).rglob("*.xplane.pb")]
+        profiles = [jax.profiler.ProfileData.from_file(str(path)) for path in Path(folder).rglob("*.xplane.pb")]
     return [
         Kernel(plane.name, event.name, 1e-9 * event.start_ns, 1e-9 * (event.start_ns + event.duration_ns))
-        for profile in found
+        for profile in profiles
         for plane in profile.planes
         if plane.name.startswith("/device:GPU")
         for line in plane.lines

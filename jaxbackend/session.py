@@ -226,7 +226,7 @@ class JaxSession:
             "pieces": bool(knobs["pieces"]) and self._step.programs > 1,
             "graph-capture": self._step.programs > 0 and flags.captures_convolutions(self._device),
             "concurrent-kernels": self._step.programs > 0 and flags.runs_concurrently(self._device),
-            "kernel-search": flags.searches_kernels(self._device, asked=bool(knobs["kernel-search"])),
+            "kernel-search": flags.searches_kernels(self._device, wanted=bool(knobs["kernel-search"])),
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
             "rematerialisation": recomputed > 0,

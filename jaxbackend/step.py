@@ -124,7 +124,7 @@ class TrainingStep:
         scaling = state.scaling
         if finite is not None and scaling is not None:  # overflow skips the update, but batch norm moves
             old = state.parameters, state.optimizer
-            new = jax.tree.map(lambda updated, kept: jnp.where(finite, updated, kept), new, old)
+            new = jax.tree.map(lambda updated, present: jnp.where(finite, updated, present), new, old)
             scaling = scaling.update(finite)
         return TrainState(new[0], buffers, new[1], scaling, state.step + 1), internals | {"gradient": gradients}
 

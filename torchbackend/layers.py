@@ -125,7 +125,7 @@ class BatchNorm(nn.BatchNorm2d):
             return mean, var
         count = wide.numel() // wide.shape[1] * (dist.get_world_size() if self.synchronised else 1)
         for running, new in ((self.running_mean, mean), (self.running_var, var * _unbiased(count))):
-            assert self.momentum is not None  # both were given
+            assert self.momentum is not None  # all three are set
             assert running is not None
             with torch.no_grad():
                 running.lerp_(new, self.momentum)
@@ -133,7 +133,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def _recomputed(self, input: torch.Tensor) -> torch.Tensor:
         # The same kernel on copies of the statistics: it saves the same number of tensors as in the first pass.
-        assert self.running_mean is not None  # both are kept
+        assert self.running_mean is not None  # all three are set
         assert self.running_var is not None
         assert self.momentum is not None
         copies = self.running_mean.clone(), self.running_var.clone()

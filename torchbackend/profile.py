@@ -14,10 +14,10 @@ def kernels(work: Callable[[], None]) -> list[Kernel]:
     if not torch.cuda.is_available():
         work()  # there is nothing that the profiler could watch
         return []
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         work()
     return [
         Kernel(f"cuda:{event.device_index}", event.name, 1e-6 * event.time_range.start, 1e-6 * event.time_range.end)
-        for event in found.events() or ()
+        for event in profiled.events() or ()
         if event.device_type == DeviceType.CUDA and not event.is_user_annotation  # those span kernels and gaps
     ]

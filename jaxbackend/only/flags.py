@@ -38,10 +38,10 @@ def hides_latency(device: Any) -> bool:
     return device.platform != "cpu" and _is_on("xla_gpu_enable_latency_hiding_scheduler")
 
 
-def searches_kernels(device: Any, *, asked: bool) -> bool:
-    """Tell whether XLA times kernels. It does on a GPU if its flag says so, or without a flag if `asked`."""
+def searches_kernels(device: Any, *, wanted: bool) -> bool:
+    """Tell whether XLA times kernels. It does on a GPU if its flag says so, or without a flag if `wanted`."""
     levels = _values("xla_gpu_autotune_level")
-    return device.platform != "cpu" and (levels[-1] != "0" if levels else asked)
+    return device.platform != "cpu" and (levels[-1] != "0" if levels else wanted)
 
 
 def _is_on(flag: str) -> bool:

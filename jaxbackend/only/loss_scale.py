@@ -27,8 +27,8 @@ class LossScale(NamedTuple):
         good = jnp.where(finite, self.good_steps + 1, 0)
         grow = good == GROWTH_INTERVAL
         grown = self.scale * GROWTH_FACTOR
-        kept = jnp.where(grow & jnp.isfinite(grown), grown, self.scale)  # as torch, never past float32
-        return LossScale(jnp.where(finite, kept, self.scale * BACKOFF_FACTOR), jnp.where(grow, 0, good))
+        scale = jnp.where(grow & jnp.isfinite(grown), grown, self.scale)  # as torch, never past float32
+        return LossScale(jnp.where(finite, scale, self.scale * BACKOFF_FACTOR), jnp.where(grow, 0, good))
 
 
 def scale_loss(loss: jax.Array, scaling: LossScale | None) -> jax.Array:

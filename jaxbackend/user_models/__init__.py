@@ -50,19 +50,19 @@ def build(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Built:
     """
     reference = spec.arguments["jax"]
     offered = {"rngs": nnx.Rngs(0), "dtype": policy.compute_dtype, "param_dtype": policy.parameter_dtype}
-    made = factories.make(reference, spec.arguments["arguments"]["jax"], offered=offered, other="torch")
+    result = factories.make(reference, spec.arguments["arguments"]["jax"], offered=offered, other="torch")
     images = jax.ShapeDtypeStruct((2, *spec.image), policy.parameter_dtype)
-    if isinstance(made.model, type):
-        raise Refused(f"{reference} returns the class {made.model.__name__}, not a model made of it; {_ALLOWED}")
-    if isinstance(made.model, linen.Module):
-        model: UserModel = guard(lambda: LinenModel(made.model, images, initialised), reference)
-    elif isinstance(made.model, nnx.Module):
-        model = NnxModel(made.model)
+    if isinstance(result.model, type):
+        raise Refused(f"{reference} returns the class {result.model.__name__}, not a model made of it; {_ALLOWED}")
+    if isinstance(result.model, linen.Module):
+        model: UserModel = guard(lambda: LinenModel(result.model, images, initialised), reference)
+    elif isinstance(result.model, nnx.Module):
+        model = NnxModel(result.model)
     else:
-        kind = f"{type(made.model).__module__}.{type(made.model).__qualname__}"
+        kind = f"{type(result.model).__module__}.{type(result.model).__qualname__}"
         raise Refused(f"{reference} returns a {kind}; {_ALLOWED}")
     _check_finite(model, reference)
-    return Built(model, reference, model.dropout, made.source_sha256, made.notes)
+    return Built(model, reference, model.dropout, result.source_sha256, result.notes)
 
 
 def adopt(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Functional:

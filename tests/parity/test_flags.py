@@ -22,7 +22,7 @@ def captured(device: Any) -> bool:
 
 
 def searched(device: Any) -> bool:
-    return flags.searches_kernels(device, asked=True)
+    return flags.searches_kernels(device, wanted=True)
 
 
 # As jaxlib 0.10.2 takes them: the field of its debug options after each.
@@ -87,7 +87,7 @@ def test_what_a_tuning_asks_for_is_what_is_read_back(
     monkeypatch.setenv("XLA_FLAGS", added.get("XLA_FLAGS", ""))
     assert flags.captures_convolutions(GPU) is graph
     assert flags.runs_concurrently(GPU) is concurrent
-    assert flags.searches_kernels(GPU, asked=bool(knobs["kernel-search"])) is search
+    assert flags.searches_kernels(GPU, wanted=bool(knobs["kernel-search"])) is search
 
 
 @pytest.mark.parametrize(("inherited", "told"), [({}, None), ({"XLA_FLAGS": "--xla_a=1"}, "--xla_a=1")])

@@ -70,20 +70,20 @@ class Shared:
                 self._tell(number, _BACKWARD)
 
     @contextmanager
-    def turn(self, number: int, part: str, kept: Path) -> Generator[None]:
+    def turn(self, number: int, part: str, marker: Path) -> Generator[None]:
         """Wait until the machine's first process has compiled a part of a graph. The first process tells the others.
 
-        The file `kept` exists once a process has left the program in the cache.
+        The file `marker` exists once a process has left the program in the cache.
         """
         key, end = self._key(number, part), time.monotonic() + LONGEST_WAIT_SECONDS
-        while not (self._is_first or self._store.check([key]) or kept.exists()) and time.monotonic() < end:
+        while not (self._is_first or self._store.check([key]) or marker.exists()) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
         try:
             yield
             if self._is_first:
                 with suppress(OSError):  # torch, too, goes on if it cannot write its cache
-                    kept.parent.mkdir(parents=True, exist_ok=True)
-                    kept.touch()
+                    marker.parent.mkdir(parents=True, exist_ok=True)
+                    marker.touch()
         finally:
             self._tell(number, part)
 

@@ -48,12 +48,12 @@ def build(spec: ModelSpec, policy: Policy) -> Built:
     reference, arguments = spec.arguments["torch"], spec.arguments["arguments"]["torch"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # as flax's models get key 0, so that a factory gives the same initial weights again
-        made = factories.make(reference, arguments, offered={}, other="jax")
-    _check(made.model, reference)
-    model: nn.Module = made.model
+        result = factories.make(reference, arguments, offered={}, other="jax")
+    _check(result.model, reference)
+    model: nn.Module = result.model
     dropout = _switch_off_dropout(model)
     model = model.to(policy.parameter_dtype).train()
-    return Built(model, reference, dropout, made.source_sha256, made.notes)
+    return Built(model, reference, dropout, result.source_sha256, result.notes)
 
 
 def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
@@ -67,7 +67,7 @@ def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
         raise Refused(f"{reference}: the pair is yet to be matched; a session needs the table of its names")
     table, model = names.from_json(spec.arguments["names"]["torch"]), build(spec, policy).model
     known = {*dict(model.named_parameters(remove_duplicate=False)), *dict(model.named_buffers())}
-    missing = [each.own for each in table.variables if each.own not in known]
+    missing = [variable.own for variable in table.variables if variable.own not in known]
     places = {roles.ROOT, *dict(model.named_modules())}
     missing += [own for own in table.layers if own.partition("#")[0] not in places]
     if missing:
