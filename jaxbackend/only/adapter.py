@@ -14,7 +14,7 @@ from compare.base.names import Names
 from jaxbackend import layout, roles
 from jaxbackend.activations import Around
 from jaxbackend.only.functional import Outputs, shapes
-from jaxbackend.only.user_model import Call, UserModel, guard, join_path
+from jaxbackend.only.user_model import Call, UserModel, guard, spell_path
 from jaxbackend.precision import Policy
 
 _PRODUCTS = ("convolution", "transposed-convolution", "dense")
@@ -104,7 +104,7 @@ class AdaptedModel:
             for path, array in flat.items():
                 crossing = crossings.pop(self._model.own_name(path, is_parameter), None)
                 if crossing is not None:
-                    call, turned = calls.get(join_path(path[:-1])), False
+                    call, turned = calls.get(spell_path(path[:-1])), False
                     if call is not None:
                         kind = roles.role(call.module)
                         _, _, turned = roles.variable(call.module, kind, str(path[-1]), array.shape)

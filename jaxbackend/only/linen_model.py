@@ -13,7 +13,7 @@ from jaxbackend.only.user_model import (
     DROPPED_PATHS,
     Call,
     find_layers,
-    join_path,
+    spell_path,
     training_option,
 )
 
@@ -41,7 +41,7 @@ class LinenModel:
 
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
         """See `UserModel`."""
-        return f"{'params' if is_parameter else 'batch_stats'}/{join_path(path)}"
+        return f"{'params' if is_parameter else 'batch_stats'}/{spell_path(path)}"
 
     def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
         """See `UserModel`."""
@@ -85,7 +85,7 @@ class LinenModel:
         def intercept(call: Any, inputs: Any, named: Any, context: Any) -> Any:
             if context.method_name != "__call__":
                 return call(*inputs, **named)
-            path = join_path(context.module.path)
+            path = spell_path(context.module.path)
             if isinstance(context.module, linen.Dropout) or type(context.module).__name__ in DROPPED_PATHS:
                 self._dropout[path] = None
                 return inputs[0] if inputs else next(iter(named.values()))
@@ -110,6 +110,6 @@ def _constant(path: tuple[str, ...], shape: Any) -> jax.Array:
 
 def _part(state: Any, path: str) -> Any:
     flat: dict[Any, Any] = traverse_util.flatten_dict(state)
-    prefix = () if path == join_path(()) else tuple(path.split("/"))
+    prefix = () if path == spell_path(()) else tuple(path.split("/"))
     inside = {inner[len(prefix) :]: value for inner, value in flat.items() if inner[: len(prefix)] == prefix}
     return traverse_util.unflatten_dict(inside)

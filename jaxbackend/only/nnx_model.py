@@ -11,7 +11,7 @@ from jaxbackend.only.user_model import (
     DROPPED_PATHS,
     Call,
     find_layers,
-    join_path,
+    spell_path,
     training_option,
 )
 
@@ -23,7 +23,7 @@ class NnxModel:
 
     def __init__(self, module: nnx.Module) -> None:
         modules = list(nnx.iter_modules(module))
-        self.dropout = tuple(join_path(path) for path, inner in modules if _switch_off_dropout(inner))
+        self.dropout = tuple(spell_path(path) for path, inner in modules if _switch_off_dropout(inner))
         self._options = {training: training_option(module, training) for training in (True, False)}
         self._graphs: dict[bool, Any] = {}
         for training in (False, True):
@@ -36,7 +36,7 @@ class NnxModel:
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
         """See `UserModel`."""
         del is_parameter
-        return join_path(path)
+        return spell_path(path)
 
     def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
         """See `UserModel`."""
@@ -63,12 +63,12 @@ class NnxModel:
         for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Not(nnx.Any(nnx.Param, nnx.BatchStat)))):
             if not isinstance(variable, nnx.RngState) and variable.get_value() is not before.get(path):
                 kind = type(variable).__name__
-                raise Refused(f"the model changes {join_path(path)!r}, a {kind}; allowed: to change a BatchStat")
+                raise Refused(f"the model changes {spell_path(path)!r}, a {kind}; allowed: to change a BatchStat")
 
     def _merged(self, parameters: Any, buffers: Any, training: bool) -> tuple[Any, dict[str, Any]]:
         # A copy, so that the model belongs to this trace.
         model: Any = nnx.merge(self._graphs[training], parameters, buffers, self._constants, copy=True)
-        return model, {join_path(path): module for path, module in nnx.iter_modules(model)}
+        return model, {spell_path(path): module for path, module in nnx.iter_modules(model)}
 
 
 def _switch_off_dropout(module: Any) -> bool:

@@ -64,7 +64,7 @@ def follow(program: Any) -> Flow:
     return walker.flow
 
 
-def between(reach: Reach) -> tuple[str, ...]:
+def name_functions(reach: Reach) -> tuple[str, ...]:
     """Return the functions since the nearest layers, in order of execution, by names that both frameworks share."""
     return primitive_names.shared_names([word for _, word in sorted(reach.words)], _written_out())
 

@@ -107,11 +107,11 @@ def training_option(model: Any, training: bool) -> dict[str, bool]:
     return {}
 
 
-def join_path(path: tuple[Any, ...]) -> str:
+def spell_path(path: tuple[Any, ...]) -> str:
     """Return a path joined by slashes."""
     return "/".join(map(str, path)) or roles.ROOT
 
 
 def find_layers(*states: Any) -> tuple[str, ...]:
     """Return the paths of the modules that hold variables, in the states' order."""
-    return tuple(dict.fromkeys(join_path(path[:-1]) for state in states for path in traverse_util.flatten_dict(state)))
+    return tuple(dict.fromkeys(spell_path(path[:-1]) for state in states for path in traverse_util.flatten_dict(state)))

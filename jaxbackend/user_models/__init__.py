@@ -14,7 +14,7 @@ from jaxbackend.only.adapter import AdaptedModel
 from jaxbackend.only.functional import Functional
 from jaxbackend.only.linen_model import LinenModel
 from jaxbackend.only.nnx_model import NnxModel
-from jaxbackend.only.user_model import UserModel, guard, join_path
+from jaxbackend.only.user_model import UserModel, guard, spell_path
 from jaxbackend.precision import Policy
 
 _ALLOWED = "allowed: a factory that returns a flax.linen or flax.nnx module"
@@ -82,4 +82,4 @@ def _check_finite(model: UserModel, reference: str) -> None:
     for state in (model.parameters, model.buffers):
         for path, array in traverse_util.flatten_dict(state).items():
             if not np.isfinite(jax.device_get(array)).all():  # NumPy compiles nothing for each shape
-                raise Refused(f"{reference}: {join_path(path)} contains NaN or infinity; allowed: finite weights")
+                raise Refused(f"{reference}: {spell_path(path)} contains NaN or infinity; allowed: finite weights")

@@ -16,16 +16,8 @@ from compare.base.interface import Refused
 from compare.base.trace import IMAGES, Layer, Trace, Variable, number_call
 from compare.base.workloads import ModelSpec
 from jaxbackend import layers, precision, roles
-from jaxbackend.only.program_flow import (
-    ENTERED,
-    IMAGES_ORIGIN,
-    LEFT,
-    Flow,
-    Reach,
-    between,
-    follow,
-)
-from jaxbackend.only.user_model import DRAWS, UserModel, guard, join_path
+from jaxbackend.only.program_flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, follow, name_functions
+from jaxbackend.only.user_model import DRAWS, UserModel, guard, spell_path
 from jaxbackend.user_models import build
 
 _ORDER = ("kernel", "embedding", "scale", "bias", "mean", "var")
@@ -50,7 +42,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         layers=tuple(passed.layers()),
         output=passed.output,
         after=passed.paths(logits.origins),
-        between=between(logits),
+        between=name_functions(logits),
         unused=passed.unused,
         dropout=built.dropout,
         source_sha256=built.source_sha256,
@@ -105,7 +97,7 @@ class _Pass:
                 input=call.input,
                 output=call.output,
                 after=self.paths(reach.origins),
-                between=between(reach),
+                between=name_functions(reach),
                 written=roles.written(call.module),
             )
 
@@ -181,7 +173,7 @@ def _group_variables(model: UserModel, flat: list[dict[Any, Any]]) -> dict[str, 
     for variables, is_parameter in zip(flat, (True, False), strict=True):
         for path, array in variables.items():
             own = model.own_name(path, is_parameter)
-            held[join_path(path[:-1])].append(_Held(own, str(path[-1]), array.shape, is_parameter))
+            held[spell_path(path[:-1])].append(_Held(own, str(path[-1]), array.shape, is_parameter))
     return held
 
 
