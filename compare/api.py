@@ -72,7 +72,7 @@ def _settings(command: str, settings: Mapping[str, Any], **named: Any) -> Settin
     Raises:
         Refused: for a name that the command does not have as a setting.
     """
-    allowed = [name for name in options.in_python(command) if name not in named]
+    allowed = [name for name in options.list_python_names(command) if name not in named]
     if unknown := [name for name in settings if name not in allowed]:
         function = _FUNCTIONS[command]
         raise Refused(f"{function} has no setting {unknown[0]!r}; allowed: {', '.join(allowed)}")

@@ -38,7 +38,7 @@ def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]
     The command gets what its parameters ask for: `settings`, all settings as one `Settings`; `changes`, only the
     settings that the user gave, by name; `as_json`. Its other parameters, apart from `cluster`, are options of its own.
     """
-    offered = options.of_command(name)
+    offered = options.list_options(name)
 
     def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
         signature = inspect.signature(command)

@@ -59,7 +59,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 def rows(command: Any) -> list[HelpRow]:
     """Return a row for every argument and option of a command of typer's, in the order of the help page."""
-    defined = {option.name: option for option in options.of_command(command.name or "")}
+    defined = {option.name: option for option in options.list_options(command.name or "")}
     found: list[HelpRow] = []
     for parameter in command.params:
         if parameter.name == "help":

@@ -25,12 +25,12 @@ def pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
         raise Refused(f"{written}: a pair of your own needs {', '.join(missing)} as well")
     for name, word in words.items():
         COMMAND_LINE[name].check(word)
-    workload = pair_spec.workload(
+    workload = pair_spec.make_workload(
         words["jax"],
         words["torch"],
         image=words["image"],
         classes=words["classes"],
-        arguments=pair_spec.assignments(words.get("model_args", ()), "--model-args "),
+        arguments=pair_spec.parse_assignments(words.get("model_args", ()), "--model-args "),
         optimizer=words.get("optimizer", "sgd"),
         loss=words.get("loss", "cross-entropy"),
         allow=words.get("allow", ()),

@@ -61,11 +61,11 @@ def reproduce(
     file = result_file.named(file)
     stored = result_file.load_true(file)
     user_code.check_trust(stored, trusted=trust_code, changed=changed_code)
-    seeds = None if verdicts.is_comparison(stored) else repetition.seeds(stored)
+    seeds = None if verdicts.is_comparison(stored) else repetition.read_seeds(stored)
     folder = changes.setdefault("out", default_out())
     if (folder / result_file.FILE_NAME).resolve() == file.resolve():
         raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
-    plan = repetition.plan_of(stored, changes, changed_code=changed_code)
+    plan = repetition.make_plan(stored, changes, changed_code=changed_code)
     console = Console(quiet=as_json)
     hashes: dict[str, str | None] = {"data_sha256": dataset_file.sha256(plan.dataset)}
     if not user_code.is_named(stored):  # whose weights are known when its models have been matched

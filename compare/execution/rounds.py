@@ -12,7 +12,7 @@ from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.round_validity import FOREIGN_CORES, Round, Window
 from compare.execution.run_state import ContenderRun, RunState, attempt
 from compare.machine import cpu, memory
-from compare.settings.block_order import in_turn, palindromic, parts
+from compare.settings.block_order import count_parts, make_palindrome, order_contenders
 from compare.settings.plan import Plan
 
 BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
@@ -65,7 +65,7 @@ def _time_all(launcher: Launcher, state: RunState, progress: Progress) -> None:
         return
     for number in range(total):
         progress("timed rounds", number, total)
-        together = in_turn(state.alive, number // parts(launcher.plan.devices, launcher.plan.rotation))
+        together = order_contenders(state.alive, number // count_parts(launcher.plan.devices, launcher.plan.rotation))
         if state.design == "alternating" and not _time(launcher, together, state.rounds[number]):
             state.design, state.design_reason = "turns", f"from round {number + 1} on: {_TOO_MUCH}"
         if state.design == "turns":
@@ -129,7 +129,7 @@ def _time(launcher: Launcher, alive: Sequence[ContenderRun], seen: Round, waitin
         # Void rounds of a GPU are told by what it does itself.
         families = {name: cpu.list_family(child.pid) for name, child in children.items() if plan.device == "cpu"}
         before = cpu.read(pids)
-        for index in palindromic(len(timed), _PALINDROMES):
+        for index in make_palindrome(len(timed), _PALINDROMES):
             run = timed[index]
             if run.status == "ok":
                 _attempt(run, lambda o: blocks[o.contender.name].append(_block(launcher, children, o, families)))

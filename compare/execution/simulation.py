@@ -8,7 +8,7 @@ import numpy as np
 
 from compare.base import statistics
 from compare.base.statistics import Ratio
-from compare.settings.block_order import in_turn, palindromic
+from compare.settings.block_order import make_palindrome, order_contenders
 
 PALINDROMES = 3
 
@@ -32,8 +32,8 @@ def trial(generator: np.random.Generator, machine: Machine, *, rounds: int, slow
     """
     medians: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
-        sides = in_turn((0, 1), number)
-        order = [sides[place] for place in palindromic(2, PALINDROMES)]
+        sides = order_contenders((0, 1), number)
+        order = [sides[place] for place in make_palindrome(2, PALINDROMES)]
         launch = np.exp(generator.normal(0, machine.launch_noise, 2)) * (1.0, 1.0 + slowdown)
         passed = number + np.arange(len(order)) / len(order)
         noise = np.exp(generator.normal(0, machine.step_noise, len(order)))

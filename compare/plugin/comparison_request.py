@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compare.settings.plan import Plan
 
 
-SETTINGS = sorted({*options.in_python("compare"), "check"} - {"out"})
+SETTINGS = sorted({*options.list_python_names("compare"), "check"} - {"out"})
 """The settings that a marker and a call of the fixture take.
 
 They have the names, meanings and defaults of `compare.run`, except that `energy` is off by default. `check=False`
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
     @property
     def names(self) -> list[str]:
         """The contenders' names, unique within the comparison."""
-        return naming.names(self.contenders)
+        return naming.make_names(self.contenders)
 
     @property
     def key(self) -> str:

@@ -8,7 +8,7 @@ from compare.machine.nvml import POWER_CAP
 from compare.report.sentences import percent
 from compare.results import verdicts
 from compare.results.consistency import SERIES
-from compare.settings.block_order import gpus_of_stored
+from compare.settings.block_order import find_stored_gpus
 
 _NOTICEABLE_CORES = 0.05
 
@@ -79,7 +79,7 @@ def _windows(result: Mapping[str, Any], number: int) -> list[Sequence[float]]:
     found = list[Sequence[float]]()
     for step in (each["step_seconds"] for each in result["contenders"] if each["step_seconds"]):
         for index, blocks in enumerate(step.get("windows", ())):
-            gpus = gpus_of_stored(result["spec"], index)
+            gpus = find_stored_gpus(result["spec"], index)
             found += blocks if gpus is None or number in gpus else ()
     return found
 

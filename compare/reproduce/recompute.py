@@ -14,7 +14,7 @@ from compare.execution.round_validity import Round
 from compare.execution.telemetry import Telemetry
 from compare.reproduce import rejudge_gates
 from compare.results import verdicts
-from compare.settings.block_order import gpus_of_stored
+from compare.settings.block_order import find_stored_gpus
 
 Object = Mapping[str, Any]
 
@@ -125,7 +125,7 @@ def _voided(result: Object) -> list[dict[str, Any]]:
         return result["voided"]
     foreign = seen["foreign_cores"]
     rounds = [
-        Round([], *cores, gpus=gpus_of_stored(result["spec"], number))
+        Round([], *cores, gpus=find_stored_gpus(result["spec"], number))
         for number, cores in enumerate(zip(foreign, seen.get("idle_cores", [None] * len(foreign)), strict=False))
     ]
     for step in timed:

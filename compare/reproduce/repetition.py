@@ -20,7 +20,7 @@ from compare.settings.plan import Plan
 Object = Mapping[str, Any]
 
 
-def plan_of(stored: Object, changes: Mapping[str, Any], *, changed_code: bool = False) -> Plan:
+def make_plan(stored: Object, changes: Mapping[str, Any], *, changed_code: bool = False) -> Plan:
     """Return the plan that repeats a stored result's run; of `samestep agree` it times nothing.
 
     For an interrupted run it has the rounds that were complete, or the requested number where too few were.
@@ -67,7 +67,7 @@ def plan_of(stored: Object, changes: Mapping[str, Any], *, changed_code: bool = 
     return plan.make(Settings(**repeated | dict(changes)))
 
 
-def seeds(stored: Object) -> int:
+def read_seeds(stored: Object) -> int:
     """Return over how many seeds the accuracies of a certificate were taken.
 
     Raises:

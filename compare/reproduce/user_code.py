@@ -81,7 +81,7 @@ def workload(stored: Object) -> Workload:
     model = spec["model"]
     arguments = cast("Object", _of(model, "arguments", Mapping))
     try:
-        made = pair_spec.workload(
+        made = pair_spec.make_workload(
             model["jax"],
             model["torch"],
             image=spec["image"],

@@ -1,4 +1,4 @@
-"""The order in which contenders' blocks are timed."""
+"""The order in which contenders' blocks are timed, and the GPUs that each round is timed on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -6,42 +6,41 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def in_turn(contenders: Sequence[T], number: int) -> list[T]:
-    """Return the contenders of a round by its number, from 0: in every other one the last comes first.
+def order_contenders(contenders: Sequence[T], number: int) -> list[T]:
+    """Return the contenders in the order of round `number`, counted from 0. Every other round reverses the order.
 
-    What comes first in a round meets a device that has rested, what comes second one that has just been brought to its
-    limit of power: over two rounds that weighs on every contender alike. Where rounds go around on several devices, the
-    number is that of the turn, so that it does on each.
+    The first contender of a round meets a rested device, and the second a device at its power limit. Over two rounds
+    both have the same share of each. If rounds rotate over several GPUs, `number` counts the rotations.
     """
     return list(contenders if number % 2 == 0 else reversed(contenders))
 
 
 def gpus_of_round(number: int, count: int, rotation: int) -> range | None:
-    """Return the GPUs, counted from 0, on which contenders that train on `count` are timed in a round, from 0 on.
+    """Return the GPUs that contenders on `count` devices are timed on in round `number`; all are counted from 0.
 
-    Rounds go around on `rotation` GPUs, in whole parts of `count`: GPUs of one kind are not equally fast, and several
-    that work together go at the pace of the slowest, whichever is the first. None where all rounds are on the same.
+    Rounds rotate over `rotation` GPUs, in whole parts of `count`, because GPUs of one kind are not equally fast.
+    Return None if all rounds are on the same GPUs.
     """
     if rotation == 1:
         return None
-    first = number % parts(count, rotation) * count
+    first = number % count_parts(count, rotation) * count
     return range(first, first + count)
 
 
-def gpus_of_stored(spec: Mapping[str, Any], number: int) -> range | None:
-    """Return the same of a round of a stored result by its spec, which of an older one says nothing of them."""
+def find_stored_gpus(spec: Mapping[str, Any], number: int) -> range | None:
+    """Return the GPUs of round `number` in a stored result with this `spec`, as `gpus_of_round` does."""
     return gpus_of_round(number, spec.get("devices", 1), spec.get("rotation", 1))
 
 
-def parts(count: int, rotation: int) -> int:
-    """Return how many whole parts of `count` GPUs there are in `rotation`, 1 at least."""
+def count_parts(count: int, rotation: int) -> int:
+    """Return how many whole parts of `count` GPUs `rotation` GPUs have; at least 1."""
     return max(1, rotation // count)
 
 
-def palindromic(contenders: int, repeats: int) -> list[int]:
-    """Return contender indices as A B C C B A, `repeats` times: each gets 2 * repeats blocks.
+def make_palindrome(contenders: int, repeats: int) -> list[int]:
+    """Return contender indices as A B C C B A, `repeats` times. Each contender gets 2 * repeats blocks.
 
-    A drift that is linear in time then weighs on every contender alike, within each palindrome.
+    A drift that is linear in time then affects all contenders equally.
     """
     forward = list(range(contenders))
     return [*forward, *reversed(forward)] * repeats

@@ -117,7 +117,7 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
     if len(texts) < least:
         raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
     contenders: list[Contender] = []
-    for text, name in zip(texts, naming.names(texts), strict=True):
+    for text, name in zip(texts, naming.make_names(texts), strict=True):
         backend, colon, tuning = text.partition(":")
         if backend not in BACKENDS:
             raise Refused(f"unknown contender {text!r}; allowed: BACKEND[:TUNING] with BACKEND {' or '.join(BACKENDS)}")

@@ -1,14 +1,14 @@
-"""What the contenders of one run are called, and which they are where nobody names any."""
+"""Names of contenders, and the contenders that a run has by default."""
 
 from collections.abc import Sequence
 
 DEFAULT_CONTENDERS = ("torch", "jax")
 
 
-def names(texts: Sequence[str]) -> list[str]:
-    """Return a name for each contender as written, unique within the run: a repeated one is named `torch#2`."""
-    found: list[str] = []
+def make_names(texts: Sequence[str]) -> list[str]:
+    """Return a unique name for each contender as written. The second `torch` is named `torch#2`."""
+    names: list[str] = []
     for index, text in enumerate(texts):
         earlier = texts[:index].count(text)
-        found.append(text if not earlier else f"{text}#{earlier + 1}")
-    return found
+        names.append(text if not earlier else f"{text}#{earlier + 1}")
+    return names

@@ -579,13 +579,13 @@ COMMAND_LINE: Mapping[str, Option] = {option.name: option for option in _options
 """The options of `CommandLine`, by name."""
 
 
-def of_command(command: str) -> list[Option]:
+def list_options(command: str) -> list[Option]:
     """Return the options that the command line of a command takes."""
     everything = [*SETTINGS.values(), *COMMAND_LINE.values()]
     return [option for option in everything if command in option.commands and (option.flag or option.metavar)]
 
 
-def in_python(command: str) -> list[str]:
+def list_python_names(command: str) -> list[str]:
     """Return the names of the settings that Python has for a command's work, in alphabetical order."""
     return sorted(name for name, option in SETTINGS.items() if command in option.commands and option.in_python)
 

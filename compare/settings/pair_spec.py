@@ -1,4 +1,4 @@
-"""A pair of models as a user writes it down, made into a workload."""
+"""A pair of a user's own models, made into a workload."""
 
 import json
 import re
@@ -42,12 +42,12 @@ FORMS = "pkg.module:factory or path/to/file.py:factory"
 
 @dataclass(frozen=True)
 class Request:
-    """How the two models of a pair are to be brought together.
+    """How to match the two models of a pair.
 
     Attributes:
-        weights_map: torch's name of each parameter and buffer to flax's, where they are not to be matched alone.
-        weights_from: the backend whose factory's initial weights training starts from.
-        sources: the SHA-256 that each side's source must have, by backend; None: any will do.
+        weights_map: torch's name of each parameter and buffer to flax's; None matches them automatically.
+        weights_from: the backend whose initial weights both models use.
+        sources: the SHA-256 that each side's source must have, by backend; None accepts any source.
     """
 
     weights_map: Mapping[str, str] | None = None
@@ -55,7 +55,7 @@ class Request:
     sources: Mapping[str, str] | None = None
 
 
-def workload(
+def make_workload(
     jax: str,
     torch: str,
     *,
@@ -80,12 +80,12 @@ def workload(
         arguments: keyword arguments of both factories; `jax.KEY` and `torch.KEY` are for one.
         optimizer: `sgd`, `adam` or `adamw`, with `,KEY=VALUE` for fields of `OptimizerSpec`.
         loss: `cross-entropy`, with `,label_smoothing=VALUE`.
-        allow: names of accepted differences (`compare.agreement.allowances.ALLOWED`).
+        allow: names of the differences to accept (`compare.agreement.allowances.ALLOWED`).
         batch_size: images per step.
-        epochs: passes over the training set, eight batches.
+        epochs: passes over the training set, which has eight batches.
 
     Raises:
-        Refused: for anything that is not of these forms.
+        Refused: for an argument of another form.
     """
     typed("name", name, (str, NoneType), "a text")
     text_list("--allow", allow, f"a list of {', '.join(ALLOWED)}")
@@ -99,88 +99,88 @@ def workload(
     whole("--batch-size", batch_size, 2)
     whole("--epochs", epochs, 1)
     return Workload(
-        name=_name(torch) if name is None else name,
+        name=_make_name(torch) if name is None else name,
         summary="a user's own pair",
         model=ModelSpec(
             PAIR,
-            _image(image),
+            _parse_image(image),
             classes,
             {
                 "jax": jax,
                 "torch": torch,
-                "arguments": _by_backend({} if arguments is None else arguments),
+                "arguments": _split_by_backend({} if arguments is None else arguments),
                 "allow": list(allow),
             },
         ),
-        optimizer=_optimizer(optimizer),
+        optimizer=_parse_optimizer(optimizer),
         data="synthetic",
         batch_size=batch_size,
         epochs=epochs,
-        label_smoothing=_smoothing(loss),
+        label_smoothing=_parse_smoothing(loss),
     )
 
 
-pair = of_python(workload)
-"""`workload` for who writes Python: refusals name its arguments."""
+pair = of_python(make_workload)
+"""`make_workload` for Python code: messages name its arguments."""
 
 
-def assignments(texts: Sequence[str], option: str = "") -> dict[str, Any]:
-    """Return `KEY=VALUE` texts as a mapping; values are JSON where they can be read as such, else text.
+def parse_assignments(texts: Sequence[str], option: str = "") -> dict[str, Any]:
+    """Return `KEY=VALUE` texts as a mapping. A value that is no JSON stays a text.
 
-    `option` stands before them in a message.
+    Messages begin with `option`.
 
     Raises:
-        Refused: for a text of another form, or a key given twice.
+        Refused: for a text of another form, or a repeated key.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise Refused(f"{option}{text} is not allowed; allowed: KEY=VALUE")
-        if key in found:
-            raise Refused(f"{option}{text}: {key} is given twice")
+        if key in values:
+            raise Refused(f"{option}{text}: {key} appears twice; allowed: once")
         try:
-            found[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+            values[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except ValueError:
-            found[key] = value
-    return found
+            values[key] = value
+    return values
 
 
-def _by_backend(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _split_by_backend(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     typed("--model-args", arguments, Mapping, "names with values, such as {'width': 16}")
     text_list("--model-args", list(arguments), "names that are texts")
-    found: dict[str, dict[str, Any]] = {backend: {} for backend in BACKENDS}
+    by_backend: dict[str, dict[str, Any]] = {backend: {} for backend in BACKENDS}
     for key, value in arguments.items():
         backend, dot, own = key.rpartition(".")
         if dot and backend not in BACKENDS:
             raise Refused(f"--model-args {key}: allowed: KEY=VALUE for both, jax.KEY=VALUE or torch.KEY=VALUE for one")
-        for each in (backend,) if dot else BACKENDS:
-            found[each][own] = value
-    return found
+        for side in (backend,) if dot else BACKENDS:
+            by_backend[side][own] = value
+    return by_backend
 
 
-def _image(text: str | Sequence[int]) -> tuple[int, int, int]:
+def _parse_image(text: str | Sequence[int]) -> tuple[int, int, int]:
     if isinstance(text, str):
         parts = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
         sizes = tuple(map(int, parts.groups())) if parts else ()
     else:
         allowed = "height, width and channels, such as (224, 224, 3) or '224x224x3'"
         typed("--input", text, Sequence, allowed)
-        check(all(type(each) is int for each in text), "--input", text, allowed)
+        check(all(type(size) is int for size in text), "--input", text, allowed)
         sizes = tuple(text)
     if len(sizes) != 3 or min(sizes) < 1:
         raise Refused(f"--input {text}: allowed: HEIGHTxWIDTHxCHANNELS, for example 224x224x3")
     return sizes
 
 
-def _optimizer(text: str | OptimizerSpec) -> OptimizerSpec:
+def _parse_optimizer(text: str | OptimizerSpec) -> OptimizerSpec:
     if isinstance(text, OptimizerSpec):
         return text
     typed("--optimizer", text, str, f"{', '.join(_OPTIMIZERS)}, or a compare.OptimizerSpec")
     name, *settings = text.split(",")
     if name not in _OPTIMIZERS:
         raise Refused(f"--optimizer {name}: allowed: {', '.join(_OPTIMIZERS)}, each with ,KEY=VALUE")
-    values = assignments(settings)
+    values = parse_assignments(settings)
     for key, value in values.items():
         kind = _SETTABLE.get(key)
         right = isinstance(value, bool) if kind is bool else isinstance(value, int | float) and value >= 0
@@ -194,10 +194,10 @@ def _optimizer(text: str | OptimizerSpec) -> OptimizerSpec:
         raise Refused(f"--optimizer {text}: {error}") from error
 
 
-def _smoothing(text: str) -> float:
+def _parse_smoothing(text: str) -> float:
     typed("--loss", text, str, "cross-entropy, or cross-entropy,label_smoothing=VALUE")
     name, *settings = text.split(",")
-    values = assignments(settings)
+    values = parse_assignments(settings)
     smoothing = values.pop("label_smoothing", 0.0)
     if name != "cross-entropy" or values or isinstance(smoothing, bool) or not isinstance(smoothing, int | float):
         raise Refused(f"--loss {text}: allowed: cross-entropy, or cross-entropy,label_smoothing=VALUE")
@@ -206,8 +206,8 @@ def _smoothing(text: str) -> float:
     return float(smoothing)
 
 
-def _name(reference: str) -> str:
-    """Return what a pair is called after its factory, as a workload may be, whatever its file is called."""
+def _make_name(reference: str) -> str:
+    """Return a valid name for a pair, made of its factory's module and name."""
     place, _, factory = reference.rpartition(":")
     module = PurePath(place).stem if place.endswith(".py") else place.rpartition(".")[2]
     name = re.sub(r"[^A-Za-z0-9_.:-]", "-", f"{module}:{factory}")

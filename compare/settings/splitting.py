@@ -1,10 +1,10 @@
-"""Whether a plan's batches can be split over its devices and machines as its contenders say."""
+"""Check that a plan's batches can be split over its devices and machines as its contenders say."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compare.base import knobs, workloads
-from compare.base.interface import BATCH_NORMS, Refused
+from compare.base.interface import Refused
 
 if TYPE_CHECKING:
     from compare.settings.plan import Plan
@@ -13,15 +13,15 @@ MOST_CPU_DEVICES = 64
 
 
 def check(plan: "Plan") -> None:
-    """Check every contender's knobs, and that what is split over devices can be and is compared with its like.
+    """Check that contenders can split batches as their knobs say, and that their batch norms are comparable.
 
     Raises:
-        Refused: naming what was asked for and what is allowed.
+        Refused: with the request and what is allowed.
     """
     ways = {contender.name: plan.knobs(contender)["parallel"] for contender in plan.contenders}
     several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
     if plan.workload.model.family == workloads.PAIR:
-        _check_own(several, count, plan.cluster.count)
+        _check_own_models(several, count, plan.cluster.count)
     check_ways(ways, count, plan.batch_norm)
     if plan.cluster.count > 1 and (not several or count % plan.cluster.count):
         raise Refused(
@@ -30,26 +30,26 @@ def check(plan: "Plan") -> None:
         )
     if not several:
         return
-    _check_visible(plan)
+    _check_visible_devices(plan)
     check_batch(plan.batch_size, count)
     check_step(ways, plan.accumulate)
 
 
 def check_batch(batch_size: int, devices: int) -> None:
-    """Check that a batch has equal parts.
+    """Check that devices can share a batch equally.
 
     Raises:
-        Refused: it has none.
+        Refused: they cannot.
     """
     if batch_size % devices:
         raise Refused(f"--batch-size {batch_size} with --devices {devices} is not allowed; allowed: equal parts")
 
 
 def check_step(ways: Mapping[str, Any], accumulate: int) -> None:
-    """Check that contenders with a way train what is split over devices: whole batches.
+    """Check that contenders on several devices train whole batches, without micro-batches.
 
     Raises:
-        Refused: naming the first contender that does not.
+        Refused: with the name of the first contender that does not.
     """
     name = next((name for name, way in ways.items() if way != knobs.NOT_PARALLEL), None)
     if name is not None and accumulate > 1:
@@ -57,13 +57,11 @@ def check_step(ways: Mapping[str, Any], accumulate: int) -> None:
 
 
 def check_ways(ways: Mapping[str, Any], devices: int, batch_norm: str) -> None:
-    """Check that several devices are used by one contender at least, given each one's value of the knob `parallel`.
+    """Check that at least one contender uses several devices; `ways` has each one's value of the knob `parallel`.
 
     Raises:
-        Refused: with how a contender says that it uses them; or batch norm is none, or one that a contender has not.
+        Refused: no contender uses them, or a contender does not have this batch norm.
     """
-    if batch_norm not in BATCH_NORMS:
-        raise Refused(f"--batch-norm {batch_norm} is not allowed; allowed: {', '.join(BATCH_NORMS)}")
     if devices > 1 and all(way == knobs.NOT_PARALLEL for way in ways.values()):
         raise Refused(
             f"--devices {devices}: no contender says how it uses several; allowed: --parallel WAY, or +WAY in a "
@@ -73,8 +71,8 @@ def check_ways(ways: Mapping[str, Any], devices: int, batch_norm: str) -> None:
         _check_local(ways, devices)
 
 
-def _check_own(several: Sequence[str], devices: int, machines: int) -> None:
-    """Refuse what a user's own models do not do: train on more than one device, or as contenders that could."""
+def _check_own_models(several: Sequence[str], devices: int, machines: int) -> None:
+    """Check that a user's own models train on one device only."""
     if devices > 1 or machines > 1:
         where = f" on {machines} machines" if machines > 1 else ""
         raise Refused(
@@ -84,8 +82,8 @@ def _check_own(several: Sequence[str], devices: int, machines: int) -> None:
         raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
 
 
-def _check_visible(plan: "Plan") -> None:
-    """Check that every machine has its part of the devices."""
+def _check_visible_devices(plan: "Plan") -> None:
+    """Check that every machine has its share of the devices."""
     machines, cuda = plan.cluster.count, plan.device == "cuda"
     each, kind = plan.devices // machines, "GPUs are visible" if cuda else "parts of this CPU can be used"
     where = f", {each} on each of {machines} machines" if machines > 1 else ""
@@ -93,17 +91,17 @@ def _check_visible(plan: "Plan") -> None:
         if each > (most := gpus if cuda else MOST_CPU_DEVICES):
             raise Refused(f"--devices {plan.devices}{where} is not allowed: {most} {kind}{place}")
         if cuda and plan.rotation > gpus:
-            raise Refused(f"rounds that go around on {plan.rotation} GPUs are not allowed: {gpus} {kind}{place}")
+            raise Refused(f"rounds cannot rotate over {plan.rotation} GPUs: {gpus} {kind}{place}")
 
 
 def _check_local(ways: Mapping[str, Any], devices: int) -> None:
-    """Refuse contenders whose batch norm is not local: they compute something else than those whose is.
+    """Check that every contender has a local batch norm. Without it a contender computes a different function.
 
-    On one device the two are the same; it is left to contenders that could use several (`samestep scale`).
+    On one device local and sync are the same. So `samestep scale` may ask for local there.
     """
     if all(way == knobs.NOT_PARALLEL for way in ways.values()):
         raise Refused(
-            "--batch-norm local: every contender trains on one device, whose batch norm is that of the whole batch; "
+            "--batch-norm local: every contender trains on one device, so its batch norm sees the whole batch; "
             "allowed: --batch-norm sync, or --devices N with contenders that use them (+ddp or +pmap)"
         )
     if devices == 1:
@@ -112,6 +110,6 @@ def _check_local(ways: Mapping[str, Any], devices: int) -> None:
         if way in (knobs.NOT_PARALLEL, "sharded"):
             whole = "a program over the whole batch" if way == "sharded" else "one device"
             raise Refused(
-                f"--batch-norm local: {name} is {whole}, whose batch norm is that of the whole batch: a different "
+                f"--batch-norm local: {name} is {whole}, so its batch norm sees the whole batch, which is a different "
                 "computation; allowed: --batch-norm sync, or only contenders with pmap or ddp"
             )

@@ -88,7 +88,7 @@ def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) ->
             settings,
             out=out / f"devices-{count}",
             devices=count,
-            rotation=devices[-1] if goes_around and block_order.parts(count, devices[-1]) > 1 else 1,
+            rotation=devices[-1] if goes_around and block_order.count_parts(count, devices[-1]) > 1 else 1,
             batch_size=size if strong else size * count,
             energy=False,
             communication=True,

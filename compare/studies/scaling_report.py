@@ -125,7 +125,7 @@ def remarks(result: Mapping[str, Any]) -> Iterator[str]:
 def _uneven(result: Mapping[str, Any]) -> Iterator[str]:
     """Say where rounds that count are not equally many on each part of the GPUs that they went around on."""
     for run in result["runs"]:
-        parts = block_order.parts(run["devices"], result["spec"].get("rotation", 1))
+        parts = block_order.count_parts(run["devices"], result["spec"].get("rotation", 1))
         timed = [each for each in result["scaling"] if each["devices"] == run["devices"] and each["step_seconds"]]
         void = {each["round"] - 1 for each in run["voided"]}
         whole = [n for n in range(len(timed[0]["step_seconds"]["samples"])) if n not in void] if timed else []
@@ -171,7 +171,7 @@ def definitions(result: Mapping[str, Any]) -> Iterator[str]:
         f"efficiency: {definition(result)}; {percent(result['spec']['confidence'], 6)} interval, Welch's t over the "
         "rounds of both numbers of devices"
     )
-    around = [str(count) for count in result["spec"]["devices"] if block_order.parts(count, rotation) > 1]
+    around = [str(count) for count in result["spec"]["devices"] if block_order.count_parts(count, rotation) > 1]
     if around:
         yield (
             f"rounds on {', '.join(around)} of the {rotation} GPUs go around on all of them, in whole parts, for they "

@@ -139,7 +139,7 @@ def test_a_test_may_ask_for_a_pair():
 
 
 def test_a_test_may_say_all_that_the_command_line_may() -> None:
-    offered = {option.name for option in options.of_command("compare")}
+    offered = {option.name for option in options.list_options("compare")}
     only_there = {"out", "tuning", "knobs", "parallel", *options.COMMAND_LINE}
     assert set(comparison_request.SETTINGS) == offered - only_there | {"request", "check"}
 

@@ -11,7 +11,7 @@ from scipy import special  # pyright: ignore[reportMissingTypeStubs]
 from compare.base import early_stopping
 from compare.base.early_stopping import LOOKS
 from compare.base.statistics import paired_ratio, verdict
-from compare.settings.block_order import palindromic
+from compare.settings.block_order import make_palindrome
 
 RUNS = 20_000
 MARGIN = 0.01
@@ -29,7 +29,7 @@ def simulate(
     most = max(looks)
     rounds = math.log(ratio) + spread * random.standard_normal((RUNS, most))
     slower = drift * np.arange(1, most + 1) * random.uniform(0, 2, (RUNS, most))
-    order = np.array(palindromic(2, 3))
+    order = np.array(make_palindrome(2, 3))
     place = np.arange(order.size) / order.size
     # The median block of each side, where a block is as much slower as the machine has become until then.
     a, b = (np.median(slower[..., None] * place[order == side], axis=-1) for side in (0, 1))

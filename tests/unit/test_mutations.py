@@ -91,7 +91,7 @@ def test_claims_of_a_mutated_result_are_judged(mutated: dict[str, Any]) -> None:
     result = loaded(mutated)
     names = [each["name"] for each in UNTOUCHED["contenders"]]
     if result is None or [each["name"] for each in result["contenders"]] != names:
-        return  # `repetition.plan_of` refuses other contenders
+        return  # `repetition.make_plan` refuses other contenders
     found = [*claims.judge(result, UNTOUCHED), *training_claims.judge(result, UNTOUCHED)]
     assert {claim.outcome for claim in found} <= {claims.REPRODUCED, claims.NOT_REPRODUCED, claims.INCONCLUSIVE}
     differing = differences.before_run(
@@ -110,7 +110,7 @@ def test_a_plan_for_a_mutated_result_is_made_or_refused(
     if result is None:
         return
     try:
-        plan = repetition.plan_of(result, {"out": tmp_path_factory.getbasetemp() / "plans"})
+        plan = repetition.make_plan(result, {"out": tmp_path_factory.getbasetemp() / "plans"})
     except Refused:
         return
     assert [contender.name for contender in plan.contenders] == result["spec"]["contenders"]

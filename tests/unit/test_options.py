@@ -76,11 +76,11 @@ def test_a_default_is_a_value_that_its_option_allows(name: str) -> None:
 
 
 def test_every_setting_of_the_command_line_has_its_name_in_python_and_in_pytest() -> None:
-    for option in options.of_command("compare"):
+    for option in options.list_options("compare"):
         if option.in_python and option.name in SETTINGS:
-            assert option.name in options.in_python("compare")
+            assert option.name in options.list_python_names("compare")
     assert {"precision", "request", "check"} <= set(comparison_request.SETTINGS)
-    assert not {"rotation", "confidence", "communication"} & set(options.in_python("compare"))
+    assert not {"rotation", "confidence", "communication"} & set(options.list_python_names("compare"))
 
 
 def test_help_of_compare_fits_two_screens_and_begins_with_ten_examples(
@@ -104,7 +104,7 @@ def test_the_reference_has_every_option_of_every_command() -> None:
     pages = {page.name: page for page in reference()}
     for name, page in pages.items():
         flags = {row.term.split()[0] for row in page.rows if row.group}
-        assert {option.flag for option in options.of_command(name) if option.flag} <= flags
+        assert {option.flag for option in options.list_options(name) if option.flag} <= flags
         assert all(row.text for row in page.rows)
     compared = {row.term: row for row in pages["compare"].rows}
     assert (compared["--batch-size N"].default, compared["--batch-size N"].unit) == ("the workload's", "images")

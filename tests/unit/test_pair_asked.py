@@ -18,7 +18,7 @@ JAX, TORCH = "models.flax:net", "models/torch.py:net"
 
 
 def pair(**changes: Any) -> Workload:
-    return pair_spec.workload(JAX, TORCH, **({"image": "32x16x3", "classes": 10} | changes))
+    return pair_spec.make_workload(JAX, TORCH, **({"image": "32x16x3", "classes": 10} | changes))
 
 
 def test_a_pair_is_a_workload_that_survives_json():
@@ -37,7 +37,7 @@ def test_a_pair_is_a_workload_that_survives_json():
 @pytest.mark.parametrize("stem", ["_net", "my model", "2net", "net(1)", "m\u00f6dell", "\u6a21", "n" * 300])
 def test_a_pair_may_lie_in_a_file_of_any_name(stem: str):
     pattern = json.loads(files("compare.results").joinpath("result.schema.json").read_text())["definitions"]["name"]
-    name = pair_spec.workload(JAX, f"models/{stem}.py:net", image="32x16x3", classes=10).name
+    name = pair_spec.make_workload(JAX, f"models/{stem}.py:net", image="32x16x3", classes=10).name
     assert re.search(pattern["pattern"], name)
     assert len(name) <= pattern["maxLength"] == workloads.LONGEST_NAME
 
@@ -73,7 +73,7 @@ def test_optimizers_and_losses_take_settings():
 
 def test_values_of_arguments_are_json_or_text():
     texts = ["a=1", "b=[1,2]", "c=True", "d=None", "e=x=y", "f=1e-3"]
-    assert pair_spec.assignments(texts) == {"a": 1, "b": [1, 2], "c": True, "d": None, "e": "x=y", "f": 1e-3}
+    assert pair_spec.parse_assignments(texts) == {"a": 1, "b": [1, 2], "c": True, "d": None, "e": "x=y", "f": 1e-3}
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ def test_an_argument_of_another_kind_is_refused_by_its_name_in_python(changes: d
 @pytest.mark.parametrize("texts", [["a"], ["=1"], ["a=1", "a=2"]])
 def test_assignments_of_another_form_are_refused(texts: list[str]):
     with pytest.raises(Refused):
-        pair_spec.assignments(texts)
+        pair_spec.parse_assignments(texts)
 
 
 @pytest.mark.parametrize("reference", ["models", "models:", ":net"])
 def test_a_reference_without_a_factory_is_refused(reference: str):
     with pytest.raises(Refused, match="names no factory"):
-        pair_spec.workload(reference, TORCH, image="8x8x1", classes=2)
+        pair_spec.make_workload(reference, TORCH, image="8x8x1", classes=2)

@@ -33,7 +33,7 @@ def _tuning(name: str) -> str:
 
 
 def planned(result: dict[str, Any], tmp_path: Path, **options: Any) -> plan.Plan:
-    return repetition.plan_of(result, {"out": tmp_path / "out", **options})
+    return repetition.make_plan(result, {"out": tmp_path / "out", **options})
 
 
 def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,12 +103,12 @@ def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
     certificate = stored("fake", "other", spec={"rounds": 0, "rounds_requested": 0})
     assert not verdicts.is_comparison(certificate)
     assert planned(certificate, tmp_path).rounds == 0
-    assert repetition.seeds(certificate) == 5
+    assert repetition.read_seeds(certificate) == 5
     certificate["agreement"]["accuracies"] = {"fake": [0.9, 0.9], "other": [0.9, 0.9, 0.9]}
-    assert repetition.seeds(certificate) == 3
+    assert repetition.read_seeds(certificate) == 3
     certificate["agreement"]["accuracies"] = {"fake": [0.9]}
     with pytest.raises(Refused, match="--seeds 1 is not allowed"):
-        repetition.seeds(certificate)
+        repetition.read_seeds(certificate)
     with pytest.raises(Refused, match="--rounds 3: the result is of `samestep agree`"):
         planned(certificate, tmp_path, rounds=3)
 

@@ -340,7 +340,7 @@ def test_more_gpus_than_are_visible_are_refused(stage: Stage, monkeypatch: pytes
     assert len(stage.make("1,4", device="cuda").plans) == 2
     with pytest.raises(Refused, match="--devices 8 is not allowed: 4 GPUs are visible"):
         stage.make("1,8", device="cuda")
-    with pytest.raises(Refused, match="rounds that go around on 8 GPUs are not allowed: 4 GPUs are visible"):
+    with pytest.raises(Refused, match="rounds cannot rotate over 8 GPUs: 4 GPUs are visible"):
         plan.make(Settings(contenders=CONTENDERS, out=stage.out, device="cuda", batch_size=8, rotation=8))
 
 

@@ -61,7 +61,7 @@ REFUSALS = [
     ),
     (
         ["torch:compile+ddp+overlap-exchanges", "jax:pmap", *TWO, "--workload", "convnext-tiny"],
-        "torch:compile+ddp+overlap-exchanges, workload convnext-tiny: its model has no batch norm whose exchanges",
+        "torch:compile+ddp+overlap-exchanges, workload convnext-tiny: its model has no batch norm, so",
     ),
     (["torch:compile+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
     (["torch:ddp+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
@@ -75,7 +75,7 @@ REFUSALS = [
             "--workload",
             "cifar-cnn",
         ],
-        "--batch-norm local with torch:compile+ddp+overlap-exchanges: between layers nothing is exchanged that "
+        "--batch-norm local with torch:compile+ddp+overlap-exchanges: layers exchange nothing, so "
         "overlap-exchanges could overlap; allowed: --batch-norm sync, or +overlap-exchanges=off",
     ),
     (["torch:ddp+graph-capture", "jax"], "graph-capture needs --device cuda"),
@@ -86,7 +86,7 @@ REFUSALS = [
     (["torch:ddp", "jax", "--batch-norm", "global"], "--batch-norm global is not allowed; allowed: sync, local"),
     (
         ["torch:ddp", "jax", *TWO, "--batch-norm", "local"],
-        "--batch-norm local: jax is one device, whose batch norm is that of the whole batch: a different computation; "
+        "--batch-norm local: jax is one device, so its batch norm sees the whole batch, which is a different computation; "
         "allowed: --batch-norm sync, or only contenders with pmap or ddp",
     ),
     (["torch:ddp", "jax:sharded", *TWO, "--batch-norm", "local"], "jax:sharded is a program over the whole batch"),

@@ -10,7 +10,7 @@ from compare.execution.telemetry import SLOWEST_SECONDS
 from compare.report import sentences
 from compare.report.palette import light
 from compare.report.plots.canvas import MOST_ROUNDS, Absent, Axes, Figure, Picture, colour, drawable, panels, shade
-from compare.settings.block_order import gpus_of_stored
+from compare.settings.block_order import find_stored_gpus
 
 _PANEL_INCHES, _AXIS_INCHES = 0.75, 0.5
 _UNSEEN_CORES = 0.005  # a bar this low needs a mark
@@ -102,7 +102,7 @@ def _load(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | 
 def _on_first(result: Mapping[str, Any]) -> Spans:
     """Return when each round was timed that was on the first GPU."""
     found = rounds(result)
-    used = {number: gpus_of_stored(result["spec"], number - 1) or range(1) for number in found}
+    used = {number: find_stored_gpus(result["spec"], number - 1) or range(1) for number in found}
     return {number: span for number, span in found.items() if 0 in used[number]}
 
 
