@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 done, 1 a claim failed, 2 refused input, 3 a contender failed."""
+"""The command line. Exit codes: 0 done, 1 a claim failed, 2 input refused, 3 a contender failed."""
 
 import errno
 import io
@@ -39,21 +39,21 @@ _NUMBERS = {"integer": "a whole number", "float": "a number", "number": "a numbe
 
 
 class _Commands(TyperGroup):
-    """Refuses what is no number, where one is wanted, in the words in which it refuses a number."""
+    """Report a text in place of a number as samestep reports a number that is not allowed."""
 
-    def invoke(self, ctx: Any) -> Any:  # typer's own class of contexts has moved from version to version
+    def invoke(self, ctx: Any) -> Any:  # typer has moved the class of contexts between versions
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            wanted = next((said for word, said in _NUMBERS.items() if f"valid {word}" in error.message), None)
-            if wanted is None or error.param is None:
+            allowed = next((words for kind, words in _NUMBERS.items() if f"valid {kind}" in error.message), None)
+            if allowed is None or error.param is None:
                 raise
             option = error.param.opts[0]
-            raise Refused(f"{option} {_given(option)!r} is not allowed; allowed: {wanted}") from error
+            raise Refused(f"{option} {_read_value(option)!r} is not allowed; allowed: {allowed}") from error
 
 
-def _given(option: str) -> str:
-    """Return the value that the command line gives an option."""
+def _read_value(option: str) -> str:
+    """Return the value of an option as it stands on the command line."""
     apart = [value for name, value in itertools.pairwise(sys.argv) if name == option]
     joined = [word.partition("=")[2] for word in sys.argv if word.startswith(f"{option}=")]
     return [*joined, *apart][-1]
@@ -80,7 +80,7 @@ def _version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     del version
@@ -93,8 +93,8 @@ def _root(
 
 
 COMMANDS = (
-    prepared_run.carried_out(compare.compare),
-    prepared_run.carried_out(agree.agree),
+    prepared_run.make_command(compare.compare),
+    prepared_run.make_command(agree.agree),
     map.map,
     report.report,
     selftest.selftest,
@@ -114,7 +114,7 @@ for command in COMMANDS:
 
 
 def reference() -> list[CommandPage]:
-    """Return the help page of every command: what the reference in the documentation is made of."""
+    """Return the help page of every command, for the reference in the documentation."""
     return help.pages(typer.main.get_command(app))
 
 
@@ -127,12 +127,12 @@ def _end(number: int, _frame: object) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open those that are closed: else a pipe gets such a number, and a child's own stream takes its place."""
+    """Open the standard streams that are closed. Otherwise a pipe gets such a number, and a child writes into it."""
     for number in (_STDIN, _STDOUT, _STDERR):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
 
 
 def main() -> None:
@@ -140,10 +140,10 @@ def main() -> None:
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a dash that the locale has not is no reason to lose a report
+            stream.reconfigure(errors="replace")  # the locale may lack a dash
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has SIGHUP ignored
-            signal.signal(number, _end)  # so that children are ended on the way out
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, _end)  # ends the children on the way out
     try:
         try:
             app(prog_name="samestep")
@@ -151,16 +151,16 @@ def main() -> None:
             if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] -- closed before the start
                 sys.stdout.flush()
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # typer ends as for an error; who read has read enough
+        if isinstance(end.__context__, BrokenPipeError):  # the reader has read enough, and this is no error
             sys.exit(128 + signal.SIGPIPE)
         raise
     except Refused as error:
-        lines = [printable(line) for line in str(error).splitlines()]  # it may quote a file that somebody else wrote
+        lines = [printable(line) for line in str(error).splitlines()]  # it may quote a file by somebody else
         typer.echo("samestep: " + "\n".join(lines), err=True)
         sys.exit(exit_codes.CONTENDER_FAILED if isinstance(error, MatchingFailed) else exit_codes.REFUSED)
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
         typer.echo(f"samestep: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # what is left of it has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # Python writes the rest at its end
         sys.exit(exit_codes.REFUSED)

@@ -22,10 +22,13 @@ def bundle(
         Path, typer.Option("--out", "-o", parser=to_path, help="The zip file to write.", show_default=False)
     ],
 ) -> None:
-    """Pack a result with its raw samples, report, versions and checksums into one zip file."""
+    """Pack a result and all that it needs into one zip file.
+
+    The file has the raw samples, the report, versions and checksums.
+    """
     file = result_file.named(file)
     output.check_there(f"--out {out}", out.parent)
-    with suppress(OSError):  # one of them is not there, which is said of the result when it is read
+    with suppress(OSError):  # a missing result is reported when it is read
         if out.samefile(file):
             raise Refused(f"--out {out} would be written over the result; allowed: another file")
     try:

@@ -17,7 +17,10 @@ from compare.settings.options import Settings
 
 @takes_options("compare")
 def compare(settings: Settings, as_json: bool, cluster: Cluster | None = None) -> Prepared:
-    """Train, certify and time contenders on this machine, or on several. Write DIR/result.json."""
+    """Train, certify and time contenders.
+
+    Write DIR/result.json.
+    """
 
     def show(result: dict[str, Any], path: Path) -> None:
         if as_json:

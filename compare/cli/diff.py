@@ -38,7 +38,10 @@ def diff(
         bool, typer.Option("--anyway", help="Compare even another workload, precision, batch or device.")
     ] = False,
 ) -> None:
-    """Find contenders that became slower, or take more memory, from one result to another: a regression gate."""
+    """Find what became slower or takes more memory between two results.
+
+    Use it as a regression gate: it ends with exit code 1 if something did.
+    """
     threshold = fraction(fail_above)
     before, after = (result_file.load_true(result_file.named(each)) for each in (old, new))
     unlike = regression.unlike(before, after)

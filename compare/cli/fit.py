@@ -28,7 +28,10 @@ def fit(
         ),
     ] = None,
 ) -> None:
-    """Search for the largest batch that fits, and for the least memory that a batch needs. Write DIR/fit.json."""
+    """Find the largest batch that fits into memory.
+
+    Find also the least memory that a batch needs. Write DIR/fit.json.
+    """
     task = fitting.make(settings, memory=memory)
     with execute.interruptible(until="all searches were done, and nothing is kept"), progress.show() as advance:
         found = fitting.run(task, advance)

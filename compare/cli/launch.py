@@ -13,14 +13,14 @@ from compare.base import files, output
 from compare.base.interface import Refused
 from compare.cli import agree, compare
 from compare.cli.command_line import to_path
-from compare.cli.prepared_run import Prepare, planned
+from compare.cli.prepared_run import Prepare, make_plan
 from compare.cluster import slurm
 from compare.cluster.nodes import PlannedCluster
 from compare.cluster.slurm import Job
 from compare.settings.plan import Plan, default_out
 
 COMMANDS: Mapping[str, Prepare] = {"compare": compare.compare, "agree": agree.agree}
-"""The commands that train over several machines."""
+"""The commands that can use several machines."""
 
 
 def launch(
@@ -28,31 +28,35 @@ def launch(
     arguments: Annotated[
         list[str],
         typer.Argument(
-            help="compare or agree with its arguments, after --; --devices is their total over all nodes.",
-            metavar="-- COMMAND ARGUMENTS ...",
+            help="compare or agree with its arguments, after --. Its --devices counts the devices of all nodes.",
+            metavar="-- COMMAND ARGUMENTS...",
         ),
     ],
-    on_slurm: Annotated[bool, typer.Option("--slurm", help="As a batch job of Slurm's.")] = False,
-    nodes: Annotated[int, typer.Option(help="Machines.")] = 2,
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs that are asked for on each; 0: not known here.")] = 0,
+    on_slurm: Annotated[
+        bool, typer.Option("--slurm", help="Run as a batch job of Slurm. No other launcher is known yet.")
+    ] = False,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of machines.")] = 2,
+    gpus_per_node: Annotated[
+        int, typer.Option(metavar="N", help="GPUs to request on each machine; 0 requests none.")
+    ] = 0,
     sbatch: Annotated[
         list[str] | None,
-        typer.Option(help="One more option of sbatch, as --partition=gpu; may be repeated.", metavar="OPTION"),
+        typer.Option(help="Option for sbatch, such as --partition=gpu. Repeatable.", metavar="OPTION"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script; write and submit nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script. Write and submit nothing.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             parser=to_path,
             metavar="DIR",
-            help="Folder for the script and the log, and for the result where the command names none.",
+            help="Folder for the script and the log, and for the result unless the command names one.",
         ),
     ] = None,
 ) -> None:
-    """Run one comparison over several machines: write DIR/samestep.sbatch and submit it.
+    """Run one comparison on several machines. Write DIR/samestep.sbatch and submit it.
 
-    DIR, for the script, the job's log and the result, is the command's --out where only that is given. What the
-    command would refuse is refused before anything is written; what lies in --data is left to the nodes.
+    DIR is --out, or else the command's own --out. Wrong arguments of the command are reported before anything is
+    written. Only the nodes read the folder of --data.
     """
     if not on_slurm:
         raise Refused("samestep launch needs to know the launcher; allowed: --slurm")
@@ -63,16 +67,16 @@ def launch(
             f"samestep launch {name} is not allowed; allowed: {' or '.join(COMMANDS)} and its arguments, after --"
         )
     default = (out or default_out()).absolute()
-    unless_named = ["--out", str(default), *rest]  # of two, the later holds
-    made = _planned(COMMANDS[name], unless_named, job, context)
-    folder = default if out else made.out.absolute()
-    script = job.script([name, *(unless_named if made.out == default else rest)], folder)
+    unless_named = ["--out", str(default), *rest]  # the later of two wins
+    plan = _plan_on_nodes(COMMANDS[name], unless_named, job, context)
+    folder = default if out else plan.out.absolute()
+    script = job.script([name, *(unless_named if plan.out == default else rest)], folder)
     if dry_run:
         there = output.is_there(folder)
         typer.echo(script, nl=False)
         if not there:
-            made_by = f"mkdir -p {shlex.quote(str(folder))}"
-            typer.echo(f"samestep: Slurm makes no folder for its log; before this is submitted: {made_by}", err=True)
+            command = f"mkdir -p {shlex.quote(str(folder))}"
+            typer.echo(f"samestep: Slurm makes no folder for its log. Before you submit this, run: {command}", err=True)
         return
     output.writable(folder)
     file = folder / "samestep.sbatch"
@@ -80,17 +84,18 @@ def launch(
     typer.echo(f"{slurm.submit(file)}: {file}, output in {folder}/slurm-JOB.log")
 
 
-def _planned(prepare: Prepare, arguments: Sequence[str], job: Job, context: typer.Context) -> Plan:
-    """Return the plan that a command makes on a job's nodes, as far as they are known here.
+def _plan_on_nodes(prepare: Prepare, arguments: Sequence[str], job: Job, context: typer.Context) -> Plan:
+    """Return the plan that a command makes on a job's nodes. The nodes need not be like this machine.
 
     Raises:
-        Refused: what the command would refuse; on `auto`, both with GPUs and, unless the job asks for them, without.
+        Refused: for wrong arguments of the command. Device `auto` is tried with GPUs, and without unless the job
+            requests some.
     """
     on = functools.partial(PlannedCluster, job.nodes, job.gpus)
     try:
-        return planned(prepare, arguments, on("cuda"), context)
+        return make_plan(prepare, arguments, on("cuda"), context)
     except Refused:
         if not job.gpus:
             with suppress(Refused):
-                return planned(prepare, arguments, on("cpu"), context)
+                return make_plan(prepare, arguments, on("cpu"), context)
         raise

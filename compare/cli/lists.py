@@ -1,4 +1,4 @@
-"""The commands that only print what there is: `samestep workloads`, `samestep knobs` and `samestep env`."""
+"""Commands that only print lists: `samestep workloads`, `samestep knobs` and `samestep env`."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from compare.machine import environment
 from compare.settings.tunings import GIVEN, SYNCHRONISED, TUNED, TUNINGS
 
 _LEAST_WIDTH = 76
-"""Columns below which names would be cut: a narrower terminal breaks lines itself."""
+"""A narrower table would cut names. A narrower terminal breaks lines itself."""
 
 
 def workloads() -> None:
@@ -37,7 +37,7 @@ def workloads() -> None:
 
 
 def knobs() -> None:
-    """List the optimisation switches, what each does in either framework, and the tunings made of them."""
+    """List the knobs, and the tunings made of them."""
     for knob in KNOBS.values():
         typer.echo(f"{knob.name}: {knob.summary}")
         for side in ("jax", "torch"):
@@ -61,5 +61,5 @@ def _written(settings: Mapping[str, Value]) -> str:
 
 
 def env() -> None:
-    """Print what a reader needs to repeat a run here: packages, devices, variables, as JSON."""
+    """Print this machine's packages, devices and variables as JSON."""
     typer.echo(json.dumps(environment.describe(), indent=2))

@@ -1,4 +1,4 @@
-"""A comparison that `compare` or `agree` has prepared: carried out on the machines of its run, or only checked."""
+"""A comparison that `compare` or `agree` has prepared. It is executed on the machines of its run, or only planned."""
 
 import functools
 import os
@@ -17,50 +17,50 @@ from compare.execution import execute
 from compare.settings.plan import Plan
 
 Prepare = Callable[..., "Prepared"]
-"""Prepares a comparison: takes the options of a command, and the machines of the run as `cluster`."""
+"""A command before it runs: it takes the command's options, and the machines of the run as `cluster`."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A comparison of which nothing has started.
+    """A comparison that has not started.
 
     Attributes:
-        plan: what will be done.
-        tell: shows a result object and names its file.
-        seeds: training runs per contender, where nothing is timed (None: the plan's rounds are).
+        plan: the comparison.
+        show: shows a result object and names its file.
+        seeds: training runs of each contender for a certificate alone; None times the plan's rounds.
     """
 
     plan: Plan
-    tell: Callable[[dict[str, Any], Path], None]
+    show: Callable[[dict[str, Any], Path], None]
     seeds: int | None = None
 
 
-def carried_out(prepare: Prepare) -> Callable[..., None]:
-    """Return the command that carries out what `prepare` prepares, on the machines that a launcher started it on."""
+def make_command(prepare: Prepare) -> Callable[..., None]:
+    """Return the command that executes what `prepare` prepares, on the machines that a launcher started it on."""
 
     @functools.wraps(prepare)
-    def command(**given: Any) -> None:
+    def command(**options: Any) -> None:
         with cluster.join(os.environ) as machines:
-            prepared = prepare(**given, cluster=machines)
+            prepared = prepare(**options, cluster=machines)
             result, path = execute.execute(prepared.plan, ["samestep", *sys.argv[1:]], seeds=prepared.seeds)
-            prepared.tell(result, path)
+            prepared.show(result, path)
             raise typer.Exit(exit_codes.exit_code(result))
 
     return command
 
 
-def planned(prepare: Prepare, arguments: Sequence[str], machines: Cluster, context: typer.Context) -> Plan:
-    """Return the plan that a command's arguments make on machines; nothing is started. `context` is another command's.
+def make_plan(prepare: Prepare, arguments: Sequence[str], machines: Cluster, context: typer.Context) -> Plan:
+    """Return the plan that a command makes of its arguments on `machines`. Start nothing.
 
-    What the command would refuse ends the program as it would there, with exit code 2.
+    A wrong argument ends the program as in that command, with exit code 2. `context` is the calling command's.
     """
 
     @functools.wraps(prepare)
-    def checked(**given: Any) -> Plan:
-        return prepare(**given, cluster=machines).plan
+    def check(**options: Any) -> Plan:
+        return prepare(**options, cluster=machines).plan
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(checked)
+    app.command()(check)
     command: Any = typer.main.get_command(app)
     with command.make_context(command.name, list(arguments), parent=context.find_root()) as own:
         return command.invoke(own)

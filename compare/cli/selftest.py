@@ -26,7 +26,10 @@ def selftest(
         typer.Argument(metavar="BACKEND", help="torch or jax. Default: both.", show_default=False),
     ] = None,
 ) -> None:
-    """Prove on this machine, with known inputs, that samestep measures what it says."""
+    """Prove that samestep measures correctly on this machine.
+
+    The proofs have inputs with known results.
+    """
     with execute.interruptible(), progress.show() as advance:
         proofs = selftests.run(backends or DEFAULT_CONTENDERS, settings.device, advance)
     if as_json:

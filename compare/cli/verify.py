@@ -24,7 +24,10 @@ def verify(
         typer.Argument(metavar="BUNDLE", parser=to_path, help="A zip file of samestep bundle.", show_default=False),
     ],
 ) -> None:
-    """Check a bundle offline: its hashes, its schema, and every table and verdict from the raw samples."""
+    """Check a bundle offline, from its raw samples.
+
+    It checks hashes and the schema, and computes every table and verdict again.
+    """
     try:
         result, checks = verification.verify(untrusted.read(file, archive.TOTAL_LIMIT, "a bundle"))
     except Refused as error:

@@ -37,7 +37,9 @@ def test_a_captured_step_in_which_the_host_would_read_is_refused_before_it_start
         assert plans.make(tmp_path / "out", texts, **changes).dataset is MADE
         return
     monkeypatch.setattr(datasets, "load", _not_yet)
-    said = f"torch:{tuning}, {precision}: graph-capture needs fused-optimizer in torch, because without it the host reads "
+    said = (
+        f"torch:{tuning}, {precision}: graph-capture needs fused-optimizer in torch, because without it the host reads "
+    )
     with pytest.raises(Refused, match=said.replace("+", r"\+") + reading + ".*allowed: with .fused-optimizer"):
         plans.make(tmp_path / "out", texts, **changes)
 

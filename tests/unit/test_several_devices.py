@@ -76,14 +76,14 @@ REFUSALS = [
             "cifar-cnn",
         ],
         "--batch-norm local with torch:compile+ddp+overlap-exchanges: layers exchange nothing, so "
-        "overlap-exchanges could overlap; allowed: --batch-norm sync, or +overlap-exchanges=off",
+        "overlap-exchanges has nothing to overlap; allowed: --batch-norm sync, or +overlap-exchanges=off",
     ),
     (["torch:ddp+graph-capture", "jax"], "graph-capture needs --device cuda"),
     (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
     (["torch:ddp", "jax", "--devices", "65"], "--devices 65 is not allowed: 64 parts of this CPU can be used"),
     (["torch:ddp", "jax", "--devices", "0"], "--devices 0 is not allowed; allowed: a whole number from 1"),
     (["torch:ddp", "jax", "--accumulate", "2"], "--accumulate 2 with torch:ddp is not allowed; allowed: 1"),
-    (["torch:ddp", "jax", "--batch-norm", "global"], "--batch-norm global is not allowed; allowed: sync, local"),
+    (["torch:ddp", "jax", "--batch-norm", "global"], "--batch-norm 'global' is not allowed; allowed: sync, local"),
     (
         ["torch:ddp", "jax", *TWO, "--batch-norm", "local"],
         "--batch-norm local: jax is one device, so its batch norm sees the whole batch, which is a different computation; "
