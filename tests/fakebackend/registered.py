@@ -1,12 +1,13 @@
 """Importing this lets the process know the fake backends, for programs that tests start: `pytest -p` takes it, too."""
 
 import math
+import os
 from typing import Any
 
-from compare.base import knobs
+from compare.base import knobs, process_family
 from compare.execution import record_certificates, round_validity
 from compare.settings import contenders
-from tests.fakebackend import BACKENDS
+from tests.fakebackend import BACKENDS, fork_server
 
 ways: Any = knobs.PARALLEL
 ways.update(dict.fromkeys(BACKENDS, ("ddp",)))
@@ -14,4 +15,7 @@ contenders.BACKENDS.update(BACKENDS)
 record_certificates.MOST_CHILDREN = {
     "cpu": 1
 }  # on every machine the same, because scripts number a backend's processes
+if "SAMESTEP_FORKS" in os.environ:
+    shim: Any = fork_server.Subprocess()
+    process_family.subprocess = shim
 round_validity.FOREIGN_CORES = math.inf  # scripted time does not mind other programs

@@ -139,10 +139,7 @@ def test_a_contender_that_sums_in_another_order_each_time_is_not_deterministic(s
     [
         (0, "inspect", "exit", "crash", "certificate: record: ended with exit code 7"),
         (None, "settings", "oom", "oom", "trajectory: settings: MemoryError: scripted: 8 GiB wanted"),
-        pytest.param(
-            *(0, "open", "hang", "timeout", "trajectory: open took longer than its deadline of "),
-            marks=pytest.mark.alone,  # which the partner is to keep
-        ),
+        (0, "open", "hang", "timeout", "trajectory: open took longer than its deadline of "),
     ],
 )
 def test_a_contender_that_fails_leaves_its_partner_s_figures(

@@ -271,7 +271,6 @@ def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone_and_
     ]
 
 
-@pytest.mark.alone
 def test_a_failure_in_training_beside_others_is_its_contenders_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +284,6 @@ def test_a_failure_in_training_beside_others_is_its_contenders_alone(
     assert exit_code(result) == 3
 
 
-@pytest.mark.alone
 def test_a_failure_to_measure_memory_beside_others_is_its_contenders_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

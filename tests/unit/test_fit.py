@@ -157,10 +157,7 @@ def test_only_one_batch_of_the_right_images_is_trained_on(stage: Stage, monkeypa
         ("exit", "start", "crash", "batch 2: try: starting: ended with exit code 7; last output: nothing"),
         ("kill", "feed", "crash", "batch 2: try: open: killed by signal 9 (SIGKILL)"),
         ("refuse", "open", "refused", "batch 2: try: open: scripted refusal"),
-        pytest.param(
-            *("hang", "wait", "timeout", "batch 2: try: block took longer than its deadline of "),
-            marks=pytest.mark.alone,  # which the other's tries are to keep
-        ),
+        ("hang", "wait", "timeout", "batch 2: try: block took longer than its deadline of "),
         ("oom", "run", "oom", "batch 2, without a limit: oom: try: block: MemoryError: scripted: 8 GiB wanted"),
     ],
 )
@@ -185,7 +182,6 @@ def test_a_crash_under_a_cpus_limit_is_a_batch_that_does_not_fit(stage: Stage) -
     assert failed["reason"] == "crash: try: block: killed by signal 9 (SIGKILL)"
 
 
-@pytest.mark.alone
 @pytest.mark.usefixtures("roughly")
 def test_a_hang_under_a_cpus_limit_is_a_timeout(stage: Stage) -> None:
     script = {"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE, "when_full": "hang"}}

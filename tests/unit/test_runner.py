@@ -99,10 +99,7 @@ def _check_figures(contender: Result, seconds: float) -> None:
         ("fake", 2, "memory", "oom", "oom", "usage: memory: MemoryError: scripted: 8 GiB wanted"),
         ("other", 3, "start", "exit", "crash", "timed rounds: starting: ended with exit code 7"),
         ("fake", 4, "wait", "fork-die", "crash", r"timed rounds: warm_up: killed by signal 9 \(SIGKILL\)"),
-        pytest.param(
-            *("other", 4, "export", "hang", "timeout", "timed rounds: warm_up took longer than its deadline of "),
-            marks=pytest.mark.alone,  # which all others are to keep
-        ),
+        ("other", 4, "export", "hang", "timeout", "timed rounds: warm_up took longer than its deadline of "),
     ],
 )
 def test_one_contenders_failure_leaves_the_others_figures(

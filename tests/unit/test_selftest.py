@@ -84,7 +84,6 @@ def test_a_delay_and_ballast_are_measured(tmp_path: Any, monkeypatch: pytest.Mon
     }
 
 
-@pytest.mark.alone
 def test_a_clock_that_runs_too_fast_is_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = proofs_of("fake", tmp_path, monkeypatch, fault="fast-clock")
     assert found["fake on cpu: 50 ms more of delay of the host"] is False
