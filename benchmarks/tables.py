@@ -152,7 +152,7 @@ def beside_rows() -> Iterator[Sequence[str]]:
         medians = re.findall(r"^(\S+) (\S.*?) +([\d.]+) ms per step", text, re.MULTILINE)
         times = {name: milliseconds for _, name, milliseconds in medians}
         for ours, plain, ratio in re.findall(r"^(\S+) / (.+): ([\d.]+ \(.+\))$", text, re.MULTILINE):
-            yield [medians[0][0], f"`{ours}`", times[ours], f"`{plain}`", times[plain], ratio, file_cell(path)]
+            yield [f"`{medians[0][0]}`", f"`{ours}`", times[ours], f"`{plain}`", times[plain], ratio, file_cell(path)]
 
 
 def scaling_rows() -> Iterator[Sequence[str]]:
@@ -162,7 +162,7 @@ def scaling_rows() -> Iterator[Sequence[str]]:
         for entry in result["scaling"]:
             exposed = entry["communication_seconds"]
             yield [
-                f"{result['spec']['workload']}, {result['spec']['batch_size']}",
+                f"`{result['spec']['workload']}` {result['spec']['batch_size']}",
                 f"`{entry['contender']}`",
                 str(entry["devices"]),
                 f"{entry['images_per_second']:,.0f}",
@@ -179,7 +179,7 @@ def fit_rows() -> Iterator[Sequence[str]]:
         spec = result["spec"]
         for contender in result["contenders"]:
             yield [
-                f"{spec['workload']}, {spec['precision']}",
+                f"`{spec['workload']}` {spec['precision']}",
                 f"`{contender['name']}`",
                 mebibytes(spec["memory_limit_bytes"]),
                 f"{contender['largest_batch']:,}",
@@ -206,7 +206,7 @@ def place_cells(result: Mapping[str, Any], on: str = "H200") -> Sequence[str]:
     workload, precision = place_of(result)
     devices = result["spec"].get("devices", 1)
     where = f" on {devices} {on}" if devices > 1 else ""
-    return [f"{workload}, {result['spec']['batch_size']}{where}", precision]
+    return [f"`{workload}` {result['spec']['batch_size']}{where}", precision]
 
 
 def step_time(contender: Mapping[str, Any]) -> str:

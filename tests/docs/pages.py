@@ -19,7 +19,7 @@ def commands(page: str) -> list[tuple[list[str], bool]]:
     """Return the words of each command in a page's blocks, and whether it needs a GPU."""
     found: list[tuple[list[str], bool]] = []
     for block in blocks(page, "sh"):
-        lines = [line for line in block.splitlines() if not line.startswith("#")]
+        lines = [line for line in block.replace("\\\n", " ").splitlines() if not line.startswith("#")]
         found += [(shlex.split(line, comments=True), ON_A_GPU in block) for line in lines]
     return found
 
