@@ -32,7 +32,7 @@ class JaxBackend:
             return JaxSession(spec)
         if self._ranks is None:
             self._ranks = RankController(PROCESS_GROUP, 1, spec.device)
-        return DistributedSession(spec, self._ranks, lockstep=True)  # each process holds a program of all of them
+        return DistributedSession(spec, self._ranks, lockstep=True)  # each process runs a program for all devices
 
     def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
         """See `compare.base.interface.Backend`."""

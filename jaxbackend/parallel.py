@@ -257,13 +257,13 @@ def choose_strategy(name: str, count: int, batch_norm: str, device: str, place: 
         raise Refused(f"jax sees no {device} device: {error}") from error
     if place is None:
         if count > len(devices):
-            raise Refused(f"{count} {device} devices are not there; jax sees {len(devices)}")
+            raise Refused(f"{count} {device} devices are needed; jax sees {len(devices)}")
         return _STRATEGIES[name](devices[:count], batch_norm)
     share, chosen = count // place.world_size, list[Any]()
     for process in range(place.world_size):
         own = [device for device in devices if device.process_index == process]
         if share > len(own):
-            raise Refused(f"{share} {device} devices are not there on machine {process}; jax sees {len(own)}")
+            raise Refused(f"{share} {device} devices are needed on machine {process}; jax sees {len(own)}")
         chosen += own[:share]
     return _STRATEGIES[name](chosen, batch_norm)
 

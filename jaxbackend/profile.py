@@ -10,7 +10,7 @@ from compare.base.interface import Kernel
 
 
 def kernels(work: Callable[[], None]) -> list[Kernel]:
-    """Return what all GPUs carry out while `work` runs, which waits for them (jax.profiler.trace)."""
+    """Return all GPUs' kernels during `work`, which has to wait for them (jax.profiler.trace)."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             work()
@@ -21,6 +21,6 @@ def kernels(work: Callable[[], None]) -> list[Kernel]:
         for plane in profile.planes
         if plane.name.startswith("/device:GPU")
         for line in plane.lines
-        if line.name.startswith("Stream")  # the others repeat what is on these by module and by operation
+        if line.name.startswith("Stream")  # other lines repeat these by module and by operation
         for event in line.events
     ]

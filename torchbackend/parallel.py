@@ -30,7 +30,7 @@ def device(name: str, here: int = 1) -> torch.device:
     if not count:
         raise Refused("torch sees no cuda device")
     if here > count:
-        raise Refused(f"{here} cuda devices are not there; torch sees {count}")
+        raise Refused(f"{here} cuda devices are needed; torch sees {count}")
     first = torch.device("cuda", 0)
     torch.cuda.set_device(first)
     return first

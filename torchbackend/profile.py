@@ -10,14 +10,14 @@ from compare.base.interface import Kernel
 
 
 def kernels(work: Callable[[], None]) -> list[Kernel]:
-    """Return what this process's GPU carries out while `work` runs, which waits for it (torch.profiler.profile)."""
+    """Return the kernels of this process's GPU during `work`, which has to wait for them (torch.profiler.profile)."""
     if not torch.cuda.is_available():
-        work()  # there is nothing that the profiler could watch
+        work()  # the profiler needs a GPU
         return []
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         work()
     return [
         Kernel(f"cuda:{event.device_index}", event.name, 1e-6 * event.time_range.start, 1e-6 * event.time_range.end)
         for event in profiled.events() or ()
-        if event.device_type == DeviceType.CUDA and not event.is_user_annotation  # those span kernels and gaps
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation  # annotations span kernels and gaps
     ]

@@ -1,4 +1,4 @@
-"""Work and memory of a known size, planted by `samestep selftest` to see whether they are measured."""
+"""Work and memory of a known size, with which `samestep selftest` checks measurements."""
 
 import time
 from collections.abc import Callable
@@ -10,9 +10,9 @@ _FIRST_CYCLES = 10_000_000
 
 
 def delay(seconds: float, device: str) -> Callable[[], None] | None:
-    """Return a function that keeps the GPU busy for so long after what is queued, without waiting for it.
+    """Return a function that queues so many seconds of work on the GPU and does not wait for it.
 
-    One thread counts clock cycles (torch.cuda._sleep). None on a CPU.
+    The work is one thread that counts clock cycles (torch.cuda._sleep). None on a CPU.
     """
     if device != "cuda":
         return None
@@ -23,7 +23,7 @@ def delay(seconds: float, device: str) -> Callable[[], None] | None:
 
 
 def ballast(size: int, device: str) -> Any:
-    """Return an object that holds `size` bytes of device memory, every page of them written."""
+    """Return an object that holds `size` bytes of device memory. Every page is written."""
     held = torch.ones(size, dtype=torch.uint8, device=device)
     if device == "cuda":
         torch.cuda.synchronize()

@@ -25,7 +25,7 @@ class TrainingStep:
     alone. Their mean losses and their gradients are averaged, and the gradients make one update.
 
     Args:
-        layers: the layers whose outputs are recorded, by name.
+        layers: the recorded layers, by name.
         paths: the names of these layers by path, as `activations.record` takes them.
         others: the buffers that do not cross.
         inputs: record the layers' inputs, too.

@@ -52,7 +52,7 @@ class UserModel(Protocol):
         framework: `flax.linen` or `flax.nnx`.
         parameters, buffers: its variables, arrays in nested dicts.
         layers: paths of the modules that hold variables.
-        dropout: paths of its dropout layers, none of which drops anything.
+        dropout: paths of its dropout layers, which are switched off.
     """
 
     framework: str

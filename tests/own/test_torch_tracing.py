@@ -155,7 +155,7 @@ def test_second_calls_own_parameters_and_shared_weights():
     assert of["head"].variables == ()
     assert found.unused == ("head.weight", "spare.weight", "spare.bias")
     assert "head.weight is the same tensor as prototypes.weight" in found.notes
-    assert "block.norm is a LayerNorm2d, whose forward is not torch's own LayerNorm's" in found.notes
+    assert "block.norm is a LayerNorm2d, and its forward is not that of torch's LayerNorm" in found.notes
 
 
 POOLED = "x = F.adaptive_avg_pool2d(x, 1).flatten(1)"

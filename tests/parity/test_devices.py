@@ -332,7 +332,7 @@ def test_virtual_devices_do_not_wait_for_each_other_forever(recorder: Recorder, 
 
 def test_devices_that_are_not_there_are_refused_by_name(recorder: Recorder):
     child = recorder.started("jax")
-    with pytest.raises(ContenderFailed, match=r"5 cpu devices are not there; jax sees 4") as failure:
+    with pytest.raises(ContenderFailed, match=r"5 cpu devices are needed; jax sees 4") as failure:
         child.call("open", 120, spec=recorder.spec("jax", "stock+pmap", 5, "sync"))
     assert failure.value.status == "refused"
 

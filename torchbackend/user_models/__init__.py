@@ -82,7 +82,7 @@ def _check(model: object, reference: str) -> None:
     if not isinstance(model, nn.Module):
         raise Refused(f"{reference} returns a {type(model).__module__}.{type(model).__qualname__}; {allowed}")
     wrapped = isinstance(model, (torch.jit.ScriptModule, nn.DataParallel, nn.parallel.DistributedDataParallel))
-    if wrapped or hasattr(model, "_orig_mod"):  # what torch.compile returns
+    if wrapped or hasattr(model, "_orig_mod"):  # a result of torch.compile
         raise Refused(
             f"{reference} returns a {type(model).__name__}; allowed: the model as it is, neither compiled nor wrapped "
             "(samestep compiles it where the tuning says so)"

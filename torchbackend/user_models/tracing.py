@@ -84,7 +84,7 @@ def _note_oddities(model: nn.Module) -> list[str]:
     for path, module in model.named_modules():
         base = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn"))
         if role(module) != "parameters" and type(module).forward is not base.forward:
-            notes.append(f"{path} is a {type(module).__name__}, whose forward is not torch's own {base.__name__}'s")
+            notes.append(f"{path} is a {type(module).__name__}, and its forward is not that of torch's {base.__name__}")
     return notes
 
 
