@@ -28,6 +28,12 @@ def report(device: torch.device) -> Memory:
     )
 
 
+def reset_peaks(device: torch.device) -> None:
+    """Count memory peaks from now on. Before, cuDNN's search has taken memory that no step needs."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def limit(device: torch.device, limit_bytes: int | None) -> None:
     """Let torch's allocator reserve at most so many bytes of a GPU (torch.cuda.set_per_process_memory_fraction).
 

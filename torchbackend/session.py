@@ -45,7 +45,7 @@ from torchbackend import (
     tuning,
     user_models,
 )
-from torchbackend.only import graph_passes, memory_peaks, model_checks, modules, recorded_layers
+from torchbackend.only import graph_passes, model_checks, modules, recorded_layers
 from torchbackend.only.memory_order import to_channels_last
 from torchbackend.step import TrainingStep
 
@@ -133,7 +133,7 @@ class TorchSession:
             while steps:
                 taken, losses = self._input.dispatch(steps)
                 if not (self._has_run or self._input.captured):
-                    memory_peaks.reset_peaks(self._device)
+                    memory.reset_peaks(self._device)
                 self._has_run = True
                 self._losses.append(losses)
                 steps -= taken

@@ -11,7 +11,6 @@ import jaxbackend.memory
 import torchbackend.memory
 from compare.base.interface import Refused
 from tests.parity import recorded_graph, twins
-from torchbackend.only import memory_peaks
 from torchbackend.step import TrainingStep
 
 GIBIBYTE = 2**30
@@ -88,7 +87,7 @@ def test_torchs_peaks_begin_after_the_search_and_before_what_is_captured(monkeyp
         return step(self, images, labels)
 
     monkeypatch.setattr(TrainingStep, "__call__", counted)
-    monkeypatch.setattr(memory_peaks, "reset_peaks", lambda _: before.append(len(taken)))
+    monkeypatch.setattr(torchbackend.memory, "reset_peaks", lambda _: before.append(len(taken)))
     pool = twins.batches("digits-cnn", 4)
     plain = twins.BACKENDS["torch"].open(twins.spec("torch"))
     for _ in range(2):
@@ -108,7 +107,7 @@ def test_torch_resets_peaks_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch):
     asked: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked.append)
     for kind in ("cpu", "cuda"):
-        memory_peaks.reset_peaks(torch.device(kind))
+        torchbackend.memory.reset_peaks(torch.device(kind))
     assert asked == [torch.device("cuda")]
 
 

@@ -24,9 +24,12 @@ import torchbackend.session
 
 @dataclass(frozen=True)
 class Difference:
-    """Names `FILE:NAME` that only one backend has, and names whose arguments differ, all for one reason.
+    """Differences of the backends for one reason.
 
-    A class stands for its methods, too.
+    Attributes:
+        reason: the reason.
+        jax, torch: names `FILE:NAME` that only this backend has. A class includes its methods.
+        arguments: names with different arguments.
     """
 
     reason: str
@@ -87,6 +90,10 @@ DIFFERENCES = (
         jax=("resident.py:Resident.dispatch_program", "stream.py:Stream.dispatch_program"),
         torch=("resident.py:Resident.captured", "stream.py:Stream.captured"),
         arguments=("exchange.py:reduction_dtype", "memory.py:report", "rematerialisation.py:count_recomputed"),
+    ),
+    Difference(
+        "cuDNN searches kernels in every process of torch; jax finds them in its cache",
+        torch=("memory.py:reset_peaks",),
     ),
     Difference(
         "optax's rule clips and schedules by itself; torch's step does so before it updates",
@@ -164,7 +171,7 @@ def methods(owner: type) -> dict[str, Any]:
 
 
 def arguments(value: Any) -> list[tuple[str, Any, Any]] | None:
-    """Return name, kind and default of each argument; types differ by framework."""
+    """Return name, kind and default of each argument. Types differ by framework."""
     function = value.__init__ if inspect.isclass(value) and "__init__" in vars(value) else value
     if not inspect.isfunction(function):
         return None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from torchbackend.only import memory_peaks
+from torchbackend import memory
 from torchbackend.only.memory_order import select_batch
 
 # DistributedDataParallel orders its buckets in its first steps (pytorch.org, CUDA semantics).
@@ -51,7 +51,7 @@ class CapturedSteps:
         self._graph = torch.cuda.CUDAGraph()
         # NCCL's watchdog thread makes calls that would end a capture which forbids them in every thread.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            memory_peaks.reset_peaks(images.device)  # the warm-up's cache is free again
+            memory.reset_peaks(images.device)  # the warm-up's cache is free again
             self._losses = torch.stack([self._train(step, index) for index in range(count)])
 
     def refill(self, images: torch.Tensor, labels: torch.Tensor) -> None:
