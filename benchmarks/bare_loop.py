@@ -19,9 +19,9 @@ from compare.base import statistics
 from compare.base.interface import DEVICES
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WORKLOADS
-from compare.execution.rounds import BLOCK_SECONDS
+from compare.execution.timed_round import BLOCK_SECONDS
 from compare.settings.block_order import palindromic
-from compare.worker.server import timed
+from compare.worker.worker import time_steps
 
 LIMIT = 0.02
 PALINDROMES = 3
@@ -106,7 +106,7 @@ def main() -> int:
         device=options.device,
         batch_size=options.batch_size,
     )
-    steps = worker.warm_up(BLOCK_SECONDS[options.device], None)["steps_per_block"]
+    steps = worker.warm_up(BLOCK_SECONDS[options.device], None).steps_per_block
     session: Any = worker._open_session
 
     # The worker enters the precision's scope at every `run`. Here it is entered once, outside the clock.
@@ -120,7 +120,7 @@ def main() -> int:
         blocks: tuple[list[float], list[float]] = ([], [])
         for which in palindromic(2, PALINDROMES):
             if which == 0:
-                blocks[0].append(timed(session, steps, perf_counter) / steps)
+                blocks[0].append(time_steps(session, steps, perf_counter) / steps)
             else:
                 with session._policy.scope():
                     blocks[1].append(bare(steps) / steps)

@@ -12,7 +12,7 @@ from compare.base.interface import RunSpec
 from compare.data import dataset_file, datasets
 from compare.machine import variables
 from compare.settings import tunings
-from compare.worker.server import Worker
+from compare.worker.worker import Worker
 
 
 def open_worker(
@@ -37,5 +37,5 @@ def open_worker(
     path = Path(scratch.name) / "dataset.safetensors"
     dataset_file.save(datasets.load(workload_settings, folder=None, seed=0, batch_size=size), path)
     spec = RunSpec(workload, precision, device, size, 0, switches, 1, str(path), devices=devices, batch_norm=batch_norm)
-    worker.open(spec.to_json())
+    worker.open(spec)
     return worker

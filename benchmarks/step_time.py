@@ -15,7 +15,7 @@ from compare.base import workloads
 from compare.base.interface import DEVICES
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WORKLOADS
-from compare.worker.server import Worker
+from compare.worker.worker import Worker
 
 _BLOCKS = 15
 _BLOCK_SECONDS = 0.3
@@ -47,7 +47,7 @@ def main() -> None:
         devices=options.devices,
         batch_norm=options.batch_norm,
     )
-    first = worker.warm_up(0.1, None)["first_step_seconds"]
+    first = worker.warm_up(0.1, None).first_step_seconds
     times = measure(worker)
     settings = {
         "loop": f"{options.backend}:{options.tuning}",
@@ -69,12 +69,12 @@ def measure(worker: Worker) -> dict[str, Any]:
         SystemExit: if the loss is not finite. Products of NaN draw less power and run faster.
     """
     warm = worker.warm_up(_BLOCK_SECONDS, None)
-    steps = warm["steps_per_block"]
+    steps = warm.steps_per_block
     blocks = [worker.block(steps) / steps for _ in range(_BLOCKS)]
     if not np.isfinite(worker._open_session.losses()).all():
         raise SystemExit("the loss is not finite: the step time would be that of products of NaN")
     figures = {"milliseconds": float(np.median(blocks)), "fastest": min(blocks), "slowest": max(blocks)}
-    return {name: round(1e3 * seconds, 4) for name, seconds in figures.items()} | {"steady": warm["steady"]}
+    return {name: round(1e3 * seconds, 4) for name, seconds in figures.items()} | {"steady": warm.steady}
 
 
 def kernel_table(worker: Worker, step_seconds: float, count: int) -> str:

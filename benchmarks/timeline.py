@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from compare.base import commands
+from compare.base.commands import Command, Greeting
 from compare.base.interface import ContenderFailed
 from compare.cli import app
 from compare.execution import judge_certificates
@@ -23,14 +25,14 @@ START = time.monotonic()
 
 
 def main() -> None:
-    judged = judge_certificates._judged
+    judged = judge_certificates._judge
 
     def watched_judged(launcher: Any, outcomes: Any, sides: Any, *rest: Any) -> Any:
         with timed(f"judge {sides[1].contender.name}"):
             return judged(launcher, outcomes, sides, *rest)
 
     with (
-        mock.patch.object(judge_certificates, "_judged", watched_judged),
+        mock.patch.object(judge_certificates, "_judge", watched_judged),
         mock.patch("compare.execution.launcher.Child", Watched),
     ):
         app.main()
@@ -43,25 +45,26 @@ class Watched(Child):
         super().__init__(*arguments)
         self._began, self._command, self._is_up = time.monotonic(), "", False
 
-    def greet(self, deadline: float) -> dict[str, Any]:
-        answer = super().greet(deadline)
+    def greet(self, seconds: float | None = None) -> Greeting:
+        answer = super().greet(seconds)
         if not self._is_up:
             say(self._began, f"{self.pid} {self.name}: start")
         self._is_up = True
         return answer
 
-    def send(self, command: str, **arguments: Any) -> None:
-        values = {**arguments.get("spec", {}), **arguments}
+    def send(self, command: Command[Any]) -> None:
+        arguments = commands.arguments(command)
+        values = {**(vars(arguments["spec"]) if "spec" in arguments else {}), **arguments}
         self._began, self._command = (
             time.monotonic(),
-            " ".join([command, *(f"{k} {values[k]}" for k in SHOWN if k in values)]),
+            " ".join([command.name, *(f"{k} {values[k]}" for k in SHOWN if k in values)]),
         )
-        super().send(command, **arguments)
+        super().send(command)
 
-    def reply(self, command: str, deadline: float) -> Any:
+    def reply(self, command: Command[Any], seconds: float | None = None) -> Any:
         failed = ""
         try:
-            return super().reply(command, deadline)
+            return super().reply(command, seconds)
         except ContenderFailed as failure:
             failed = f": {failure}"
             raise

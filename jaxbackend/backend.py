@@ -28,7 +28,7 @@ class JaxBackend:
 
     def open(self, spec: RunSpec) -> Session:
         """See `compare.base.interface.Backend`."""
-        if spec.knobs["parallel"] == NOT_PARALLEL or process_group.machines() == 1:
+        if spec.knobs["parallel"] == NOT_PARALLEL or process_group.count_machines() == 1:
             return JaxSession(spec)
         if self._ranks is None:
             self._ranks = RankController(PROCESS_GROUP, 1, spec.device)

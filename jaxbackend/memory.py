@@ -44,7 +44,7 @@ def report(devices: Sequence[Any], lowered: Callable[[], jax.stages.Lowered] | N
 def limit(device: Any, limit_bytes: int | None) -> None:
     """Check that JAX's allocator takes at most so many bytes of a GPU: XLA_CLIENT_MEM_FRACTION, set before the start.
 
-    On a CPU the worker limits the whole process (`compare.worker.memory_limit`).
+    On a CPU the worker limits the whole process (`compare.worker.process_memory`).
 
     Raises:
         Refused: the allocator has another limit, or none as with XLA_PYTHON_CLIENT_ALLOCATOR=platform.

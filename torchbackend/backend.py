@@ -33,11 +33,13 @@ class TorchBackend:
                 self._ranks.close_session()
             return TorchSession(spec)  # DistributedDataParallel would only slow one device down
         if self._ranks is None:
-            here = spec.devices // process_group.machines()
+            here = spec.devices // process_group.count_machines()
             parallel.device(spec.device, here)  # refuses before other processes start
             self._ranks = RankController(PROCESS_GROUP, here, spec.device)
-        if self._ranks.count != spec.devices:
-            raise Refused(f"this process trains on {self._ranks.count} devices; {spec.devices} need one of their own")
+        if self._ranks.world_size != spec.devices:
+            raise Refused(
+                f"this process trains on {self._ranks.world_size} devices; {spec.devices} need one of their own"
+            )
         return DistributedSession(spec, self._ranks, lockstep=False)
 
     def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def reset_peaks(device: torch.device) -> None:
 def limit(device: torch.device, limit_bytes: int | None) -> None:
     """Let torch's allocator reserve at most so many bytes of a GPU (torch.cuda.set_per_process_memory_fraction).
 
-    On a CPU the worker limits the whole process (`compare.worker.memory_limit`).
+    On a CPU the worker limits the whole process (`compare.worker.process_memory`).
     """
     if limit_bytes is None or device.type == "cpu":
         return

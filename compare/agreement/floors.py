@@ -32,7 +32,7 @@ _OWNED, _TIMES_THE_OTHER, _SCATTER = 0.5 / PRECISION.limit, 2.5 / PRECISION.limi
 
 @dataclass(frozen=True)
 class Noise:
-    """By tensor, how far rounding the inputs moves it, relatively, float64 (`compare.worker.recording.noise`).
+    """By tensor, how far rounding the inputs moves it, relatively, float64 (`compare.worker.recording.measure_noise`).
 
     Attributes:
         ulp: at one ulp of float64. Most tensors move by about as much. One that cancels moves by far more, and cannot
@@ -68,7 +68,7 @@ def compute(
 
     `sides` are both sides' errors by tensor, `record` is the baseline's in float64.
 
-    The floor of a tensor is its noise (`compare.worker.recording.noise`) times the square root of the number
+    The floor of a tensor is its noise (`compare.worker.recording.measure_noise`) times the square root of the number
     of layers, or what float32 storage resolves of it, or what a float32 sum loses, whichever is larger. It comes
     from rounding the inputs once; every layer rounds its output once more, and independent errors add in quadrature
     (Higham 2002, section 2.8). A kernel may add up n terms one after the other, whatever the precision of its

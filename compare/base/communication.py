@@ -1,8 +1,8 @@
-"""Communication between devices that computation does not hide, from kernels that a profiler saw: pure functions."""
+"""Measure the communication between devices that computation does not hide, from profiled kernels. Pure functions."""
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,42 +13,54 @@ DEFINITION = (
     "included; mean over devices, from the framework's own profiler"
 )
 STEPS = 10
-"""Training steps that are profiled; more where one dispatch takes more."""
+"""Training steps to profile, or one dispatch if that has more."""
 
-# NCCL's kernels carry its name; XLA's own one-shot exchange is AllReduceKernelImpl.
+# NCCL's kernels carry its name. XLA's own one-shot exchange is AllReduceKernelImpl.
 _COMMUNICATION = re.compile(r"nccl|all_?reduce|all_?gather|all_?to_?all|reduce_?scatter", re.IGNORECASE)
 
 
-def absent(reason: str) -> dict[str, Any]:
-    """Return the figures where there are none."""
-    return {"exposed_seconds": None, "steps": None, "reason": reason}
+@dataclass(frozen=True)
+class Communication:
+    """Communication between devices that computation does not hide.
+
+    Attributes:
+        exposed_seconds: seconds per step, or None.
+        steps: the number of profiled steps, or None.
+        reason: why there is no figure, or None.
+    """
+
+    exposed_seconds: float | None = None
+    steps: int | None = None
+    reason: str | None = None
 
 
-def figures(kernels: Sequence[Kernel], steps: int) -> dict[str, Any]:
-    """Return the figures of `steps` training steps on several devices, each of which communicates.
+def measure(kernels: Sequence[Kernel], steps: int) -> Communication:
+    """Return the exposed communication of `steps` training steps on several devices.
 
-    Kernels without any of communication are those of a profiler that misses some, as JAX's does in a replayed loop.
+    If there is no kernel of communication, the profiler has missed some, as JAX's does in a replayed loop.
     """
     if not kernels:
-        return absent("the framework's profiler showed no kernels of a device")
+        return Communication(reason="the framework's profiler showed no kernels of a device")
     if not any(_COMMUNICATION.search(kernel.name) for kernel in kernels):
-        return absent("the framework's profiler showed kernels of devices, but none of communication between them")
-    return {"exposed_seconds": exposed_seconds(kernels, steps), "steps": steps, "reason": None}
+        return Communication(
+            reason="the framework's profiler showed kernels of devices, but none of communication between them"
+        )
+    return Communication(exposed_seconds(kernels, steps), steps)
 
 
 def exposed_seconds(kernels: Sequence[Kernel], steps: int) -> float:
-    """Return the seconds per step in which a device communicates and does nothing else, as the mean over devices.
+    """Return the seconds per step in which a device only communicates, as the mean over devices.
 
     Args:
-        kernels: what all devices carried out, at least one kernel each.
-        steps: training steps that it was for.
+        kernels: the kernels of all devices, at least one for each device.
+        steps: the number of training steps that the kernels belong to.
     """
     devices = sorted({kernel.device for kernel in kernels})
-    found = [_exposed([kernel for kernel in kernels if kernel.device == device]) for device in devices]
-    return sum(found) / len(devices) / steps
+    seconds = [_exposed_on_device([kernel for kernel in kernels if kernel.device == device]) for device in devices]
+    return sum(seconds) / len(devices) / steps
 
 
-def _exposed(kernels: Sequence[Kernel]) -> float:
+def _exposed_on_device(kernels: Sequence[Kernel]) -> float:
     others = [kernel for kernel in kernels if not _COMMUNICATION.search(kernel.name)]
     return max(0.0, _covered(kernels) - _covered(others))
 

@@ -136,7 +136,7 @@ class RunSpec:
         batch_norm: one of `BATCH_NORMS`.
         memory_limit_bytes: most bytes that may be taken (None: as many as there are). On `cuda` a limit on the
             framework's allocator; on `cpu` on all that the process takes after the framework's import
-            (`compare.worker.memory_limit`, by the worker's command `open`).
+            (`compare.worker.process_memory`, by the worker's command `open`).
     """
 
     workload: str

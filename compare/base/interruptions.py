@@ -1,4 +1,4 @@
-"""Ctrl-C and signals that end the program, held back while what was measured is put together and written."""
+"""Hold back Ctrl-C and signals that end the program, while the result is put together and written."""
 
 import signal
 import threading
@@ -8,17 +8,18 @@ from types import FrameType
 from typing import Any, Self
 
 ENDING = (KeyboardInterrupt, SystemExit)
-"""What Ctrl-C and the program's handlers of other signals raise."""
+"""The exceptions that Ctrl-C and the program's handlers of other signals raise."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class HeldSignals:
-    """Holds signals back within its `with` block, from `begin` on.
+    """Holds signals back within its `with` block, from the call of `hold` on.
 
-    `pending` is what is to be raised when all is written: what the first of them would have raised, or `keep` was told.
-    Only handlers of Python's in the main thread can be held back: elsewhere, before the block and after it, this does
-    nothing.
+    Only Python's handlers in the main thread can be held back. Elsewhere, and outside the block, this does nothing.
+
+    Attributes:
+        pending: the exception to raise when everything is written: the first that was held back or remembered.
     """
 
     def __init__(self) -> None:
@@ -34,21 +35,21 @@ class HeldSignals:
         self._restore()
         self._is_entered = False
 
-    def begin(self) -> None:
-        """Hold back what comes from now on."""
+    def hold(self) -> None:
+        """Hold back signals from now on."""
         for number in _SIGNALS if self._is_entered else ():
             handler = signal.getsignal(number)
             if callable(handler) and number not in self._handlers:
                 self._handlers[number] = handler
                 signal.signal(number, self._note)
 
-    def keep(self, ending: BaseException) -> None:
-        """Keep for later what was raised before, or while signals were let through, unless there is something."""
+    def remember(self, ending: BaseException) -> None:
+        """Keep an exception for later, unless another one is kept already."""
         self.pending = self.pending or ending
 
     @contextmanager
     def let_through(self) -> Generator[None]:
-        """Hold nothing back meanwhile; what has been held back is raised at once."""
+        """Hold nothing back in the `with` block, and raise at once what was held back before."""
         was_holding = bool(self._handlers)
         self._restore()
         try:
@@ -57,13 +58,13 @@ class HeldSignals:
             yield
         finally:
             if was_holding:
-                self.begin()
+                self.hold()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         try:
             self._handlers[signal.Signals(number)](number, frame)
         except ENDING as ending:
-            self.keep(ending)
+            self.remember(ending)
 
     def _restore(self) -> None:
         for number, handler in self._handlers.items():

@@ -1,4 +1,4 @@
-"""Processes that end together: one that is started with its whole family, how it ended, and what it does alone."""
+"""Start a process so that it ends together with every process that it starts, and explain how it ended."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from pathlib import Path
 from compare.base.interface import shortened
 
 EXIT_CODES = {"oom": errno.ENOMEM, "refused": errno.EINVAL}
-"""The exit code of a process that ends with a contender's status other than `crash`."""
+"""The exit code of a process by the contender's status that it ends with. Others mean `crash`."""
 
 _PACKAGES = Path(__file__).resolve().parents[2]
 _PARENT_POLL_SECONDS = 0.5
@@ -25,24 +25,24 @@ _LOG_TAIL = 1 << 14
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of samestep's modules.
 
-    A script in the current folder hides no module there, whatever its name (`compare.py`, `queue.py`), as it hides
-    none from the command `samestep`. Where samestep itself lies in that folder, Python finds it by it.
+    With -P, a script in the current folder (`compare.py`, `queue.py`) hides no module. If samestep itself lies in that
+    folder, Python needs the folder to find it.
     """
-    alone = [] if Path.cwd() == _PACKAGES else ["-P"]
-    return [sys.executable, *alone, "-m", module, *arguments]
+    safe_path = [] if Path.cwd() == _PACKAGES else ["-P"]
+    return [sys.executable, *safe_path, "-m", module, *arguments]
 
 
 class ProcessFamily:
-    """A process in a process group of its own, so that its whole family ends with it.
+    """A process that leads a process group, so that every process that it starts ends with it.
 
     Args:
-        arguments: the command that starts it.
-        environment: variables added to this process's own.
-        log: the file that its output goes to.
-        descriptors: those that it inherits.
+        arguments: the command of the process.
+        environment: variables to add to this process's own.
+        log: the file for its output.
+        descriptors: the file descriptors that it inherits.
 
     Raises:
-        OSError: when the machine cannot start another process.
+        OSError: the machine cannot start another process.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ProcessFamily:
 
     @property
     def pid(self) -> int:
-        """The process's id, which is also its group's."""
+        """The id of the process and of its group."""
         return self._process.pid
 
     def has_ended(self) -> bool:
@@ -74,14 +74,14 @@ class ProcessFamily:
         self._process.wait()
 
     def end(self) -> None:
-        """End the process and every one that it started, at once; safe to call twice."""
+        """Kill the process and every process that it started. A second call does nothing."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold one that waits for a device
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold a process that waits for a device
             self._process.wait(_GRACE_SECONDS)
 
     def death(self) -> tuple[str, str] | None:
-        """Return how the process ended, as a contender's status and a reason; None where it does not end."""
+        """Return a contender's status and a reason for the end of the process, or None if it does not end."""
         try:
             code = self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -97,9 +97,9 @@ class ProcessFamily:
 
 
 def explain_exit_code(code: int, kills_before: int) -> tuple[str, str]:
-    """Return what an exit code, negative for a signal, tells of a process's end: a contender's status and a reason.
+    """Return a contender's status and a reason for an exit code, which is negative for a signal.
 
-    `kills_before` is what `kernel_kills` was when the process started.
+    `kills_before` is the value of `kernel_kills` when the process started.
     """
     if code == -signal.SIGKILL and kernel_kills() > kills_before:
         return "oom", "killed by the kernel because memory ran out"
@@ -108,12 +108,12 @@ def explain_exit_code(code: int, kills_before: int) -> tuple[str, str]:
     if code == EXIT_CODES["oom"]:
         return "oom", "ended because memory ran out"
     if code == EXIT_CODES["refused"]:
-        return "refused", "ended because it refused what it was asked"
+        return "refused", "ended because it refused its input"
     return "crash", f"ended with exit code {code}"
 
 
 def end_with_parent(parent: int) -> None:
-    """Kill this process group once its parent is gone, however it went, so that no process is left behind."""
+    """Kill this process group when its parent has ended in any way, so that no process is left behind."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -124,9 +124,11 @@ def end_with_parent(parent: int) -> None:
 
 
 def be_killed_first() -> None:
-    """Let the kernel, where memory runs out, kill this process before the one that started it (Linux only)."""
+    """If memory runs out, let the kernel kill this process before its parent. Linux only."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500", encoding="utf-8")  # proc(5): half of all memory on top
+        Path("/proc/self/oom_score_adj").write_text(
+            "500", encoding="utf-8"
+        )  # proc(5): counts as half of all memory more
 
 
 def end() -> None:
@@ -135,7 +137,7 @@ def end() -> None:
 
 
 def kernel_kills() -> int:
-    """Return how often this machine's kernel has killed a process for memory, 0 where it does not say (Linux only)."""
+    """Return how often the kernel has killed a process for lack of memory, or 0 if it does not say. Linux only."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What one contender's several processes know of each other before they talk, and what a backend does in each."""
+"""Describe the processes of one contender on several devices, and the work of a backend in each of them."""
 
 import json
 import os
@@ -13,9 +13,9 @@ from compare.base.interface import Refused, RunSpec, Session, first_line
 from compare.base.protocol import Message
 
 MEETING = "SAMESTEP_MEETING"
-"""The variable that tells a contender's first process where the others, on several machines, will find it."""
+"""The variable with the meeting point of a contender's processes on several machines, for rank 0."""
 FURTHER = "SAMESTEP_FURTHER"
-"""The variable that tells it which further processes it is to start at once (`compare.worker.rank_controller.begin`)."""
+"""The variable with the further processes that rank 0 starts at once (`compare.worker.local_ranks.begin`)."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,21 @@ class Opener(Protocol):
     """Opens the session of one process."""
 
     def __call__(self, spec: RunSpec, rank_info: RankInfo | None, /) -> Session:
-        """Return it."""
+        """Return the session."""
         ...
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """What a backend does in each of several processes.
+    """The work of a backend in each of several processes.
 
     Attributes:
-        package: of the backend.
-        versions: those of the packages, which must be the same everywhere.
-        join: given the place, `cpu` or `cuda`, and a free port of the first process's machine, waits for the others by
-            the framework's own rendezvous.
-        open: opens this process's session; each batch that it is fed is this process's part of the whole.
-        out_of_memory: that of `compare.base.interface.Backend`.
+        package: the package of the backend.
+        versions: returns the versions of its packages, which must be the same everywhere.
+        join: takes the rank, `cpu` or `cuda`, and a free port on the machine of rank 0. Waits for the other processes
+            by the framework's own rendezvous.
+        open: opens the session of this process. Each batch that it gets is this process's part of the whole batch.
+        out_of_memory: as in `compare.base.interface.Backend`.
     """
 
     package: str
@@ -78,23 +78,23 @@ class ProcessGroup:
     out_of_memory: Callable[[BaseException], bool]
 
 
-def machines() -> int:
-    """Return over how many machines this contender is spread."""
+def count_machines() -> int:
+    """Return the number of machines that this contender runs on."""
     return json.loads(os.environ[MEETING])["machines"] if MEETING in os.environ else 1
 
 
 def start_command(package: str, rank_info: RankInfo, port: int) -> list[str]:
-    """Return the command by which this process starts one more of a contender's, which ends with this one."""
+    """Return the command that starts another process of a contender. It ends with this process."""
     return process_family.module_command(
         package, "--rank", json.dumps(asdict(rank_info) | {"port": port, "parent": os.getpid()})
     )
 
 
 def own_gpu(rank_info: RankInfo, device: str, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that shows a process its own GPU alone, where a machine has several of a contender's.
+    """Return the variable that shows a process only its own GPU, if a machine has several processes of a contender.
 
-    Each calls its own the first, so that all have the same programs. CUDA reads the variable when whatever a process
-    imports first asks for a GPU, so it is set before the process starts. On a CPU all see the same, GPUs or none.
+    Each process then calls its own GPU the first one, so all processes have the same programs. CUDA reads the variable
+    at the first request for a GPU, perhaps in an import, so it must be set before the process starts.
     """
     if rank_info.local_world_size == 1 or device != "cuda":
         return {}
@@ -102,9 +102,9 @@ def own_gpu(rank_info: RankInfo, device: str, inherited: Mapping[str, str]) -> d
 
 
 def visible_environment(devices: range, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that shows a child the GPUs that it trains on, by their numbers of those that the user sees.
+    """Return the variable that shows a child only its own GPUs, by their numbers among those that the user sees.
 
-    A framework takes memory on every GPU that it sees, and is a foreign process to what another run times there.
+    A framework takes memory on every GPU that it sees, and would disturb another run there.
     """
     chosen = inherited.get("CUDA_VISIBLE_DEVICES")
     entries = map(str, devices) if chosen is None else chosen.split(",")[devices.start : devices.stop]
@@ -112,7 +112,7 @@ def visible_environment(devices: range, inherited: Mapping[str, str]) -> dict[st
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface that has an address of this machine's (None where none has)."""
+    """Return the network interface with this address of this machine, or None."""
     plain = address.removeprefix("::ffff:").partition("%")[0]
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address.partition("%")[0] == plain for entry in entries):
@@ -120,10 +120,10 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def last_words(out_of_memory: Callable[[BaseException], bool], error: Exception) -> Message:
-    """Return what a process says of its error: a contender's status and a reason.
+def describe_error(out_of_memory: Callable[[BaseException], bool], error: Exception) -> Message:
+    """Return a contender's status and a reason for an error.
 
-    `out_of_memory` is that of `compare.base.interface.Backend`.
+    `out_of_memory` is as in `compare.base.interface.Backend`.
     """
     if isinstance(error, Refused):
         return {"status": "refused", "reason": first_line(error)}
@@ -131,6 +131,6 @@ def last_words(out_of_memory: Callable[[BaseException], bool], error: Exception)
     return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}
 
 
-def exit_code(words: Message) -> int:
-    """Return the exit code of a process that ends with these `last_words`, its own or another's."""
-    return process_family.EXIT_CODES.get(words["status"], 1)
+def exit_code(description: Message) -> int:
+    """Return the exit code of a process that ends with an error described by `describe_error`."""
+    return process_family.EXIT_CODES.get(description["status"], 1)

@@ -1,6 +1,6 @@
-"""The pipe between runner and worker: one JSON object a line, versioned; arrays travel as safetensors files.
+"""Exchange messages between the parent and a worker over a pipe: one JSON object a line. Arrays travel as files.
 
-The pipe has its own file descriptors, so whatever a framework prints on standard output or error cannot reach it.
+The pipe has its own file descriptors, so a framework's output on standard output or error cannot reach it.
 """
 
 import json
@@ -35,27 +35,27 @@ class Channel:
         self._buffer = bytearray()
 
     def send(self, message: Message) -> None:
-        """Write one message whole.
+        """Write one whole message.
 
         Raises:
-            BrokenPipeError: when the other end is gone.
-            ValueError: for NaN or infinity, which JSON has no literal for.
+            BrokenPipeError: the other end has hung up.
+            ValueError: the message has a NaN or infinity, for which JSON has no literal.
         """
         data = memoryview(json.dumps(message, allow_nan=False).encode() + b"\n")
         while data:
             data = data[os.write(self._write, data) :]
 
     def has_received(self) -> bool:
-        """Tell whether something has come that `receive` has not returned yet, or the other end is gone."""
+        """Tell whether a part of a message has arrived, or the other end has hung up."""
         return bool(self._buffer or select.select([self._read], [], [], 0)[0])
 
     def receive(self, timeout: float | None = None) -> Message:
-        """Return the next message, waiting at most `timeout` seconds (None: for ever).
+        """Return the next message. Wait at most `timeout` seconds. None waits for ever.
 
         Raises:
-            TimeoutError: when the deadline passes.
-            EOFError: when the other end is gone.
-            ProtocolError: when what came is not one JSON object.
+            TimeoutError: no message came in time.
+            EOFError: the other end has hung up.
+            ProtocolError: the message is not one JSON object.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (end := self._buffer.find(b"\n")) < 0:
@@ -80,18 +80,18 @@ class Channel:
         return message  # pyright: ignore[reportUnknownVariableType] -- json gives dict[Unknown, Unknown]
 
     def close(self) -> None:
-        """Close both descriptors, whose numbers may be another channel's from now on."""
+        """Close both descriptors. Another channel may get their numbers."""
         os.close(self._read)
         os.close(self._write)
         self._read = self._write = -1
 
 
 def finite(value: SupportsFloat) -> float | None:
-    """Return a number that JSON can carry: None for NaN and infinity."""
+    """Return the number, or None for NaN and infinity, which JSON cannot carry."""
     number = float(value)
     return number if math.isfinite(number) else None
 
 
 def or_infinite(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Undo `finite` for numbers that may be infinite: return infinity for None."""
+    """Return the numbers with infinity for None. This undoes `finite` where NaN cannot occur."""
     return {name: math.inf if value is None else value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""What a child recorded, in files: the arrays of a large model's steps would not fit into memory at once."""
+"""Keep the arrays of a recording in files, because those of a large model would not fit into memory at once."""
 
 import shutil
 from collections.abc import Sequence
@@ -10,46 +10,46 @@ from compare.base.interface import Arrays
 
 Floor = dict[str, float]
 Perturbation = tuple[float, int, int]
-"""A relative roundoff, and the numbers of the runs that it is applied in: from the first up to the last, exclusive."""
+"""A relative roundoff, and the numbers of its runs: the first one, and the one after the last."""
 
-_OWN = "record"  # a file without arrays, which says that the folder is a record's
+_MARK = "record"  # a file without arrays that marks the folder of a record
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a child recorded: a folder with a file for each part, and the names of all arrays in execution order.
+    """A recording: a folder with a file for each part, and the names of all arrays in execution order.
 
-    The folder is one that `begin` has made, in this process or another; no other is ever deleted.
+    Only a folder that `begin` made, in this process or another, is ever deleted.
     """
 
     folder: Path
     names: Sequence[str] = ()
 
     def begin(self) -> None:
-        """Make the folder; what an earlier try has left of the record is deleted.
+        """Make the folder, and delete a record that an earlier try has left there.
 
         Raises:
-            FileExistsError: there is something that is no record.
+            FileExistsError: the path exists and is not a record.
             DiskFull: as `compare.base.tensors.save`.
         """
         self.delete()
         if self.folder.exists():
-            raise FileExistsError(f"{self.folder} is there and is no record")
-        tensors.save({}, self.folder / _OWN)
+            raise FileExistsError(f"{self.folder} exists and is not a record")
+        tensors.save({}, self.folder / _MARK)
 
     def load(self) -> Arrays:
-        """Map its arrays, in execution order; they may be read after `delete`, too."""
-        found: Arrays = {}
+        """Map the arrays in execution order. They stay readable after `delete`."""
+        arrays: Arrays = {}
         for path in self.folder.iterdir():
-            found |= tensors.load(path)
-        return {name: found[name] for name in self.names}
+            arrays |= tensors.load(path)
+        return {name: arrays[name] for name in self.names}
 
     @property
     def size(self) -> int:
-        """The bytes that its files take."""
+        """The bytes of all files."""
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
     def delete(self) -> None:
-        """Delete the folder, if `begin` has made it."""
-        if (self.folder / _OWN).is_file():
+        """Delete the folder, if `begin` made it."""
+        if (self.folder / _MARK).is_file():
             shutil.rmtree(self.folder, ignore_errors=True)

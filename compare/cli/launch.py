@@ -15,7 +15,7 @@ from compare.cli import agree, compare
 from compare.cli.command_line import to_path
 from compare.cli.prepared_run import Prepare, make_plan
 from compare.cluster import slurm
-from compare.cluster.nodes import PlannedCluster
+from compare.cluster.cluster import PlannedCluster
 from compare.cluster.slurm import Job
 from compare.settings.plan import Plan, default_out
 

@@ -52,7 +52,7 @@ def scale(
     if interruption is not None and not found:
         raise interruption
     with HeldSignals() as held:
-        held.begin()
+        held.hold()
         result = scaling_result.result(task, found, command)
         with execute.replacing(folder):
             path = scaling_result.write(result, folder)

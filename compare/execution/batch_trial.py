@@ -1,10 +1,11 @@
-"""One try of `samestep fit`: does a batch train in a fresh process within a memory limit?"""
+"""Try whether a batch trains in a fresh process within a memory limit."""
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from compare.base.commands import CompilingBlock, Open
 from compare.base.interface import ContenderFailed
 from compare.data import dataset_file, datasets
 from compare.execution.launcher import Launcher
@@ -13,14 +14,14 @@ from compare.settings.contenders import Contender
 from compare.settings.plan import Plan
 
 STEPS = 3
-"""Training steps of a try; more where one dispatch takes more."""
+"""Training steps of a try, or one dispatch if that has more."""
 
 SMALLEST_BATCH = 2  # batch norm has no variance over one image
 
 
 @dataclass(frozen=True)
 class Try:
-    """One fresh process: what it was given, whether it trained, and if not, why."""
+    """One fresh process: its batch and limit, whether it trained, and if not, why."""
 
     batch_size: int
     memory_limit_bytes: int | None
@@ -30,30 +31,30 @@ class Try:
 
 @dataclass
 class Tester:
-    """Makes tries for one contender and remembers them.
+    """Tries batches for one contender and remembers the tries.
 
-    Every try starts cold, in an empty cache of compiled programs, and trains on one batch of synthetic images, so that
-    what it needs is the step's memory and the compiler's. On a CPU that is not the same in every process: threads
-    allocate side by side, so close to the edge tries with the same numbers can end differently.
+    Every try starts in an empty cache of compiled programs and trains on one batch of synthetic images. So it needs the
+    memory of the step and of the compiler. On a CPU that memory varies from process to process, because threads
+    allocate side by side. Close to the limit, equal tries can end differently.
     """
 
     plan: Plan
     contender: Contender
     device_bytes: int | None
     tries: list[Try] = field(default_factory=list[Try])
-    versions: dict[str, str] = field(default_factory=dict[str, str])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def fits(self, batch_size: int, limit_bytes: int | None) -> bool:
-        """Try it.
+        """Try a batch and tell whether it fits.
 
-        Status `oom` means that it does not fit. Under the limit of a CPU so does `crash`: frameworks answer a refused
-        allocation with std::bad_alloc, with an abort, or with an error of their own that hides its cause. Let a
-        contender train without a limit first, so that it is known to train at all.
+        It does not fit if the try ends with status `oom`. Under the limit of a CPU, status `crash` means the same.
+        Frameworks answer a refused allocation with std::bad_alloc, an abort, or an error that hides its cause. So first
+        try a contender without a limit, to know that it trains at all.
 
         Raises:
             ContenderFailed: for any other failure.
         """
-        run = self._run(batch_size, limit_bytes)
+        run = self._train(batch_size, limit_bytes)
         fitted = run.status == "ok"
         reason = None if fitted else f"{run.status}: {run.reason}"
         self.tries.append(Try(batch_size, limit_bytes, fitted, reason))
@@ -63,18 +64,36 @@ class Tester:
             return fitted
         raise ContenderFailed(run.status, f"batch {batch_size:,}: {run.reason}")
 
-    def _run(self, batch_size: int, limit_bytes: int | None) -> ContenderRun:
+    def _train(self, batch_size: int, limit_bytes: int | None) -> ContenderRun:
         plan, run = self.plan, ContenderRun(self.contender)
         fraction = limit_bytes / self.device_bytes if limit_bytes is not None and self.device_bytes else None
-        changes: dict[str, Any] = {"batch_size": batch_size, "memory_limit_bytes": limit_bytes}
         with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
             launcher = Launcher(plan, Path(scratch), memory_fraction=fraction)
             workload, seed = plan.workload, plan.seed
             batch = datasets.synthesise(workload, workload.model.image, seed=seed, train=batch_size, test=0)
             dataset_file.save(batch, launcher.dataset)
+            spec = launcher.spec(run, batch_size=batch_size, memory_limit_bytes=limit_bytes)
             with launcher.child(run, purpose="try") as child:
-                opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(run, **changes))
-                unit = opened["steps_per_dispatch"]
-                # The first step compiles, so the deadline is that of the warm-up.
-                child.call("block", plan.deadlines["warm_up"], steps=unit * -(-STEPS // unit))
+                unit = child.call(Open(spec)).steps_per_dispatch
+                child.call(CompilingBlock(unit * -(-STEPS // unit)))
         return run
+
+
+def find_smaller_batch(plan: Plan, contender: Contender) -> str:
+    """Try half of the plan's batch, a quarter and so on, and say in words which one trains.
+
+    The text is empty if a try fails for another reason than memory, or if no smaller batch can be split.
+    """
+    tester, size = Tester(plan, contender, None), plan.batch_size
+    parts = plan.accumulate * plan.devices  # equal parts of a batch
+    least = SMALLEST_BATCH * parts
+    if size <= least:
+        return ""
+    while size > least:
+        size = max(least, size // 2 // parts * parts)
+        try:
+            if tester.fits(size, None):
+                return f"batch {size:,} trains"
+        except ContenderFailed:
+            return ""
+    return f"not even batch {least:,} trains"

@@ -1,7 +1,7 @@
-"""Searches for the edge between what fits and what does not: pure functions of a yes-or-no question.
+"""Search for the largest or smallest number that fits. Pure functions of a yes-or-no question.
 
-Both take it that whatever is smaller than something that fits, fits too. Where that does not hold (an allocator may
-round a larger request more kindly), they still end at two neighbours of which one was seen to fit and one not to.
+Both assume that a smaller number fits if a larger one does. An allocator may break that, if it rounds a larger request
+better. The search then still ends at two neighbours: one that was seen to fit, and one that was not.
 """
 
 from collections.abc import Callable
@@ -9,31 +9,31 @@ from dataclasses import dataclass
 from math import isqrt
 
 RESOLUTION = 0.01
-"""`largest` ends where what fits and what does not are closer than this, relative to what fits."""
+"""`find_largest` ends when its bracket is narrower than this, relative to the lower end."""
 
 PRECISION = 0.02
-"""`smallest` ends where the two are at most this far apart, relative to what does not fit."""
+"""`find_smallest` ends when its bracket is at most this wide, relative to the lower end."""
 
 
 @dataclass(frozen=True)
 class Bracket:
-    """Where an edge lies: `fits` and `fails` are the tried values nearest to it (None: no tried value did)."""
+    """The nearest tried values on both sides of an edge. None means that no tried value fits, or fails."""
 
     fits: int | None
     fails: int | None
 
     @property
     def exact(self) -> bool:
-        """Whether nothing lies between the two."""
+        """Whether the two values are neighbours."""
         return self.fits is not None and self.fails == self.fits + 1
 
 
-def largest(fits: Callable[[int], bool], *, least: int, most: int, first: int) -> Bracket:
+def find_largest(fits: Callable[[int], bool], *, least: int, most: int, first: int) -> Bracket:
     """Return the bracket of the largest whole number from `least` to `most` that fits.
 
-    Asks `first`, which lies between the two, then doubles until a number does not fit or `most` does, or halves until
-    one fits or `least` does not. Then it halves the bracket until its ends are neighbours (`exact`) or less than 1 % of
-    the lower end apart: at most about |log2(answer / first)| + 8 questions.
+    Start at `first`. Double it until a number does not fit or `most` does, or halve it until a number fits or `least`
+    does not. Then halve the bracket until its ends are neighbours, or closer than 1 % of the lower end. That takes at
+    most about |log2(answer / first)| + 8 questions.
     """
     low, high = None, first
     while fits(high):
@@ -51,11 +51,11 @@ def largest(fits: Callable[[int], bool], *, least: int, most: int, first: int) -
     return Bracket(low, high)
 
 
-def smallest(fits: Callable[[int], bool], *, least: int, most: int, step: int) -> Bracket:
+def find_smallest(fits: Callable[[int], bool], *, least: int, most: int, step: int) -> Bracket:
     """Return the bracket of the smallest whole number above `least` and up to `most` that fits.
 
-    Asks `most` first, takes it that `least` does not fit, and halves the bracket's logarithm until its ends are at most
-    2 % of the lower end, or `step`, apart: about log2(50 ln(most / least)) questions.
+    Start at `most`, and assume that `least` does not fit. Halve the bracket's logarithm until its ends are at most
+    `step`, or 2 % of the lower end, apart. That takes about log2(50 ln(most / least)) questions.
     """
     if not fits(most):
         return Bracket(None, most)

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from compare.agreement.certificate import Certificate
-from compare.base import descriptions
+from compare.base import descriptions, strict_json
 from compare.base.interface import Array
 from compare.data import dataset_file
 from compare.execution.run_state import ContenderRun, RunState
@@ -17,8 +17,9 @@ from compare.settings import options, tunings
 from compare.settings.plan import Plan
 
 
-def result(plan: Plan, state: RunState, command: Sequence[str]) -> dict[str, Any]:
-    """Return the result object of `compare.results.result_file` for a finished run; without timed rounds it compares nothing."""
+def build(state: RunState, command: Sequence[str]) -> dict[str, Any]:
+    """Return the result of a finished run. Without timed rounds it has no comparisons."""
+    plan = state.plan
     raw: dict[str, Any] = {
         **result_file.head(result_file.SCHEMA_VERSION, command),
         "spec": _spec(plan, state),
@@ -56,9 +57,7 @@ def _others(plan: Plan) -> dict[str, Any]:
 
 
 def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
-    opened: dict[str, Any] = {}
-    for run in state.runs:
-        opened = opened or run.opened
+    model = next((run.model for run in state.runs if run.model is not None), None)
     dataset = plan.dataset
     return {
         "workload": plan.workload.name,
@@ -67,12 +66,12 @@ def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
         "machines": plan.cluster.count,
         "rounds": len(state.rounds),
         **descriptions.described(plan.workload),
-        "parameter_count": opened.get("parameter_count"),
+        "parameter_count": None if model is None else model.parameter_count,
         "data_source": dataset.source,
         "data_sha256": dataset_file.sha256(dataset),
         "train_images": len(dataset.train.labels),
         "test_images": len(dataset.test.labels),
-        "weights_sha256": opened.get("weights_sha256"),
+        "weights_sha256": None if model is None else model.weights_sha256,
         "design": state.design,
         "design_reason": state.design_reason,
         **({} if state.pairing is None else {"pair": state.pairing.to_json()}),
@@ -80,8 +79,8 @@ def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
 
 
 def _contender(plan: Plan, run: ContenderRun) -> dict[str, Any]:
-    # Beside others, or with programs of others, it took another time.
-    start = (run.start or {}) if plan.cold_compile else {}
+    # Beside other contenders, or with their programs, these times are not the contender's own.
+    times = run.warm_up if plan.cold_compile else None
     return {
         "name": run.contender.name,
         "backend": run.contender.backend,
@@ -91,20 +90,20 @@ def _contender(plan: Plan, run: ContenderRun) -> dict[str, Any]:
         "unproven": run.unproven,
         "settings": run.settings,
         "variables": run.variables,
-        "versions": run.versions,
+        "versions": dict(run.versions),
         "kernel_search": _kernel_search(plan, run),
-        "compile_seconds": start.get("compile_seconds"),
+        "compile_seconds": None if times is None else times.compile_seconds,
         "cached_compile_seconds": median(run.cached_compile_seconds) if run.cached_compile_seconds else None,
-        "first_step_seconds": start.get("first_step_seconds"),
-        "warmup_seconds": start.get("warmup_seconds"),
-        "steady": start.get("steady"),
+        "first_step_seconds": None if times is None else times.first_step_seconds,
+        "warmup_seconds": None if times is None else times.warmup_seconds,
+        "steady": None if times is None else times.steady,
         "unsteady_rounds": sum(run.unsteady),
         "step_seconds": _blocks(run),
         "images_per_second": None,
-        "memory": run.memory,
-        "energy": run.energy,
-        "communication": run.communication,
-        "training": run.training,
+        "memory": strict_json.encode(run.memory),
+        "energy": strict_json.encode(run.energy),
+        "communication": strict_json.encode(run.communication),
+        "training": strict_json.encode(run.training),
     }
 
 
@@ -169,5 +168,5 @@ def _pair(baseline: str, name: str, certificate: Certificate) -> dict[str, Any]:
 
 
 def _json(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures with None for infinity, the error of a tensor whose reference is zero."""
+    """Return the figures with None for infinity, which is the error of a tensor with a reference of zero."""
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in figures.items()}

@@ -1,4 +1,4 @@
-"""What is recorded for a certificate, and at which batch and image sizes; what of it is there, and what is missing."""
+"""Choose the batch and image sizes of a certificate, and keep its records."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from compare.data import dataset_file, datasets
 from compare.execution.launcher import Launcher
 from compare.settings.plan import Plan
 
-# Perturbed runs: five at one ulp of float64, twenty at the precision's unit roundoff, of which the last five are at ten
-# times it: that far an error may go, and there it may open a ReLU that no smaller one reaches.
+# Perturbed runs: five at one ulp of float64, twenty at the precision's unit roundoff. The last five of those are at ten
+# times the roundoff. An error may go that far, and may open a ReLU there that no smaller error reaches.
 _RUNS_OF_A_PART, _NEAR, _FAR = 5, (5, 10, 15), (20,)
-# Errors do not depend on the batch; the time of float64 does, and the size of what is compared: every activation.
+# Errors do not depend on the batch, but the time of float64 does, and the size of all activations.
 _LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
 
 
 @dataclass(frozen=True)
 class Case:
-    """One batch and image size that a certificate is made at; `image_size` None is the workload's own."""
+    """A batch and image size of a certificate. `image_size` None is the workload's own."""
 
     batch_size: int
     image_size: int | None
@@ -35,19 +35,18 @@ class Case:
 
 
 def native_case(plan: Plan) -> Case:
-    """Return the case of the plan itself, its batch cut to 64 images, fewer if they are large, at least two a part."""
+    """Return the case of the plan itself. Its batch has at most 64 images, fewer if they are large."""
     parts, (height, width, _) = plan.accumulate * plan.devices, plan.workload.model.image
     most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // (height * width)) // parts * parts)
     return Case(min(plan.batch_size, most), None)
 
 
 def adversarial_cases(plan: Plan) -> tuple[Case, ...]:
-    """Return the native case, the least batch at an odd image size, and an odd batch at another even size.
+    """Return the native case, the smallest batch at an odd image size, and an odd batch at another even size.
 
-    With micro-batches, or parts of several devices, it is they that are the least and odd. A model that takes one size
-    only keeps it. Of a user's own pair there is one more case, an odd batch at the other size of 2k and 2k + 1, of
-    which its own is one: halved and rounded up they are k and k + 1, so that the layers behind a halving see an odd and
-    an even size as well.
+    With micro-batches or several devices, each part is the smallest or odd. A model that takes only one size keeps it.
+    A user's own pair has one other case: an odd batch at the other size of 2k and 2k + 1. Halved and rounded up, these
+    sizes are k and k + 1, so layers after a halving also see an odd and an even size.
     """
     size, parts = plan.workload.model.image[0], plan.accumulate * plan.devices
     if plan.workload.model.family == PAIR:
@@ -60,11 +59,16 @@ def adversarial_cases(plan: Plan) -> tuple[Case, ...]:
 
 @dataclass
 class Evidence:
-    """What children record of the `cases`, whose datasets those are, at float64, float32 and the timed `precision`.
+    """The records of all cases, at float64, float32 and the timed precision.
 
-    `records` are by contender, case and precision, `again` those made twice, `floors` by case and `Perturbation`.
-    `largest` is the size of the largest record in float64, in bytes, as those tell that are there; `least` is what one
-    takes at least.
+    Attributes:
+        cases: the dataset of each case.
+        precision: the timed precision.
+        records: by contender and case, and then by precision.
+        repeated: the second record of the first case, by contender.
+        floors: the noise floors of each case by perturbation.
+        largest_bytes: the size of the largest record in float64, as far as records exist.
+        least_bytes: the smallest size that such a record can have.
     """
 
     cases: Mapping[Case, Path]
@@ -72,77 +76,77 @@ class Evidence:
     records: dict[tuple[str, Case], dict[str, Record]] = field(
         default_factory=lambda: defaultdict[tuple[str, Case], dict[str, Record]](dict)
     )
-    again: dict[str, Record] = field(default_factory=dict[str, Record])
+    repeated: dict[str, Record] = field(default_factory=dict[str, Record])
     floors: dict[Case, dict[Perturbation, Floor]] = field(
         default_factory=lambda: defaultdict[Case, dict[Perturbation, Floor]](dict)
     )
-    largest: int = 0
-    least: int = 0
+    largest_bytes: int = 0
+    least_bytes: int = 0
 
     @classmethod
-    def of(cls, launcher: Launcher, cases: Sequence[Case]) -> "Evidence":
-        """Return what is still empty, the cases' datasets written."""
-        return cls({case: _dataset(launcher, case) for case in cases}, launcher.plan.precision)
+    def begin(cls, launcher: Launcher, cases: Sequence[Case]) -> "Evidence":
+        """Write the datasets of the cases and return the evidence without records."""
+        return cls({case: _write_dataset(launcher, case) for case in cases}, launcher.plan.precision)
 
     @property
     def precisions(self) -> Sequence[str]:
-        """The precisions that are recorded."""
+        """The precisions to record."""
         return tuple(dict.fromkeys(("float64", "float32", self.precision)))
 
     @property
     def _roundoff(self) -> float | None:
-        """Return the unit roundoff of the timed precision, None where that is the reference itself."""
+        """The unit roundoff of the timed precision, or None if that is the reference itself."""
         return None if self.precision == REFERENCE else PRECISIONS[self.precision].roundoff
 
     @property
     def perturbations(self) -> Sequence[Perturbation]:
-        """The perturbed runs of every case: of an ulp of float64, and of the precision's unit roundoff if that is more.
+        """The perturbed runs of every case: at an ulp of float64, and at the precision's unit roundoff if that is more.
 
-        They are in small parts, because the noise of a large model takes longer than all that is recorded of it.
+        They come in small parts, because the noise of a large model takes longer than all its records.
         """
-        found, roundoff = [(ULP64, 0, _RUNS_OF_A_PART)], self._roundoff
+        parts, roundoff = [(ULP64, 0, _RUNS_OF_A_PART)], self._roundoff
         if roundoff is not None:
-            found += [(roundoff, first, first + _RUNS_OF_A_PART) for first in _NEAR]
-            found += [(gates.PRECISION.limit * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
-        return found
+            parts += [(roundoff, first, first + _RUNS_OF_A_PART) for first in _NEAR]
+            parts += [(gates.PRECISION.limit * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
+        return parts
 
     def keep(self, case: Case, name: str, precision: str, record: Record) -> None:
-        """Take what has been recorded of a contender."""
+        """Add a contender's record."""
         self.records[name, case][precision] = record
-        self.largest = max(self.largest, record.size if precision == "float64" else 2 * record.size)
+        self.largest_bytes = max(self.largest_bytes, record.size if precision == "float64" else 2 * record.size)
 
-    def size(self, precision: str) -> int:
-        """Return the bytes that a record at this precision takes, as far as is known: but for float64, half as many."""
-        known = max(self.largest, self.least)
+    def record_bytes(self, precision: str) -> int:
+        """Return the bytes of a record at this precision, as far as known. Other precisions take half of float64."""
+        known = max(self.largest_bytes, self.least_bytes)
         return known if precision == "float64" else known // 2
 
-    def still(self) -> int:
-        """Return the bytes that a run of noise keeps in files, of one run not perturbed: none while memory takes it.
+    def unmoved_bytes(self) -> int:
+        """Return the bytes that noise keeps in files: the unmoved run, or 0 if memory takes it.
 
-        That is while memory takes it twice, for the perturbed run is there, too.
+        The moved run is in memory too, so memory must take both.
         """
-        size = self.size("float64")
+        size = self.record_bytes("float64")
         return 0 if tensors.memory_takes(2 * size) else size
 
-    def to_come(self, case: Case, name: str | None = None) -> int:
-        """Return the bytes that are yet to be recorded of a case of a contender, of one of which nothing is there."""
-        there = () if name is None else self.records[name, case]
-        return sum(self.size(each) for each in self.precisions if each not in there)
+    def missing_bytes(self, case: Case, name: str | None = None) -> int:
+        """Return the bytes of the missing records of a contender and case. Without a name, count all records."""
+        present = () if name is None else self.records[name, case]
+        return sum(self.record_bytes(precision) for precision in self.precisions if precision not in present)
 
-    def is_whole(self, case: Case, names: Sequence[str]) -> bool:
-        """Whether all has been recorded of a case, of a baseline and another contender by name."""
+    def is_complete(self, case: Case, names: Sequence[str]) -> bool:
+        """Tell whether the noise of a case and all records of these contenders are there."""
         return self.is_noise_known(case) and all(self.is_recorded(case, name) for name in names)
 
     def is_noise_known(self, case: Case) -> bool:
-        """Whether every perturbed run of a case has been made."""
+        """Tell whether every perturbed run of a case has ended."""
         return len(self.floors[case]) == len(self.perturbations)
 
     def is_recorded(self, case: Case, name: str) -> bool:
-        """Whether a contender's steps of a case have been recorded at all precisions."""
+        """Tell whether a contender's case is recorded at all precisions."""
         return len(self.records[name, case]) == len(self.precisions)
 
     def noise(self, case: Case) -> Noise:
-        """Return the noise floors of a case: by tensor, the most of any perturbed run, for as much as one roundoff."""
+        """Return the noise floors of a case: for each tensor the largest of all perturbed runs, per roundoff."""
         unit, floors = self._roundoff, defaultdict[float, Floor](dict)
         for (roundoff, *_), floor in self.floors[case].items():
             moved = roundoff if unit is None or roundoff == ULP64 else unit
@@ -150,25 +154,25 @@ class Evidence:
             floors[moved] = {name: max(value * moved / roundoff, known.get(name, 0.0)) for name, value in floor.items()}
         return Noise(floors[ULP64], None if unit is None else floors[unit])
 
-    def determinism(self, name: str) -> Gate:
-        """Return the gate of a contender whose first case was recorded twice."""
+    def judge_determinism(self, name: str) -> Gate:
+        """Return the gate of a contender from the two records of its first case."""
         once = self.records[name, next(iter(self.cases))][self.precision]
-        return gates.judge_determinism(once.load(), self.again[name].load())
+        return gates.judge_determinism(once.load(), self.repeated[name].load())
 
-    def forget(self, case: Case, name: str, kept: str | None = None) -> None:
-        """Delete what is recorded of a case of a contender, but for the precision `kept`."""
-        recorded = self.records[name, case]
-        for precision in [each for each in recorded if each != kept]:
-            recorded.pop(precision).delete()
+    def delete(self, case: Case, name: str, kept: str | None = None) -> None:
+        """Delete a contender's records of a case, except the record at the precision `kept`."""
+        records = self.records[name, case]
+        for precision in [each for each in records if each != kept]:
+            records.pop(precision).delete()
 
 
-def _dataset(launcher: Launcher, case: Case) -> Path:
+def _write_dataset(launcher: Launcher, case: Case) -> Path:
     if case.image_size is None:
         return launcher.dataset
     plan = launcher.plan
     path = launcher.scratch / f"dataset-{case.batch_size}-{case.image_size}.safetensors"
-    made = datasets.load(
+    dataset = datasets.load(
         plan.workload, folder=None, seed=plan.seed, batch_size=case.batch_size, image_size=case.image_size
     )
-    dataset_file.save(made, path)
+    dataset_file.save(dataset, path)
     return path

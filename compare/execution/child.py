@@ -1,4 +1,4 @@
-"""One child process that serves one backend: start it, call it with a deadline, end it whatever happens."""
+"""One child process that serves one backend: start it, call it with deadlines, and end it whatever happens."""
 
 import contextlib
 import math
@@ -6,34 +6,43 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import NoReturn, TypeVar, cast
 
-from compare.base import process_family, protocol
+from compare.base import commands, process_family, protocol
+from compare.base.commands import Command, Greeting
 from compare.base.interface import ContenderFailed
-from compare.cluster.cluster import Share
+from compare.cluster.peers import Share
 
 _LIVENESS_SECONDS = 1.0
-_WORDS_SECONDS = 15.0
+_LAST_WORDS_SECONDS = 15.0
+_Reply = TypeVar("_Reply")
 
 
 class Child:
-    """A worker process in a process group of its own, so that its whole family ends with it.
+    """A worker process. It has a process group of its own, so that every process it starts ends with it.
 
     Args:
         name: the contender's name, for messages.
         package: the backend package, run as `python -m PACKAGE`.
-        environment: variables added to this process's own.
-        folder: where the child's log is written.
-        share: those of its processes that run on other machines, started already.
+        environment: variables to add to this process's own.
+        folder: the folder of the child's log.
+        share: the contender's processes on other machines, already started.
+        deadline: seconds that replace the deadline of every command.
 
     Raises:
-        ContenderFailed: when the machine cannot start another process.
+        ContenderFailed: the machine cannot start another process.
     """
 
     def __init__(
-        self, name: str, package: str, environment: Mapping[str, str], folder: Path, share: Share | None = None
+        self,
+        name: str,
+        package: str,
+        environment: Mapping[str, str],
+        folder: Path,
+        share: Share | None = None,
+        deadline: float | None = None,
     ) -> None:
-        self.name, self._share = name, share
+        self.name, self._share, self._deadline = name, share, deadline
         log = folder / f"{len(list(folder.glob('*.log'))):03d}-{name.replace(':', '_').replace('#', '_')}.log"
         child_read, parent_write = os.pipe()
         parent_read, child_write = os.pipe()
@@ -53,10 +62,10 @@ class Child:
             os.close(child_read)
             os.close(child_write)
             if share is not None:
-                share.inherited()
+                share.close_listener()
         self._channel = protocol.Channel(parent_read, parent_write)
         self._sent = time.monotonic()
-        self._hello: dict[str, Any] | None = None
+        self._greeting: Greeting | None = None
         self._closed = False
 
     @property
@@ -64,88 +73,108 @@ class Child:
         """The child's process id."""
         return self._process.pid
 
-    def greet(self, deadline: float) -> dict[str, Any]:
-        """Wait for the worker's first message, unless it has come, and check the protocol version.
+    def greet(self, seconds: float | None = None) -> Greeting:
+        """Wait for the worker's first message and check the version of the protocol. Later calls do not wait.
+
+        `seconds` replaces the deadline.
 
         Raises:
-            ContenderFailed: when the child does not come up in time or speaks another version.
+            ContenderFailed: the child does not come up in time, or speaks another version.
         """
-        if self._hello is not None:
-            return self._hello
-        hello = self._receive("starting", deadline)
-        if hello.get("protocol") != protocol.VERSION:
-            self._fail("crash", f"speaks protocol {hello.get('protocol')!r}, this is {protocol.VERSION}")
-        if not isinstance(hello.get("versions"), dict):
-            self._fail("crash", f"starting: broken message: {str(hello)[:80]}")
-        self._hello = hello
-        return hello
+        if self._greeting is None:
+            message = self._receive("starting", self._start_seconds if seconds is None else seconds)
+            if message.get("protocol") != protocol.VERSION:
+                self._fail("crash", f"speaks protocol {message.get('protocol')!r}, this is {protocol.VERSION}")
+            try:
+                greeting = commands.read_typed(Greeting, message)
+            except protocol.ProtocolError as error:
+                self._fail("crash", f"starting: broken message: {error}")
+            self._greeting = greeting
+            return greeting
+        return self._greeting
 
-    def send(self, command: str, **arguments: Any) -> None:
-        """Start a command in the child; `reply` waits for its end."""
+    def has_greeted(self) -> bool:
+        """Tell whether `greet` would return or fail at once."""
+        return self._has_message(self._start_seconds)
+
+    def send(self, command: Command[_Reply]) -> None:
+        """Start a command in the child. `reply` waits for its end."""
         self._sent = time.monotonic()
         try:
-            self._channel.send({"command": command, **arguments})
+            self._channel.send(command.message())
         except OSError:
-            self._died(command)
+            self._report_death(command.name)
 
-    def has_replied(self, deadline: float) -> bool:
-        """Tell whether `reply` would not wait, but for the words of a child whose other processes are lost."""
-        lost = self._share is not None and self._share.lost() is not None
-        over = self._process.has_ended() or lost or time.monotonic() > self._sent + deadline
-        return over or self._channel.has_received()
+    def has_replied(self, command: Command[_Reply], seconds: float | None = None) -> bool:
+        """Tell whether `reply` would return or fail without a long wait. `seconds` replaces the deadline."""
+        return self._has_message(command.seconds(self._deadline) if seconds is None else seconds)
 
-    def reply(self, command: str, deadline: float) -> Any:
-        """Return the value of the command that `send` started, which has `deadline` seconds from then.
+    def reply(self, command: Command[_Reply], seconds: float | None = None) -> _Reply:
+        """Return the reply to the command that `send` started.
+
+        The deadline runs from the moment when the command was sent. `seconds` replaces it.
 
         Raises:
-            ContenderFailed: with status `oom`, `crash`, `timeout` or `refused`; the child is then gone.
+            ContenderFailed: with status `oom`, `crash`, `timeout` or `refused`; the child has then ended.
         """
-        message = self._receive(command, deadline)
+        message = self._receive(command.name, command.seconds(self._deadline) if seconds is None else seconds)
         if "value" in message:
-            return message["value"]
+            try:
+                return command.read_reply(message["value"])
+            except protocol.ProtocolError as error:
+                self._fail("crash", f"{command.name}: broken message: {error}")
         match message.get("error"):
             case {"status": "oom" | "crash" | "refused" as status, "reason": str(reason)}:
                 full = message["error"].get("disk_full") is True
-                return self._fail(cast(str, status), f"{command}: {reason}", raised=True, disk_full=full)
+                return self._fail(cast(str, status), f"{command.name}: {reason}", raised=True, disk_full=full)
             case _:
-                return self._fail("crash", f"{command}: broken message: {str(message)[:80]}")
+                return self._fail("crash", f"{command.name}: broken message: {str(message)[:80]}")
 
-    def call(self, command: str, deadline: float, **arguments: Any) -> Any:
-        """`send` and `reply` in one."""
-        self.send(command, **arguments)
-        return self.reply(command, deadline)
+    def call(self, command: Command[_Reply], seconds: float | None = None) -> _Reply:
+        """Send a command and return its reply."""
+        self.send(command)
+        return self.reply(command, seconds)
 
     def close(self) -> None:
-        """End the child and every process it started; safe to call twice."""
+        """End the child and every process that it started. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
         self._channel.close()
-        self._process.end()  # at once: an orderly exit would save nothing, and frameworks take seconds
+        self._process.end()  # at once, because an orderly exit saves nothing and takes frameworks seconds
         if self._share is not None:
             self._share.end()
 
-    def _receive(self, doing: str, deadline: float) -> protocol.Message:
+    @property
+    def _start_seconds(self) -> float:
+        return commands.START_SECONDS if self._deadline is None else self._deadline
+
+    def _has_message(self, seconds: float) -> bool:
+        lost = self._share is not None and self._share.lost() is not None
+        over = self._process.has_ended() or lost or time.monotonic() > self._sent + seconds
+        return over or self._channel.has_received()
+
+    def _receive(self, doing: str, seconds: float) -> protocol.Message:
         remaining, lost_at = math.inf, None
         try:
             while remaining > 0:
-                remaining = self._sent + deadline - time.monotonic()
+                remaining = self._sent + seconds - time.monotonic()
                 with contextlib.suppress(TimeoutError):
                     return self._channel.receive(max(0.0, min(remaining, _LIVENESS_SECONDS)))
-                # A process that the child forked holds the pipe open after the child's death: no end of file comes.
+                # A process forked by the child keeps the pipe open after the child's death, so no end of file comes.
                 if self._process.has_ended():
                     raise EOFError
                 if self._share is not None and self._share.lost() is not None:
                     lost_at = lost_at or time.monotonic()
-                    if time.monotonic() > lost_at + _WORDS_SECONDS:  # the child itself has not said why, nor ended
+                    if time.monotonic() > lost_at + _LAST_WORDS_SECONDS:  # the child has neither said why nor ended
                         self._fail("crash", doing)
-            self._fail("timeout", f"{doing} took longer than its deadline of {deadline:g} s")
+            self._fail("timeout", f"{doing} took longer than its deadline of {seconds:g} s")
         except EOFError:
-            self._died(doing)
+            self._report_death(doing)
         except protocol.ProtocolError as error:
             self._fail("crash", f"{doing}: broken message: {error}")
 
-    def _died(self, doing: str) -> NoReturn:
+    def _report_death(self, doing: str) -> NoReturn:
         match self._process.death():
             case None:
                 self._fail("crash", f"{doing}: the process closed its pipe without ending")

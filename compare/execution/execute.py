@@ -1,4 +1,4 @@
-"""A plan carried out from beginning to end: progress shown, everything judged, the result file written."""
+"""Execute a plan from beginning to end: show progress, judge the run and write the result file."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -23,9 +23,9 @@ SCALING_PICTURE = "scaling.svg"
 
 @contextmanager
 def interruptible(part: str = "", until: str = "there was anything to keep") -> Generator[None]:
-    """Say after `part` that nothing is kept if Ctrl-C, or a signal that ends the program, comes meanwhile.
+    """Report an interruption by Ctrl-C or a signal in the `with` block, in which nothing is kept.
 
-    `until` says when something would have been.
+    `part` starts the message, and `until` ends it: it says from when on something would be kept.
     """
     try:
         yield
@@ -36,7 +36,7 @@ def interruptible(part: str = "", until: str = "there was anything to keep") -> 
 
 @contextmanager
 def replacing(folder: Path, part: str = "") -> Generator[None]:
-    """Write a result in `folder` meanwhile; say after `part` that it replaces another, whose pictures then go."""
+    """Report that the `with` block replaces a result in `folder`, and then delete the pictures of the old result."""
     if (folder / result_file.FILE_NAME).exists():
         typer.echo(f"samestep: {part}{folder / result_file.FILE_NAME} was there before, and is replaced", err=True)
     yield
@@ -47,16 +47,16 @@ def replacing(folder: Path, part: str = "") -> Generator[None]:
 def execute(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
 ) -> tuple[dict[str, Any], Path]:
-    """Return the result of a plan, and its file in the plan's folder.
+    """Execute a plan and return its result and the result's file in the plan's folder.
 
-    Contenders are trained, certified and timed; with `seeds`, the training runs per contender, they are certified by
-    all gates and nothing is timed. The result says that `command` asked for it. `part` is said before each phase.
+    Contenders are trained, certified and timed. With `seeds`, the number of training runs per contender, they are
+    certified by all gates and not timed. The result names `command` as its origin. `part` starts every message.
 
-    Where the run is interrupted once timed rounds have begun, the result of all that came before, and of rounds that
-    were whole, is written, standard error says where, and the interruption goes on.
+    An interruption after the first timed rounds does not lose them. The result of all complete rounds is written, a
+    message says where, and the interruption goes on.
 
     Raises:
-        Refused: where the result cannot be written there, with the place that it is at instead.
+        Refused: the result cannot be written there; the message says where it is instead.
     """
     result, path, interruption = execute_until_interrupted(plan, command, seeds=seeds, part=part)
     if interruption is not None:
@@ -67,40 +67,40 @@ def execute(
 def execute_until_interrupted(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
 ) -> tuple[dict[str, Any], Path, BaseException | None]:
-    """Return what `execute` does, and what interrupted it, for who has still to do before that goes on."""
-    with HeldSignals() as held:
+    """Return what `execute` returns, and the interruption, for callers that must clean up before they raise it."""
+    with HeldSignals() as signals:
         with interruptible(part), progress.show(part) as advance:
-            state = (
-                phases.run_comparison(plan, advance, held)
-                if seeds is None
-                else phases.run_agreement(plan, seeds, advance, held)
-            )
+            if seeds is None:
+                state = phases.run_comparison(plan, advance, signals)
+            else:
+                state = phases.run_agreement(plan, seeds, advance, signals)
         try:
-            result = _of_readable_size(build_result.result(plan, state, command), part)
+            result = _shrink(build_result.build(state, command), part)
             with replacing(plan.out, part):
                 path = result_file.kept(result, plan.out)
         except Refused as refusal:
-            if held.pending is None:
+            if signals.pending is None:
                 raise
             typer.echo(f"samestep: {part}{refusal}", err=True)
-            raise held.pending from refusal
-    if held.pending is not None:
-        typer.echo(f"samestep: {part}interrupted {_when(plan, state)} kept: {path}", err=True)
-    return result, path, held.pending
+            raise signals.pending from refusal
+    if signals.pending is not None:
+        typer.echo(f"samestep: {part}interrupted {_describe_interruption(state)} kept: {path}", err=True)
+    return result, path, signals.pending
 
 
-def _when(plan: Plan, state: RunState) -> str:
-    """Return when a run was interrupted, and what is kept of it."""
-    if (whole := len(state.rounds)) < plan.rounds:
-        if not whole:
-            return f"before one of {plan.rounds} rounds was whole; all that came before them is"
-        return f"after {whole} of {plan.rounds} rounds, which are"
+def _describe_interruption(state: RunState) -> str:
+    """Say when a run was interrupted, and which part of it is kept."""
+    rounds = state.plan.rounds
+    if (complete := len(state.rounds)) < rounds:
+        if not complete:
+            return f"before one of {rounds} rounds was whole; all that came before them is"
+        return f"after {complete} of {rounds} rounds, which are"
     searched = any(run.status == "oom" for run in state.runs)
     return f"{'in the search for a smaller batch' if searched else 'at the end'}; all that came before it is"
 
 
-def _of_readable_size(result: dict[str, Any], part: str) -> dict[str, Any]:
-    """Return the result, without telemetry that nothing is computed from where its file would be too large to read."""
+def _shrink(result: dict[str, Any], part: str) -> dict[str, Any]:
+    """Return the result without telemetry between blocks, if its file would be too large to read."""
     if result_file.fits(result):
         return result
     less = thinning.thinned(result)

@@ -1,13 +1,14 @@
-"""Children that carry out jobs side by side, where nothing is timed: each takes its contender's next when done."""
+"""Run jobs in children side by side while nothing is timed. Each child takes job after job of its contender."""
 
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from compare.base import tensors
+from compare.base.commands import Command
 from compare.base.interface import ContenderFailed
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
@@ -15,55 +16,59 @@ from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cpu, memory
 
 _POLL_SECONDS = 0.02
-_MOST_PART = 0.9
-"""The part of a GPU's memory for jobs by what is known, or thought, of each: the rest is for what nobody foresees."""
-_MOST_AGAIN = 3
-"""Jobs of a contender that may wait to be done again alone: the next that fails is its own failure."""
-_ALL = sys.maxsize
-"""The room of a job that has had too little: it begins alone, and nothing that takes any beside it."""
+_MEMORY_SHARE = 0.9
+"""The share of a GPU's memory that jobs may take by estimate. The rest is for what the estimates miss."""
+_MOST_RETRIES = 3
+"""Jobs of a contender that may wait to be repeated alone. The next failure counts as the contender's own."""
+_WHOLE_DISK = sys.maxsize
+"""The disk space of a job that once had too little. It begins alone, and no job that writes runs beside it."""
 
 
-@dataclass
-class Command:
-    """One command to a child: its name and arguments, its deadline by name, and what becomes of the answer."""
+@dataclass(frozen=True)
+class Call:
+    """A command to a child, and a function that takes its reply."""
 
-    name: str
-    arguments: dict[str, Any]
-    deadline: str
-    keep: Callable[[Any], None]
-
-
-def open_command(spec: dict[str, Any], keep: Callable[[Any], None] = lambda _: None) -> Command:
-    """Return the command to open a session of `spec`, for the commands after it."""
-    return Command("open", {"spec": spec}, "open", keep)
+    command: Command[Any]
+    keep: Callable[[Any], None] = lambda _: None
 
 
 @dataclass
 class Job:
-    """Commands that one child carries out one after the other.
+    """Calls that one child makes one after the other.
 
-    `purpose` is said where one fails. That marks the contender at once and ends all its work, unless the job `spares`
-    it: then only such jobs of it end, and it is marked when all others are done. A job that may not begin yet holds up
-    those behind it, and so does one that writes more into the launcher's scratch folder, `room` in bytes, than the disk
-    has space for. One that is to be `alone` begins when no other is at work, and none begins beside it. One that takes
-    `memory` of a GPU, in bytes, begins while there is so much beside what others take.
+    A failure marks the contender at once and ends all its work. If the job `spares` the contender, a failure ends only
+    such jobs, and marks the contender when all other jobs are done. A job that may not begin yet holds up the jobs
+    behind it. So does a job that writes more than the disk has space for.
+
+    Attributes:
+        purpose: the start of the reason when the job fails.
+        calls: the commands, in order.
+        spares: whether other jobs of the contender go on after a failure.
+        may_begin: tells whether the job may begin.
+        disk_space: returns the bytes that the job writes into the launcher's scratch folder.
+        alone: whether no other job may run at the same time.
+        memory: the bytes of a GPU that the job takes; it waits until they are free beside other jobs.
     """
 
     purpose: str
-    commands: list[Command]
+    calls: list[Call]
     spares: bool = False
     may_begin: Callable[[], bool] = lambda: True
-    room: Callable[[], int] = lambda: 0
+    disk_space: Callable[[], int] = lambda: 0
     alone: bool = False
     memory: int = 0
 
 
 @dataclass
 class Queue:
-    """A contender's jobs, which children take from the front, `most` of them at a time (None: any number).
+    """A contender's jobs. Children take them from the front.
 
-    The children are started for `purpose`, which decides where they find compiled programs
-    (`compare.execution.launcher.Launcher.start`).
+    Attributes:
+        run: the state of the contender.
+        jobs: the jobs that no child has taken.
+        most: the largest number of children at a time, or None.
+        purpose: decides where the children find compiled programs (`compare.execution.launcher.Launcher.start`).
+        spared: the first failure of a job that spares the contender.
     """
 
     run: ContenderRun
@@ -78,62 +83,62 @@ class Queue:
         return bool(self.jobs) and self.run.status == "ok"
 
 
-def may_be_shared(launcher: Launcher, state: RunState) -> bool:
-    """Whether there are cores for several children of every contender, with a process on each device."""
+def has_spare_cores(launcher: Launcher, state: RunState) -> bool:
+    """Tell whether there are cores for several children of every contender, with a process for each device."""
     return cpu.count_usable_cores() >= 2 * len(state.alive) * launcher.plan.devices
 
 
-def run_commands(child: Child, commands: Sequence[Command], deadlines: Mapping[str, float]) -> None:
-    """Have one child carry out commands, while no other is at work.
+def run_calls(child: Child, calls: Sequence[Call]) -> None:
+    """Make calls to one child while no other child works.
 
     Raises:
-        ContenderFailed: as `Child.reply` does.
+        ContenderFailed: as `Child.reply`.
     """
-    for command in commands:
-        command.keep(child.call(command.name, deadlines[command.deadline], **command.arguments))
+    for call in calls:
+        call.keep(child.call(call.command))
 
 
 def run_jobs(
     launcher: Launcher,
     queues: Sequence[Queue],
     progress: Callable[[int, int], None],
-    frees: Callable[[], bool] = lambda: False,
+    frees_disk: Callable[[], bool] = lambda: False,
     *,
     divides_cores: bool = True,
 ) -> None:
-    """Have children carry out all jobs at the same time; `progress(done, total)` counts jobs.
+    """Run all jobs in children side by side. `progress(done, total)` counts jobs.
 
-    A child has its part of the cores, unless none is to be told how many there are (`divides_cores`).
-    There is one child more than there are cores, so that no core waits while one of them waits for its next command.
-    Where a contender has no more jobs, the next child is another's. A job for which memory runs out while others are at
-    work is done again when at most half as many are, in the end alone, one for which the disk runs out when it is
-    alone, and nothing `frees` space there: only then has its contender failed. On a GPU, whose memory they share, one
-    that crashes or is refused beside others is done again alone, too, in a child of its own, behind its contender's
-    other jobs, and the contender's reason says so: cuDNN calls memory that has run out an internal error, and JAX then
-    sees no GPU.
+    Each child has its share of the cores, if `divides_cores`. There is one child more than cores, so that no core waits
+    while a child waits for its next command. When a contender has no more jobs, the next child works for another one.
+
+    A job may fail because of its neighbours, and is then repeated:
+    - Memory ran out: the job is repeated beside at most half as many children, in the end alone.
+    - The disk is full: the job is repeated alone, when nothing `frees_disk` any more.
+    - A job crashes or is refused beside others on a GPU: it is repeated alone, in a new child, after its contender's
+      other jobs. The contender's reason says so. If memory is short, cuDNN reports an internal error, and JAX no GPU.
     """
     workers = list[_Worker]()
     gpu = memory.device_bytes(launcher.plan.device)
-    most_memory = math.inf if gpu is None else _MOST_PART * gpu
+    most_memory = math.inf if gpu is None else _MEMORY_SHARE * gpu
 
-    def waits(queue: Queue) -> bool:
-        if not queue.is_open or not _may_be_beside(queue.jobs[0], workers, most_memory):
+    def is_ready(queue: Queue) -> bool:
+        if not queue.is_open or not _fits_beside(queue.jobs[0], workers, most_memory):
             return False
-        return queue.jobs[0].may_begin() and _has_room(launcher, queue.jobs[0], workers, frees)
+        return queue.jobs[0].may_begin() and _has_disk_space(launcher, queue.jobs[0], workers, frees_disk)
 
-    total, told = sum(len(queue.jobs) for queue in queues), -1
+    total, reported = sum(len(queue.jobs) for queue in queues), -1
     most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
     children = min(most, max(len(queues), cpu.count_usable_cores() + 1))
     try:
         while True:
-            going = [worker for worker in workers if worker.goes_on(alone=len(workers) == 1)]
+            going = [worker for worker in workers if worker.advance(alone=len(workers) == 1)]
             if any(worker.is_crowded for worker in workers):
                 children = max(1, len(workers) // 2)
             workers[:] = going
-            while len(workers) < children and (queue := _neediest(queues, workers, waits)) is not None:
-                workers.append(_Worker(launcher, queue, waits, beside=children - 1 if divides_cores else 0))
-            if told != (told := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
-                progress(told, total)
+            while len(workers) < children and (queue := _choose_queue(queues, workers, is_ready)) is not None:
+                workers.append(_Worker(launcher, queue, is_ready, beside=children - 1 if divides_cores else 0))
+            if reported != (reported := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
+                progress(reported, total)
             if not workers and not any(queue.is_open for queue in queues):
                 break
             time.sleep(_POLL_SECONDS)
@@ -145,83 +150,86 @@ def run_jobs(
             queue.run.status, queue.run.reason = queue.spared
 
 
-def _may_be_beside(job: Job, workers: "Sequence[_Worker]", most_memory: float) -> bool:
-    """Whether a job may begin beside what others are at."""
-    at_work = [worker.job for worker in workers if worker.is_at_work]
-    if job.alone or any(other.alone for other in at_work):
-        return not at_work
-    taken = sum(other.memory for other in at_work)
+def _fits_beside(job: Job, workers: "Sequence[_Worker]", most_memory: float) -> bool:
+    """Tell whether a job may begin beside the jobs that run."""
+    running = [worker.job for worker in workers if worker.is_working]
+    if job.alone or any(other.alone for other in running):
+        return not running
+    taken = sum(other.memory for other in running)
     return not (taken and job.memory) or taken + job.memory <= most_memory
 
 
-def _has_room(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", frees: Callable[[], bool]) -> bool:
-    """Whether the disk takes what a job writes beside what others have begun; alone it may try.
+def _has_disk_space(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", frees_disk: Callable[[], bool]) -> bool:
+    """Tell whether the disk has space for a job beside those that run. Alone it may try.
 
-    A tenth is left to compilers, which write there, too: while a disk was full, a program of XLA did not load.
+    A tenth of the space is for compilers, which write there too. On a full disk, XLA once failed to load a program.
     """
-    room, begun = job.room(), sum(worker.room for worker in workers)
-    if not room or not (workers or frees()):
+    needed, taken = job.disk_space(), sum(worker.disk_space for worker in workers)
+    if not needed or not (workers or frees_disk()):
         return True
-    return 10 * (begun + room) <= 9 * tensors.room(launcher.scratch)
+    return 10 * (taken + needed) <= 9 * tensors.room(launcher.scratch)
 
 
-def _neediest(queues: Sequence[Queue], workers: "Sequence[_Worker]", waits: Callable[[Queue], bool]) -> Queue | None:
-    """Return the queue that the next child is to work on: that with the fewest children, then with the most jobs.
+def _choose_queue(
+    queues: Sequence[Queue], workers: "Sequence[_Worker]", is_ready: Callable[[Queue], bool]
+) -> Queue | None:
+    """Return the ready queue with the fewest children and then the most jobs.
 
-    What is to be alone comes first while nothing is at work: later it would have to wait for that.
+    A job that must be alone comes first while nothing runs, because later it would have to wait.
     """
     counts = [sum(worker.queue is queue for worker in workers) for queue in queues]
-    waiting = [
+    ready = [
         (not queue.jobs[0].alone, count, -len(queue.jobs), index)
         for index, (queue, count) in enumerate(zip(queues, counts, strict=True))
-        if (queue.most is None or count < queue.most) and waits(queue)
+        if (queue.most is None or count < queue.most) and is_ready(queue)
     ]
-    return queues[min(waiting)[-1]] if waiting else None
+    return queues[min(ready)[-1]] if ready else None
 
 
 class _Worker:
-    """A child of a queue, and what is left of the job that it is at."""
+    """A child of a queue, and the calls that are left of its job."""
 
-    def __init__(self, launcher: Launcher, queue: Queue, waits: Callable[[Queue], bool], beside: int) -> None:
-        self.queue, self._waits, self._deadlines = queue, waits, launcher.plan.deadlines
+    def __init__(self, launcher: Launcher, queue: Queue, is_ready: Callable[[Queue], bool], beside: int) -> None:
+        self.queue, self._is_ready = queue, is_ready
         self._shares_memory = launcher.plan.device == "cuda"
         self._child: Child | None = None
-        self._greeted = False
+        self._has_greeted = False
         self.is_crowded = False
-        """Whether memory ran out while others were at work; the job is then back in its queue."""
-        self._take()
+        """Whether memory ran out beside other jobs. The job is then back in its queue."""
+        self._take_job()
         try:
-            devices = self._commands[0].arguments.get("spec", {}).get("devices")
+            spec = getattr(self._calls[0].command, "spec", None)
+            devices = None if spec is None else spec.devices
             self._child = launcher.start(queue.run, purpose=queue.purpose, beside=beside, devices=devices)
         except ContenderFailed as failure:
             self._fail(failure)
 
     @property
-    def is_at_work(self) -> bool:
+    def is_working(self) -> bool:
         """Whether the job is not done."""
-        return bool(self._commands)
+        return bool(self._calls)
 
     @property
-    def room(self) -> int:
-        """The bytes that the job takes on the disk in all, written or not, until it is done."""
-        return self.job.room() if self.is_at_work else 0
+    def disk_space(self) -> int:
+        """The bytes that the job takes on the disk until it is done."""
+        return self.job.disk_space() if self.is_working else 0
 
-    def goes_on(self, *, alone: bool) -> bool:
-        """Take what the child has answered and ask what comes next; end the child where there is nothing."""
-        if self._commands and self.queue.run.status == "ok" and self._child is not None:
+    def advance(self, *, alone: bool) -> bool:
+        """Take the child's reply and send its next command. If there is none, end the child and return False."""
+        if self._calls and self.queue.run.status == "ok" and self._child is not None:
             try:
                 self._look(self._child)
             except ContenderFailed as failure:
-                if failure.disk_full and self.room != _ALL:
-                    self._give_back(replace(self.job, room=lambda: _ALL))
+                if failure.disk_full and self.disk_space != _WHOLE_DISK:
+                    self._return_job(replace(self.job, disk_space=lambda: _WHOLE_DISK))
                 elif failure.status == "oom" and not alone:
                     self.is_crowded = True
-                    self._give_back(self.job)
-                elif self._may_be_of_others(failure) and not alone:
-                    self._put_behind(failure)
+                    self._return_job(self.job)
+                elif self._may_be_caused_by_others(failure) and not alone:
+                    self._repeat_alone(failure)
                 else:
                     self._fail(failure)
-        if self._commands and self.queue.run.status == "ok":
+        if self._calls and self.queue.run.status == "ok":
             return True
         self.close()
         return False
@@ -232,47 +240,44 @@ class _Worker:
             self._child.close()
 
     def _look(self, child: Child) -> None:
-        if not self._greeted:
-            if child.has_replied(self._deadlines["start"]):
-                self.queue.run.versions = child.greet(self._deadlines["start"])["versions"]
-                self._greeted = True
-                self._send(child)
+        if not self._has_greeted:
+            if child.has_greeted():
+                self.queue.run.versions = child.greet().versions
+                self._has_greeted = True
+                child.send(self._calls[0].command)
             return
-        command = self._commands[0]
-        if child.has_replied(self._deadlines[command.deadline]):
-            command.keep(child.reply(command.name, self._deadlines[command.deadline]))
-            del self._commands[0]
-            if not self._commands and self._waits(self.queue) and not self.queue.jobs[0].alone:
-                self._take()
-            if self._commands:
-                self._send(child)
+        call = self._calls[0]
+        if child.has_replied(call.command):
+            call.keep(child.reply(call.command))
+            del self._calls[0]
+            if not self._calls and self._is_ready(self.queue) and not self.queue.jobs[0].alone:
+                self._take_job()
+            if self._calls:
+                child.send(self._calls[0].command)
 
-    def _may_be_of_others(self, failure: ContenderFailed) -> bool:
-        """Whether it may have failed so for what others have taken of a GPU's memory."""
-        again = sum(job.alone for job in self.queue.jobs)
-        known = failure.status in ("crash", "refused") and not failure.disk_full
-        return self._shares_memory and known and again < _MOST_AGAIN
+    def _may_be_caused_by_others(self, failure: ContenderFailed) -> bool:
+        """Tell whether a job may have failed because others took a GPU's memory."""
+        retries = sum(job.alone for job in self.queue.jobs)
+        possible = failure.status in ("crash", "refused") and not failure.disk_full
+        return self._shares_memory and possible and retries < _MOST_RETRIES
 
-    def _take(self) -> None:
+    def _take_job(self) -> None:
         self.job = self.queue.jobs.pop(0)
-        self._commands = list(self.job.commands)
+        self._calls = list(self.job.calls)
 
-    def _give_back(self, job: Job) -> None:
-        self._commands = []
+    def _return_job(self, job: Job) -> None:
+        self._calls = []
         self.queue.jobs.insert(0, job)
 
-    def _put_behind(self, failure: ContenderFailed) -> None:
-        self._commands = []
+    def _repeat_alone(self, failure: ContenderFailed) -> None:
+        self._calls = []
         self.queue.jobs.append(replace(self.job, alone=True))
         why = f"{failure.status}, {self.job.purpose}: {failure.reason}"
-        self.queue.run.reason = f"done again alone what had failed beside others ({why})"
-
-    def _send(self, child: Child) -> None:
-        child.send(self._commands[0].name, **self._commands[0].arguments)
+        self.queue.run.reason = f"repeated alone what had failed beside others ({why})"
 
     def _fail(self, failure: ContenderFailed) -> None:
         status, reason = failure.status, f"{self.job.purpose}: {failure.reason}"
-        self._commands = []
+        self._calls = []
         if self.job.spares:
             self.queue.spared = self.queue.spared or (status, reason)
             self.queue.jobs[:] = [job for job in self.queue.jobs if not job.spares]

@@ -1,4 +1,4 @@
-"""Judging what has been recorded, case by case, beside the children that record, and deleting what has been judged."""
+"""Judge records case by case, beside the children that record, and delete the records that have been judged."""
 
 import itertools
 from concurrent.futures import Executor, Future
@@ -15,132 +15,135 @@ from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 
 
-class Judging:
+class Judge:
     """Judges every contender against the baseline, case by case, in other threads.
 
-    A large model's records together would fill a disk: a contender's of a case are deleted when that has been judged,
-    the baseline's with those of the last contender, and where there is no room for all, one records after the other.
+    All records of a large model together would fill a disk. So a contender's records of a case are deleted once they
+    are judged, and the baseline's with those of the last contender. If the disk has no room for all, contenders record
+    one after the other.
     """
 
     def __init__(self, launcher: Launcher, state: RunState, evidence: Evidence, threads: Executor) -> None:
         self._launcher, self._state, self._evidence, self._threads = launcher, state, evidence, threads
-        self._found: dict[tuple[str, Case], Future[Certificate]] = {}
-        others = [run.contender.name for run in state.runs[1:]]
+        self._certificates: dict[tuple[str, Case], Future[Certificate]] = {}
+        others = [run.contender.name for run in state.others]
         self._waiting = {case: set(others) for case in evidence.cases}
         self._lock, self._open = Lock(), 0
         self._admitted = {run.contender.name for run in state.runs[:2]}
 
     def look(self) -> None:
-        """Begin to judge what has been recorded since the last time, and delete what never will be judged."""
-        baseline, evidence = self._state.runs[0], self._evidence
-        for case, run in itertools.product(evidence.cases, self._state.runs[1:]):
+        """Begin to judge new complete records, and delete records that will never be judged."""
+        baseline, evidence = self._state.baseline, self._evidence
+        for case, run in itertools.product(evidence.cases, self._state.others):
             names = tuple(side.contender.name for side in (baseline, run))
-            if (names[1], case) in self._found:
+            if (names[1], case) in self._certificates:
                 continue
-            if evidence.is_whole(case, names):
+            if evidence.is_complete(case, names):
                 with self._lock:
                     self._open += 1
-                judged = self._threads.submit(_judged, self._launcher, self._state, (baseline, run), case, evidence)
-                self._found[names[1], case] = judged
-                judged.add_done_callback(partial(self._end, case, names[1]))
-            elif (baseline.status != "ok" and not evidence.is_whole(case, names[:1])) or (
+                future = self._threads.submit(_judge, self._launcher, self._state, (baseline, run), case, evidence)
+                self._certificates[names[1], case] = future
+                future.add_done_callback(partial(self._end, case, names[1]))
+            elif (baseline.status != "ok" and not evidence.is_complete(case, names[:1])) or (
                 run.status != "ok" and not evidence.is_recorded(case, names[1])
             ):
-                self._forget(case, names[1])
+                self._delete_records(case, names[1])
 
-    def is_at_work(self) -> bool:
-        """Whether something is being judged, which is then deleted."""
+    def is_working(self) -> bool:
+        """Tell whether records are being judged, which then frees their space on the disk."""
         return self._open > 0
 
     def may_record(self, name: str) -> bool:
-        """Whether a contender may record: beside the baseline the first may, others where there is room for them.
+        """Tell whether a contender may record.
 
-        That is known when the first record is there. Where there is none, the next begins when those before have been
-        judged.
+        The baseline and the first contender may. Another one may if the disk has room for its records, or if all
+        contenders before it have been judged. The first complete record shows how much room is needed.
         """
-        through = all(self._admitted.isdisjoint(waiting) for waiting in self._waiting.values())
-        if name not in self._admitted and (through or self._has_room()):
+        are_judged = all(self._admitted.isdisjoint(waiting) for waiting in self._waiting.values())
+        if name not in self._admitted and (are_judged or self._has_room()):
             self._admitted.add(name)
         return name in self._admitted
 
     def _has_room(self) -> bool:
-        """Whether the disk has room for what is yet to be recorded, for one contender more, and one run of noise.
+        """Tell whether the disk has room for all missing records, one more contender and one run of noise.
 
-        Nothing is judged before all noise is known.
+        No case is judged before all its noise is known.
         """
-        evidence, baseline = self._evidence, self._state.runs[0].contender.name
+        evidence, baseline = self._evidence, self._state.baseline.contender.name
         needed = sum(
-            evidence.to_come(case, name)
+            evidence.missing_bytes(case, name)
             for case, waiting in self._waiting.items()
             for name in self._admitted
             if (waiting if name == baseline else name in waiting)
         )
-        needed += sum(map(evidence.to_come, evidence.cases))
-        needed += 0 if all(map(evidence.is_noise_known, evidence.cases)) else evidence.still()
-        return bool(evidence.largest) and needed <= tensors.room(self._launcher.scratch)
+        needed += sum(map(evidence.missing_bytes, evidence.cases))
+        needed += 0 if all(map(evidence.is_noise_known, evidence.cases)) else evidence.unmoved_bytes()
+        return bool(evidence.largest_bytes) and needed <= tensors.room(self._launcher.scratch)
 
     def conclude(self) -> None:
-        """Give its certificate to every contender of which, as of the baseline, all has been recorded."""
-        evidence, baseline = self._evidence, self._state.runs[0].contender.name
-        for run in self._state.runs[1:]:
+        """Give a certificate to every contender with complete records, if the baseline's are complete too."""
+        evidence, baseline = self._evidence, self._state.baseline.contender.name
+        for run in self._state.others:
             name = run.contender.name
-            found = {str(case): self._found.get((name, case)) for case in evidence.cases}
-            if any(judged is None for judged in found.values()):
+            futures = {str(case): self._certificates.get((name, case)) for case in evidence.cases}
+            if any(future is None for future in futures.values()):
                 continue
-            made = certificate.combine({case: judged.result() for case, judged in found.items() if judged is not None})
-            both = [evidence.determinism(side) for side in (baseline, name) if side in evidence.again]
-            made = made.extended([max(both, key=lambda gate: gate.value or 0.0)] if both else [])
+            combined = certificate.combine(
+                {case: future.result() for case, future in futures.items() if future is not None}
+            )
+            gates = [evidence.judge_determinism(side) for side in (baseline, name) if side in evidence.repeated]
+            combined = combined.extended([max(gates, key=lambda gate: gate.value or 0.0)] if gates else [])
             pairing = self._state.pairing
-            self._state.certificates[name] = made if pairing is None else pairing.explain(made)
+            self._state.certificates[name] = combined if pairing is None else pairing.explain(combined)
 
     def _end(self, case: Case, name: str, _: object) -> None:
-        self._forget(case, name)
+        self._delete_records(case, name)
         with self._lock:
             self._open -= 1
 
-    def _forget(self, case: Case, name: str) -> None:
+    def _delete_records(self, case: Case, name: str) -> None:
         """Delete a contender's records of a case, and the baseline's if no other contender waits for them.
 
-        Of the first case, what is recorded twice stays: it is compared with itself in the end.
+        A record of the first case that is repeated stays, because it is compared with its repetition in the end.
         """
         deterministic, evidence = self._launcher.plan.deterministic, self._evidence
         kept = evidence.precision if deterministic and case == next(iter(evidence.cases)) else None
-        evidence.forget(case, name, kept)
+        evidence.delete(case, name, kept)
         with self._lock:
             self._waiting[case].discard(name)
             if not self._waiting[case]:
-                evidence.forget(case, self._state.runs[0].contender.name, kept)
+                evidence.delete(case, self._state.baseline.contender.name, kept)
 
 
-def _judged(
+def _judge(
     launcher: Launcher, state: RunState, sides: tuple[ContenderRun, ContenderRun], case: Case, evidence: Evidence
 ) -> Certificate:
     """Return the certificate of two sides over one case."""
     plan = launcher.plan
-    baseline, contender = _comparable(launcher, state, sides, case, evidence)
+    baseline, contender = _load_comparable(state, sides, case, evidence)
     normalised = plan.workload.optimizer.name == "adam"
     return certificate.judge(baseline, contender, plan.precision, evidence.noise(case), normalised=normalised)
 
 
-def _comparable(
-    launcher: Launcher, state: RunState, sides: tuple[ContenderRun, ContenderRun], case: Case, evidence: Evidence
+def _load_comparable(
+    state: RunState, sides: tuple[ContenderRun, ContenderRun], case: Case, evidence: Evidence
 ) -> list[dict[str, Arrays]]:
-    """Return both sides' records by precision, with the differences that are accepted taken out of them."""
+    """Return both sides' records by precision, without the differences that are accepted."""
     records = [
         {precision: record.load() for precision, record in evidence.records[side.contender.name, case].items()}
         for side in sides
     ]
-    found = state.pairing
-    if found is None:
+    pairing = state.pairing
+    if pairing is None:
         return records
-    if found.unlike:
+    if pairing.unlike:
         records = [
-            {name: allowances.drop_single_pixels(record, found.unlike) for name, record in by_precision.items()}
+            {name: allowances.drop_single_pixels(record, pairing.unlike) for name, record in by_precision.items()}
             for by_precision in records
         ]
-    if RUNNING_VARIANCE not in found.allowed:
+    if RUNNING_VARIANCE not in pairing.allowed:
         return records
-    momenta, parts = allowances.read_momenta(found.matching.layers), launcher.plan.accumulate
+    momenta, parts = allowances.read_momenta(pairing.matching.layers), state.plan.accumulate
     return [
         {
             precision: allowances.convert_to_biased_variance(record, momenta[side.contender.backend], accumulate=parts)

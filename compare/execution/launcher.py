@@ -1,4 +1,4 @@
-"""Starting a plan's children: their environment, caches and input files."""
+"""Start a plan's children with their environment, their caches of compiled programs and their input files."""
 
 import glob
 import itertools
@@ -14,38 +14,43 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from compare.base import knobs, process_group
-from compare.base.interface import ContenderFailed
+from compare.base.interface import ContenderFailed, RunSpec
 from compare.execution.child import Child
 from compare.execution.run_state import ContenderRun
-from compare.execution.telemetry import Family
+from compare.execution.telemetry import RunProcesses
 from compare.machine import cpu, variables
 from compare.settings import tunings
 from compare.settings.plan import Plan
 
-# What is not timed may go on beside others: on a CPU, their threads would wait for each other's cores.
+# Whether work that is not timed may run beside other work. On a CPU, threads would compete for cores.
 BESIDE_OTHERS = {"cpu": False, "cuda": True}
 
-_NUMBERS = itertools.count()  # of caches that one process alone has
+_NUMBERS = itertools.count()  # of caches that belong to one process
 
 Progress = Callable[[str, int, int], None]
-"""Is told what is being done, how many parts of it are done, and out of how many; never while a block is timed."""
+"""Takes the current phase, the number of its parts that are done, and their total. It never runs in a timed block."""
 
 
 @dataclass
 class Launcher:
-    """Starts children of one plan with their environment and compilation caches.
+    """Starts children of one plan.
 
-    `memory_fraction` is the part of the GPU's memory that a child may take, where only its environment can say so.
+    Attributes:
+        plan: the plan that the children run.
+        scratch: the folder for their files.
+        memory_fraction: the share of the GPU's memory that a child may take, if only its environment can say so.
+        processes: the process ids of the run.
+        origin: the start of the run on the monotonic clock.
     """
 
     plan: Plan
     scratch: Path
     memory_fraction: float | None = None
-    family: Family = field(default_factory=Family)
+    processes: RunProcesses = field(default_factory=RunProcesses)
     origin: float = field(default_factory=time.monotonic)
 
     def now(self) -> float:
-        """Return the seconds since the run's start."""
+        """Return the seconds since the start of the run."""
         return time.monotonic() - self.origin
 
     @property
@@ -54,77 +59,84 @@ class Launcher:
         return self.scratch / "dataset.safetensors"
 
     def dataset_of_seed(self, seed: int) -> Path:
-        """The dataset file of another seed."""
+        """Return the dataset file of another seed."""
         return self.scratch / f"dataset-seed-{seed}.safetensors"
 
-    def spec(self, run: ContenderRun, **changes: Any) -> dict[str, Any]:
-        """Return what a child of this contender is told to build, as JSON types."""
-        return self.plan.spec(run.contender, self.dataset, **changes).to_json()
+    def spec(self, run: ContenderRun, **changes: Any) -> RunSpec:
+        """Return the spec that a child of this contender builds, with some fields changed."""
+        return self.plan.spec(run.contender, self.dataset, **changes)
 
     def devices_here(self, run: ContenderRun) -> int:
         """Return how many devices of this machine a contender trains on."""
         return self.plan.devices_here(self.plan.knobs(run.contender))
 
     def may_load_beside_others(self, run: ContenderRun) -> bool:
-        """Whether a contender's program is the same where others are at work when a process finds it in the cache.
+        """Tell whether a process that loads its program from the cache gets the same program beside other work.
 
-        Where kernels are searched for again, they would mislead the search. On further machines, JAX keeps no programs.
+        It does not if it searches for kernels again, because other work would mislead the search. On further machines
+        JAX keeps no programs.
         """
-        anew = tunings.searches_anew(run.contender.backend, self.plan.knobs(run.contender))
-        return BESIDE_OTHERS[self.plan.device] and self.plan.cluster.count == 1 and not anew
+        searches = tunings.searches_anew(run.contender.backend, self.plan.knobs(run.contender))
+        return BESIDE_OTHERS[self.plan.device] and self.plan.cluster.count == 1 and not searches
 
-    def compiles_anew(self, run: ContenderRun) -> bool:
-        """Whether a contender is compiled in every round, for the search for kernels that its program would keep."""
+    def compiles_every_round(self, run: ContenderRun) -> bool:
+        """Tell whether a contender is compiled in every round, to repeat the search for kernels that programs keep."""
         return self.plan.search_anew and self.plan.keeps_search(run.contender)
 
     @contextmanager
     def child(self, run: ContenderRun, *, purpose: str) -> Generator[Child]:
-        """Start a greeted child for the `with` block; a failure in it marks the run and ends the block."""
-        with self._greeted([run], purpose) as children, children[0] as child:
+        """Start a child and wait for its greeting. A failure in the `with` block marks the run and ends the block."""
+        with self._greeted_children([run], purpose) as children, children[0] as child:
             yield child
 
     @contextmanager
     def children(
         self, runs: Sequence[ContenderRun], *, purpose: str
     ) -> Generator[Sequence[AbstractContextManager[Child]]]:
-        """Yield every run's `child`, for one `with` block after the other.
+        """Yield the `child` of every run, for one `with` block after the other.
 
-        They are started and greeted before that, side by side, for an import keeps one core busy for seconds. On
-        several machines each is started when its block begins: its processes elsewhere wait for some minutes only.
+        The children start side by side before that, because an import keeps one core busy for seconds. On several
+        machines each child starts with its block, because its processes elsewhere wait only a few minutes.
         """
         if self.plan.cluster.count > 1:
             yield [self.child(run, purpose=purpose) for run in runs]
         else:
-            with self._greeted(runs, purpose) as children:
+            with self._greeted_children(runs, purpose) as children:
                 yield children
 
     @contextmanager
-    def _greeted(self, runs: Sequence[ContenderRun], purpose: str) -> Generator[list[AbstractContextManager[Child]]]:
+    def _greeted_children(
+        self, runs: Sequence[ContenderRun], purpose: str
+    ) -> Generator[list[AbstractContextManager[Child]]]:
         children = list[Child]()
         try:
             for run in runs:
                 children.append(_or_failure(partial(self.start, run, purpose=purpose)))
             pairs = zip(children, runs, strict=True)
             greeted = [_or_failure(partial(self._greet, child, run)) for child, run in pairs]
-            yield [_used(child, run, purpose) for child, run in zip(greeted, runs, strict=True)]
+            yield [_use(child, run, purpose) for child, run in zip(greeted, runs, strict=True)]
         finally:
             for child in children:
                 child.close()
 
     def _greet(self, child: Child, run: ContenderRun) -> Child:
-        run.versions = child.greet(self.plan.deadlines["start"])["versions"]
+        run.versions = child.greet().versions
         return child
 
     def start(
         self, run: ContenderRun, *, purpose: str, beside: int = 0, first_gpu: int = 0, devices: int | None = None
     ) -> Child:
-        """Start a child without waiting for it; it shares the cores with those `beside` it that work when it does.
+        """Start a child without waiting for it.
 
-        It sees as many GPUs as its contender trains on, from `first_gpu` on. Its further processes start with it, but
-        not where its first session is known to be of one of the `devices`.
+        Args:
+            run: the contender.
+            purpose: decides which cache of compiled programs the child uses.
+            beside: the number of children that work at the same time and share the cores.
+            first_gpu: the first of the GPUs that the child sees. It sees as many as its contender trains on.
+            devices: the devices of its first session, if known. With one device no further processes start with it.
         """
         contender = run.contender
-        values = self.plan.knobs(run.contender)
+        values = self.plan.knobs(contender)
         share = self.plan.cluster.share() if values["parallel"] != knobs.NOT_PARALLEL else None
         here = self.plan.devices_here(values)
         added = variables.child_environment(
@@ -137,61 +149,68 @@ class Launcher:
             devices=here,
             machines=1 if share is None else self.plan.cluster.count,
         )
-        run.variables = dict(added)  # what follows are folders, and the parts of cores and of GPUs
-        # The training run compiles into an empty cache (cold); the other phases find its programs there. Where nobody
-        # asks for that time, contenders of a framework share one. What is compiled in every round has one for itself.
-        # Certificates report no compile time, and keep their programs from run to run.
-        kept = purpose in ("matching", "certificate")
-        named = f"cache-{contender.name if self.plan.cold_compile else contender.backend}"
-        if purpose == "round" and self.compiles_anew(run):
-            for left in self.scratch.glob(f"cache-*-{glob.escape(contender.name)}"):  # of the round before
-                shutil.rmtree(left, ignore_errors=True)
-            named = f"cache-{next(_NUMBERS)}-{contender.name}"
+        run.variables = dict(added)  # without folders and without the shares of cores and GPUs, which follow
+        cache = self._choose_cache(run, purpose)
         if purpose == "matching":
             added |= variables.matching_environment(contender.backend)
         if beside:
             added |= variables.thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
-        cache = variables.find_cache_folder(self.scratch / "cache-kept") if kept else self.scratch / named
-        own = added | variables.cache_environment(contender.backend, cache)
+        folder = variables.find_cache_folder(self.scratch / "cache-kept") if cache is None else self.scratch / cache
+        own = added | variables.cache_environment(contender.backend, folder)
         processes = knobs.processes(values["parallel"], here)
         if processes > 1 and devices != 1:
-            own[process_group.FURTHER] = json.dumps({"here": processes, "device": self.plan.device})
+            own[process_group.FURTHER] = json.dumps({"local_world_size": processes, "device": self.plan.device})
         if share is None and self.plan.device == "cuda":
             own |= process_group.visible_environment(range(first_gpu, first_gpu + here), os.environ)
         try:
             if share is not None:
-                folder = None if kept else named
-                share.start(contender.backend, contender.package, self.plan.device, added, folder, processes)
+                share.start(contender.backend, contender.package, self.plan.device, added, cache, processes)
                 own |= share.environment
-            child = Child(contender.name, contender.package, own, self.scratch, share)
+            child = Child(contender.name, contender.package, own, self.scratch, share, self.plan.deadline)
         except ContenderFailed:
             if share is not None:
                 share.end()
             raise
-        self.family.add(child.pid)
+        self.processes.add(child.pid)
         return child
+
+    def _choose_cache(self, run: ContenderRun, purpose: str) -> str | None:
+        """Return the name of the folder for compiled programs, or None for the user's own cache.
+
+        Certificates report no compile time, so they use the user's own cache and keep programs from run to run. The
+        training run compiles into an empty cache, and later phases find its programs there. Without `--cold-compile`,
+        the contenders of a framework share a cache. A contender that compiles in every round has a new one.
+        """
+        if purpose in ("matching", "certificate"):
+            return None
+        contender = run.contender
+        if purpose != "round" or not self.compiles_every_round(run):
+            return f"cache-{contender.name if self.plan.cold_compile else contender.backend}"
+        for old in self.scratch.glob(f"cache-*-{glob.escape(contender.name)}"):
+            shutil.rmtree(old, ignore_errors=True)
+        return f"cache-{next(_NUMBERS)}-{contender.name}"
 
 
 def _or_failure(start: Callable[[], Child]) -> Child:
-    """Return what was started, or what stands for it: a failure is its contender's, when that takes its turn."""
+    """Return the child, or a stand-in that raises the failure when the contender takes its turn."""
     try:
         return start()
     except ContenderFailed as failure:
-        return cast(Child, _NeverStarted(failure))
+        return cast(Child, _FailedChild(failure))
 
 
 @contextmanager
-def _used(child: Child, run: ContenderRun, purpose: str) -> Generator[Child]:
+def _use(child: Child, run: ContenderRun, purpose: str) -> Generator[Child]:
     try:
         yield child
     except ContenderFailed as failure:
-        run.status, run.reason = failure.status, f"{purpose}: {failure.reason}"
+        run.fail(failure, purpose)
     finally:
         child.close()
 
 
-class _NeverStarted:
-    """Stands for a child that did not come up: whatever is asked of it raises why."""
+class _FailedChild:
+    """Stands for a child that did not come up. Every call raises the reason."""
 
     def __init__(self, failure: ContenderFailed) -> None:
         self._failure = failure
@@ -200,4 +219,4 @@ class _NeverStarted:
         raise self._failure
 
     def close(self) -> None:
-        """Has nothing to end."""
+        """Do nothing."""

@@ -1,203 +1,225 @@
-"""The parent's side: run a plan's phases in child processes, one contender's failure never taking another's results.
+"""Run the phases of a plan in child processes. A failure of one contender leaves the others' results alone.
 
-Phases: first steps and training (cold caches; gives compile time, effective settings, accuracy), certificate, what is
-used beside time, timed rounds. On a GPU, training comes beside the certificate, and so may memory.
+The phases are: first steps and training, certificate, memory and energy, timed rounds. The first one starts with empty
+caches and gives the compile time, the effective settings and the accuracy. On a GPU, training runs beside the
+certificate, and so may the measurement of memory.
 """
 
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from compare.agreement import effective_settings
+from compare.base.commands import HeldMemory, ModelInfo, Open, Settings, Train, WarmUp
 from compare.base.interruptions import ENDING, HeldSignals
 from compare.base.workloads import PAIR
 from compare.data import dataset_file
 from compare.execution import (
+    batch_trial,
     certificate_cases,
     jobs,
     prepare_pair,
     record_certificates,
     round_validity,
-    smaller_batch,
     telemetry,
     trajectories,
     updates,
     usage,
 )
 from compare.execution.certificate_cases import Evidence
-from compare.execution.jobs import Command, Job, Queue, open_command
+from compare.execution.jobs import Call, Job, Queue
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
-from compare.execution.record_certificates import certify
-from compare.execution.rounds import BLOCK_SECONDS, time_rounds
+from compare.execution.rounds import time_rounds
 from compare.execution.run_state import ContenderRun, RunState
+from compare.execution.timed_round import BLOCK_SECONDS
 from compare.settings.plan import Plan
 from compare.user_models.match_report import Pairing
 
 
-def run_comparison(plan: Plan, progress: Progress, held: HeldSignals) -> RunState:
-    """Carry out a plan; `progress(phase, done, total)` is called between timed blocks, never during one.
+def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunState:
+    """Train, certify and time the contenders of a plan.
 
-    Ctrl-C and signals are `held` back from the last timed round on, but not in the search for a smaller batch.
+    Between timed blocks it calls `progress(phase, done, total)`. From the last timed round on, it holds back Ctrl-C and
+    signals, except in the search for a smaller batch.
     """
-    state = RunState([ContenderRun(contender) for contender in plan.contenders])
-    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
-        launcher = Launcher(plan, Path(scratch))
-        dataset_file.save(plan.dataset, launcher.dataset)
-        _prepare(launcher, state, progress)
+    with _begin(plan, progress) as (launcher, state):
         training = _train(launcher, state, progress)
-        if plan.agreement:
-            certify(launcher, state, (certificate_cases.native_case(launcher.plan),), progress, training)
+        if launcher.plan.agreement:
+            cases = (certificate_cases.native_case(launcher.plan),)
+            record_certificates.certify(launcher, state, cases, progress, training)
             record_certificates.certify_settings(state)
             updates.judge(state)
         elif training:
             jobs.run_jobs(launcher, training, partial(progress, "train"))
         usage.measure(launcher, state, progress)
-        _time(launcher, state, progress, held)
-        _advise(launcher.plan, state, progress, held)
+        _time(launcher, state, progress, signals)
+        _advise(state, progress, signals)
     return state
 
 
-def run_agreement(plan: Plan, seeds: int, progress: Progress, held: HeldSignals) -> RunState:
-    """Certify a plan's contenders over all cases and by whole training runs, timing nothing; `held` as in `run_comparison`."""
-    state = RunState([ContenderRun(contender) for contender in plan.contenders])
-    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
-        launcher = Launcher(plan, Path(scratch))
-        dataset_file.save(plan.dataset, launcher.dataset)
-        _prepare(launcher, state, progress)
-        found = Evidence.of(launcher, certificate_cases.adversarial_cases(launcher.plan))
-        runs = trajectories.Runs.of(launcher, state, seeds)
-        training = trajectories.jobs(launcher, state, runs)
-        record_certificates.record_and_judge(launcher, state, found, partial(progress, "certify and train"), training)
-        if twins := trajectories.twins(launcher, state, runs):
+def run_agreement(plan: Plan, seeds: int, progress: Progress, signals: HeldSignals) -> RunState:
+    """Certify the contenders of a plan over all cases and by whole training runs, without timing."""
+    with _begin(plan, progress) as (launcher, state):
+        evidence = Evidence.begin(launcher, certificate_cases.adversarial_cases(launcher.plan))
+        runs = trajectories.TrainingRuns.begin(launcher, state, seeds)
+        training = trajectories.training_jobs(launcher, state, runs)
+        record_certificates.record_and_judge(
+            launcher, state, evidence, partial(progress, "certify and train"), training
+        )
+        if twins := trajectories.twin_queues(launcher, state, runs):
             jobs.run_jobs(launcher, twins, partial(progress, "train one-ulp twins"))
         trajectories.judge(state, runs)
-        held.begin()
+        signals.hold()
         record_certificates.certify_settings(state)
-        _advise(launcher.plan, state, progress, held)
+        _advise(state, progress, signals)
     return state
 
 
 def match(plan: Plan) -> Pairing:
-    """Return what is found of a user's own pair, nothing of it certified."""
-    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
-        launcher = Launcher(plan, Path(scratch))
-        dataset_file.save(plan.dataset, launcher.dataset)
-        return prepare_pair.prepare(launcher)
+    """Match the two models of a user's own pair, without a certificate."""
+    with _scratch(plan) as scratch:
+        return prepare_pair.resolve(plan, scratch)[1]
 
 
-def describe_model(plan: Plan) -> dict[str, Any]:
-    """Return what the baseline says of its model (`compare.worker.server.Worker.open`), an empty object where it fails."""
+def describe_model(plan: Plan) -> ModelInfo | None:
+    """Return the baseline's description of its model, or None if the baseline fails."""
     run = ContenderRun(plan.contenders[0])
-    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
-        launcher = Launcher(plan, Path(scratch))
-        dataset_file.save(plan.dataset, launcher.dataset)
+    with _scratch(plan) as scratch:
+        launcher = Launcher(plan, scratch)
         with launcher.child(run, purpose="model") as child:
-            run.opened = child.call("open", plan.deadlines["open"], spec=launcher.spec(run))
-    return run.opened
+            run.model = child.call(Open(launcher.spec(run)))
+    return run.model
 
 
-def _prepare(launcher: Launcher, state: RunState, progress: Progress) -> None:
-    if launcher.plan.workload.model.family == PAIR:
-        progress("match", 0, 1)
-        state.pairing = prepare_pair.prepare(launcher)
+@contextmanager
+def _scratch(plan: Plan) -> Generator[Path]:
+    """Make a scratch folder that holds the plan's dataset."""
+    with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
+        scratch = Path(folder)
+        dataset_file.save(plan.dataset, Launcher(plan, scratch).dataset)
+        yield scratch
 
 
-def _advise(plan: Plan, state: RunState, progress: Progress, held: HeldSignals) -> None:
+@contextmanager
+def _begin(plan: Plan, progress: Progress) -> Generator[tuple[Launcher, RunState]]:
+    """Resolve the plan, and yield its launcher and the state of its run. The plan does not change afterwards."""
+    with _scratch(plan) as scratch:
+        pairing = None
+        if plan.workload.model.family == PAIR:
+            progress("match", 0, 1)
+            plan, pairing = prepare_pair.resolve(plan, scratch)
+        yield Launcher(plan, scratch), RunState.begin(plan, pairing)
+
+
+def _advise(state: RunState, progress: Progress, signals: HeldSignals) -> None:
     """Add to the reason of every contender that ran out of memory which batch would have fitted.
 
-    All else is done by then, so Ctrl-C, or a signal that ends the program, is `held` for later; where one is already,
-    nothing is searched for.
+    Everything else is done by then, so a Ctrl-C or signal waits for the result. If one waits already, skip the search.
     """
     short = [run for run in state.runs if run.status == "oom"]
     if not short:
         return
     try:
-        with held.let_through():
+        with signals.let_through():
             for index, run in enumerate(short):
                 progress(f"smaller batches for {run.contender.name}", index, len(short))
-                run.reason = "; ".join(filter(None, (run.reason, smaller_batch.advice(plan, run.contender))))
+                advice = batch_trial.find_smaller_batch(state.plan, run.contender)
+                run.reason = "; ".join(filter(None, (run.reason, advice)))
     except ENDING as interruption:
-        held.keep(interruption)
+        signals.remember(interruption)
 
 
-def _time(launcher: Launcher, state: RunState, progress: Progress, held: HeldSignals) -> None:
+def _time(launcher: Launcher, state: RunState, progress: Progress, signals: HeldSignals) -> None:
     plan = launcher.plan
     with ExitStack() as stack:
         if plan.device == "cuda":
             gpus = max(plan.rotation, *map(launcher.devices_here, state.runs))
-            state.telemetry = stack.enter_context(telemetry.sample(launcher.family, launcher.now, gpus))
+            state.telemetry = stack.enter_context(telemetry.sample(launcher.processes, launcher.now, gpus))
         else:
             state.telemetry.reason = "the run trains on the CPU"
-        time_rounds(launcher, state, progress, held)
-    state.voided = round_validity.voids(state.rounds, state.telemetry, plan.device)
+        time_rounds(launcher, state, progress, signals)
+    state.voided = round_validity.find_void_rounds(state.rounds, state.telemetry, plan.device)
     progress("timed rounds", len(state.rounds), plan.rounds)
 
 
 def _train(launcher: Launcher, state: RunState, progress: Progress) -> list[Queue]:
-    """Have contenders take their first steps and train; return what is better done beside others.
+    """Take every contender's first steps and train it. Return the work that is better done beside the certificate.
 
-    One after the other, each into an empty cache, unless nobody asks what that takes.
+    The contenders run one after the other, each into an empty cache. They run side by side if nobody asks for the
+    compile time.
     """
-    plan, every = launcher.plan, state.runs
-    steps, beside = updates.steps(launcher, every), BESIDE_OTHERS[plan.device]
+    plan, runs = launcher.plan, state.runs
+    steps, beside = updates.count_steps(launcher, runs), BESIDE_OTHERS[plan.device]
     if beside and plan.cluster.count == 1 and not plan.cold_compile:
-        queues = [_compiling(launcher, run) for run in every]
-        # What they tell of their settings is to be what is timed, the number of threads too.
+        queues = [_first_steps_queue(launcher, run) for run in runs]
+        # Their settings must be those of the timed rounds, including the number of threads.
         jobs.run_jobs(launcher, queues, partial(progress, "compile"), divides_cores=False)
     else:
-        progress("start contenders", 0, len(every))
-        with launcher.children(every, purpose="training") as children:
-            for index, (run, started) in enumerate(zip(every, children, strict=True)):
-                progress(f"train {run.contender.name}", index, len(every))
-                commands = _first_steps(launcher, run)
-                commands += [] if beside else _training(launcher, run, steps)
-                with started as child:
-                    jobs.run_commands(child, commands, plan.deadlines)
+        progress("start contenders", 0, len(runs))
+        with launcher.children(runs, purpose="training") as children:
+            for index, (run, context) in enumerate(zip(runs, children, strict=True)):
+                progress(f"train {run.contender.name}", index, len(runs))
+                calls = _first_steps(launcher, run)
+                calls += [] if beside else _training(launcher, run, steps)
+                with context as child:
+                    jobs.run_calls(child, calls)
     if not beside:
         return []
-    return [_later(launcher, run, steps) for run in state.alive]
+    return [_training_queue(launcher, run, steps) for run in state.alive]
 
 
-def _compiling(launcher: Launcher, run: ContenderRun) -> Queue:
-    """Return a contender's first steps, alone where others would mislead a search for kernels that decides for all."""
+def _first_steps_queue(launcher: Launcher, run: ContenderRun) -> Queue:
+    """Return a contender's first steps as a job, which runs alone if its search for kernels decides for all rounds."""
     alone = launcher.plan.keeps_search(run.contender)
     return Queue(run, [Job("training", _first_steps(launcher, run), alone=alone)], most=1, purpose="training")
 
 
-def _first_steps(launcher: Launcher, run: ContenderRun) -> list[Command]:
-    """Return what shows how a contender starts, and with which settings."""
+def _first_steps(launcher: Launcher, run: ContenderRun) -> list[Call]:
+    """Return the calls that show how a contender starts, and with which settings."""
     spec = launcher.spec(run)
-    warming = {"block_seconds": BLOCK_SECONDS[launcher.plan.device], "steps": None}
 
-    def keep(found: dict[str, Any]) -> None:
-        run.settings = found
-        run.unproven = effective_settings.find_ineffective(spec["knobs"], found)
+    def keep_model(model: ModelInfo) -> None:
+        run.model = model
+
+    def keep_warm_up(times: Any) -> None:
+        run.warm_up = times
+
+    def keep_settings(settings: dict[str, Any]) -> None:
+        run.settings = settings
+        run.unproven = effective_settings.find_ineffective(spec.knobs, settings)
+
+    def keep_held(size: int) -> None:
+        run.held_bytes = size
 
     return [
-        open_command(spec, partial(setattr, run, "opened")),
-        Command("warm_up", warming, "warm_up", partial(setattr, run, "start")),
-        Command("settings", {}, "open", keep),
-        Command("held", {}, "open", partial(setattr, run, "held")),
+        Call(Open(spec), keep_model),
+        Call(WarmUp(BLOCK_SECONDS[launcher.plan.device], None), keep_warm_up),
+        Call(Settings(), keep_settings),
+        Call(HeldMemory(), keep_held),
     ]
 
 
-def _training(launcher: Launcher, run: ContenderRun, steps: int) -> list[Command]:
-    """Return a contender's training run, and the steps that its certificate is told of, in an open session."""
-    trained = Command("train", {}, "train", partial(setattr, run, "training"))
-    return [trained, *(updates.commands(launcher, run, steps) if launcher.plan.agreement else ())]
+def _training(launcher: Launcher, run: ContenderRun, steps: int) -> list[Call]:
+    """Return a contender's training run, and the steps for the gate `update`, in an open session."""
+
+    def keep(training: Any) -> None:
+        run.training = training
+
+    return [Call(Train(), keep), *(updates.make_calls(launcher, run, steps) if launcher.plan.agreement else ())]
 
 
-def _later(launcher: Launcher, run: ContenderRun, steps: int) -> Queue:
-    """Return what a contender does beside others once it has taken its first steps, all in one process.
+def _training_queue(launcher: Launcher, run: ContenderRun, steps: int) -> Queue:
+    """Return the work of a contender after its first steps, all in one process.
 
-    It begins with the memory that it takes, alone where others would mislead its search for kernels: the training finds
-    what that has found. On further machines JAX would compile for it, beside others too.
+    Memory is measured first, alone if other work would mislead the search for kernels. The training then finds its
+    results. On further machines JAX would compile for that, also beside other work.
     """
-    training = [open_command(launcher.spec(run)), *_training(launcher, run, steps)]
-    found = [Job("training", training, memory=run.held)]
+    training = [Call(Open(launcher.spec(run))), *_training(launcher, run, steps)]
+    found = [Job("training", training, memory=run.held_bytes)]
     if launcher.plan.cluster.count == 1:
         alone = not launcher.may_load_beside_others(run)
-        found.insert(0, Job("usage", usage.memory(launcher, run), alone=alone, memory=run.held))
+        found.insert(0, Job("usage", usage.memory_calls(launcher, run), alone=alone, memory=run.held_bytes))
     return Queue(run, found, most=1, purpose="training")

@@ -1,4 +1,4 @@
-"""Progress on standard error: written only when told to, so that nothing moves while a block is timed."""
+"""Show progress on standard error. It is written only on a call, so nothing runs while a block is timed."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,14 +10,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from compare.execution.launcher import Progress as Callback
 
 _LINE_SECONDS = 60.0
-"""The log of a long job has at most a line a minute, when a part of it ends; what takes less says nothing."""
+"""A log gets at most one line a minute, when a part of the run ends."""
 
 
 @contextmanager
 def show(part: str = "") -> Generator[Callback]:
-    """Return a progress callback for the `with` block: a bar on a terminal, elsewhere at most a line a minute.
+    """Yield a progress callback for the `with` block: a bar on a terminal, or else at most a line a minute.
 
-    `part` is said before each phase.
+    `part` comes before the name of each phase.
     """
     console = Console(stderr=True)
     if not console.is_terminal:

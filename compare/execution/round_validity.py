@@ -1,4 +1,4 @@
-"""Which rounds say nothing about the contenders, and why: pure functions over what was seen while they were timed."""
+"""Find the rounds that are void, and why. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,18 +7,21 @@ from compare.execution.telemetry import Telemetry, since, within
 from compare.machine.nvml import SLOWDOWNS
 
 FOREIGN_CORES = 0.25
-"""Cores kept busy by others, on a run that trains on the CPU, beyond which a round is void."""
+"""The largest number of cores that others may keep busy in a valid round on the CPU."""
 
 Window = tuple[float, float]
 
 
 @dataclass
 class Round:
-    """One round: `windows`, start and end in seconds since the run's start of every block timed in it.
+    """The observations of one round.
 
-    `foreign_cores` is how many cores others kept busy meanwhile, `idle_cores` how many the contenders whose turn it was
-    not did during one's blocks, of all contenders the most; None where it could not be told. `gpus` are those that it
-    was timed on, of those that are watched, counted from 0; None for all.
+    Attributes:
+        windows: start and end of every timed block, in seconds since the run's start.
+        foreign_cores: the number of cores that other programs kept busy, or None if unknown.
+        idle_cores: the number of cores that the other contenders kept busy during one contender's blocks. It is the
+            largest for any contender, or None if unknown.
+        gpus: the numbers of the GPUs of the round among the watched ones, or None for all.
     """
 
     windows: list[Window] = field(default_factory=list[Window])
@@ -27,21 +30,21 @@ class Round:
     gpus: range | None = None
 
 
-def voids(rounds: Sequence[Round], telemetry: Telemetry, device: str) -> Mapping[int, str]:
-    """Return the reason by round, counted from 0, for every round that is void for all its contenders.
+def find_void_rounds(rounds: Sequence[Round], telemetry: Telemetry, device: str) -> Mapping[int, str]:
+    """Return the reason of every void round, by its index.
 
-    On a GPU: a slowdown for heat or by the hardware, another process, an uncorrected memory error, an Xid. On a CPU:
-    others, or contenders while another was timed, that kept more than a quarter of a core busy.
+    On a GPU, a round is void after a slowdown for heat or by the hardware, another process, an uncorrected memory error
+    or an Xid. On a CPU, it is void if other programs or waiting contenders kept more than a quarter of a core busy.
     """
-    found: dict[int, str] = {}
+    void: dict[int, str] = {}
     for index, each in enumerate(rounds):
-        reasons = _on_gpus(each, telemetry) if device == "cuda" else _on_cpu(each)
+        reasons = _find_reasons_on_gpus(each, telemetry) if device == "cuda" else _find_reasons_on_cpu(each)
         if reasons:
-            found[index] = "; ".join(reasons)
-    return found
+            void[index] = "; ".join(reasons)
+    return void
 
 
-def _on_cpu(each: Round) -> list[str]:
+def _find_reasons_on_cpu(each: Round) -> list[str]:
     busy = {
         "other programs": each.foreign_cores,
         "contenders that were not timed": each.idle_cores,
@@ -49,14 +52,14 @@ def _on_cpu(each: Round) -> list[str]:
     return [f"{who} kept {n:.2f} cores busy" for who, n in busy.items() if n is not None and n > FOREIGN_CORES]
 
 
-def _on_gpus(each: Round, telemetry: Telemetry) -> list[str]:
+def _find_reasons_on_gpus(each: Round, telemetry: Telemetry) -> list[str]:
     if not telemetry.others:
-        return _on_gpu(each, telemetry)
+        return _find_reasons_on_gpu(each, telemetry)
     used = [(n, gpu) for n, gpu in enumerate(telemetry.each) if each.gpus is None or n in each.gpus]
-    return [f"GPU {number}: {reason}" for number, gpu in used for reason in _on_gpu(each, gpu)]
+    return [f"GPU {number}: {reason}" for number, gpu in used for reason in _find_reasons_on_gpu(each, gpu)]
 
 
-def _on_gpu(each: Round, telemetry: Telemetry) -> list[str]:
+def _find_reasons_on_gpu(each: Round, telemetry: Telemetry) -> list[str]:
     seen, spans = within(telemetry.samples, each.windows), since(telemetry.samples, each.windows)
     bits = {bit: name for bit, name in SLOWDOWNS.items() if any((s.clock_reasons or 0) & bit for s in seen)}
     reasons = list(bits.values())

@@ -1,4 +1,4 @@
-"""What became of a plan's contenders: filled phase by phase, judged in the end."""
+"""The state of a run: what each contender has reported so far, and the plan that is run and judged."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,31 +7,35 @@ from typing import Any
 from compare.agreement.certificate import Certificate
 from compare.agreement.measures import Updates
 from compare.agreement.trajectory import Curves
-from compare.base.interface import ContenderFailed
+from compare.base.commands import ModelInfo, TrainingResult, WarmUpTimes
+from compare.base.communication import Communication
+from compare.base.interface import ContenderFailed, Memory
+from compare.execution.energy import Energy
 from compare.execution.round_validity import Round, Window
 from compare.execution.telemetry import Telemetry
 from compare.settings.contenders import Contender
+from compare.settings.plan import Plan
 from compare.user_models.match_report import Pairing
 
 
 @dataclass
 class ContenderRun:
-    """What became of one contender; fields stay None or empty where a phase was not reached."""
+    """What one contender has reported. A field stays None or empty if its phase was not reached."""
 
     contender: Contender
     status: str = "ok"
     reason: str | None = None
-    opened: dict[str, Any] = field(default_factory=dict[str, Any])
-    versions: dict[str, str] = field(default_factory=dict[str, str])
+    model: ModelInfo | None = None
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     variables: dict[str, str] = field(default_factory=dict[str, str])
-    start: dict[str, Any] | None = None
-    held: int = 0
-    training: dict[str, Any] | None = None
+    warm_up: WarmUpTimes | None = None
+    held_bytes: int = 0
+    training: TrainingResult | None = None
     update: Updates | None = None
-    memory: dict[str, Any] | None = None
-    energy: dict[str, Any] | None = None
-    communication: dict[str, Any] | None = None
+    memory: Memory | None = None
+    energy: Energy | None = None
+    communication: Communication | None = None
     steps_per_block: int | None = None
     samples: list[list[float]] = field(default_factory=list[list[float]])
     windows: list[list[Window]] = field(default_factory=list[list[Window]])
@@ -39,15 +43,39 @@ class ContenderRun:
     cached_compile_seconds: list[float] = field(default_factory=list[float])
     unproven: str | None = None
 
+    @property
+    def parameter_count(self) -> int:
+        """The number of the model's parameters, or 0 while it is unknown."""
+        return 0 if self.model is None else self.model.parameter_count
+
+    def fail(self, failure: ContenderFailed, purpose: str) -> None:
+        """Mark the contender as failed. The reason starts with `purpose`."""
+        self.status, self.reason = failure.status, f"{purpose}: {failure.reason}"
+
+    def attempt(self, purpose: str, action: Callable[[], object]) -> None:
+        """Do something for the contender, and mark it if that fails."""
+        try:
+            action()
+        except ContenderFailed as failure:
+            self.fail(failure, purpose)
+
 
 @dataclass
 class RunState:
-    """What became of a whole plan: contenders in order, the certificate of each with the baseline, and the rounds.
+    """The state of a whole run.
 
-    `pairing` is what was found of a user's own pair. `design` is how the rounds were really timed, with the reason
-    where it is not what was planned; `rounds` are those that were whole where the run was interrupted.
+    Attributes:
+        plan: the plan that is run and judged.
+        runs: the state of each contender, in the plan's order.
+        certificates: the certificate of each other contender with the baseline, by name.
+        pairing: the match of a user's own pair.
+        design: how the rounds were timed.
+        design_reason: why that is not the planned design, or None.
+        rounds: the complete rounds.
+        voided: the reason of every void round, by its index.
     """
 
+    plan: Plan
     runs: list[ContenderRun]
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
     curves: dict[str, Curves] = field(default_factory=dict[str, Curves])
@@ -60,15 +88,22 @@ class RunState:
     telemetry: Telemetry = field(default_factory=Telemetry)
     voided: Mapping[int, str] = field(default_factory=dict[int, str])
 
+    @classmethod
+    def begin(cls, plan: Plan, pairing: Pairing | None = None) -> "RunState":
+        """Return the state before anything has run."""
+        return cls(plan, [ContenderRun(contender) for contender in plan.contenders], pairing=pairing)
+
+    @property
+    def baseline(self) -> ContenderRun:
+        """The contender that all others are compared with."""
+        return self.runs[0]
+
+    @property
+    def others(self) -> list[ContenderRun]:
+        """The contenders that are compared with the baseline."""
+        return self.runs[1:]
+
     @property
     def alive(self) -> list[ContenderRun]:
         """The contenders that have not failed."""
         return [run for run in self.runs if run.status == "ok"]
-
-
-def attempt(run: ContenderRun, purpose: str, action: Callable[[], object]) -> None:
-    """Do something for a contender; a failure marks its run."""
-    try:
-        action()
-    except ContenderFailed as failure:
-        run.status, run.reason = failure.status, f"{purpose}: {failure.reason}"

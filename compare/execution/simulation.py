@@ -1,4 +1,4 @@
-"""Simulated rounds of two contenders whose true times are known: what the statistics make of them can be checked."""
+"""Simulate rounds of two contenders with known times, to check the statistics."""
 
 import math
 from dataclasses import dataclass
@@ -15,9 +15,12 @@ PALINDROMES = 3
 
 @dataclass(frozen=True)
 class Machine:
-    """How times scatter: standard deviation of ln(speed) from process to process and of ln(time) from block to block.
+    """How times scatter on a machine.
 
-    `drift` is by how much, relatively, the machine slows down from the first block of a run to the last.
+    Attributes:
+        launch_noise: the standard deviation of ln(speed) from process to process.
+        step_noise: the standard deviation of ln(time) from block to block.
+        drift: the relative slowdown of the machine from the first block of a run to the last.
     """
 
     launch_noise: float = 0.005
@@ -26,9 +29,9 @@ class Machine:
 
 
 def trial(generator: np.random.Generator, machine: Machine, *, rounds: int, slowdown: float = 0.0) -> Ratio:
-    """Return the measured ratio of a contender that is slower than the baseline by `slowdown` (0.01 for one percent).
+    """Return the measured ratio of a contender that is slower than the baseline by `slowdown` (0.01 is 1 %).
 
-    Blocks are ordered as in a real run, a round's median block stands for it, and `statistics.paired_ratio` judges.
+    The blocks have the order of a real run. The median block of each round goes into `statistics.paired_ratio`.
     """
     medians: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
@@ -43,13 +46,13 @@ def trial(generator: np.random.Generator, machine: Machine, *, rounds: int, slow
     return statistics.paired_ratio(*medians)
 
 
-def significant(machine: Machine, *, trials: int, rounds: int, slowdown: float = 0.0, seed: int = 0) -> int:
-    """Return in how many of `trials` runs the interval excluded a ratio of 1."""
+def count_significant(machine: Machine, *, trials: int, rounds: int, slowdown: float = 0.0, seed: int = 0) -> int:
+    """Return the number of runs, out of `trials`, with an interval that excludes a ratio of 1."""
     return sum(not each.low <= 1 <= each.high for each in _trials(machine, trials, rounds, slowdown, seed))
 
 
-def covered(machine: Machine, *, trials: int, rounds: int, slowdown: float, seed: int = 0) -> int:
-    """Return in how many of `trials` runs the interval held the true ratio."""
+def count_covered(machine: Machine, *, trials: int, rounds: int, slowdown: float, seed: int = 0) -> int:
+    """Return the number of runs, out of `trials`, with an interval that contains the true ratio."""
     return sum(each.low <= 1 + slowdown <= each.high for each in _trials(machine, trials, rounds, slowdown, seed))
 
 

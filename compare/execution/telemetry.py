@@ -1,4 +1,4 @@
-"""What the GPU does while blocks are timed: clocks, temperature, power, other processes and errors, sampled aside."""
+"""Sample the GPU while blocks are timed: clocks, temperature, power, other processes and errors."""
 
 import math
 import os
@@ -21,15 +21,16 @@ Owns = Callable[[int], bool]
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at the GPU; a figure is None where it could not be read.
+    """One sample of the GPU. A figure that could not be read is None.
 
     Attributes:
         seconds: since the run's start.
         sm_clock_mhz, memory_clock_mhz, temperature_celsius, power_watts: as NVML gives them.
         clock_reasons: bits of `compare.machine.nvml.SLOWDOWNS` and `POWER_CAP`.
-        foreign: process ids on the GPU that are not of this run.
-        own: how many of this run's processes NVML lists.
-        uncorrected_errors: ECC's counter. xids: critical errors since the sample before.
+        foreign: the ids of processes on the GPU that do not belong to this run.
+        own: the number of this run's processes that NVML lists.
+        uncorrected_errors: the counter of ECC.
+        xids: the critical errors since the sample before.
     """
 
     seconds: float
@@ -46,9 +47,13 @@ class Sample:
 
 @dataclass
 class Telemetry:
-    """All samples of a GPU in a run, or the `reason` why there are none; `cost` is the CPU time they took, in cores.
+    """The samples of a GPU in a run.
 
-    `others` are those of the further GPUs of a run on several.
+    Attributes:
+        samples: the samples in order.
+        reason: why there are no samples, or None.
+        cost: the CPU time of the sampling, in cores.
+        others: the telemetry of further GPUs.
     """
 
     samples: list[Sample] = field(default_factory=list[Sample])
@@ -58,23 +63,23 @@ class Telemetry:
 
     @property
     def each(self) -> "list[Telemetry]":
-        """That of every GPU, this one's first."""
+        """The telemetry of every GPU, this one's first."""
         return [self, *self.others]
 
     @property
     def listed(self) -> bool:
-        """Whether NVML ever listed a process of this run: where it hides ours, it says nothing of others'."""
+        """Whether NVML ever listed a process of this run. If it hides ours, it also hides others."""
         return any(sample.own for sample in self.samples)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON types, the samples as one series a figure."""
+        """Return JSON types, with the samples as one series for each figure."""
         others = [{"lists_processes": each.listed, "samples": each._series()} for each in self.others]
         own = {"lists_processes": self.listed, "samples": self._series()}
         return {"reason": self.reason, "cost_cores": self.cost, **own, "others": others}
 
     @staticmethod
     def of_json(values: Mapping[str, Any]) -> "Telemetry":
-        """Return the telemetry of a result, the inverse of `to_json`."""
+        """Return the telemetry of a result. This is the inverse of `to_json`."""
         others = [Telemetry(_samples(each["samples"])) for each in values.get("others", ())]
         return Telemetry(_samples(values["samples"]), values["reason"], values["cost_cores"], others)
 
@@ -84,9 +89,9 @@ class Telemetry:
 
 @contextmanager
 def sample(owns: Owns, now: Callable[[], float], count: int) -> Generator[Telemetry]:
-    """Sample `count` GPUs every 0.1 s in a thread for the `with` block; `now` gives seconds since the run's start.
+    """Sample `count` GPUs every 0.1 s in a thread for the `with` block.
 
-    The interval is doubled where sampling takes more than 1 % of a core.
+    `now` gives the seconds since the run's start. The interval doubles if sampling takes more than 1 % of a core.
     """
     telemetry, ended = Telemetry(), threading.Event()
     with ExitStack() as stack:
@@ -119,7 +124,7 @@ def sample(owns: Owns, now: Callable[[], float], count: int) -> Generator[Teleme
         finally:
             ended.set()
             thread.join()
-            look_at_all()  # errors that came after the last look
+            look_at_all()  # for errors after the last sample
 
 
 def look(device: Device, owns: Owns, seconds: float) -> Sample:
@@ -139,18 +144,18 @@ def look(device: Device, owns: Owns, seconds: float) -> Sample:
     )
 
 
-class Family:
-    """The processes of a run: this one, its children, and what they started, each child leading a process group."""
+class RunProcesses:
+    """The processes of a run: this one, its children, and their process groups."""
 
     def __init__(self) -> None:
         self._known = {os.getpid()}
 
     def add(self, child: int) -> None:
-        """Take a child in."""
+        """Add a child."""
         self._known.add(child)
 
     def __call__(self, pid: int) -> bool:
-        """Tell whether a process belongs to the run; one that has ended still does."""
+        """Tell whether a process belongs to the run. A process that has ended still does."""
         if pid in self._known:
             return True
         try:
@@ -179,9 +184,9 @@ def within(samples: Sequence[Sample], windows: Collection[tuple[float, float]]) 
 
 
 def since(samples: Sequence[Sample], windows: Collection[tuple[float, float]]) -> list[tuple[Sample | None, Sample]]:
-    """Return (sample before, sample) for every sample whose span since the one before touches a window.
+    """Return (sample before, sample) for every sample that ends an interval in which a window lies.
 
-    Counters tell what happened between two looks.
+    Counters show the changes between two samples.
     """
     found: list[tuple[Sample | None, Sample]] = []
     for index, sample in enumerate(samples):

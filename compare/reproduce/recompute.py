@@ -131,7 +131,7 @@ def _voided(result: Object) -> list[dict[str, Any]]:
     for step in timed:
         for each, windows in zip(rounds, step.get("windows", ()), strict=False):
             each.windows += [(start, end) for start, end in windows]
-    found = round_validity.voids(rounds, Telemetry.of_json(seen), result["spec"]["device"])
+    found = round_validity.find_void_rounds(rounds, Telemetry.of_json(seen), result["spec"]["device"])
     return [{"round": index + 1, "reason": reason} for index, reason in sorted(found.items())]
 
 

@@ -22,17 +22,6 @@ from compare.settings.naming import DEFAULT_CONTENDERS
 from compare.settings.options import RunSettings, Settings
 from compare.settings.pair_spec import Request
 
-# Seconds that each phase of a child may take before it counts as hanging; compilation is the longest.
-DEADLINES: Mapping[str, float] = {
-    "start": 300.0,
-    "open": 600.0,
-    "warm_up": 1800.0,
-    "block": 600.0,
-    "train": 7200.0,
-    "record": 1800.0,
-    "memory": 1800.0,
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(RunSettings):
@@ -63,11 +52,6 @@ class Plan(RunSettings):
     weights: str | None = None
     resizable: bool = True
     cluster: Cluster = field(default_factory=Cluster, compare=False)
-
-    @property
-    def deadlines(self) -> Mapping[str, float]:
-        """Seconds that each phase of a child may take."""
-        return DEADLINES if self.deadline is None else dict.fromkeys(DEADLINES, self.deadline)
 
     @cached_property
     def _described(self) -> dict[str, Any]:

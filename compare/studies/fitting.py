@@ -111,10 +111,10 @@ def _search(task: Task, fitted: Fitted, fits: Callable[[int, int | None], bool])
     size = task.plan.batch_size
     if task.plan.device == "cpu" and not fits(SMALLEST_BATCH, None):
         raise ContenderFailed("oom", f"batch {SMALLEST_BATCH}, without a limit: {fitted.tester.tries[-1].reason}")
-    fitted.batch = bisection.largest(
+    fitted.batch = bisection.find_largest(
         lambda images: fits(images, task.limit_bytes), least=SMALLEST_BATCH, most=task.most_images, first=size
     )
-    fitted.memory = bisection.smallest(
+    fitted.memory = bisection.find_smallest(
         lambda limit: fits(size, limit), least=MEBIBYTE, most=task.most_bytes, step=MEBIBYTE
     )
     lacking = [

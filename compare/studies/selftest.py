@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compare.base.commands import Ballast, Block, MeasureMemory, Open, Plant, ProveWork, WarmUp
 from compare.base.interface import Refused
 from compare.data import dataset_file
 from compare.execution import round_validity, simulation
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.round_validity import Round
-from compare.execution.rounds import BLOCK_SECONDS
 from compare.execution.run_state import ContenderRun
 from compare.execution.simulation import Machine
 from compare.execution.telemetry import Sample, Telemetry
+from compare.execution.timed_round import BLOCK_SECONDS
 from compare.machine.nvml import SLOWDOWNS, Device
 from compare.settings import plan
 from compare.settings.contenders import BACKENDS
@@ -72,14 +73,14 @@ def statistical(trials: int = TRIALS) -> Iterator[Proof]:
     """Judge simulated runs of known ratio: false alarms, coverage and power."""
     false_alarms, coverage = trials * 9 // 100, trials * 91 // 100
     for name, machine in (("A/A", Machine()), ("A/A on a machine that slows down by 5 %", Machine(drift=0.05))):
-        found = simulation.significant(machine, trials=trials, rounds=10)
+        found = simulation.count_significant(machine, trials=trials, rounds=10)
         limit = f"at most {false_alarms}"
         yield Proof(f"{name}: significant at 5 %", f"{found} of {trials:,} runs", limit, found <= false_alarms)
     for slowdown in (0.005, 0.01, 0.03):
-        found = simulation.covered(Machine(), trials=trials, rounds=10, slowdown=slowdown)
+        found = simulation.count_covered(Machine(), trials=trials, rounds=10, slowdown=slowdown)
         name = f"slowdown of {100 * slowdown:g} %: inside the 95 % interval"
         yield Proof(name, f"{found:,} of {trials:,} runs", f"at least {coverage:,}", found >= coverage)
-    found = simulation.significant(Machine(), trials=trials, rounds=20, slowdown=0.01)
+    found = simulation.count_significant(Machine(), trials=trials, rounds=20, slowdown=0.01)
     least = trials * 90 // 100
     name = "slowdown of 1 %: seen with 20 rounds"
     yield Proof(name, f"{found:,} of {trials:,} runs", f"at least {least:,}", found >= least)
@@ -99,7 +100,7 @@ def voided() -> Iterator[Proof]:
     }
     for name, fault in faults.items():
         samples = [Sample(**{**vars(each), **(fault if _during(name, each.seconds) else {})}) for each in quiet]
-        found = round_validity.voids(rounds, Telemetry(samples), "cuda")
+        found = round_validity.find_void_rounds(rounds, Telemetry(samples), "cuda")
         void = ", ".join(str(index + 1) for index in found) or "none"
         yield Proof(f"scripted GPU, {name} in round 3", f"void: {void}", "3", list(found) == [2])
 
@@ -121,19 +122,19 @@ def _with(launcher: Launcher, run: ContenderRun) -> Iterator[Proof]:
 
 
 def _time(launcher: Launcher, child: Child, run: ContenderRun) -> Iterator[Proof]:
-    deadlines, device = launcher.plan.deadlines, launcher.plan.device
+    device = launcher.plan.device
     name = f"{run.contender.backend} on {device}"
 
     def step_seconds(steps: int) -> float:
         # The least, because other programs only ever add.
-        return min(child.call("block", deadlines["block"], steps=steps) / steps for _ in range(_BLOCKS))
+        return min(child.call(Block(steps)) / steps for _ in range(_BLOCKS))
 
-    child.call("open", deadlines["open"], spec=launcher.spec(run))
-    child.call("warm_up", deadlines["warm_up"], block_seconds=BLOCK_SECONDS[device], steps=None)
+    child.call(Open(launcher.spec(run)))
+    child.call(WarmUp(BLOCK_SECONDS[device], None))
     # Not against a step without any delay: a delay also hides launches on a GPU, and lets a CPU's threads fall asleep.
-    child.call("plant", deadlines["open"], delay_seconds=DELAY_SECONDS)
+    child.call(Plant(DELAY_SECONDS))
     once = step_seconds(_DELAYED_STEPS)
-    child.call("plant", deadlines["open"], delay_seconds=2 * DELAY_SECONDS)
+    child.call(Plant(2 * DELAY_SECONDS))
     read = step_seconds(_DELAYED_STEPS) - once
     held = abs(read - DELAY_SECONDS) <= DELAY_LIMIT * DELAY_SECONDS
     where = "on the device" if device == "cuda" else "of the host"
@@ -142,9 +143,9 @@ def _time(launcher: Launcher, child: Child, run: ContenderRun) -> Iterator[Proof
     if device != "cuda":
         yield Proof(f"{name}: synchronisation left out", "a CPU's step is waited for in any case", "", None)
         return
-    child.call("plant", deadlines["open"], delay_seconds=DELAY_SECONDS, waits=False)
-    proof = child.call("proof", deadlines["block"], steps=_UNWAITED_STEPS)
-    blind, left = proof["block_seconds"] / _UNWAITED_STEPS - once, proof["unwaited_seconds"]
+    child.call(Plant(DELAY_SECONDS, waits=False))
+    proof = child.call(ProveWork(_UNWAITED_STEPS))
+    blind, left = proof.block_seconds / _UNWAITED_STEPS - once, proof.unwaited_seconds
     wrong = abs(blind - DELAY_SECONDS) > DELAY_LIMIT * DELAY_SECONDS
     yield Proof(f"{name}: synchronisation left out", f"{1e3 * blind:.3f} ms read", "the proof above fails", wrong)
     noticed = left > (_UNWAITED_STEPS - 1) * DELAY_SECONDS / 2
@@ -152,20 +153,20 @@ def _time(launcher: Launcher, child: Child, run: ContenderRun) -> Iterator[Proof
 
 
 def _memory(launcher: Launcher, child: Child, run: ContenderRun) -> Iterator[Proof]:
-    deadlines, device = launcher.plan.deadlines, launcher.plan.device
+    device = launcher.plan.device
     name = f"{run.contender.backend} on {device}"
 
     def figures() -> dict[str, int]:
-        found = child.call("memory", deadlines["memory"], steps=_MEMORY_STEPS)
-        held = {figure: found["framework"][figure] for figure in _FIGURES} | {"process_bytes": found["process"]}
+        use = child.call(MeasureMemory(_MEMORY_STEPS))
+        held = {figure: getattr(use.framework, figure) for figure in _FIGURES} | {"process_bytes": use.process}
         return {figure: size for figure, size in held.items() if size is not None}
 
-    child.call("open", deadlines["open"], spec=launcher.spec(run))
+    child.call(Open(launcher.spec(run)))
     figures()  # compiles, which takes memory of its own
     # A little first, because making it the first time also takes memory.
-    child.call("ballast", deadlines["memory"], size=_FIRST_BALLAST_BYTES, device=device)
+    child.call(Ballast(_FIRST_BALLAST_BYTES, device))
     before = figures()
-    child.call("ballast", deadlines["memory"], size=BALLAST_BYTES, device=device)
+    child.call(Ballast(BALLAST_BYTES, device))
     after = figures()
     for figure, size in after.items():
         grown = size - before[figure] + _FIRST_BALLAST_BYTES

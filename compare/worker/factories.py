@@ -1,6 +1,6 @@
-"""Child side: a user's model from `pkg.module:name` or `path/to/file.py:name`, whatever that code does.
+"""Load a user's model from `pkg.module:name` or `path/to/file.py:name`.
 
-User code runs here and nowhere else: never in the parent.
+User code runs only here, in a child, and never in the parent.
 """
 
 import functools
@@ -28,7 +28,7 @@ _ROOT, _LIBRARY = Path(__file__).resolve().parents[2], Path(sysconfig.get_path("
 
 @dataclass(frozen=True)
 class FactoryResult:
-    """What a factory returned, the SHA-256 of the file that defines it, and what a reader should know of the call."""
+    """The model of a factory, the SHA-256 of the factory's file, and notes about the call for a reader."""
 
     model: Any
     source_sha256: str
@@ -38,19 +38,19 @@ class FactoryResult:
 def make(reference: str, arguments: Mapping[str, Any], *, offered: Mapping[str, Any], other: str) -> FactoryResult:
     """Import the factory of `reference` and return what it returns.
 
-    `arguments` are given as keywords, `offered` only where the factory's signature names them. `other` is the package
-    of the other framework, whose import is noted.
+    The factory gets `arguments` as keywords, and those of `offered` that its signature names. A note reports if it
+    imports `other`, the package of the other framework.
 
     Raises:
-        Refused: there is no such module, file or name; importing or calling it raises or exits; an argument is missing
-            or unknown.
+        Refused: there is no such module, file or name. Or the import or the call raises an error or exits. Or an
+            argument is missing or unknown.
     """
     seen = other in sys.modules
     printed = io.StringIO()
     with redirect_stdout(printed):
-        factory = _found(reference)
-        chosen = _arguments(factory, reference, arguments, offered)
-        model = _guarded(lambda: factory(**chosen), f"{reference}: the factory")
+        factory = _import_factory(reference)
+        chosen = _choose_arguments(factory, reference, arguments, offered)
+        model = _guard(lambda: factory(**chosen), f"{reference}: the factory")
     notes: list[str] = []
     if printed.getvalue().strip():
         notes.append(f"{reference} printed to standard output: {printed.getvalue().strip().splitlines()[0][:80]!r}")
@@ -59,7 +59,7 @@ def make(reference: str, arguments: Mapping[str, Any], *, offered: Mapping[str, 
     return FactoryResult(model, _source_sha256(factory), tuple(notes))
 
 
-def _found(reference: str) -> Callable[..., Any]:
+def _import_factory(reference: str) -> Callable[..., Any]:
     place, colon, name = reference.rpartition(":")
     if not (colon and place and name.isidentifier()):
         raise Refused(f"{reference!r} names no factory; allowed: {FORMS}")
@@ -84,7 +84,7 @@ def _module(name: str, reference: str) -> ModuleType:
         raise Refused(f"{reference}: module {name} cannot be found: {error}; allowed: {FORMS}") from error
     if found is None:
         raise Refused(f"{reference}: there is no module {name} in this folder or installed; allowed: {FORMS}")
-    return _guarded(lambda: importlib.import_module(name), f"{reference}: importing {name}")
+    return _guard(lambda: importlib.import_module(name), f"{reference}: importing {name}")
 
 
 def _file(place: str, reference: str) -> ModuleType:
@@ -94,22 +94,22 @@ def _file(place: str, reference: str) -> ModuleType:
     name = f"samestep_pair_{path.stem}"  # never the name of a module that somebody else imports
     if getattr(sys.modules.get(name), "__file__", None) == str(path):
         return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
         raise Refused(f"{reference}: {place} cannot be imported; allowed: {FORMS}")
-    module, loader = importlib.util.module_from_spec(found), found.loader
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
     sys.path.insert(0, str(path.parent))  # as when Python runs the file
     sys.path.append(str(Path.cwd()))  # the file may be one of a package that lies here
     sys.modules[name] = module  # dataclasses look their own module up
     try:
-        _guarded(lambda: loader.exec_module(module), f"{reference}: importing {place}")
+        _guard(lambda: loader.exec_module(module), f"{reference}: importing {place}")
     except Refused:
         del sys.modules[name]  # half a module must not be found by the next call
         raise
     return module
 
 
-def _arguments(
+def _choose_arguments(
     factory: Callable[..., Any], reference: str, arguments: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> dict[str, Any]:
     try:
@@ -135,7 +135,7 @@ def _arguments(
     return chosen
 
 
-def _guarded(action: Callable[[], _T], what: str) -> _T:
+def _guard(action: Callable[[], _T], what: str) -> _T:
     try:
         return action()
     except SystemExit as error:
@@ -147,13 +147,13 @@ def _guarded(action: Callable[[], _T], what: str) -> _T:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return where the user's own code was when it raised, as ` (model.py, line 12)`; empty where none of it ran."""
+    """Return the line of the user's own code that raised, as ` (model.py, line 12)`, or an empty text."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_own(each.filename)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _is_own(file: str) -> bool:
-    """Whether a file is the user's: neither installed, nor Python's, nor samestep's."""
+    """Tell whether a file is the user's own: not installed, not Python's and not samestep's."""
     path = Path(file)
     packages = [_ROOT / name for name in ("compare", "jaxbackend", "torchbackend")]
     theirs = {"site-packages", "dist-packages"} & set(path.parts) or file.startswith("<")
@@ -161,7 +161,7 @@ def _is_own(file: str) -> bool:
 
 
 def _source_sha256(factory: Callable[..., Any]) -> str:
-    """Return the digest of the file that defines a factory; of its name, where that is no file, as of C's functions."""
+    """Return the digest of the factory's file. A factory without a file, as in C, has the digest of its name."""
     while isinstance(factory, functools.partial):
         factory = factory.func
     factory = inspect.unwrap(factory)

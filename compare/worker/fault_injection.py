@@ -1,4 +1,4 @@
-"""Sessions with a fault of a known size, for `samestep selftest`."""
+"""Sessions with a fault of known size, for `samestep selftest`."""
 
 import time
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from compare.base.interface import Session
 
 
 class FaultySession:
-    """A session whose every dispatch is preceded by a delay, and whose `wait` may do nothing.
+    """A session that delays every dispatch, with a `wait` that may do nothing.
 
     Args:
-        session: the one that does the work.
-        delay: queues work on the device, or sleeps (`compare.base.interface.Backend.delay`).
-        apart: wait for every dispatch before the delay, so that a sleeping caller adds to the work beside it.
+        session: the session that does the work.
+        delay: queues work on the device, or keeps the host busy (`compare.base.interface.Backend.delay`).
+        apart: wait for every dispatch before the delay, so that a busy host does not run beside the work.
         waits: False leaves out the synchronisation.
     """
 
@@ -25,7 +25,7 @@ class FaultySession:
         return getattr(self.wrapped, name)
 
     def run(self, steps: int) -> None:
-        """Train that many steps, a dispatch at a time."""
+        """Train `steps`, one dispatch at a time."""
         unit = self.wrapped.steps_per_dispatch
         for _ in range(0, steps, unit):
             self._delay()
@@ -40,7 +40,7 @@ class FaultySession:
 
 
 def occupy(seconds: float) -> None:
-    """Keep the calling thread busy for so long."""
+    """Keep the calling thread busy for `seconds`."""
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end:  # not time.sleep: a core that has slept computes more slowly afterwards
+    while time.perf_counter() < end:  # not time.sleep, because a core computes more slowly after it has slept
         pass

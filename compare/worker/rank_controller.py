@@ -1,16 +1,13 @@
-"""The processes of one contender that trains in several: how the first finds, calls and watches the others.
+"""Control the processes of one contender that trains on several devices, from rank 0.
 
-The contender's worker is the first. It starts those of its own machine, while it imports its framework where it is
-told to (`begin`); those of other machines are started there by the samestep that follows this run's. All connect to the
-first, meet by their framework's own means (`ProcessGroup.join`) and then carry out what the first tells them
-(`compare.worker.rank_worker`).
+Rank 0 is the contender's worker. It starts the further processes of its own machine (`compare.worker.local_ranks`). On
+other machines, the samestep there starts them. All connect to rank 0, meet by their framework's own means
+(`ProcessGroup.join`) and then make the calls that rank 0 sends (`compare.worker.rank_worker`).
 """
 
 import contextlib
-import json
 import os
 import queue
-import secrets
 import socket
 import subprocess
 import sys
@@ -21,273 +18,193 @@ from typing import Any
 
 from compare.base import process_family, process_group
 from compare.base.interface import Arrays, Refused, RunSpec, Session
-from compare.base.process_group import FURTHER, MEETING, ProcessGroup, RankInfo
+from compare.base.process_group import ProcessGroup, RankInfo
 from compare.base.protocol import Message
 from compare.cluster import wire
-from compare.cluster.launch_info import TOKEN
 from compare.cluster.wire import Wire
+from compare.worker.local_ranks import take_local_ranks
 
 Ended = Callable[[Exception], None]
 
-_WORDS_LAST_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 _HUNG_UP: Message = {"status": "crash", "reason": "has hung up"}
 
 
-class LocalRanks:
-    """The further processes of this machine, and where all of a contender's come.
-
-    Args:
-        package: of the backend.
-        here: how many there are on each machine, this one included.
-        device: `cpu` or `cuda`.
-    """
-
-    def __init__(self, package: str, here: int, device: str) -> None:
-        self._package, self.here, self.device = package, here, device
-        self.listener, self.token = _meeting()
-        self.kills_before, self.processes = process_family.kernel_kills(), dict[int, "subprocess.Popen[bytes]"]()
-
-    @property
-    def all_live(self) -> bool:
-        """Whether they were started, and none has ended."""
-        return len(self.processes) == self.here - 1 and all(each.poll() is None for each in self.processes.values())
-
-    def start(self) -> None:
-        """Start them, in place of those that were.
-
-        Raises:
-            OSError: the machine cannot start another process.
-        """
-        self._end()
-        port = self.listener.getsockname()[1]
-        ranks = [RankInfo(rank, process_group.machines() * self.here, self.here) for rank in range(1, self.here)]
-        self.kills_before = process_family.kernel_kills()
-        for rank_info in ranks:
-            own = {TOKEN: self.token} | process_group.own_gpu(rank_info, self.device, os.environ)
-            command = process_group.start_command(self._package, rank_info, port)
-            self.processes[rank_info.rank] = subprocess.Popen(command, env=dict(os.environ) | own)
-
-    def close(self) -> None:
-        """End them, and have nobody come."""
-        self._end()
-        self.listener.close()
-
-    def _end(self) -> None:
-        for each in self.processes.values():
-            each.kill()
-            each.wait()
-        self.processes.clear()
-
-
-_begun: LocalRanks | None = None
-
-
-def begin(package: str) -> None:
-    """Start a contender's further processes where the runner says which, to import their framework while this one does.
-
-    One that cannot be started yet is when a session is opened, which says why.
-    """
-    global _begun
-    told = os.environ.pop(FURTHER, None)  # not for them
-    if told is not None:
-        with contextlib.suppress(OSError):
-            _begun = LocalRanks(package, **json.loads(told))
-            _begun.start()
-
-
-def _further(package: str, here: int, device: str) -> LocalRanks:
-    """Return the processes that were begun if they are those, new ones if not, or if one is tired of waiting."""
-    global _begun
-    begun, _begun = _begun, None
-    if begun is not None and (begun.here, begun.device) != (here, device):
-        begun.close()
-        begun = None
-    if begun is None:
-        begun = LocalRanks(package, here, device)
-    if not begun.all_live:
-        begun.start()
-    return begun
-
-
 class RankController:
-    """The processes of one contender, which live from session to session, seen from the first.
+    """The processes of one contender, seen from rank 0. They live from session to session.
 
     Args:
-        group: what the backend does in each.
-        here: how many there are on each machine, this one included.
+        group: the work of the backend in each process.
+        local_world_size: the number of processes on each machine, including this one.
         device: `cpu` or `cuda`.
 
     Raises:
-        Refused: there are not so many devices, or other versions elsewhere.
+        Refused: there are too few devices, or another machine has other versions.
         RuntimeError, MemoryError: another process did not come up.
     """
 
-    def __init__(self, group: ProcessGroup, here: int, device: str) -> None:
-        self._process_group, self.count = group, process_group.machines() * here
+    def __init__(self, group: ProcessGroup, local_world_size: int, device: str) -> None:
+        self._group, self.world_size = group, process_group.count_machines() * local_world_size
         self._session: Session | None = None
         self._wires: dict[int, Wire] = {}
         self._answers: queue.SimpleQueue[tuple[int, Message, Arrays]] = queue.SimpleQueue()
-        self._words: dict[int, Message] = {}
-        further = _further(group.package, here, device)
-        self._kills_before, self._locals = further.kills_before, further.processes
-        self._gather(further.listener, further.token)
-        rank_info = RankInfo(0, self.count, here, interface=_interface(self._wires, here))
-        port = _free_port()
-        for each in self._wires.values():
-            _sent(each, {"join": port, "device": device})
-        group.join(rank_info, device, port)
-        self._rank_info = rank_info
+        self._last_words: dict[int, Message] = {}
+        local = take_local_ranks(group.package, local_world_size, device)
+        self._kills_before, self._locals = local.kills_before, local.processes
+        self._gather(local.listener, local.token)
+        interface = _find_interface(self._wires, local_world_size)
+        self._rank_info = RankInfo(0, self.world_size, local_world_size, interface=interface)
+        port = _find_free_port()
+        for end in self._wires.values():
+            _send(end, {"join": port, "device": device})
+        group.join(self._rank_info, device, port)
 
-    def opened(self, spec: RunSpec) -> Session:
-        """Open a session in every process, and return this one's."""
+    def open(self, spec: RunSpec) -> Session:
+        """Open a session in every process, and return this process's session."""
 
         def open_here() -> Any:
-            self._session = None  # its memory is given back before another is opened
-            self._session = self._process_group.open(spec, self._rank_info)
+            self._session = None  # frees its memory before the next session opens
+            self._session = self._group.open(spec, self._rank_info)
 
-        self._together("open", [(spec,)] * (self.count - 1), open_here)
+        self._call_together("open", [(spec,)] * (self.world_size - 1), open_here)
         assert self._session is not None
         return self._session
 
     def close_session(self) -> None:
-        """Give the session's memory back in every process."""
+        """Close the session in every process and free its memory."""
 
         def close_here() -> None:
             self._session = None
 
-        self._together("close", [()] * (self.count - 1), close_here)
+        self._call_together("close", [()] * (self.world_size - 1), close_here)
 
-    def all(self, name: str, *arguments: Any) -> list[Any]:
-        """Call a method of the session in every process; return what each gave, in order."""
-        return self._together(name, [arguments] * (self.count - 1), lambda: getattr(self._session, name)(*arguments))
+    def call_all(self, name: str, *arguments: Any) -> list[Any]:
+        """Call a method of the session in every process, and return the values by rank."""
+        others = [arguments] * (self.world_size - 1)
+        return self._call_together(name, others, lambda: getattr(self._session, name)(*arguments))
 
-    def each(self, name: str, arguments: Sequence[Any]) -> list[Any]:
-        """Call a method in every process, each with its own argument; return what each gave, in order."""
+    def call_each(self, name: str, arguments: Sequence[Any]) -> list[Any]:
+        """Call a method in every process, each with its own argument, and return the values by rank."""
         others = [(argument,) for argument in arguments[1:]]
-        return self._together(name, others, lambda: getattr(self._session, name)(arguments[0]))
+        return self._call_together(name, others, lambda: getattr(self._session, name)(arguments[0]))
 
-    def _together(self, name: str, arguments: Sequence[tuple[Any, ...]], here: Callable[[], Any]) -> list[Any]:
-        for rank, given in enumerate(arguments, start=1):
+    def _call_together(self, name: str, arguments: Sequence[tuple[Any, ...]], here: Callable[[], Any]) -> list[Any]:
+        for rank, values in enumerate(arguments, start=1):
             arrays: Arrays = {}
-            _sent(self._wires[rank], {"call": name, "arguments": wire.pack(given, arrays)}, arrays)
+            _send(self._wires[rank], {"call": name, "arguments": wire.pack(values, arrays)}, arrays)
         try:
             own = here()
         except Exception:
-            self._replies(_WORDS_LAST_SECONDS)  # one that failed first is the reason for what failed here
+            self._collect(_LAST_WORDS_SECONDS)  # a rank that failed first is the reason for the failure here
             raise
-        return [own, *self._replies(None)]
+        return [own, *self._collect(None)]
 
-    def _replies(self, seconds: float | None) -> list[Any]:
-        """Return what the others answer; without `seconds`, wait for all.
+    def _collect(self, seconds: float | None) -> list[Any]:
+        """Return the answers of the other ranks. Wait for all of them, or at most `seconds`.
 
         Raises:
-            MemoryError, RuntimeError, Refused: as one says that it has failed.
+            MemoryError, RuntimeError, Refused: a rank reports that it has failed.
         """
-        end, found = None if seconds is None else time.monotonic() + seconds, dict[int, Any]()
-        while len(found) < self.count - 1:
+        end, values = None if seconds is None else time.monotonic() + seconds, dict[int, Any]()
+        while len(values) < self.world_size - 1:
             try:
                 left = None if end is None else max(0.0, end - time.monotonic())
                 rank, message, arrays = self._answers.get(timeout=left)
             except queue.Empty:
                 break
-            found[rank] = self._value(rank, message, arrays)
-        return [found.get(rank) for rank in range(1, self.count)]
+            values[rank] = self._read_answer(rank, message, arrays)
+        return [values.get(rank) for rank in range(1, self.world_size)]
 
-    def _value(self, rank: int, message: Message, arrays: Arrays) -> Any:
+    def _read_answer(self, rank: int, message: Message, arrays: Arrays) -> Any:
         if "value" in message:
             return wire.unpack(message["value"], arrays)
         if message == _HUNG_UP:
-            time.sleep(_WORDS_LAST_SECONDS)  # what watches it from outside may know more
-        raise self._error(rank, message)
+            time.sleep(_LAST_WORDS_SECONDS)  # the samestep that started it may know more
+        raise self._make_error(rank, message)
 
-    def _error(self, rank: int, message: Message) -> Exception:
+    def _make_error(self, rank: int, message: Message) -> Exception:
         kind = {"oom": MemoryError, "refused": Refused}.get(str(message.get("status")), RuntimeError)
-        return kind(f"rank {rank} of {self.count}: {message.get('reason')}")
+        return kind(f"rank {rank} of {self.world_size}: {message.get('reason')}")
 
     def _gather(self, listener: socket.socket, token: str) -> None:
-        """Wait until every process has come. The runner's deadline ends the waiting for one that does not."""
-        own = self._process_group.versions()
-        while len(self._wires) < self.count - 1:
+        """Wait until every rank has connected. The parent's deadline ends the wait for a missing one."""
+        own = self._group.versions()
+        while len(self._wires) < self.world_size - 1:
             for rank, process in self._locals.items():
                 if rank not in self._wires and process.poll() is not None:
-                    raise self._error(rank, self._left(process))
-            came = wire.accept(listener, token, _POLL_SECONDS)
-            if came is not None:
-                hello, _ = came.receive()
-                if hello["versions"] != own:
+                    raise self._make_error(rank, self._explain_end(process))
+            end = wire.accept(listener, token, _POLL_SECONDS)
+            if end is not None:
+                greeting, _ = end.receive()
+                if greeting["versions"] != own:
                     raise Refused(
-                        f"rank {hello['rank']} of {self.count}, on {hello['host']}, has {_listed(hello['versions'])}; "
-                        f"allowed: {_listed(own)}, as on the first machine"
+                        f"rank {greeting['rank']} of {self.world_size}, on {greeting['host']}, has "
+                        f"{_list_versions(greeting['versions'])}; allowed: {_list_versions(own)}, as on the first "
+                        "machine"
                     )
-                self._wires[hello["rank"]] = came
+                self._wires[greeting["rank"]] = end
         listener.close()
-        for rank, each in self._wires.items():
-            each.read(self._received(rank), self._ended(rank))
+        for rank, end in self._wires.items():
+            end.read(self._make_receiver(rank), self._make_ender(rank))
         for rank, process in self._locals.items():
-            threading.Thread(target=self._watch, args=(process, self._ended(rank)), daemon=True).start()
+            threading.Thread(target=self._watch, args=(process, self._make_ender(rank)), daemon=True).start()
 
-    def _left(self, process: "subprocess.Popen[bytes]") -> Message:
-        """Return how a process of this machine has ended, which is about to."""
+    def _explain_end(self, process: "subprocess.Popen[bytes]") -> Message:
+        """Return why a process of this machine has ended, or is about to end."""
         try:
-            code = process.wait(_WORDS_LAST_SECONDS)
+            code = process.wait(_LAST_WORDS_SECONDS)
         except subprocess.TimeoutExpired:
             return _HUNG_UP
-        return dict(zip(("status", "reason"), process_family.explain_exit_code(code, self._kills_before), strict=True))
+        explanation = process_family.explain_exit_code(code, self._kills_before)
+        return dict(zip(("status", "reason"), explanation, strict=True))
 
     @staticmethod
     def _watch(process: "subprocess.Popen[bytes]", ended: Ended) -> None:
-        """See the end of a process whose connection another, forked from it, still holds open."""
+        """Notice the end of a process even if a fork of it keeps its connection open."""
         process.wait()
-        time.sleep(_WORDS_LAST_SECONDS)  # its last words are read first
+        time.sleep(_LAST_WORDS_SECONDS)  # its last words come first
         ended(EOFError())
 
-    def _received(self, rank: int) -> wire.Received:
-        def put(message: Message, arrays: Arrays) -> None:
+    def _make_receiver(self, rank: int) -> wire.Received:
+        def receive(message: Message, arrays: Arrays) -> None:
             if "reason" in message:
-                self._words[rank] = message
+                self._last_words[rank] = message
             self._answers.put((rank, message, arrays))
 
-        return put
+        return receive
 
-    def _ended(self, rank: int) -> Ended:
+    def _make_ender(self, rank: int) -> Ended:
         def end(error: Exception) -> None:
-            """End this process, which may be waiting for that one in an exchange, once there was time to say why."""
+            """End this process, which may wait for that rank in an exchange, after some time to report the reason."""
             if not isinstance(error, EOFError):
-                told = process_group.last_words(self._process_group.out_of_memory, error)
+                description = process_group.describe_error(self._group.out_of_memory, error)
             else:
-                told = self._left(self._locals[rank]) if rank in self._locals else _HUNG_UP
-            self._answers.put((rank, told, {}))
-            time.sleep(2 * _WORDS_LAST_SECONDS)
-            words = self._words.get(rank, told)
-            sys.stderr.write(f"{self._error(rank, words)}\n")
+                description = self._explain_end(self._locals[rank]) if rank in self._locals else _HUNG_UP
+            self._answers.put((rank, description, {}))
+            time.sleep(2 * _LAST_WORDS_SECONDS)
+            description = self._last_words.get(rank, description)
+            sys.stderr.write(f"{self._make_error(rank, description)}\n")
             sys.stderr.flush()
-            os._exit(process_group.exit_code(words))
+            os._exit(process_group.exit_code(description))
 
         return end
 
 
-def _interface(wires: Mapping[int, Wire], here: int) -> str | None:
-    """Return the interface over which the first process of another machine came."""
-    return process_group.interface_of(wires[here].address) if here in wires else None
+def _find_interface(wires: Mapping[int, Wire], local_world_size: int) -> str | None:
+    """Return the interface over which the first rank of another machine connected, or None on one machine."""
+    return process_group.interface_of(wires[local_world_size].address) if local_world_size in wires else None
 
 
-def _meeting() -> tuple[socket.socket, str]:
-    """Return where the others find this process: as its runner has arranged, or, on one machine, as it likes."""
-    if MEETING not in os.environ:
-        return socket.create_server(("127.0.0.1", 0)), secrets.token_hex(32)
-    return socket.socket(fileno=json.loads(os.environ[MEETING])["descriptor"]), os.environ[TOKEN]
-
-
-def _free_port() -> int:
+def _find_free_port() -> int:
     with wire.listen() as probe:
         return probe.getsockname()[1]
 
 
-def _sent(end: Wire, message: Message, arrays: Arrays | None = None) -> None:
-    with contextlib.suppress(OSError):  # it has ended, and its last words are still to be read
+def _send(end: Wire, message: Message, arrays: Arrays | None = None) -> None:
+    with contextlib.suppress(OSError):  # the rank has ended, and its last words will be read
         end.send(message, arrays)
 
 
-def _listed(versions: Mapping[str, str]) -> str:
+def _list_versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())

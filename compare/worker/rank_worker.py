@@ -1,4 +1,4 @@
-"""One of a contender's further processes: `python -m BACKEND --rank RANK_INFO`, which does what the first tells it."""
+"""Run one of a contender's further processes, `python -m BACKEND --rank RANK_INFO`. Rank 0 sends it its calls."""
 
 import contextlib
 import json
@@ -12,33 +12,27 @@ from typing import Any
 
 from compare.base import process_family
 from compare.base.interface import Arrays, Memory, Session
-from compare.base.process_group import (
-    ProcessGroup,
-    RankInfo,
-    exit_code,
-    interface_of,
-    last_words,
-)
+from compare.base.process_group import ProcessGroup, RankInfo, describe_error, exit_code, interface_of
 from compare.base.protocol import Message
 from compare.cluster import wire
 from compare.cluster.launch_info import TOKEN
 from compare.cluster.wire import Wire
 from compare.worker.distributed_session import OWN_PART
 
-COMING_SECONDS = 600.0
-# Of what other calls return, the first process's is enough.
+CONNECT_SECONDS = 600.0
+# For every other call, rank 0's own return value is enough.
 _ANSWERED = ("losses", "inspect", "memory", "kernels", "settings")
 
 
 def serve(process_group: ProcessGroup) -> None:
-    """Be one of a contender's further processes: connect to the first, and do what it says until it hangs up."""
+    """Connect to rank 0 and make its calls until it hangs up."""
     sys.stdout = sys.stderr
-    told = json.loads(sys.argv[2])
-    process_family.end_with_parent(told.pop("parent"))  # which may be gone already: an import takes seconds
+    values = json.loads(sys.argv[2])
+    process_family.end_with_parent(values.pop("parent"))  # the parent may have ended already: imports take seconds
     process_family.be_killed_first()
-    port, token = told.pop("port"), os.environ.pop(TOKEN)
-    rank_info = RankInfo(**told)
-    first = wire.connect(rank_info.host, port, token, COMING_SECONDS)
+    port, token = values.pop("port"), os.environ.pop(TOKEN)
+    rank_info = RankInfo(**values)
+    first = wire.connect(rank_info.host, port, token, CONNECT_SECONDS)
     if rank_info.machines > 1:
         rank_info = replace(rank_info, interface=interface_of(first.address))
     first.send({"rank": rank_info.rank, "versions": process_group.versions(), "host": socket.gethostname()})
@@ -56,7 +50,7 @@ def serve(process_group: ProcessGroup) -> None:
                 case "close":
                     session = None
                 case "open":
-                    session = None  # its memory is given back before another is opened
+                    session = None  # frees its memory before the next session opens
                     session = process_group.open(arguments[0], rank_info)
                 case _:
                     value = getattr(session, name)(*arguments)
@@ -74,12 +68,12 @@ def _answer(first: Wire, value: Any) -> None:
 
 
 def _end(process_group: ProcessGroup, first: Wire, error: Exception) -> None:
-    """End this process, whatever its other threads do: the others wait for it in an exchange."""
+    """Report the error to rank 0 and end this process at once, because the others wait for it in an exchange."""
     if isinstance(error, EOFError):
         os._exit(1)
     traceback.print_exception(error)
-    words = last_words(process_group.out_of_memory, error)
+    description = describe_error(process_group.out_of_memory, error)
     with contextlib.suppress(OSError):
-        first.send(words)
+        first.send(description)
     sys.stderr.flush()
-    os._exit(exit_code(words))
+    os._exit(exit_code(description))

@@ -1,13 +1,12 @@
-"""What the certificate compares: the arrays of a few training steps and one evaluation, recorded inside a child.
+"""Record the arrays that a certificate compares: a few training steps and one evaluation.
 
-Names, in execution order: `initial/NAME`; for each step s from 1 `step{s}/KEY` with the keys of `Session.inspect`;
-`evaluation/logits`; and `delta/NAME`, state after the same steps taken by `Session.run`, the path that is timed,
-minus the initial state. A dispatch takes at most that many, so that it is taken; where that of the timed run takes all
-its batches equally often, and may read them in place, this one does, too (`evenly`).
+The names come in execution order. First comes `initial/NAME`, then `step{s}/KEY` for each step s from 1, with the keys
+of `Session.inspect`. The last are `evaluation/logits` and `delta/NAME`. A delta is the change of the state in the same
+steps on the timed path, `Session.run`. Its dispatches have no more steps than are recorded.
 
-The steps are the workload's at the batch that is recorded: the learning rate of SGD is as much lower as the batch is
-smaller than the workload's own (the linear scaling rule, Goyal et al. 2017). At the whole rate a few images throw deep
-models so far that the second step is chaos, whose noise would forgive any error, and the third one overflows.
+The steps are the workload's own at the batch size of the certificate. SGD's learning rate is scaled down with the batch
+size (the linear scaling rule, Goyal et al. 2017). At the full rate, a small batch throws a deep model
+too far. The second step is then chaos, the noise would hide any error, and the third step overflows.
 """
 
 import tempfile
@@ -36,177 +35,183 @@ from compare.data import dataset_file, weights
 from compare.data.seeding import epoch_batches, generator
 
 Keep = Callable[[str, Arrays], None]
-"""Takes a part of what is recorded, by name; a part given again takes the place of the first."""
+"""Takes the arrays of a named part. A part that comes again replaces the first one."""
 
 _LOWER_LOSS_SCALES = (2.0**11, 2.0**6, 2.0)
 
 
 def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep, *, evenly: bool = False) -> list[str]:
-    """Record the certificate's arrays of one contender, batch-norm scales, biases and statistics randomised.
+    """Record the arrays of one contender and return their names in execution order.
 
-    `keep` is given them part by part, so that they need not fit into memory together. Where the loss is scaled, a step whose
-    gradients overflow is skipped and could not be compared; the first loss scale is then taken lower, and `keep` is
-    given every part anew. If `evenly`, every dispatch of the path that is timed takes all batches equally often.
-    Returns the names of all arrays, in execution order.
+    Batch-norm scales, biases and statistics are random. `keep` takes the arrays part by part, so that they need not fit
+    into memory together. With a loss scale, a step is skipped if its gradients overflow. Such a step cannot be
+    compared, so everything is recorded again with a lower loss scale. If `evenly`, every dispatch of the timed path takes all
+    batches equally often.
     """
-    names, finite = _recorded(backend, spec, steps, keep, evenly)
+    names, finite = _record_once(backend, spec, steps, keep, evenly)
     for scale in _LOWER_LOSS_SCALES:
         if finite or not PRECISIONS[spec.precision].has_loss_scale:
             break
-        names, finite = _recorded(backend, replace(spec, loss_scale=scale), steps, keep, evenly)
+        names, finite = _record_once(backend, replace(spec, loss_scale=scale), steps, keep, evenly)
     return names
 
 
-def _recorded(backend: Backend, spec: RunSpec, steps: int, keep: Keep, evenly: bool) -> tuple[list[str], bool]:
-    """Record them once; return their names, and whether all gradients are finite."""
-    session, start, batches, test = _begin(backend, spec, steps)
+def _record_once(backend: Backend, spec: RunSpec, steps: int, keep: Keep, evenly: bool) -> tuple[list[str], bool]:
+    """Record the arrays once. Return their names, and whether all gradients are finite."""
+    session, initial, batches, test = _prepare(backend, spec, steps)
     names, finite = list[str](), True
-    for part, arrays in _taken(session, start, batches, steps):
+    for part, arrays in _inspect_steps(session, initial, batches, steps):
         names += arrays
         finite = finite and all(is_finite(array) for name, array in arrays.items() if "/gradient/" in name)
         keep(part, arrays)
-        del arrays  # they are gone before the next step's are there
-    evaluated = {"evaluation/logits": _evaluated(session, spec, start, test)}
-    keep("evaluation", evaluated)
-    session.assign(start)
-    before = _state(session)
-    _run(session, batches, steps, evenly)
-    moved = {f"delta/{name}": array - before[name] for name, array in _state(session).items()}
-    keep("delta", moved)
-    return [*names, *evaluated, *moved], finite
+        del arrays  # frees their memory before the next step's arrays are made
+    evaluation = {"evaluation/logits": _evaluate(session, spec, initial, test)}
+    keep("evaluation", evaluation)
+    session.assign(initial)
+    before = _export_arrays(session)
+    _run_timed_path(session, batches, steps, evenly)
+    deltas = {f"delta/{name}": array - before[name] for name, array in _export_arrays(session).items()}
+    keep("delta", deltas)
+    return [*names, *evaluation, *deltas], finite
 
 
-def noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[Perturbation]) -> list[Floor]:
-    """Return by tensor how far rounding the inputs alone moves it, for each perturbation.
+def measure_noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[Perturbation]) -> list[Floor]:
+    """Return for each perturbation how far rounding of the inputs alone moves every tensor.
 
-    Each run starts from weights and images whose every element is moved by a relative `roundoff`, up or down at
-    random as the run's number fixes, and is computed in the precision of `spec` (float64). The floor is the largest of
-    |moved - unmoved| / |unmoved| over the runs (Euclidean norms; buffers and parameters as changes from the start, none
-    taken for less than float64 resolves of them).
-    The unmoved run is kept until this returns, in files beside the dataset where memory is short.
+    Each perturbed run moves every element of its weights and images by a relative `roundoff`, up or down. The number of
+    the run fixes the signs. The precision is that of `spec` (float64). A floor is the largest
+    |moved - unmoved| / |unmoved| over the runs, with Euclidean norms. Buffers and parameters count as changes from the
+    start, and no size is below the resolution of float64. The unmoved run stays in memory, or in files beside the
+    dataset if memory is short.
 
     Raises:
-        Refused: the unmoved run, taken again after all others, is another: the model keeps a state that no `assign`
-            brings back, or draws chance, which would pass for rounding and forgive as much.
+        Refused: the unmoved run differs when it is repeated after all others. Such a model keeps a state that `assign`
+            does not restore, or it draws random numbers. Both would look like rounding and hide errors.
     """
-    session, start, batches, test = _begin(backend, spec, steps)
+    session, initial, batches, test = _prepare(backend, spec, steps)
     del batches[steps:]
 
-    def ran(start: Arrays, batches: list[Batch]) -> Iterator[tuple[str, Arrays]]:
-        taken = _taken(session, start, batches, steps)
-        _, before = next(taken)
-        for part, arrays in taken:
+    def inspect_run(initial: Arrays, batches: list[Batch]) -> Iterator[tuple[str, Arrays]]:
+        parts = _inspect_steps(session, initial, batches, steps)
+        _, before = next(parts)
+        for part, arrays in parts:
             arrays = compute_changes({**before, **arrays})
             yield part, arrays
             del arrays
-        yield "delta", {f"delta/{name}": array - before[f"initial/{name}"] for name, array in _state(session).items()}
-        yield "evaluation", {"evaluation/logits": _evaluated(session, spec, start, test)}
+        after = _export_arrays(session)
+        yield "delta", {f"delta/{name}": array - before[f"initial/{name}"] for name, array in after.items()}
+        yield "evaluation", {"evaluation/logits": _evaluate(session, spec, initial, test)}
 
     with tempfile.TemporaryDirectory(dir=Path(spec.data).parent) as folder:
-        still, sizes = Arrays(), dict[str, float]()
-        initial = {f"initial/{name}": array for name, array in start.items()}
-        for part, arrays in ran(start, batches):
-            sizes |= {name: reference_size(name, array, initial) for name, array in arrays.items()}
-            still |= tensors.kept(arrays, Path(folder, part))
+        unmoved, sizes = Arrays(), dict[str, float]()
+        named_initial = {f"initial/{name}": array for name, array in initial.items()}
+        for part, arrays in inspect_run(initial, batches):
+            sizes |= {name: reference_size(name, array, named_initial) for name, array in arrays.items()}
+            unmoved |= tensors.kept(arrays, Path(folder, part))
             del arrays
-        found = list[Floor]()
+        floors = list[Floor]()
         for roundoff, first, end in perturbations:
-            floor = dict.fromkeys(sizes, 0.0)  # in execution order; files are in their own
+            floor = dict.fromkeys(sizes, 0.0)  # keeps the execution order, which files do not
             for run in range(first, end):
                 random = np.random.default_rng((spec.seed, run))
-                shifted = {name: weights.perturb(array, roundoff, random) for name, array in start.items()}
-                images = [Batch(weights.perturb(each.values(), roundoff, random), each.labels) for each in batches]
-                for _, arrays in ran(shifted, images):
+                moved = {name: weights.perturb(array, roundoff, random) for name, array in initial.items()}
+                images = [Batch(weights.perturb(batch.values(), roundoff, random), batch.labels) for batch in batches]
+                for _, arrays in inspect_run(moved, images):
                     floor |= {
-                        name: max(floor[name], relative_error(array, still[name], sizes[name]))
+                        name: max(floor[name], relative_error(array, unmoved[name], sizes[name]))
                         for name, array in arrays.items()
                     }
                     del arrays
-            found.append(floor)
-        _check_repeated(ran(start, batches), still, sizes)
-    return found
+            floors.append(floor)
+        _check_repeatable(inspect_run(initial, batches), unmoved, sizes)
+    return floors
 
 
-def _check_repeated(again: Iterator[tuple[str, Arrays]], still: Arrays, sizes: Mapping[str, float]) -> None:
-    """Check that the first step of a run, taken again, has the outputs that it had: rounding alone moves them less."""
-    part, arrays = next(again)
+def _check_repeatable(repetition: Iterator[tuple[str, Arrays]], unmoved: Arrays, sizes: Mapping[str, float]) -> None:
+    """Check that the first step of a repeated run has the outputs that it had, up to rounding."""
+    part, arrays = next(repetition)
     for name, array in arrays.items():
         if name.startswith((f"{part}/activation/", f"{part}/logits", f"{part}/loss")):
-            error = relative_error(array, still[name], sizes[name])
+            error = relative_error(array, unmoved[name], sizes[name])
             if not error <= SEMANTIC.limit:
                 raise Refused(
                     f"the same step from the same start gives another {name} (relative difference {error:.1e}): the "
-                    "model keeps a state that is no parameter or buffer, or draws chance; allowed: all of its state in "
-                    "parameters and buffers"
+                    "model keeps a state that is no parameter or buffer, or draws random numbers; allowed: all state "
+                    "in parameters and buffers"
                 )
 
 
 def record_layers(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence[int]]) -> Arrays:
-    """Return `training/LAYER` and `evaluation/LAYER`, each layer's output on random inputs, nothing else run.
+    """Return `training/LAYER` and `evaluation/LAYER`: the outputs of single layers on random inputs.
 
-    Weights are randomised; inputs are normal, and in both backends the same.
+    `inputs` are the shapes. Weights are random. The inputs are normal, and the same in both backends.
     """
     session = backend.open(spec)
     session.assign(weights.randomise(session.signature(), spec.seed))
     arrays: Arrays = {}
     for layer, shape in inputs.items():
-        given = generator("alone", spec.seed, layer).normal(size=tuple(shape))
+        values = generator("alone", spec.seed, layer).normal(size=tuple(shape))
         for mode in ("training", "evaluation"):
-            arrays[f"{mode}/{layer}"] = session.run_layer(layer, given, training=mode == "training")
+            arrays[f"{mode}/{layer}"] = session.run_layer(layer, values, training=mode == "training")
     return arrays
 
 
-def _begin(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arrays, list[Batch], Array]:
+def _prepare(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arrays, list[Batch], Array]:
+    """Return a session, its initial weights, its training batches and the images of the evaluation."""
     train, test = dataset_file.load(spec.data)
     batches = epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size, most=steps + 1)
-    session = backend.open(_within(_at_its_rate(spec), steps))
-    shown = test.values(slice(spec.batch_size))
-    return session, weights.randomise(session.signature(), spec.seed), batches, shown
+    session = backend.open(_shorten_dispatches(_scale_learning_rate(spec), steps))
+    images = test.values(slice(spec.batch_size))
+    return session, weights.randomise(session.signature(), spec.seed), batches, images
 
 
-def _at_its_rate(spec: RunSpec) -> RunSpec:
-    """Return the spec with the learning rate that its batch size asks for, if the update grows with the rate (SGD)."""
+def _scale_learning_rate(spec: RunSpec) -> RunSpec:
+    """Return the spec with the learning rate for its batch size, if updates grow with the rate (SGD)."""
     workload = descriptions.of(spec)
     slower = workload.optimizer.slowed(min(1.0, spec.batch_size / workload.batch_size))
     return replace(spec, described=descriptions.to_json(replace(workload, optimizer=slower)))
 
 
-def _within(spec: RunSpec, steps: int) -> RunSpec:
-    """Return the spec with dispatches of so many steps at most: a longer one would never be taken, nor judged."""
+def _shorten_dispatches(spec: RunSpec, steps: int) -> RunSpec:
+    """Return the spec with at most `steps` in a dispatch. A longer dispatch would never run, and never be judged."""
     if spec.knobs.get("steps-per-dispatch", 1) <= steps:
         return spec
     return replace(spec, knobs={**spec.knobs, "steps-per-dispatch": steps})
 
 
-def _run(session: Session, batches: Sequence[Batch], steps: int, evenly: bool) -> None:
-    """Take the steps of `_taken`, on the path that is timed."""
+def _run_timed_path(session: Session, batches: Sequence[Batch], steps: int, evenly: bool) -> None:
+    """Take the steps of `_inspect_steps` on the path that is timed.
+
+    A timed dispatch that takes all its batches equally often may read them in place. If `evenly`, these dispatches do
+    so too. Otherwise there is one batch more than steps, so that no dispatch takes all batches.
+    """
     cycle = [batches[step % len(batches)] for step in range(steps + 1)]
     if not evenly:
-        session.feed(cycle)  # one more than there are steps, so that no dispatch takes all
+        session.feed(cycle)
         session.run(steps)
         return
     for first in range(0, steps, session.steps_per_dispatch):
-        dispatched = cycle[first : min(first + session.steps_per_dispatch, steps)]
-        session.feed(dispatched)
-        session.run(len(dispatched))
+        dispatch = cycle[first : min(first + session.steps_per_dispatch, steps)]
+        session.feed(dispatch)
+        session.run(len(dispatch))
 
 
-def _taken(session: Session, start: Arrays, batches: list[Batch], steps: int) -> Iterator[tuple[str, Arrays]]:
-    """Yield the initial state, then every step's internals as it is taken, each with the name of that part."""
-    session.assign(start)
-    yield "initial", {f"initial/{name}": array for name, array in _state(session).items()}
+def _inspect_steps(session: Session, initial: Arrays, batches: list[Batch], steps: int) -> Iterator[tuple[str, Arrays]]:
+    """Yield the initial state and then the internals of every step, each with the name of its part."""
+    session.assign(initial)
+    yield "initial", {f"initial/{name}": array for name, array in _export_arrays(session).items()}
     for step in range(steps):
         part = f"step{step + 1}"
         yield part, {f"{part}/{key}": array for key, array in session.inspect(batches[step % len(batches)]).items()}
 
 
-def _evaluated(session: Session, spec: RunSpec, start: Arrays, test: Array) -> Array:
-    """Return the logits after the steps taken, or, where the running variances may differ by then, at the start."""
+def _evaluate(session: Session, spec: RunSpec, initial: Arrays, images: Array) -> Array:
+    """Return the logits after the steps, or at the start if the running variances may differ after the steps."""
     if RUNNING_VARIANCE in descriptions.of(spec).model.arguments.get("allow", ()):
-        session.assign(start)
-    return session.logits(test)
+        session.assign(initial)
+    return session.logits(images)
 
 
-def _state(session: Session) -> Arrays:
+def _export_arrays(session: Session) -> Arrays:
     state = session.export()
     return {**state.parameters, **state.buffers}

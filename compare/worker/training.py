@@ -1,140 +1,135 @@
-"""Whole training runs inside a child: losses, accuracies, and runs from perturbed weights for the certificate."""
+"""Train a session for whole runs: losses, accuracies, and twins from perturbed weights for the certificate.
+
+A twin is a training run that rounds differently. A relative `roundoff` moves each initial weight up or down at random,
+and the images of each batch come in another order, so that sums over them round differently too. The `generation`
+fixes the signs and the orders. Generation 0 is the run itself.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from compare.agreement.measures import Updates, is_stored, relative_error, update_distances
-from compare.base.interface import (
-    KEPT_LOSSES,
-    Array,
-    Arrays,
-    Batch,
-    RunSpec,
-    Session,
-)
+from compare.base.commands import TrainingResult
+from compare.base.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
 from compare.base.protocol import finite
 from compare.data import weights
 from compare.data.seeding import epoch_batches, generator, reorder
 
-_FEW = 8
+_FEW_ELEMENTS = 8
 
 
-def initial(session: Session, spec: RunSpec) -> Arrays:
-    """Return the weights that training starts from: `compare.data.weights`' own, or those that the spec names."""
+def initial_weights(session: Session, spec: RunSpec) -> Arrays:
+    """Return the weights that training starts from: those that the spec names, or `compare.data.weights.initialise`."""
     return weights.initialise(session.signature(), spec.seed) if spec.weights is None else weights.load(spec.weights)
 
 
 def train(
     session: Session, spec: RunSpec, train: Batch, test: Batch, roundoff: float = 0.0, generation: int = 0
-) -> dict[str, Any]:
-    """Train as `losses` does, for the spec's epochs.
+) -> TrainingResult:
+    """Train for the spec's epochs and return the mean loss of each epoch and the accuracies at the end.
 
-    Returns `loss`, the mean of each epoch (None where not finite), `train_accuracy` and `test_accuracy` at the end: the
-    part of all labels, one an image or one a pixel, that were met.
+    An accuracy is the share of correct labels. A label belongs to an image or to a pixel.
     """
-    session.assign(_moved(initial(session, spec), spec, roundoff, generation))
-    return {
-        "loss": [finite(found.mean()) for found in _epochs(session, spec, train, generation)],
-        "train_accuracy": _accuracy(session, train, spec.batch_size),
-        "test_accuracy": _accuracy(session, test, spec.batch_size),
-    }
+    session.assign(_perturb(initial_weights(session, spec), spec, roundoff, generation))
+    return TrainingResult(
+        loss=[finite(losses.mean()) for losses in _train_epochs(session, spec, train, generation)],
+        train_accuracy=_measure_accuracy(session, train, spec.batch_size),
+        test_accuracy=_measure_accuracy(session, test, spec.batch_size),
+    )
 
 
-def updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, runs: int) -> Updates:
-    """Return what so many steps change of each parameter and buffer, dispatched as they are timed.
+def measure_updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, runs: int) -> Updates:
+    """Return the change of each parameter and buffer in `steps` steps, dispatched as in timed blocks, and its noise.
 
-    Its noise is of so many `runs` from weights that are moved as those of a twin (`losses`); infinite where all that
-    was added is but a few units of the last place that is stored.
+    The noise comes from `runs` runs from perturbed weights. It is infinite for a tensor that changes
+    by only a few units in the last place.
     """
-    batches, start = epoch(spec, train, 0), initial(session, spec)
-    before, changes = _update(session, start, batches, steps)
+    batches, initial = batches_of_epoch(spec, train, 0), initial_weights(session, spec)
+    before, changes = _take_steps(session, initial, batches, steps)
     noise = {name: 0.0 if is_stored(array, before[name]) else math.inf for name, array in changes.items()}
     for run in range(1, runs + 1):
-        found = update_distances(changes, _update(session, _moved(start, spec, roundoff, run), batches, steps)[1])
-        noise = {name: max(noise[name], value) for name, value in found.items()}
+        _, perturbed = _take_steps(session, _perturb(initial, spec, roundoff, run), batches, steps)
+        noise = {name: max(noise[name], value) for name, value in update_distances(changes, perturbed).items()}
     return Updates(changes, noise)
 
 
-def losses(session: Session, spec: RunSpec, train: Batch, roundoff: float, generation: int) -> list[float | None]:
-    """Train from the initial weights and return the loss of every step, None where not finite.
+def measure_losses(
+    session: Session, spec: RunSpec, train: Batch, roundoff: float, generation: int
+) -> list[float | None]:
+    """Train from the initial weights and return the loss of every step. A loss that is not finite is None."""
+    session.assign(_perturb(initial_weights(session, spec), spec, roundoff, generation))
+    return [finite(loss) for losses in _train_epochs(session, spec, train, generation) for loss in losses]
 
-    A twin, of a `generation` that is not 0, rounds otherwise: every initial weight is moved by a relative `roundoff`,
-    up or down at random, and the images of each batch are taken in another order, so that sums over them are rounded
-    otherwise, too. The generation fixes the signs and the orders.
+
+def measure_movement(session: Session, initial: Arrays) -> dict[str, float | None]:
+    """Return how far each parameter is from its initial value, relative to it, as norms. None is not finite.
+
+    Parameters that start as zeros are left out. So are parameters of few elements, because a gradient that is only
+    rounding may cancel in them.
     """
-    session.assign(_moved(initial(session, spec), spec, roundoff, generation))
-    return [finite(loss) for found in _epochs(session, spec, train, generation) for loss in found]
-
-
-def moved(session: Session, start: Arrays) -> dict[str, float | None]:
-    """Return how far each parameter is from where it began, relative to that, both as norms; None where not finite.
-
-    One that begins as zeros is left out, and one of few elements: where its gradient is but rounding, they may cancel.
-    """
-    found = dict[str, float | None]()
+    moved = dict[str, float | None]()
     for name, array in session.export().parameters.items():
-        if array.size >= _FEW and start[name].any():
-            found[name] = finite(relative_error(array, start[name]))
-    return found
+        if array.size >= _FEW_ELEMENTS and initial[name].any():
+            moved[name] = finite(relative_error(array, initial[name]))
+    return moved
 
 
-def epoch(spec: RunSpec, train: Batch, number: int) -> list[Batch]:
+def batches_of_epoch(spec: RunSpec, train: Batch, epoch: int) -> list[Batch]:
     """Return the batches of one epoch in their shuffled order."""
-    return epoch_batches(train, seed=spec.seed, epoch=number, batch_size=spec.batch_size)
+    return epoch_batches(train, seed=spec.seed, epoch=epoch, batch_size=spec.batch_size)
 
 
-def _update(session: Session, start: Arrays, batches: Sequence[Batch], steps: int) -> tuple[Arrays, Arrays]:
-    """Return each parameter and buffer as it was, and what was added to it."""
-    session.assign(start)
-    before = _stored(session)
+def _take_steps(session: Session, initial: Arrays, batches: Sequence[Batch], steps: int) -> tuple[Arrays, Arrays]:
+    """Return each parameter and buffer as stored at the start, and its change in `steps` steps."""
+    session.assign(initial)
+    before = _export_arrays(session)
     session.feed(batches)
     session.run(steps)
-    return before, {name: array - before[name] for name, array in _stored(session).items()}
+    return before, {name: array - before[name] for name, array in _export_arrays(session).items()}
 
 
-def _stored(session: Session) -> Arrays:
+def _export_arrays(session: Session) -> Arrays:
     state = session.export()
     return {**state.parameters, **state.buffers}
 
 
-def _moved(start: Arrays, spec: RunSpec, roundoff: float, generation: int) -> Arrays:
+def _perturb(initial: Arrays, spec: RunSpec, roundoff: float, generation: int) -> Arrays:
     if not generation:
-        return start
+        return initial
     random = np.random.default_rng((spec.seed, generation))
-    return {name: weights.perturb(array, roundoff, random) for name, array in start.items()}
+    return {name: weights.perturb(array, roundoff, random) for name, array in initial.items()}
 
 
-def _epochs(session: Session, spec: RunSpec, train: Batch, generation: int) -> Iterator[Array]:
+def _train_epochs(session: Session, spec: RunSpec, train: Batch, generation: int) -> Iterator[Array]:
     """Train epoch after epoch and yield the losses [steps] of each."""
-    for number in range(spec.epochs):
-        batches = epoch(spec, train, number)
-        if generation:  # what batch norm takes together, a micro-batch or a device's part, stays together
-            random = generator("twin", spec.seed, generation, number)
-            for place, batch in enumerate(batches):
-                batches[place] = reorder(batch, spec.accumulate * spec.devices, random)
+    for epoch in range(spec.epochs):
+        batches = batches_of_epoch(spec, train, epoch)
+        if generation:  # a micro-batch and a device's part stay together, because batch norm sees them together
+            random = generator("twin", spec.seed, generation, epoch)
+            for index, batch in enumerate(batches):
+                batches[index] = reorder(batch, spec.accumulate * spec.devices, random)
         session.feed(batches)
-        yield _run(session, len(batches))
+        yield _train_steps(session, len(batches))
 
 
-def _run(session: Session, steps: int) -> Array:
-    """Train so many steps and return the loss of each; no more are taken at a time than a session keeps losses of."""
-    most, found = KEPT_LOSSES // session.steps_per_dispatch * session.steps_per_dispatch, list[Array]()
+def _train_steps(session: Session, steps: int) -> Array:
+    """Train and return the loss of each step. Read the losses before the session would drop the oldest."""
+    most, losses = KEPT_LOSSES // session.steps_per_dispatch * session.steps_per_dispatch, list[Array]()
     while steps:
         count = min(steps, most)
         session.run(count)
-        found.append(session.losses()[-count:])
+        losses.append(session.losses()[-count:])
         steps -= count
-    return np.concatenate(found)
+    return np.concatenate(losses)
 
 
-def _accuracy(session: Session, batch: Batch, size: int) -> float:
-    right = 0
+def _measure_accuracy(session: Session, batch: Batch, size: int) -> float:
+    correct = 0
     for start in range(0, len(batch.labels), size):
         labels = batch.labels[start : start + size]
-        images = batch.values(slice(start, start + len(labels)))  # of their first view, where there are several
+        images = batch.values(slice(start, start + len(labels)))  # the first view of each image, if there are several
         padded = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), images.dtype)])
-        right += int((session.logits(padded)[: len(images)].argmax(-1) == labels).sum())
-    return right / batch.labels.size
+        correct += int((session.logits(padded)[: len(images)].argmax(-1) == labels).sum())
+    return correct / batch.labels.size

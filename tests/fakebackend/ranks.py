@@ -101,5 +101,5 @@ PROCESS_GROUP = ProcessGroup(PACKAGE, BACKEND.versions, lambda *_: None, SESSION
 
 if __name__ == "__main__":
     process_family.kernel_kills = lambda: int(KILLS.exists())
-    rank_controller._WORDS_LAST_SECONDS = 0.3
+    rank_controller._LAST_WORDS_SECONDS = 0.3
     server.serve(BACKEND, process_group=PROCESS_GROUP)

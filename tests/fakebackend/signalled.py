@@ -36,7 +36,7 @@ if sys.argv[1] == "no-room":
     del sys.argv[1]
     result_file.kept = refuse
 if when == "comparison":
-    build_result.result = send_signals_and(build_result.result)
+    build_result.build = send_signals_and(build_result.build)
     result_file.kept = send_signals_and(result_file.kept)
 else:
     scaling_result.result = send_signals_and(scaling_result.result)

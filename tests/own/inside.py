@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from compare.base.commands import Command, Greeting
 from compare.base.interface import Arrays, Backend, ContenderFailed
 from compare.base.workloads import Workload
 from compare.cli import app
@@ -21,7 +22,7 @@ from compare.settings import plan
 from compare.settings.options import Settings
 from compare.settings.pair_spec import Request
 from compare.worker import server
-from compare.worker.server import Worker
+from compare.worker.worker import Worker
 from tests.fakebackend.plans import ROOT
 
 
@@ -30,36 +31,36 @@ class Inside:
 
     pid = 0
 
-    def __init__(
-        self, name: str, package: str, environment: Mapping[str, str], folder: Path, share: None = None
-    ) -> None:
+    def __init__(self, name: str, package: str, environment: Mapping[str, str], folder: Path, *_: object) -> None:
         del name, environment, folder
         self._backend: Backend = importlib.import_module(f"{package}.backend").BACKEND
         self._worker = Worker(self._backend, time.perf_counter)
         self._answers: list[dict[str, Any]] = []
 
-    def greet(self, deadline: float) -> dict[str, Any]:
-        del deadline
-        return {"versions": self._backend.versions()}
-
-    def send(self, command: str, **arguments: Any) -> None:
-        message = {"command": command, **arguments}
-        self._answers.append(server._answer(self._backend, self._worker, message))
-
-    def has_replied(self, deadline: float) -> bool:
-        del deadline
+    def has_greeted(self) -> bool:
         return True
 
-    def reply(self, command: str, deadline: float) -> Any:
-        del deadline
+    def greet(self) -> Greeting:
+        return Greeting(1, self._backend.name, self._backend.versions())
+
+    def send(self, command: Command[Any]) -> None:
+        self._answers.append(server._answer(self._backend, self._worker, command.message()))
+
+    def has_replied(self, command: Command[Any]) -> bool:
+        del command
+        return True
+
+    def reply(self, command: Command[Any]) -> Any:
         answer = self._answers.pop(0)
         if "error" in answer:
-            raise ContenderFailed(answer["error"]["status"], f"{command}: {answer['error']['reason']}", raised=True)
-        return answer["value"]
+            raise ContenderFailed(
+                answer["error"]["status"], f"{command.name}: {answer['error']['reason']}", raised=True
+            )
+        return command.read_reply(answer["value"])
 
-    def call(self, command: str, deadline: float, **arguments: Any) -> Any:
-        self.send(command, **arguments)
-        return self.reply(command, deadline)
+    def call(self, command: Command[Any]) -> Any:
+        self.send(command)
+        return self.reply(command)
 
     def close(self) -> None:
         pass
@@ -89,10 +90,9 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
                 contenders=["torch", "jax"], out=out, workload=workload, rounds=None, device="cpu", request=request
             )
         )
-        started = launcher.Launcher(chosen, folder)
-        dataset_file.save(chosen.dataset, started.dataset)
-        prepare_pair.prepare(started)
-        return weights.load(str(started.plan.weights))
+        dataset_file.save(chosen.dataset, launcher.Launcher(chosen, folder).dataset)
+        resolved, _ = prepare_pair.resolve(chosen, folder)
+        return weights.load(str(resolved.weights))
 
 
 @contextlib.contextmanager
@@ -100,7 +100,7 @@ def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
     every = certificate_cases.adversarial_cases
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
-        patch.setattr(trajectories, "jobs", lambda *_: {})
+        patch.setattr(trajectories, "training_jobs", lambda *_: {})
         patch.setattr(trajectories, "judge", lambda *_: None)
         patch.setenv("COLUMNS", "400")
         patch.setattr(certificate_cases, "adversarial_cases", lambda plan: (every(plan)[case],))

@@ -1,4 +1,4 @@
-"""Records of a narrow model in float64, for tests of several devices and of several machines."""
+"""What the tests of several devices and of several machines share: a narrow model's record in float64."""
 
 import os
 import subprocess
@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from compare.base import descriptions, workloads
-from compare.base.interface import Arrays
+from compare.base import commands, descriptions, workloads
+from compare.base.interface import Arrays, RunSpec
 from compare.base.records import Record
 from compare.data import dataset_file, synthetic
 from compare.data.datasets import Dataset
@@ -34,7 +33,7 @@ NONE_BEGUN: Mapping[str, str] = {}
 
 
 class Recorder:
-    """A child of each backend and its records, in float64 by default."""
+    """A child of each backend, and what it recorded, in float64 where nothing else is said."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._children = folder, dict[str, Child]()
@@ -49,35 +48,33 @@ class Recorder:
         return self._children[backend]
 
     def started(self, backend: str, begun: Mapping[str, str] = NONE_BEGUN) -> Child:
-        """Return a child that is ready. The variables `begun` may start its further processes beside it."""
+        """Return a child that is ready, whose further processes may be `begun` beside it, by variables."""
         added = variables.child_environment(backend, {}, "cpu", False, os.environ | VARIABLES, devices=MOST)
         child = Child(backend, f"{backend}backend", {**VARIABLES, **added, **begun}, self.folder)
         child.greet(120)
         return child
 
-    def spec(
-        self, backend: str, tuning: str, devices: int, batch_norm: str, precision: str = "float64"
-    ) -> dict[str, Any]:
-        return {
-            "workload": WORKLOAD.name,
-            "precision": precision,
-            "device": "cpu",
-            "batch_size": BATCH,
-            "seed": 3,
-            "knobs": tunings.resolve(backend, tuning, "cpu", WORKLOAD.name),
-            "epochs": 1,
-            "data": str(self.folder / "data.safetensors"),
-            "described": descriptions.to_json(WORKLOAD),
-            "devices": devices,
-            "batch_norm": batch_norm,
-        }
+    def spec(self, backend: str, tuning: str, devices: int, batch_norm: str, precision: str = "float64") -> RunSpec:
+        return RunSpec(
+            workload=WORKLOAD.name,
+            precision=precision,
+            device="cpu",
+            batch_size=BATCH,
+            seed=3,
+            knobs=tunings.resolve(backend, tuning, "cpu", WORKLOAD.name),
+            epochs=1,
+            data=str(self.folder / "data.safetensors"),
+            described=descriptions.to_json(WORKLOAD),
+            devices=devices,
+            batch_norm=batch_norm,
+        )
 
     def record(
         self, backend: str, tuning: str, devices: int = 1, batch_norm: str = "sync", precision: str = "float64"
     ) -> Arrays:
         key = backend, tuning, devices, batch_norm, precision
         if key not in self._made:
-            # After a reduction within a backward pass, DistributedDataParallel changes torch's traces for good.
+            # DistributedDataParallel changes for good what torch traces, once it reduces within a backward pass.
             own = "compiled-autograd" in tuning
             with closing(self.started(backend)) if own else nullcontext(self.child(backend)) as child:
                 self._made[key] = recorded(child, self.spec(*key), self.folder)
@@ -88,21 +85,21 @@ class Recorder:
             child.close()
 
 
-def recorded(child: Child, spec: Mapping[str, Any], folder: Path) -> Arrays:
-    """Return a child's record of two steps, by name."""
+def recorded(child: Child, spec: RunSpec, folder: Path) -> Arrays:
+    """Return what a child records of two steps, by name."""
     made = Path(tempfile.mkdtemp(dir=folder), "record")
-    return Record(made, child.call("record", 300, spec=spec, steps=STEPS, path=str(made))).load()
+    return Record(made, child.call(commands.Record(spec=spec, steps=STEPS, path=str(made)), 300)).load()
 
 
 def distance(a: Arrays, b: Arrays) -> float:
-    """Return the largest relative distance of two records with the same names and shapes."""
+    """Return the largest relative distance of two records, all of whose names and shapes are the same."""
     assert a.keys() == b.keys()
     assert all(a[name].shape == b[name].shape for name in a)
     return max(float(np.linalg.norm(a[name] - b[name]) / max(np.linalg.norm(b[name]), 1e-30)) for name in a)
 
 
 def printed(script: str, devices: int) -> str:
-    """Return the output of a script that sees so many virtual devices."""
+    """Return what a script prints that sees so many virtual devices."""
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", script]
     return subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True).stdout

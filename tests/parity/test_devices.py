@@ -1,4 +1,4 @@
-"""Several devices train as one does: JAX's virtual devices and torch's processes, each backend in its worker."""
+"""Several devices train as one does: virtual ones of JAX's, processes of torch's, each backend in its worker."""
 
 import re
 from contextlib import closing
@@ -11,7 +11,7 @@ from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 
-from compare.base import communication, descriptions, process_group, workloads
+from compare.base import commands, communication, descriptions, process_group, workloads
 from compare.base.interface import ContenderFailed
 from compare.data import dataset_file, datasets
 from compare.execution.child import Child
@@ -22,9 +22,9 @@ from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, pri
 from torchbackend import models, precision, tuning
 from torchbackend.only import buckets, graph_passes, modules
 
-pytestmark = pytest.mark.xdist_group("devices")  # one process starts the children once
+pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
 
-ROUNDING = 1e-14  # a gradient that cancels, of a bias before batch norm, stays below
+ROUNDING = 1e-14  # no more than that is a gradient which cancels, of a bias before batch norm
 WAYS = {"jax": ("sharded", "pmap"), "torch": ("ddp",)}
 
 
@@ -64,27 +64,24 @@ def test_every_kind_of_layer_is_split(recorder: Recorder, name: str, accumulate:
     narrow = replace(real, name=name, model=twins.narrowed(real.model, image=image, classes=5))
     dataset = datasets.load(narrow, folder=None, seed=0, batch_size=BATCH)
     dataset_file.save(dataset, recorder.folder / f"{name}.safetensors")
-    told = {
-        "described": descriptions.to_json(narrow),
-        "data": str(recorder.folder / f"{name}.safetensors"),
-        "accumulate": accumulate,
-    }
-    one, two = (
-        recorded(recorder.child("jax"), recorder.spec("jax", tuning, count, "sync") | told, recorder.folder)
+    described, data = descriptions.to_json(narrow), str(recorder.folder / f"{name}.safetensors")
+    one_device, two_devices = (
+        replace(recorder.spec("jax", tuning, count, "sync"), described=described, data=data, accumulate=accumulate)
         for tuning, count in (("stock", 1), ("stock+sharded", 2))
     )
+    one, two = (recorded(recorder.child("jax"), spec, recorder.folder) for spec in (one_device, two_devices))
     some = [key for key, array in one.items() if np.linalg.norm(array) > ROUNDING]
     assert distance({key: two[key] for key in some}, {key: one[key] for key in some}) <= LIMIT
 
 
 @pytest.mark.thorough
 def test_a_compiled_model_that_is_cut_at_its_buckets_is_recorded(recorder: Recorder):
-    """Its first bucket ends after a max-pool with a recorded view. Torch 2.11 fails on it."""
+    """Its first bucket ends after a max-pool, whose view is recorded: torch 2.11 failed on it."""
     wide = replace(WORKLOAD, model=replace(workloads.get("cifar-cnn").model, image=WORKLOAD.model.image))
     stock, compiled = (
         recorded(
             recorder.child("torch"),
-            recorder.spec("torch", tuning, 2, "sync", "float32") | {"described": descriptions.to_json(wide)},
+            replace(recorder.spec("torch", tuning, 2, "sync", "float32"), described=descriptions.to_json(wide)),
             recorder.folder,
         )
         for tuning in ("stock+ddp", "compiled+ddp")
@@ -108,29 +105,27 @@ def test_local_batch_norm_is_the_same_in_both_backends_and_not_that_of_one_devic
 @pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
 def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, way: str):
     child = recorder.child(backend)
-    child.call("open", 120, spec=recorder.spec(backend, f"stock+{way}", 2, "sync"))
-    child.call("block", 120, steps=2)
-    found = child.call("settings", 120)
+    child.call(commands.Open(spec=recorder.spec(backend, f"stock+{way}", 2, "sync")), 120)
+    child.call(commands.Block(steps=2), 120)
+    found = child.call(commands.Settings(), 120)
     told = {name: found[name] for name in ("parallel", "devices", "batch_norm", "batch_size", "reduction_dtype")}
     split = {"parallel": way, "devices": 2, "batch_norm": "sync", "batch_size": BATCH, "reduction_dtype": "float64"}
     assert told == split
-    assert found["overlap-reduction"] is (way == "ddp")  # ddp has buckets of its own, and XLA needs a GPU's scheduler
-    proof = child.call("proof", 120, steps=2)
-    assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
-    absent = child.call("communication", 120, steps=2)  # every process is asked for its kernels
-    assert absent == communication.absent("the framework's profiler showed no kernels of a device")
+    assert found["overlap-reduction"] is (way == "ddp")  # which has buckets of its own; XLA needs a GPU's scheduler
+    proof = child.call(commands.ProveWork(steps=2), 120)
+    assert (proof.dispatched, proof.not_finite) == (proof.exported, None)
+    absent = child.call(commands.MeasureCommunication(steps=2), 120)  # every process is asked for its kernels
+    assert absent == communication.Communication(reason="the framework's profiler showed no kernels of a device")
 
 
 @pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
 def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
-    with closing(recorder.started(backend)) as child:  # the number of processes is fixed
-        child.call("open", 120, spec=recorder.spec(backend, f"stock+{way}", 1, "sync"))
-        child.call("block", 120, steps=2)
-        found = child.call("settings", 120)
+    with closing(recorder.started(backend)) as child:  # processes of several devices train on no other number
+        child.call(commands.Open(spec=recorder.spec(backend, f"stock+{way}", 1, "sync")), 120)
+        child.call(commands.Block(steps=2), 120)
+        found = child.call(commands.Settings(), 120)
         assert (found["devices"], found["reduction_dtype"], found["overlap-reduction"]) == (1, None, False)
-        assert found["parallel"] == (
-            "none" if backend == "torch" else way
-        )  # no DistributedDataParallel around one device
+        assert found["parallel"] == ("none" if backend == "torch" else way)  # DistributedDataParallel would only cost
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -146,9 +141,9 @@ def test_settings_tell_whether_exchanges_overlap(
     recorder: Recorder, backend: str, tuning: str, knobs: list[str], devices: int
 ):
     with closing(recorder.started(backend)) as child:
-        child.call("open", 120, spec=recorder.spec(backend, "+".join([tuning, *knobs]), devices, "sync"))
-        child.call("block", 120, steps=2)
-        found = child.call("settings", 120)
+        child.call(commands.Open(spec=recorder.spec(backend, "+".join([tuning, *knobs]), devices, "sync")), 120)
+        child.call(commands.Block(steps=2), 120)
+        found = child.call(commands.Settings(), 120)
         assert [found[name] for name in knobs] == [devices == 2] * len(knobs)
 
 
@@ -173,7 +168,7 @@ def test_gradients_are_added_up_over_devices_in_the_parameters_dtype(recorder: R
     kernels = [
         array.astype(np.float32) for name, array in recorded.items() if re.match("step1/gradient/.*kernel", name)
     ]
-    last = [np.mean(array.view(np.uint32) & 0xFFFF != 0) for array in kernels]  # bits that bfloat16 does not have
+    last = [np.mean(array.view(np.uint32) & 0xFFFF != 0) for array in kernels]  # places that bfloat16 has not
     assert kernels
     assert min(last) > 0.1
 
@@ -236,7 +231,7 @@ def objective(x):
     return x.sum()
 
 
-with warnings.catch_warnings(action="error"):  # torch warns of old names
+with warnings.catch_warnings(action="error"):  # of a name that torch has given up
     objective(torch.ones(4, 8, 6, 6)).backward()
 compiled = torch.compile(objective, dynamic=False)
 _, programs = run_fw_bw_and_get_code(lambda: compiled(torch.ones(4, 8, 6, 6)))
@@ -289,7 +284,7 @@ def test_a_plan_knows_which_models_have_batch_norm(name: str):
 
 @dataclass
 class Program:
-    """A program as XLA compiles it for a GPU, with one reduction of a kind."""
+    """A program as XLA compiles one for a GPU, with one reduction of a kind."""
 
     reduced: str
     kind: str
@@ -326,14 +321,14 @@ def test_every_device_that_is_used_is_made_ready_for_captured_graphs():
 @pytest.mark.parametrize("way", WAYS["jax"])
 def test_virtual_devices_do_not_wait_for_each_other_forever(recorder: Recorder, way: str):
     child = recorder.child("jax")
-    child.call("open", 120, spec=recorder.spec("jax", f"stock+{way}", 4, "sync"))
-    assert child.call("block", 60, steps=200) > 0
+    child.call(commands.Open(spec=recorder.spec("jax", f"stock+{way}", 4, "sync")), 120)
+    assert child.call(commands.Block(steps=200), 60) > 0
 
 
 def test_devices_that_are_not_there_are_refused_by_name(recorder: Recorder):
     child = recorder.started("jax")
     with pytest.raises(ContenderFailed, match=r"5 cpu devices are needed; jax sees 4") as failure:
-        child.call("open", 120, spec=recorder.spec("jax", "stock+pmap", 5, "sync"))
+        child.call(commands.Open(spec=recorder.spec("jax", "stock+pmap", 5, "sync")), 120)
     assert failure.value.status == "refused"
 
 
@@ -352,14 +347,14 @@ def ranks(child: Child) -> list[psutil.Process]:
 def test_a_rank_that_dies_or_hangs_ends_its_contender_with_all_its_processes(
     recorder: Recorder, signal: str, deadline: float, status: str, reason: str
 ):
-    child = recorder.started("torch", {process_group.FURTHER: '{"here": 2, "device": "cpu"}'})
+    child = recorder.started("torch", {process_group.FURTHER: '{"local_world_size": 2, "device": "cpu"}'})
     (begun,) = ranks(child)
-    child.call("open", 120, spec=recorder.spec("torch", "stock+ddp", 2, "sync"))
+    child.call(commands.Open(spec=recorder.spec("torch", "stock+ddp", 2, "sync")), 120)
     assert ranks(child) == [begun], "it was begun while torch was imported"
     family = psutil.Process(child.pid).children(recursive=True)
     begun.send_signal({"SIGKILL": 9, "SIGSTOP": 19}[signal])
     with pytest.raises(ContenderFailed, match=reason) as failure:
-        child.call("block", deadline, steps=2)
+        child.call(commands.Block(steps=2), deadline)
     assert failure.value.status == status
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive

@@ -1,4 +1,4 @@
-"""Whole training runs of narrow models on a CPU: both backends learn the same."""
+"""Whole training runs of narrow models on a CPU: both backends learn, and learn the same."""
 
 import itertools
 import math
@@ -18,10 +18,11 @@ from compare.agreement import gates, trajectory
 from compare.agreement.measures import Updates
 from compare.agreement.trajectory import Curves
 from compare.base import descriptions, tensors, workloads
+from compare.base.commands import TrainingResult
 from compare.base.interface import Backend, Batch, RunSpec
 from compare.data import dataset_file, datasets
 from compare.worker import training
-from compare.worker.server import Worker
+from compare.worker.worker import Worker
 from tests.parity import twins
 
 EPOCHS, BATCH, SIZE, CLASSES = 5, 16, 17, 5
@@ -33,29 +34,29 @@ def test_both_backends_learn_the_same(name: str, monkeypatch: pytest.MonkeyPatch
     narrow = replace(real, model=twins.narrowed(real.model, image=(SIZE, SIZE, 3), classes=CLASSES))
     monkeypatch.setattr(workloads, "WORKLOADS", {name: narrow})
     dataset = datasets.load(narrow, folder=None, seed=0, batch_size=BATCH)
-    found: list[dict[str, Any]] = []
+    found = list[TrainingResult]()
     for backend in twins.BOTH:
         spec = replace(twins.spec(backend), workload=name, precision="float32", batch_size=BATCH, epochs=EPOCHS, seed=0)
         session = twins.BACKENDS[backend].open(spec)
         found.append(training.train(session, spec, dataset.train, dataset.test))
     ours, theirs = found
-    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-3)
-    assert abs(ours["test_accuracy"] - theirs["test_accuracy"]) < 0.01
+    np.testing.assert_allclose(np.array(ours.loss, float), np.array(theirs.loss, float), rtol=1e-3)
+    assert abs(ours.test_accuracy - theirs.test_accuracy) < 0.01
     for each in found:
-        assert each["loss"][-1] < 0.92 * each["loss"][0]
-        if name == "unet":  # of pixels, where the commonest class alone proves no learning
-            assert each["test_accuracy"] > (dataset.test.labels == 0).mean() + 0.05
+        assert (each.loss[-1] or 0.0) < 0.92 * (each.loss[0] or 0.0)
+        if name == "unet":  # an accuracy of pixels; the commonest class alone is no skill
+            assert each.test_accuracy > (dataset.test.labels == 0).mean() + 0.05
 
 
 @pytest.mark.parametrize("backend", twins.BOTH)
 def test_every_step_of_a_long_epoch_has_its_loss(backend: str, monkeypatch: pytest.MonkeyPatch):
     dataset = datasets.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=128)
     spec = replace(twins.spec(backend, batch_size=128, seed=0), image_size=None)
-    whole = training.losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0)
+    whole = training.measure_losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0)
     assert len(whole) == 11
     for module in (training, jaxbackend.session, torchbackend.session):
         monkeypatch.setattr(module, "KEPT_LOSSES", 4)
-    assert training.losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0) == whole
+    assert training.measure_losses(twins.BACKENDS[backend].open(spec), spec, dataset.train, 0.0, 0) == whole
 
 
 @pytest.mark.parametrize(
@@ -81,8 +82,8 @@ def test_a_twin_is_the_same_run_in_another_order(
         feed(batches)
 
     monkeypatch.setattr(session, "feed", seen)
-    told = replace(spec, devices=devices)  # the session trains on one of them
-    own, twin, again, other = (training.losses(session, told, train, 0.0, which) for which in (0, 1, 1, 2))
+    told = replace(spec, devices=devices)  # of which the session trains on one
+    own, twin, again, other = (training.measure_losses(session, told, train, 0.0, which) for which in (0, 1, 1, 2))
     np.testing.assert_allclose(np.array(own, np.float64), np.array(twin, np.float64), rtol=1e-12)
     np.testing.assert_allclose(np.array(own, np.float64), np.array(other, np.float64), rtol=1e-12)
     assert twin == again
@@ -101,7 +102,7 @@ def test_what_a_program_rounds_worse_than_others_is_in_its_envelope():
     for backend, tuning in (("torch", "compiled"), ("jax", "stock")):
         spec = twins.spec(backend, "cifar-cnn", tuning, batch_size=32, seed=0, precision="float32", image_size=None)
         session = twins.BACKENDS[backend].open(spec)
-        losses = [training.losses(session, spec, train, 2.0**-23, twin) for twin in range(6)]
+        losses = [training.measure_losses(session, spec, train, 2.0**-23, twin) for twin in range(6)]
         curves.append(Curves.of(np.array(losses[0], np.float64), np.array(losses[1:], np.float64)))
     assert trajectory.judge_losses(*curves).passed
 
@@ -116,7 +117,7 @@ def test_updates_at_a_batch_are_held_against_those_an_ulp_beside(shrunk: float, 
             twins.spec(backend, batch_size=128, seed=0), image_size=None, precision="float32", data=str(path)
         )
         worker = Worker(twins.BACKENDS[backend], perf_counter)
-        worker.open(spec.to_json())
+        worker.open(spec)
         changes = str(tmp_path / "update")
         once, twice = (worker.update(3, changes, roundoff=2.0**-10, runs=runs) for runs in (1, 2))
         assert once != twice
@@ -145,7 +146,7 @@ def test_a_session_gives_its_memory_back_before_another_is_opened(backend: str, 
 
     worker = Worker(cast(Backend, SimpleNamespace(open=opened)), perf_counter)
     for epochs in (1, 2):
-        worker.open(replace(spec, epochs=epochs).to_json())
+        worker.open(replace(spec, epochs=epochs))
         worker.block(2)
     assert alive == [False]
 
@@ -156,9 +157,9 @@ def test_an_update_that_is_lost_in_storage_is_not_known():
     batches = datasets.load(workload, folder=None, seed=0, batch_size=128).train
     spec = replace(twins.spec("torch", batch_size=128, seed=0), image_size=None, precision="float32")
     spec = replace(spec, described=descriptions.to_json(slow))
-    noise = training.updates(twins.BACKENDS["torch"].open(spec), spec, batches, 3, 2.0**-23, 1).noise
+    noise = training.measure_updates(twins.BACKENDS["torch"].open(spec), spec, batches, 3, 2.0**-23, 1).noise
     assert noise["dense.kernel"] == math.inf
-    assert noise["dense.bias"] < 1.1  # it begins with zeros
+    assert noise["dense.bias"] < 1.1  # which begins with zeros
 
 
 @pytest.mark.parametrize("backend", list(twins.BACKENDS))
@@ -167,11 +168,11 @@ def test_an_update_has_what_running_statistics_have_moved_by(backend: str, monke
     workload = workloads.get("cifar-cnn")
     batches = datasets.load(workload, folder=None, seed=0, batch_size=8).train
     spec = replace(twins.spec(backend, "cifar-cnn", batch_size=8, seed=0), image_size=None)
-    found = training.updates(twins.BACKENDS[backend].open(spec), spec, batches, 3, 2.0**-52, 1)
+    found = training.measure_updates(twins.BACKENDS[backend].open(spec), spec, batches, 3, 2.0**-52, 1)
     session = twins.BACKENDS[backend].open(spec)
-    start = training.initial(session, spec)
+    start = training.initial_weights(session, spec)
     session.assign(start)
-    session.feed(training.epoch(spec, batches, 0))
+    session.feed(training.batches_of_epoch(spec, batches, 0))
     session.run(3)
     buffers = session.export().buffers
     assert found.changes.keys() == start.keys()
@@ -199,6 +200,6 @@ def test_batches_that_a_graph_reads_are_replaced_where_they_are():
     for images, labels, batch in zip(graph.images, graph.labels, second, strict=True):
         np.testing.assert_array_equal(images.permute(0, 2, 3, 1), batch.values())
         np.testing.assert_array_equal(labels, batch.labels)
-    fed.feed(second[:2])  # another number of batches needs another graph
+    fed.feed(second[:2])  # of another number: the graph is another
     assert place._several is None
     assert len(place._stacked[1]) == len(place._pool) == 2

@@ -10,13 +10,15 @@ import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from compare.base.interface import ContenderFailed
+from compare.base import commands
+from compare.base.interface import ContenderFailed, RunSpec
 from compare.cluster import cluster
 from compare.cluster.cluster import Cluster
 from compare.data import dataset_file, synthetic
@@ -112,7 +114,7 @@ class Run:
         child.greet(120)
         return child
 
-    def spec(self, name: str) -> dict[str, Any]:
+    def spec(self, name: str) -> RunSpec:
         data = str(self._recorder.folder / "data.safetensors")
         return self._launcher.spec(self._outcome(name), data=data)
 
@@ -163,9 +165,9 @@ def test_torch_on_two_machines_trains_as_one_device_does_until_one_runs_out_of_m
     far[0].rlimit(resource.RLIMIT_AS, (few, few))
     train, test = synthetic.make(WORKLOAD.model.image, classes=10, seed=1, train=40000, test=40000)
     dataset_file.save(Dataset(train, test, "synthetic"), tmp_path / "large.safetensors")
-    spec = run.spec("torch:stock+ddp") | {"data": str(tmp_path / "large.safetensors"), "batch_size": 40000}
+    spec = replace(run.spec("torch:stock+ddp"), data=str(tmp_path / "large.safetensors"), batch_size=40000)
     with pytest.raises(ContenderFailed, match=r"rank 2 of 4: ") as caught:
-        child.call("open", 60, spec=spec)
+        child.call(commands.Open(spec=spec), 60)
     assert caught.value.status == "oom"
 
 
@@ -174,24 +176,24 @@ def test_jax_on_two_machines_trains_as_one_device_does(run: Run, recorder: Recor
     child = run.child(name)
     assert distance(run.record(child, name), recorder.record("jax", "stock")) <= LIMIT
     assert len(run.ranks()) == 1
-    child.call("open", 120, spec=run.spec(name))
-    child.call("block", 120, steps=2)
-    found = child.call("settings", 120)
+    child.call(commands.Open(spec=run.spec(name)), 120)
+    child.call(commands.Block(steps=2), 120)
+    found = child.call(commands.Settings(), 120)
     told = {name: found[name] for name in ("parallel", "devices", "batch_size", "batch_norm")}
     way = name.partition("+")[2]
     assert told == {"parallel": way, "devices": DEVICES, "batch_size": BATCH, "batch_norm": "sync"}
-    proof = child.call("proof", 120, steps=2)
-    assert (proof["dispatched"], proof["not_finite"]) == (proof["exported"], None)
-    assert child.call("memory", 120, steps=1)["framework"]["static_bytes"] > 0
+    proof = child.call(commands.ProveWork(steps=2), 120)
+    assert (proof.dispatched, proof.not_finite) == (proof.exported, None)
+    assert (child.call(commands.MeasureMemory(steps=1), 120).framework.static_bytes or 0) > 0
 
 
 def test_a_process_that_hangs_on_the_other_machine_ends_its_contender_by_its_deadline(run: Run):
     child = run.child("torch:stock+ddp")
-    child.call("open", 120, spec=run.spec("torch:stock+ddp"))
+    child.call(commands.Open(spec=run.spec("torch:stock+ddp")), 120)
     family = [*run.elsewhere(), *psutil.Process(child.pid).children(recursive=True), psutil.Process(child.pid)]
     run.ranks()[0].suspend()
     with pytest.raises(ContenderFailed, match="block took longer than its deadline of 3 s") as caught:
-        child.call("block", 3, steps=2)
+        child.call(commands.Block(steps=2), 3)
     assert caught.value.status == "timeout"
     assert not plans.remaining([each.pid for each in family])
 

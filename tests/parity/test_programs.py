@@ -17,6 +17,7 @@ from torch._inductor.utils import fresh_inductor_cache
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] -- documented there
 
+from compare.base import commands
 from compare.base.process_group import RankInfo
 from compare.execution.child import Child
 from tests.parity.devices import Recorder
@@ -223,8 +224,8 @@ def test_of_two_processes_the_second_compiles_nothing(tmp_path: Path, way: str) 
     added = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "TORCH_LOGS": "+torch._inductor.codecache"}
     with closing(Child("torch", "torchbackend", {**added, "TORCH_LOGS_OUT": str(said)}, tmp_path)) as child:
         child.greet(120)
-        child.call("open", 120, spec=recorder.spec("torch", f"compiled+ddp{way}", 2, "sync"))
-        child.call("block", 280, steps=2)
+        child.call(commands.Open(spec=recorder.spec("torch", f"compiled+ddp{way}", 2, "sync")), 120)
+        child.call(commands.Block(steps=2), 280)
     lines = said.read_text()
     first, second = (re.findall(rf"\[rank{rank}\].*fx graph cache (miss|hit)", lines) for rank in (0, 1))
     assert first

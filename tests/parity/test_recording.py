@@ -111,7 +111,7 @@ def test_in_float16_a_lower_loss_scale_hands_every_part_over_anew(request: pytes
 def test_a_noise_floor_has_all_that_is_compared_and_leaves_no_file(request: pytest.FixtureRequest, spec: RunSpec):
     backend = twins.BACKENDS[request.node.callspec.params["spec"]]
     record = twins.recorded(backend, spec, STEPS)
-    ulp, roundoff = recording.noise(backend, spec, STEPS, PERTURBATIONS)
+    ulp, roundoff = recording.measure_noise(backend, spec, STEPS, PERTURBATIONS)
     assert ulp.keys() == roundoff.keys() == measures.compute_changes(record).keys()
     # A file has an order of its own. This order decides which differing tensor is the first.
     assert measures.sort_by_execution(list(ulp)) == measures.sort_by_execution(list(measures.compute_changes(record)))
@@ -135,7 +135,7 @@ def test_a_noise_floor_is_the_same_from_memory_and_from_files(
     for available, files in ((51, 0), (50, STEPS + 2)):
         memory = SimpleNamespace(total=100, available=available)
         monkeypatch.setattr(tensors.psutil, "virtual_memory", lambda memory=memory: memory)
-        found.append(recording.noise(backend, spec, STEPS, PERTURBATIONS))
+        found.append(recording.measure_noise(backend, spec, STEPS, PERTURBATIONS))
         assert len(written) == files
     assert found[0] == found[1]
 
@@ -163,7 +163,7 @@ def test_no_batch_is_made_or_moved_that_is_not_taken(
         recording.record(backend, spec, STEPS, lambda part, arrays: None, evenly=evenly)
     assert fed == [*[1] * STEPS, STEPS + 1]  # one more is one that steps do not take
     monkeypatch.setattr(weights, "perturb", noted)
-    recording.noise(backend, spec, STEPS, [(1e-12, 0, 2)])
+    recording.measure_noise(backend, spec, STEPS, [(1e-12, 0, 2)])
     assert moved.count((spec.batch_size, *train.images.shape[1:])) == 2 * STEPS  # in each of two runs
 
 
@@ -185,7 +185,7 @@ def test_the_arrays_of_one_step_alone_are_held_where_memory_is_short(
     monkeypatch.setattr(tensors.psutil, "virtual_memory", lambda: SimpleNamespace(total=100, available=50))
     recording.record(backend, spec, STEPS, lambda part, arrays: None)
     assert alive == [0] * STEPS
-    recording.noise(backend, spec, STEPS, PERTURBATIONS)
+    recording.measure_noise(backend, spec, STEPS, PERTURBATIONS)
     assert alive == [0] * (STEPS * (1 + 1 + 3) + 1)  # the record, the unmoved run, three moved ones, a step again
 
 
@@ -205,4 +205,4 @@ def test_a_state_that_comes_back_with_no_start_is_no_noise(
     with pytest.raises(
         Refused, match=r"the same step from the same start gives another step1/logits .*: the model keeps"
     ):
-        recording.noise(backend, spec, STEPS, PERTURBATIONS)
+        recording.measure_noise(backend, spec, STEPS, PERTURBATIONS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from compare.base import commands
 from compare.data import dataset_file, synthetic
 from compare.data.datasets import Dataset
 from compare.execution.child import Child
@@ -29,12 +30,12 @@ def test_the_threads_that_torch_is_told_to_have_jax_has_too(
     monkeypatch.setenv("MKL_NUM_THREADS", str(TOLD))
     train, test = synthetic.make((8, 8, 1), classes=10, seed=1, train=8, test=8)
     dataset_file.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
-    spec = vars(twins.spec(backend, data=str(tmp_path / "data.safetensors")))
+    spec = twins.spec(backend, data=str(tmp_path / "data.safetensors"))
     added = variables.child_environment(backend, {}, "cpu", False, os.environ)
     with closing(Child(backend, f"{backend}backend", added, tmp_path)) as child:
         child.greet(120)
-        child.call("open", 120, spec=spec)
-        assert child.call("settings", 120)["threads"] == TOLD
+        child.call(commands.Open(spec=spec), 120)
+        assert child.call(commands.Settings(), 120)["threads"] == TOLD
 
 
 @pytest.mark.parametrize(

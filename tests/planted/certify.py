@@ -61,7 +61,7 @@ class Clean:
                 perturbations.append((PRECISIONS[precision].roundoff, ULP_RUNS, ULP_RUNS + NOISE_RUNS))
             with pytest.MonkeyPatch.context() as patch:
                 spec = Side.clean(probe, patch, seed).spec("torch", "float64", self.folder)
-                self._noise[key] = Noise(*recording.noise(self._backends["torch"], spec, STEPS, perturbations))
+                self._noise[key] = Noise(*recording.measure_noise(self._backends["torch"], spec, STEPS, perturbations))
         return self._noise[key]
 
     def certificate(self, probe: str, precision: str, seed: int = 3) -> certificate.Certificate:

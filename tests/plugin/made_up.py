@@ -30,7 +30,8 @@ def blocks(contender: int) -> list[list[float]]:
     return [[step * (1 + 0.01 * number + 0.1 * r) for number in range(6)] for r in range(ROUNDS)]
 
 
-def result(plan: Plan, *_: Any) -> dict[str, Any]:
+def result(state: RunState, *_: Any) -> dict[str, Any]:
+    plan = state.plan
     names = [contender.name for contender in plan.contenders]
     contenders = [make_contender(name) for name in names]
     for number, contender in enumerate(contenders):
@@ -76,7 +77,7 @@ def _run(plan: Plan, *_: Any) -> RunState:
     if log := os.environ.get("MADE_UP_LOG"):
         with Path(log).open("a") as stream:
             stream.write(f"{[contender.name for contender in plan.contenders]} {plan.rounds} {plan.precision}\n")
-    return RunState([])
+    return RunState(plan, [])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,5 +85,5 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     patch.setattr(datasets, "load", _load)
     patch.setattr(phases, "run_comparison", _run)
-    patch.setattr(build_result, "result", result)
+    patch.setattr(build_result, "build", result)
     config.add_cleanup(patch.undo)

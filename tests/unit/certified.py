@@ -9,6 +9,8 @@ import pytest
 
 from compare.agreement import certificate
 from compare.agreement.certificate import Certificate
+from compare.base import commands
+from compare.base.commands import MeasureNoise
 from compare.base.records import Record
 from compare.data import dataset_file
 from compare.execution import certificate_cases, jobs, judge_certificates, record_certificates
@@ -21,6 +23,9 @@ from tests.fakebackend import plans
 FIRST, SECOND = CASES = (Case(8, None), Case(4, None))
 FAKE, OTHER, THIRD = "fake", "other", "third"
 Look = Callable[[], None]
+
+
+RECORDING = (commands.Record, MeasureNoise)
 
 
 class AtOnce(Executor):
@@ -48,7 +53,7 @@ class Certified:
         plans.register(monkeypatch, folder)
         plan = plans.make(folder / "out", (FAKE, OTHER, THIRD), precision=precision, deterministic=deterministic)
         self._launcher = Launcher(plan, folder)
-        self.outcomes = RunState([ContenderRun(contender) for contender in plan.contenders])
+        self.outcomes = RunState(plan, [ContenderRun(contender) for contender in plan.contenders])
         self._monkeypatch = monkeypatch
         self._owners: dict[str, str] = {}
         self._queues: dict[str, Queue] = {}
@@ -62,14 +67,14 @@ class Certified:
     def run(self, script: Callable[[Look], None]) -> None:
         """Certify, with `script` in the place of the children; it is given what looks at the records."""
 
-        def carry_out(
+        def run_jobs(
             _: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None], frees: Callable[[], bool]
         ) -> None:
             self._queues = {queue.run.contender.name: queue for queue in queues}
             self.frees = frees
             script(lambda: progress(0, 1))
 
-        self._monkeypatch.setattr(jobs, "run_jobs", carry_out)
+        self._monkeypatch.setattr(jobs, "run_jobs", run_jobs)
         record_certificates.certify(self._launcher, self.outcomes, CASES, lambda *_: None)
 
     def may_record(self, name: str) -> bool:
@@ -78,25 +83,30 @@ class Certified:
 
     def rooms(self, name: str) -> list[int]:
         """Return what each of a contender's jobs is said to take on the disk."""
-        return [job.room() for job in self._queues[name].jobs]
+        return [job.disk_space() for job in self._queues[name].jobs]
 
     def record(self, name: str, case: Case, *, precisions: slice = slice(3), size: int = 1) -> None:
         """Have so many of a contender's records of a case come in, and the noise if it is the baseline.
 
         `size` is that of one in float64; the others are half as large.
         """
-        commands = [command for job in self._queues[name].jobs for command in job.commands]
-        of_case = [each for each in commands if each.arguments.get("spec", {}).get("batch_size") == case.batch_size]
-        for command in of_case:
-            if command.name == "noise":
-                command.keep([{} for _ in command.arguments["perturbations"]])
-        for command in [each for each in of_case if each.name == "record"][precisions]:
-            record = Record(Path(command.arguments["path"]))
+        calls = [call for job in self._queues[name].jobs for call in job.calls]
+        of_case = [
+            each
+            for each in calls
+            if isinstance(each.command, RECORDING) and each.command.spec.batch_size == case.batch_size
+        ]
+        for call in of_case:
+            if isinstance(call.command, MeasureNoise):
+                call.keep([{} for _ in call.command.perturbations])
+        recordings = [(call, call.command) for call in of_case if isinstance(call.command, commands.Record)]
+        for call, command in recordings[precisions]:
+            record = Record(Path(command.path))
             record.begin()
-            own = size if command.arguments["spec"]["precision"] == "float64" else size // 2
+            own = size if command.spec.precision == "float64" else size // 2
             (record.folder / "part").write_bytes(bytes(max(0, own - record.size)))
             self._owners[record.folder.name] = f"{name} {case.batch_size}"
-            command.keep([])
+            call.keep([])
 
     def there(self) -> list[str]:
         """Return contender and batch size of every record that is on the disk."""

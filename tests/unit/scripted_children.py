@@ -1,18 +1,27 @@
 """Children that answer as a test says, and the queues of jobs for them."""
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from compare.base.commands import Command, Greeting
 from compare.base.interface import ContenderFailed
 from compare.execution import jobs, launcher
-from compare.execution.jobs import Command, Job, Queue
+from compare.execution.jobs import Call, Job, Queue
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.settings import contenders
 from tests.fakebackend import plans
+
+
+@dataclass(frozen=True)
+class Scripting(Command[str]):
+    """A command of a test's own name, whose reply takes so many looks."""
+
+    name: str  # pyright: ignore[reportIncompatibleVariableOverride] -- a real command's name belongs to its class
+    looks: int
 
 
 class Scripted:
@@ -23,25 +32,31 @@ class Scripted:
     said: list[str]
     environments: list[dict[str, str]]
 
-    def __init__(self, name: str, package: str, environment: dict[str, str], folder: Path, share: None) -> None:
+    def __init__(
+        self, name: str, package: str, environment: dict[str, str], folder: Path, share: None, deadline: float
+    ) -> None:
         self._name = name
         self.environments.append(environment)
         Scripted.open += 1
 
-    def greet(self, deadline: float) -> dict[str, Any]:
-        return {"versions": {}}
+    def has_greeted(self) -> bool:
+        return self.has_replied()
+
+    def greet(self) -> Greeting:
+        return Greeting(1, "fake", {})
 
     _looks = 0
 
-    def send(self, command: str, looks: int, **_: Any) -> None:
-        self.said.append(f"{self._name} begins {command}")
-        self._looks = looks
+    def send(self, command: "Scripting") -> None:
+        self.said.append(f"{self._name} begins {command.name}")
+        self._looks = command.looks
 
-    def has_replied(self, deadline: float) -> bool:
+    def has_replied(self, _: "Scripting | None" = None) -> bool:
         self._looks -= 1
         return self._looks < 0
 
-    def reply(self, command: str, deadline: float) -> str:
+    def reply(self, scripting: "Scripting") -> str:
+        command = scripting.name
         if command == "broken" or (command in ("crash", "refused") and Scripted.open > 1):
             raise ContenderFailed("refused" if command == "refused" else "crash", "scripted")
         if command == "endless" or (command == "large" and Scripted.open > 1):
@@ -68,9 +83,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
 
 
 def asked(answers: list[str], *commands: tuple[str, int]) -> Job:
-    return Job(
-        "training", [Command(name, {"looks": n}, "record", partial(list.append, answers)) for name, n in commands]
-    )
+    return Job("training", [Call(Scripting(name, looks), partial(list.append, answers)) for name, looks in commands])
 
 
 def queue(name: str, *found: Job) -> Queue:

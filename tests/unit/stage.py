@@ -27,7 +27,7 @@ class Stage:
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), **changes)
         outcomes = phases.run_comparison(plan, lambda *step: self.progress.append(step), HeldSignals())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
-        result = build_result.result(plan, outcomes, ["samestep", "compare", *texts])
+        result = build_result.build(outcomes, ["samestep", "compare", *texts])
         return _kept(result, plan.out)
 
     def agree(
@@ -37,7 +37,7 @@ class Stage:
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), rounds=None, **changes)
         outcomes = phases.run_agreement(plan, seeds, lambda *step: self.progress.append(step), HeldSignals())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
-        result = build_result.result(plan, outcomes, ["samestep", "agree", *texts])
+        result = build_result.build(outcomes, ["samestep", "agree", *texts])
         return _kept(result, plan.out)
 
     @property

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compare.base import commands
+from compare.base.commands import Command, Greeting
 from compare.base.interface import Array, Arrays
 from compare.base.interruptions import HeldSignals
 from compare.data import dataset_file
@@ -20,8 +22,8 @@ from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cpu
 from compare.results import result_file
-from compare.worker import memory_reuse
-from compare.worker.server import Worker
+from compare.worker import process_memory
+from compare.worker.worker import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend, FakeSession
@@ -68,18 +70,18 @@ class InProcess:
     def __init__(self, script: Script, machine: Machine) -> None:
         self._worker, self._machine = Worker(FakeBackend(script), script.clock), machine
 
-    def greet(self, deadline: float) -> dict[str, Any]:
-        return {"versions": {}}
+    def greet(self) -> Greeting:
+        return Greeting(1, "fake", {})
 
-    def send(self, command: str, **arguments: Any) -> None:
-        self._machine.blocks += command == "block"
-        self._answer = getattr(self._worker, command)(**arguments)
+    def send(self, command: Command[Any]) -> None:
+        self._machine.blocks += command.name == "block"
+        self._answer = getattr(self._worker, command.name)(**commands.arguments(command))
 
-    def reply(self, command: str, deadline: float) -> Any:
+    def reply(self, command: Command[Any]) -> Any:
         return self._answer
 
-    def call(self, command: str, deadline: float, **arguments: Any) -> Any:
-        self.send(command, **arguments)
+    def call(self, command: Command[Any]) -> Any:
+        self.send(command)
         return self._answer
 
     def close(self) -> None:
@@ -105,9 +107,9 @@ class Trials:
     def ratio(self) -> dict[str, float]:
         """Return the ratio of one whole run."""
         self._machine.blocks = 0
-        outcomes = RunState([ContenderRun(contender) for contender in self._plan.contenders])
+        outcomes = RunState(self._plan, [ContenderRun(contender) for contender in self._plan.contenders])
         rounds.time_rounds(self._launcher, outcomes, lambda *step: None, HeldSignals())
-        result = build_result.result(self._plan, outcomes, ["samestep"])
+        result = build_result.build(outcomes, ["samestep"])
         result_file.validate(result)
         return result["comparisons"][0]["ratio"]
 
@@ -127,7 +129,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial
     monkeypatch.setattr(cpu, "sum_seconds", lambda pids: 0.0)  # all contenders are this process
     monkeypatch.setattr(build_result.environment, "describe", dict)
     # To give memory back 4,000 times takes minutes in a process that has run other tests.
-    monkeypatch.setattr(memory_reuse, "kept", contextlib.nullcontext)
+    monkeypatch.setattr(process_memory, "reuse", contextlib.nullcontext)
 
     def run(slowdown: float, drift: float) -> list[dict[str, float]]:
         made = Trials(tmp_path, slowdown, drift)

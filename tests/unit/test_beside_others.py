@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from compare.base.commands import Command, ModelInfo
 from compare.data import dataset_file
 from compare.execution import certificate_cases, record_certificates
 from compare.execution.child import Child
@@ -156,9 +157,9 @@ def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_cou
         kept.append(len([*folder.parent.glob("cache-*-other")]))
         begin(child, name, package, environment, *rest)
 
-    def sent(child: Child, command: str, **arguments: Any) -> None:
-        events.append(f"{child.name} {command}")
-        send(child, command, **arguments)
+    def sent(child: Child, command: Command[Any]) -> None:
+        events.append(f"{child.name} {command.name}")
+        send(child, command)
 
     monkeypatch.setattr(Child, "__init__", begun)
     monkeypatch.setattr(Child, "send", sent)
@@ -213,7 +214,7 @@ def test_as_many_record_as_a_gpu_has_memory_for(
     plan = plans.make(stage.folder / "out", ("fake", "other"))
     launcher = Launcher(plan, stage.folder)
     dataset_file.save(plan.dataset, launcher.dataset)
-    outcomes = RunState([ContenderRun(contender) for contender in plan.contenders])
+    outcomes = RunState(plan, [ContenderRun(contender) for contender in plan.contenders])
     monkeypatch.setattr(Child, "__init__", begun)
     monkeypatch.setattr(Child, "close", closed)
     record_certificates.certify(launcher, outcomes, (certificate_cases.native_case(plan),), lambda *_: None)
@@ -234,9 +235,9 @@ def test_as_many_record_as_a_gpu_has_memory_for(
 def test_what_a_record_takes_of_a_gpu_goes_by_its_model_and_what_its_session_held(
     precision: str, parameters: int, held: float, expected: float
 ) -> None:
-    outcome = ContenderRun(contenders.parse(["torch"], 1)[0], opened={"parameter_count": parameters})
-    outcome.held = int(held * 2**30)
-    assert record_certificates._memory(outcome, precision) / 2**30 == pytest.approx(expected)
+    outcome = ContenderRun(contenders.parse(["torch"], 1)[0], model=ModelInfo("", parameters, 1))
+    outcome.held_bytes = int(held * 2**30)
+    assert record_certificates._estimate_memory(outcome, precision) / 2**30 == pytest.approx(expected)
 
 
 def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone_and_its_search_serves_its_training(
@@ -246,9 +247,9 @@ def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone_and_
     monkeypatch.setattr("compare.settings.tunings.searches_anew", lambda backend, _: backend == "other")
     sent, send, close = list[tuple[str, int, str]](), Child.send, Child.close
 
-    def sending(child: Child, command: str, **arguments: Any) -> None:
-        sent.append((child.name, child.pid, command))
-        send(child, command, **arguments)
+    def sending(child: Child, command: Command[Any]) -> None:
+        sent.append((child.name, child.pid, command.name))
+        send(child, command)
 
     def closed(child: Child) -> None:
         sent.append((child.name, child.pid, "closed"))

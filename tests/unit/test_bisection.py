@@ -5,7 +5,7 @@ from math import ceil, log, log2
 
 import pytest
 
-from compare.execution.bisection import Bracket, largest, smallest
+from compare.execution.bisection import Bracket, find_largest, find_smallest
 
 
 class Asked:
@@ -28,7 +28,7 @@ class Asked:
 def test_the_largest_is_found_for_every_capacity(first: int, most: int) -> None:
     for capacity in range(1, most + 2):
         question = Asked(lambda value, capacity=capacity: value <= capacity)
-        found = largest(question, least=2, most=most, first=first)
+        found = find_largest(question, least=2, most=most, first=first)
         if capacity < 2:
             assert found == Bracket(None, 2)
         elif capacity >= most:
@@ -61,14 +61,14 @@ def _check_bracket(found: Bracket, capacity: int) -> None:
 )
 def test_the_largest_doubles_or_halves_from_the_first_and_then_bisects(first: int, values: list[int]) -> None:
     question = Asked(lambda value: value <= 21)
-    assert largest(question, least=2, most=10**6, first=first) == Bracket(21, 22)
+    assert find_largest(question, least=2, most=10**6, first=first) == Bracket(21, 22)
     assert question.values == values
 
 
 @pytest.mark.parametrize("capacity", [2**20, 33_554_431, 10**9 + 7, 2**31 - 2])
 def test_the_largest_of_many_takes_few_questions(capacity: int) -> None:
     question = Asked(lambda value: value <= capacity)
-    found = largest(question, least=2, most=2**31 - 1, first=2)
+    found = find_largest(question, least=2, most=2**31 - 1, first=2)
     _check_bracket(found, capacity)
     assert len(question.values) <= log2(capacity) + 8
 
@@ -77,7 +77,7 @@ def test_the_largest_of_many_takes_few_questions(capacity: int) -> None:
 def test_the_smallest_is_found_for_every_need(least: int, most: int, step: int) -> None:
     for need in range(least + 1, most + 2):
         question = Asked(lambda value, need=need: value >= need)
-        found = smallest(question, least=least, most=most, step=step)
+        found = find_smallest(question, least=least, most=most, step=step)
         if need > most:
             assert found == Bracket(None, most)
             assert question.values == [most]
@@ -94,7 +94,7 @@ def test_the_smallest_is_found_for_every_need(least: int, most: int, step: int) 
 def test_the_smallest_memory_of_a_large_gpu_takes_few_questions(need: int) -> None:
     most, step = 140 * 2**30, 2**20
     question = Asked(lambda value: value >= need)
-    found = smallest(question, least=step, most=most, step=step)
+    found = find_smallest(question, least=step, most=most, step=step)
     assert found.fits is not None
     assert found.fails is not None
     assert found.fails < need <= found.fits
@@ -107,13 +107,13 @@ def test_where_more_fits_better_both_end_at_a_yes_beside_a_no() -> None:
         return value <= 40 or value in (48, 60)
 
     question = Asked(fits)
-    found = largest(question, least=2, most=1000, first=2)
+    found = find_largest(question, least=2, most=1000, first=2)
     assert found.exact
     assert found.fits is not None
     assert fits(found.fits)
     assert found.fails in question.values
     question = Asked(lambda value: not fits(value))
-    found = smallest(question, least=1, most=1000, step=1)
+    found = find_smallest(question, least=1, most=1000, step=1)
     assert found.fits in question.values
     assert found.fails in question.values
     assert found.fits is not None
@@ -125,6 +125,6 @@ def test_a_failure_passes_through() -> None:
         raise ValueError("scripted")
 
     with pytest.raises(ValueError, match="scripted"):
-        largest(fails, least=2, most=8, first=4)
+        find_largest(fails, least=2, most=8, first=4)
     with pytest.raises(ValueError, match="scripted"):
-        smallest(fails, least=2, most=8, step=1)
+        find_smallest(fails, least=2, most=8, step=1)

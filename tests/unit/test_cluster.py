@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from compare.base.interface import Batch, ContenderFailed, Refused, RunSpec
-from compare.base.process_group import RankInfo, last_words
+from compare.base.process_group import RankInfo, describe_error
 from compare.base.protocol import ProtocolError
 from compare.cluster import cluster, follower, wire
 from compare.cluster.cluster import Cluster, Machine
@@ -45,7 +45,7 @@ class Second:
 
     def __init__(self, first: LaunchInfo, said: Mapping[str, Any] | None = None, **changes: Any) -> None:
         self._here = replace(first, **({"number": 1} | changes))
-        self._said = {**cluster._said(), **(said or {})}
+        self._said = {**cluster._describe_machine(), **(said or {})}
         self.ended: int | str | None = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
@@ -96,7 +96,7 @@ def test_machines_that_do_not_belong_together_are_refused_by_name(first: LaunchI
 
 @pytest.mark.parametrize("name", ["samestep", "python"])
 def test_other_versions_are_refused_by_name(first: LaunchInfo, name: str):
-    said = cluster._said()
+    said = cluster._describe_machine()
     second = Second(first, said | {"host": "far", "environment": said["environment"] | {name: "0.0"}})
     with (
         pytest.raises(Refused, match=rf"machine 1 \(far\) has {name} 0\.0; allowed: .*, as on this one"),
@@ -132,7 +132,7 @@ def test_a_port_that_is_taken_is_refused_by_name(first: LaunchInfo):
 
 def test_a_first_machine_that_is_not_there_is_refused_by_name(first: LaunchInfo, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(Refused, match=r"machine 0 of 2 cannot be reached at 127\.0\.0\.1 port"):
-        follower.follow(replace(first, number=1), 0.3, cluster._said())
+        follower.follow(replace(first, number=1), 0.3, cluster._describe_machine())
 
 
 class Stand(Cluster):
@@ -260,8 +260,8 @@ def test_who_comes_waits_for_the_other_end_as_long_as_it_may(monkeypatch: pytest
         (ValueError("broken"), {"status": "crash", "reason": "ValueError: broken"}),
     ],
 )
-def test_last_words_have_the_status_of_what_ended_a_process(error: Exception, words: dict[str, str]):
-    assert last_words(lambda e: isinstance(e, ArithmeticError), error) == words
+def test_describe_error_have_the_status_of_what_ended_a_process(error: Exception, words: dict[str, str]):
+    assert describe_error(lambda e: isinstance(e, ArithmeticError), error) == words
 
 
 def _ends() -> tuple[wire.Wire, wire.Wire]:

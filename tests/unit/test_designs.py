@@ -3,15 +3,17 @@
 import math
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from compare.base.interface import Refused
+from compare.base import commands
+from compare.base.interface import Memory, Refused
 from compare.base.interruptions import HeldSignals
-from compare.execution import build_result, phases, round_validity, rounds, usage
+from compare.execution import build_result, phases, round_validity, rounds, timed_round, usage
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.round_validity import Round
 from compare.execution.run_state import ContenderRun, RunState
@@ -116,11 +118,12 @@ def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
 
 def test_of_a_round_that_is_dropped_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans.register(monkeypatch, tmp_path)
-    first, second = (ContenderRun(each) for each in plans.make(tmp_path / "out", ("fake", "other")).contenders)
+    plan = plans.make(tmp_path / "out", ("fake", "other"))
+    first, second = (ContenderRun(each) for each in plan.contenders)
     first.samples, first.windows, first.unsteady = [[1.0], [2.0]], [[(0, 1)], [(1, 2)]], [False, True]
     second.samples, second.windows, second.unsteady = [[1.0], [2.0]], [[(0, 1)]], [True, True]  # cut off in between
-    outcomes = RunState([first, second], rounds=[Round(), Round(), Round()])
-    rounds._keep_whole(outcomes)
+    outcomes = RunState(plan, [first, second], rounds=[Round(), Round(), Round()])
+    rounds._drop_unfinished(outcomes)
     assert [(each.samples, len(each.windows)) for each in (first, second)] == [([[1.0]], 1)] * 2
     assert (first.unsteady, second.unsteady, len(outcomes.rounds)) == ([False], [True], 1)
 
@@ -131,10 +134,10 @@ def test_contenders_of_which_one_s_memory_is_not_known_are_tried_together(
     plans.register(monkeypatch, tmp_path)
     monkeypatch.setattr(memory, "device_bytes", lambda device: 100)
     plan = plans.make(tmp_path / "out", ("fake", "other"))
-    outcomes = RunState([ContenderRun(each) for each in plan.contenders])
+    outcomes = RunState.begin(plan)
     for outcome, size in zip(outcomes.runs, (150, None), strict=True):
-        outcome.memory = {"process_bytes": size}
-    assert rounds._excess(plan, outcomes) is None
+        outcome.memory = Memory(process_bytes=size)
+    assert rounds._describe_excess(outcomes) is None
 
 
 def test_in_turns_the_most_that_others_did_beside_any_contender_is_the_round_s(
@@ -159,9 +162,9 @@ def test_contenders_that_would_not_fit_together_are_not_tried_together(
 
 
 def test_what_nobody_tells_is_no_reason_to_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = usage._figures
+    figures = usage._combine
     monkeypatch.setattr(memory, "device_bytes", lambda device: 2**20)
-    monkeypatch.setattr(usage, "_figures", lambda measured: figures({**measured, "process": None}))
+    monkeypatch.setattr(usage, "_combine", lambda use: figures(replace(use, process=None)))
     result = run(tmp_path, monkeypatch)
     assert result["spec"]["design"] == "alternating"
     assert [each["memory"]["process_bytes"] for each in result["contenders"]] == [None, None]
@@ -187,7 +190,7 @@ def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
     plans.register(monkeypatch, tmp_path, script)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=4)
     scripted_load(monkeypatch, [0.0, 0.8, 0.1, 0.0])
-    result = build_result.result(plan, phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
+    result = build_result.build(phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
     assert result["voided"] == [{"round": 2, "reason": "other programs kept 0.80 cores busy"}]
     (comparison,) = result["comparisons"]
     assert (comparison["rounds"], comparison["verdict"]) == (3, "SLOWER")
@@ -204,7 +207,7 @@ def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=3)
     scripted_load(monkeypatch, [0.9, 0.0, 0.9])
-    result = build_result.result(plan, phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
+    result = build_result.build(phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
     (comparison,) = result["comparisons"]
     assert (comparison["verdict"], comparison["rounds"]) == ("INCONCLUSIVE", 1)
     assert comparison["reason"] == "2 of 3 rounds are void"
@@ -230,8 +233,8 @@ def test_contenders_that_compute_while_another_is_timed_void_the_round(
 
     scripted_load(monkeypatch, [0.0, 0.0, 0.0])
     monkeypatch.setattr(cpu, "sum_seconds", taken)
-    monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 0.0)
-    result = build_result.result(plan, phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
+    monkeypatch.setattr(timed_round, "_MOST_LEAD_SECONDS", 0.0)
+    result = build_result.build(phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
     assert set(looked) == {2}  # the processes of the two others
     assert result["telemetry"]["idle_cores"] == pytest.approx([0.4] * 3, rel=0.1)
     reasons = [each["reason"] for each in result["voided"]]
@@ -240,23 +243,23 @@ def test_contenders_that_compute_while_another_is_timed_void_the_round(
 
 
 def test_one_contender_s_blocks_tell_of_the_others_whatever_lasts_longer() -> None:
-    short, long = rounds._Block(0.1, (1.0, 1.5), 0.4), rounds._Block(0.1, (2.0, 12.0), 0.1)
-    assert rounds._idle_cores([short, short]) == pytest.approx(0.8)
-    assert rounds._idle_cores([long, long]) == pytest.approx(0.01)
-    assert rounds._idle_cores([]) == 0
+    short, long = timed_round._Block(0.1, (1.0, 1.5), 0.4), timed_round._Block(0.1, (2.0, 12.0), 0.1)
+    assert timed_round._count_idle_cores([short, short]) == pytest.approx(0.8)
+    assert timed_round._count_idle_cores([long, long]) == pytest.approx(0.01)
+    assert timed_round._count_idle_cores([]) == 0
 
 
 def test_blocks_lead_in_until_the_others_are_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 5.0)
+    monkeypatch.setattr(timed_round, "_MOST_LEAD_SECONDS", 5.0)
     spun = iter([0.0, 0.9, 1.0, 1.5, 1.5, 1.51, 1.51, 1.51])  # before and after each block, of one second
     monkeypatch.setattr(cpu, "sum_seconds", lambda pids: next(spun))
     found, calls = blocks_of(monkeypatch)
     assert calls == 4  # three lead in
-    assert found == rounds._Block(0.25, (3.0, 4.0), 0.0)
+    assert found == timed_round._Block(0.25, (3.0, 4.0), 0.0)
 
 
 def test_blocks_do_not_lead_in_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_SPINNING_SECONDS", 5.0)
+    monkeypatch.setattr(timed_round, "_MOST_LEAD_SECONDS", 5.0)
     busy = iter(range(100))
     monkeypatch.setattr(cpu, "sum_seconds", lambda pids: next(busy))
     found, calls = blocks_of(monkeypatch)
@@ -264,19 +267,19 @@ def test_blocks_do_not_lead_in_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.idle == 1.0
 
 
-def blocks_of(monkeypatch: pytest.MonkeyPatch) -> tuple[rounds._Block, int]:
+def blocks_of(monkeypatch: pytest.MonkeyPatch) -> tuple[timed_round._Block, int]:
     """Time a block of four steps in one second, and return it and how many were trained."""
     trained = list[int]()
 
-    def block(*_: Any, steps: int) -> float:
-        trained.append(steps)
+    def block(command: commands.Block) -> float:
+        trained.append(command.steps)
         return 1.0
 
     child: Any = SimpleNamespace(call=block)
-    launcher: Any = SimpleNamespace(now=lambda: float(len(trained)), plan=SimpleNamespace(deadlines={"block": 1.0}))
+    launcher: Any = SimpleNamespace(now=lambda: float(len(trained)))
     outcome = ContenderRun(contenders.parse(["torch"], 1)[0])
     outcome.steps_per_block = 4
-    return rounds._block(launcher, {"torch": child}, outcome, {"torch": [1], "jax": [2]}), len(trained)
+    return timed_round._time_block(launcher, {"torch": child}, outcome, {"torch": [1], "jax": [2]}), len(trained)
 
 
 def test_contenders_whose_memory_does_not_hold_the_end_of_a_round_take_turns(

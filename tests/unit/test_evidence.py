@@ -6,36 +6,43 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from compare.agreement.floors import ULP64
+from compare.base import commands
+from compare.base.commands import Command
+from compare.base.interface import RunSpec
 from compare.base.precisions import PRECISIONS
 from compare.data import dataset_file
 from compare.execution import certificate_cases, jobs, record_certificates
 from compare.execution.certificate_cases import Case, Evidence
-from compare.execution.jobs import Command, Queue
+from compare.execution.jobs import Queue
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import plan
 from compare.settings.options import Settings
 from compare.settings.plan import Plan
-from compare.worker import recording, server
+from compare.worker import recording
+from compare.worker.worker import Worker
 from tests.fakebackend import plans
 
 CASE = Case(2, None)
 
 
-def _asked_of_the_baseline(made: Plan, folder: Path, patch: pytest.MonkeyPatch) -> list[Command]:
+def _asked_of_the_baseline(made: Plan, folder: Path, patch: pytest.MonkeyPatch) -> list[Command[Any]]:
     """Return what a certificate asks of the first contender, in order."""
-    asked = list[Command]()
+    asked = list[Command[Any]]()
 
     def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
-        asked.extend(command for job in queues[0].jobs for command in job.commands)
+        asked.extend(call.command for job in queues[0].jobs for call in job.calls)
 
     patch.setattr(jobs, "run_jobs", look)
-    launcher, outcomes = Launcher(made, folder), RunState([ContenderRun(contender) for contender in made.contenders])
+    launcher, outcomes = (
+        Launcher(made, folder),
+        RunState(made, [ContenderRun(contender) for contender in made.contenders]),
+    )
     dataset_file.save(made.dataset, launcher.dataset)
     record_certificates.certify(launcher, outcomes, [CASE], lambda *_: None)
     return asked
@@ -69,7 +76,7 @@ def test_noise_is_made_without_waiting_for_a_compiler(
         Settings(contenders=[f"{backend}:compiled+rematerialisation", "torch"], out=tmp_path, workload="cifar-cnn")
     )
     asked = {command.name: command for command in _asked_of_the_baseline(made, tmp_path, monkeypatch)}
-    noise, record = (asked[name].arguments["spec"]["knobs"] for name in ("noise", "record"))
+    noise, record = (cast(commands.Record, asked[name]).spec.knobs for name in ("noise", "record"))
     assert (noise["compile"], record["compile"]) == (compiles, True)
     assert noise["rematerialisation"] is True
 
@@ -90,9 +97,9 @@ def test_noise_is_made_on_one_device_where_that_computes_the_same_and_nothing_is
         Settings(contenders=texts, out=tmp_path, workload="cifar-cnn", devices=2, device="cpu", batch_norm=batch_norm)
     )
     asked = {command.name: command for command in _asked_of_the_baseline(made, tmp_path, monkeypatch)}
-    noise, record = (asked[name].arguments["spec"] for name in ("noise", "record"))
-    assert (noise["devices"], noise["knobs"]["parallel"]) == (devices, way)
-    assert (record["devices"], record["knobs"]["parallel"]) == (2, baseline.partition("+")[2])
+    noise, record = (cast(commands.Record, asked[name]).spec for name in ("noise", "record"))
+    assert (noise.devices, noise.knobs["parallel"]) == (devices, way)
+    assert (record.devices, record.knobs["parallel"]) == (2, baseline.partition("+")[2])
 
 
 @pytest.mark.parametrize(("cores", "first"), [(2, "noise"), (4, "record")])
@@ -118,7 +125,7 @@ def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
     )
     assert len(made.dataset.train.labels) == 8 * made.batch_size
     asked = _asked_of_the_baseline(made, tmp_path, monkeypatch)
-    assert {command.arguments["evenly"] for command in asked if command.name == "record"} == {evenly}
+    assert {command.evenly for command in asked if isinstance(command, commands.Record)} == {evenly}
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32", "float64"])
@@ -128,17 +135,20 @@ def test_kernels_are_searched_for_in_the_precision_that_is_timed(
     searched = dict[str, bool]()
 
     def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
-        for command in (command for job in queues[0].jobs for command in job.commands if "spec" in command.arguments):
-            spec = command.arguments["spec"]
-            searched[f"{command.name} {spec['precision']}"] = spec["knobs"]["kernel-search"]
+        for command in (call.command for job in queues[0].jobs for call in job.calls):
+            if isinstance(command, (commands.Record, commands.MeasureNoise)):
+                searched[f"{command.name} {command.spec.precision}"] = command.spec.knobs["kernel-search"]
 
-    def as_on_a_gpu(outcome: ContenderRun, **changes: Any) -> dict[str, Any]:
-        spec = made.spec(outcome.contender, launcher.dataset, **changes).to_json()
-        return {**spec, "knobs": {**spec["knobs"], "kernel-search": True}}
+    def as_on_a_gpu(outcome: ContenderRun, **changes: Any) -> RunSpec:
+        spec = made.spec(outcome.contender, launcher.dataset, **changes)
+        return replace(spec, knobs={**spec.knobs, "kernel-search": True})
 
     monkeypatch.setattr(jobs, "run_jobs", look)
     made = plan.make(Settings(contenders=["jax", "torch"], out=tmp_path, workload="cifar-cnn", precision=precision))
-    launcher, outcomes = Launcher(made, tmp_path), RunState([ContenderRun(contender) for contender in made.contenders])
+    launcher, outcomes = (
+        Launcher(made, tmp_path),
+        RunState(made, [ContenderRun(contender) for contender in made.contenders]),
+    )
     monkeypatch.setattr(launcher, "spec", as_on_a_gpu)
     dataset_file.save(made.dataset, launcher.dataset)
     record_certificates.certify(launcher, outcomes, [CASE], lambda *_: None)
@@ -147,17 +157,17 @@ def test_kernels_are_searched_for_in_the_precision_that_is_timed(
 
 
 def test_infinite_noise_crosses_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "noise", lambda *_: [{"gate.kernel": math.inf, "dense.kernel": 1e-9}])
+    monkeypatch.setattr(recording, "measure_noise", lambda *_: [{"gate.kernel": math.inf, "dense.kernel": 1e-9}])
     made = plan.make(Settings(contenders=["torch", "jax"], out=tmp_path, workload="digits-cnn", precision="float64"))
     launcher, evidence = Launcher(made, tmp_path), Evidence({CASE: tmp_path / "data"}, "float64")
     told = launcher.spec(ContenderRun(made.contenders[0]))
     nobody: Any = None
-    said = server.Worker(nobody, time.perf_counter).noise(told, 3, [(ULP64, 0, 5)])
-    (queue, _) = record_certificates._queues(
-        launcher, RunState([ContenderRun(each) for each in made.contenders]), evidence, bool
+    said = Worker(nobody, time.perf_counter).noise(told, 3, [(ULP64, 0, 5)])
+    (queue, _) = record_certificates._make_queues(
+        launcher, RunState(made, [ContenderRun(each) for each in made.contenders]), evidence, bool
     )
-    (command,) = (each for job in queue.jobs for each in job.commands if each.name == "noise")
-    command.keep(json.loads(json.dumps(said, allow_nan=False)))
+    (call,) = (each for job in queue.jobs for each in job.calls if each.command.name == "noise")
+    call.keep(json.loads(json.dumps(said, allow_nan=False)))
     assert evidence.noise(CASE).ulp == {"gate.kernel": math.inf, "dense.kernel": 1e-9}
 
 

@@ -69,16 +69,16 @@ def test_communication_is_told_by_the_kernels_name(name: str, communicates: bool
 
 
 def test_without_kernels_there_is_a_reason_and_no_zero() -> None:
-    found = communication.figures([], 10)
-    assert (found["exposed_seconds"], found["steps"]) == (None, None)
-    assert "no kernels" in found["reason"]
+    found = communication.measure([], 10)
+    assert (found.exposed_seconds, found.steps) == (None, None)
+    assert "no kernels" in (found.reason or "")
 
 
 def test_kernels_without_any_of_communication_give_a_reason_and_no_zero() -> None:
-    found = communication.figures([kernel("gemm", 0, 5)], 10)
-    assert (found["exposed_seconds"], found["steps"]) == (None, None)
-    assert "none of communication" in found["reason"]
-    assert communication.figures([kernel("gemm", 0, 5), kernel(NCCL, 1, 4)], 10)["exposed_seconds"] == 0
+    found = communication.measure([kernel("gemm", 0, 5)], 10)
+    assert (found.exposed_seconds, found.steps) == (None, None)
+    assert "none of communication" in (found.reason or "")
+    assert communication.measure([kernel("gemm", 0, 5), kernel(NCCL, 1, 4)], 10).exposed_seconds == 0
 
 
 def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **script: Any) -> list[dict[str, Any]]:

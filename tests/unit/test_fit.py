@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from compare.base.commands import Block, Command
 from compare.base.interface import Refused
 from compare.data import synthetic
 from compare.execution import batch_trial, bisection, child
@@ -121,10 +122,10 @@ def test_the_asked_batch_and_dispatches_of_many_steps(stage: Stage, monkeypatch:
     steps: list[int] = []
     call = child.Child.call
 
-    def spied(self: child.Child, command: str, deadline: float, **arguments: Any) -> Any:
-        if command == "block":
-            steps.append(arguments["steps"])
-        return call(self, command, deadline, **arguments)
+    def spied(self: child.Child, command: Command[Any]) -> Any:
+        if isinstance(command, Block):
+            steps.append(command.steps)
+        return call(self, command)
 
     monkeypatch.setattr(child.Child, "call", spied)
     script = {"fake": {"base_bytes": BASE, "image_bytes": MEBIBYTE}}

@@ -168,7 +168,7 @@ def test_every_child_reads_the_pixels_of_the_digest(flat: Path, tmp_path: Path) 
     read = Dataset(*dataset_file.load(str(tmp_path / "data.safetensors")), "")
     assert dataset_file.sha256(read) == dataset_file.sha256(data)
     spec = RunSpec(**{**SPEC, "data": str(tmp_path / "data.safetensors")})
-    first, second = (training.epoch(spec, read.train, epoch)[0] for epoch in range(2))
+    first, second = (training.batches_of_epoch(spec, read.train, epoch)[0] for epoch in range(2))
     assert digest(first.images) != digest(second.images)
 
 

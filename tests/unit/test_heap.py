@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 
 from compare.agreement.measures import Updates
-from compare.worker import memory_reuse, recording, training
-from compare.worker.server import Worker
+from compare.worker import process_memory, recording, training
+from compare.worker.worker import Worker
 from tests.parity import twins
 
 _COUNTED = """
 import contextlib, resource, sys
 import numpy as np
 import psutil
-from compare.worker import memory_reuse
+from compare.worker import process_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 kept = sys.argv[1] == "kept"
 start = psutil.Process().memory_info().rss
-with memory_reuse.kept() if kept else contextlib.nullcontext():
+with process_memory.reuse() if kept else contextlib.nullcontext():
     np.ones(2**25)  # the heap grows once
     before = faults()
     for _ in range(3):
@@ -59,7 +59,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
         yield
         done.append("given back")
 
-    monkeypatch.setattr(memory_reuse, "kept", kept)
+    monkeypatch.setattr(process_memory, "reuse", kept)
 
 
 @pytest.mark.parametrize(("command", "arguments"), [("record", {"path": "record"}), ("noise", {"perturbations": []})])
@@ -79,7 +79,7 @@ def test_a_child_that_repeats_its_update_keeps_what_it_frees(tmp_path: Path, mon
     done = list[str]()
     noted(monkeypatch, done)
     found = Updates({"dense.bias": np.ones(2)}, {"dense.bias": 1.0})
-    monkeypatch.setattr(training, "updates", lambda *_: done.append("update") or found)
+    monkeypatch.setattr(training, "measure_updates", lambda *_: done.append("update") or found)
     worker = Worker(twins.BACKENDS["torch"], lambda: 0.0)
     held: Any = SimpleNamespace()
     worker._session = worker._spec = worker._train = held
@@ -109,6 +109,6 @@ def test_an_export_of_a_proof_is_measured_against_that_of_another_state_which_ha
     worker = Worker(twins.BACKENDS["torch"], lambda: now[0])
     worker._session = session
     proof = worker.proof(1)
-    assert (proof["block_seconds"], proof["unwaited_seconds"]) == (1.0, pytest.approx(0.3))
-    assert (proof["dispatched"], proof["exported"]) == (3, 3)
+    assert (proof.block_seconds, proof.unwaited_seconds) == (1.0, pytest.approx(0.3))
+    assert (proof.dispatched, proof.exported) == (3, 3)
     assert done == ["kept", *["run", "export"] * 3, "given back"]

@@ -31,8 +31,8 @@ def come(*numbers: signal.Signals) -> None:
 
 def test_the_first_signal_is_what_is_pending_and_others_are_lost() -> None:
     with HeldSignals() as held:
-        held.begin()
-        held.begin()
+        held.hold()
+        held.hold()
         come(signal.SIGHUP)
         assert held.pending is None
         come(signal.SIGTERM, signal.SIGINT)
@@ -45,7 +45,7 @@ def test_nothing_is_held_back_before_the_beginning_and_after_the_block() -> None
         come(signal.SIGINT)
     with pytest.raises(SystemExit):
         come(signal.SIGTERM)
-    held.begin()  # outside its block
+    held.hold()  # outside its block
     with pytest.raises(KeyboardInterrupt):
         come(signal.SIGINT)
     assert held.pending is None
@@ -53,7 +53,7 @@ def test_nothing_is_held_back_before_the_beginning_and_after_the_block() -> None
 
 def test_what_may_be_interrupted_is_and_what_was_held_back_ends_it_at_once() -> None:
     with HeldSignals() as held:
-        held.begin()
+        held.hold()
         with pytest.raises(KeyboardInterrupt), held.let_through():
             come(signal.SIGINT)
         assert held.pending is None
@@ -76,7 +76,7 @@ def test_handlers_are_the_main_threads_alone() -> None:
 
     def other() -> None:
         with HeldSignals() as held:
-            held.begin()
+            held.hold()
             found.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=other)

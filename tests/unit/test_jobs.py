@@ -1,7 +1,8 @@
 """Children that carry out jobs side by side: each at its own pace, on its own part of the cores."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,15 @@ from compare.execution.run_state import ContenderRun
 from compare.machine import memory, variables
 from compare.settings import contenders
 from tests.fakebackend import plans
-from tests.unit.scripted_children import Scripted, asked, carried_out, queue
+from tests.unit.scripted_children import Scripted, Scripting, asked, carried_out, queue
 from tests.unit.scripted_children import started as started
+
+
+@dataclass(frozen=True)
+class Opening(Scripting):
+    """A command with a spec, of which the number of devices is all that counts."""
+
+    spec: Any
 
 
 def test_none_waits_for_another(started: Launcher) -> None:
@@ -48,8 +56,9 @@ def test_a_child_is_started_for_the_devices_of_its_first_session(
 
     monkeypatch.setattr(Launcher, "start", noted)
     of_one, of_two, of_none = (asked([], ("one", 1)) for _ in range(3))
-    of_one.commands[0].arguments["spec"] = {"devices": 1}
-    of_two.commands[0].arguments["spec"] = {"devices": 2}
+    for job, devices in ((of_one, 1), (of_two, 2)):
+        spec = SimpleNamespace(devices=devices)
+        job.calls[0] = replace(job.calls[0], command=Opening("one", 1, spec))
     for job in (of_one, of_two, of_none):
         carried_out(started, queue("fake", job))
     assert told == [1, 2, None]
@@ -141,7 +150,7 @@ def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_conten
     crowded, other = both()
     progress = carried_out(started, crowded, other)
     assert (crowded.run.status, other.run.status, other.run.reason) == ("ok", "ok", None)
-    assert crowded.run.reason == f"done again alone what had failed beside others ({how}, training: scripted)"
+    assert crowded.run.reason == f"repeated alone what had failed beside others ({how}, training: scripted)"
     assert answers[-3:] == ["before", how, "after"]  # of the job begun anew
     first, again = Scripted.said.index("fake ends next"), Scripted.said.index("fake ends after")
     assert "fake is closed" in Scripted.said[first:again]  # in a child that has done nothing before

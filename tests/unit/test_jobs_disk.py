@@ -12,7 +12,7 @@ from tests.unit.scripted_children import started as started
 
 
 def roomy(answers: list[str], room: int, *commands: tuple[str, int]) -> Job:
-    return replace(asked(answers, *commands), room=lambda: room)
+    return replace(asked(answers, *commands), disk_space=lambda: room)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from compare.base.commands import Greeting
 from compare.cluster.cluster import Cluster
 from compare.execution import build_result, phases
 from compare.execution.launcher import Launcher
@@ -26,7 +27,7 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
 
     def started(outcome: ContenderRun, **_: Any) -> Any:
         events.append(f"start {outcome.contender.name}")
-        return SimpleNamespace(greet=lambda _: {"versions": {}}, close=lambda: events.append("close"))
+        return SimpleNamespace(greet=lambda: Greeting(1, "fake", {}), close=lambda: events.append("close"))
 
     monkeypatch.setattr(launcher, "start", started)
     with launcher.children([ContenderRun(contender) for contender in made.contenders], purpose="turn") as children:
@@ -53,11 +54,11 @@ def test_gpus_of_one_machine_alone_compile_side_by_side(
     made = plans.make(tmp_path / "out", ("fake", "other"), cold_compile=cold)
     there = replace(made, device="cuda", cluster=cast(Cluster, SimpleNamespace(count=machines, share=lambda: None)))
     launcher, told = Launcher(there, tmp_path), list[str]()
-    child = SimpleNamespace(greet=lambda _: {"versions": {}}, close=lambda: None)
+    child = SimpleNamespace(greet=lambda: Greeting(1, "fake", {}), close=lambda: None)
     monkeypatch.setattr(launcher, "start", lambda *_, **__: child)
     monkeypatch.setattr(phases.jobs, "run_jobs", lambda launcher, queues, progress, **_: progress(0, 1))
-    monkeypatch.setattr(phases.jobs, "run_commands", lambda *_: None)
-    outcomes = RunState([ContenderRun(contender) for contender in there.contenders])
+    monkeypatch.setattr(phases.jobs, "run_calls", lambda *_: None)
+    outcomes = RunState.begin(there)
     assert len(phases._train(launcher, outcomes, lambda phase, *_: told.append(phase))) == 2
     assert told == expected
 

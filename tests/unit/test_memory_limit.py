@@ -10,7 +10,7 @@ import pytest
 
 from compare.base.interface import Backend, RunSpec
 from compare.machine import variables
-from compare.worker import server
+from compare.worker.worker import Worker
 from tests.fakebackend import plans
 
 
@@ -19,10 +19,10 @@ def test_the_worker_limits_its_process_on_a_cpu_before_it_reads_data(
     monkeypatch: pytest.MonkeyPatch, device: str, limit: int | None, held: list[int]
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr("compare.worker.memory_limit.hold", seen.append)
+    monkeypatch.setattr("compare.worker.process_memory.limit", seen.append)
     spec = RunSpec("digits-cnn", "float32", device, 8, 0, {}, 1, "no such file", memory_limit_bytes=limit)
     with pytest.raises(FileNotFoundError):
-        server.Worker(cast(Backend, None), time.perf_counter).open(spec.to_json())
+        Worker(cast(Backend, None), time.perf_counter).open(spec)
     assert seen == held
 
 

@@ -11,20 +11,21 @@ from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import psutil
 import pytest
 
-from compare.base import process_family, process_group
+from compare.base import commands, process_family, process_group
 from compare.base.interface import ContenderFailed, RunSpec
 from compare.base.process_group import RankInfo, interface_of
 from compare.cluster.launch_info import TOKEN
 from compare.data import dataset_file, synthetic
 from compare.data.datasets import Dataset
 from compare.execution.child import Child
-from compare.worker import rank_controller
-from compare.worker.rank_controller import LocalRanks, RankController
+from compare.worker import local_ranks
+from compare.worker.local_ranks import LocalRanks
+from compare.worker.rank_controller import RankController
 from tests.fakebackend import plans
 from torchbackend.backend import TorchBackend
 
@@ -44,10 +45,10 @@ class Contender:
         child = Child("crew", "tests.fakebackend.ranks", variables, self.folder)
         self._children.append(child)
         child.greet(60)
-        child.call("open", 60, spec=self._spec())
+        child.call(commands.Open(spec=self._spec()), 60)
         others = psutil.Process(child.pid).children(recursive=True)
         with pytest.raises(ContenderFailed) as caught:
-            child.call("block", 30, steps=1)
+            child.call(commands.Block(steps=1), 30)
         assert not plans.remaining([child.pid, *(each.pid for each in others)])
         return caught.value
 
@@ -55,18 +56,9 @@ class Contender:
         for child in self._children:
             child.close()
 
-    def _spec(self) -> dict[str, Any]:
-        return {
-            "workload": "digits-cnn",
-            "precision": "float32",
-            "device": "cpu",
-            "batch_size": 8,
-            "seed": 1,
-            "knobs": {"parallel": "ddp"},
-            "epochs": 1,
-            "data": str(self.folder / "data.safetensors"),
-            "devices": 2,
-        }
+    def _spec(self) -> RunSpec:
+        data = str(self.folder / "data.safetensors")
+        return RunSpec("digits-cnn", "float32", "cpu", 8, 1, {"parallel": "ddp"}, 1, data, devices=2)
 
 
 @pytest.fixture
@@ -152,7 +144,7 @@ session = DistributedSession(RunSpec(**json.loads(sys.argv[1])), ranks, lockstep
 batch = Batch(np.zeros((4, 8, 8, 1)), np.zeros(4, np.int64))
 found = session.inspect(batch)
 print({name: array.tolist() for name, array in found.items()})
-print([sorted(each) for each in ranks.each("inspect", [batch, batch])])
+print([sorted(each) for each in ranks.call_each("inspect", [batch, batch])])
 print(vars(session.memory()))
 left = [Path(SCRIPT["folder"], f"closed-{rank}") for rank in range(2)]
 print([each.exists() for each in left])
@@ -191,11 +183,11 @@ def test_processes_hand_over_their_own_part_and_give_their_session_back(contende
 BEGUN = """
 import os, sys
 from compare.base import process_group
-from compare.worker import rank_controller
+from compare.worker import local_ranks, rank_controller
 from tests.fakebackend.ranks import PROCESS_GROUP, PACKAGE
 
-rank_controller.begin(PACKAGE)
-begun = rank_controller._begun.processes[1]
+local_ranks.begin(PACKAGE)
+begun = local_ranks._begun.processes[1]
 if sys.argv[1] == "ended":
     begun.kill()
     begun.wait()
@@ -236,22 +228,22 @@ def test_a_process_whose_first_is_gone_before_it_looks_ends(tmp_path: Path) -> N
 
 def test_who_is_told_of_no_process_begins_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(process_group.FURTHER, raising=False)
-    rank_controller.begin("none")
-    assert rank_controller._begun is None
+    local_ranks.begin("none")
+    assert local_ranks._begun is None
 
 
 def test_a_process_that_cannot_be_begun_is_not_missed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object, **__: object) -> None:
         raise OSError("no more")
 
-    monkeypatch.setattr("compare.worker.rank_controller.subprocess.Popen", failing)
+    monkeypatch.setattr("compare.worker.local_ranks.subprocess.Popen", failing)
     monkeypatch.setenv(process_group.FURTHER, '{"here": 2, "device": "cpu"}')
-    monkeypatch.setattr(rank_controller, "_begun", None)
-    rank_controller.begin("none")
-    assert rank_controller._begun is not None
-    assert not rank_controller._begun.all_live
-    with pytest.raises(OSError, match="no more"), closing(rank_controller._begun.listener):
-        rank_controller._further("none", 2, "cpu")
+    monkeypatch.setattr(local_ranks, "_begun", None)
+    local_ranks.begin("none")
+    assert local_ranks._begun is not None
+    assert not local_ranks._begun.all_live
+    with pytest.raises(OSError, match="no more"), closing(local_ranks._begun.listener):
+        local_ranks.take_local_ranks("none", 2, "cpu")
 
 
 def test_torch_trains_on_one_device_when_the_sessions_of_several_have_been_given_back(
@@ -274,7 +266,7 @@ def test_a_process_sees_its_own_gpu_alone(
     monkeypatch: pytest.MonkeyPatch, inherited: str | None, own: list[str]
 ) -> None:
     environments = list[dict[str, str]]()
-    monkeypatch.setattr("compare.worker.rank_controller.subprocess.Popen", lambda _, env: environments.append(env))
+    monkeypatch.setattr("compare.worker.local_ranks.subprocess.Popen", lambda _, env: environments.append(env))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited or "")
     if inherited is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

@@ -4,7 +4,7 @@ import errno
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from compare.execution import record_certificates
 from compare.execution.certificate_cases import Case
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
-from compare.worker.server import Worker
+from compare.worker.worker import Worker
 from tests.fakebackend import plans
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend
@@ -37,7 +37,10 @@ def test_records_are_deleted_when_they_are_judged_but_those_that_were_made_twice
 ) -> None:
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), precision="float64", deterministic=deterministic)
-    launcher, outcomes = Launcher(plan, tmp_path), RunState([ContenderRun(contender) for contender in plan.contenders])
+    launcher, outcomes = (
+        Launcher(plan, tmp_path),
+        RunState(plan, [ContenderRun(contender) for contender in plan.contenders]),
+    )
     dataset_file.save(plan.dataset, launcher.dataset)
     record_certificates.certify(launcher, outcomes, CASES, lambda *_: None)
     assert outcomes.certificates["other"].passed
@@ -101,10 +104,10 @@ def test_only_a_folder_that_a_record_made_is_deleted(tmp_path: Path, monkeypatch
     (tmp_path / "theirs").write_text("kept", encoding="utf-8")
     for folder in (tmp_path, Path()):
         Record(folder).delete()
-        with pytest.raises(FileExistsError, match="is no record"):
+        with pytest.raises(FileExistsError, match="is not a record"):
             Record(folder).begin()
-    with pytest.raises(FileExistsError, match="is no record"):
-        Worker(FakeBackend(Silent("fake", json.dumps({"folder": ""}))), lambda: 0.0).record({}, 3, "")
+    with pytest.raises(FileExistsError, match="is not a record"):
+        Worker(FakeBackend(Silent("fake", json.dumps({"folder": ""}))), lambda: 0.0).record(cast(Any, None), 3, "")
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
@@ -201,11 +204,11 @@ def test_a_record_that_fails_leaves_its_space_to_others(tmp_path: Path, monkeypa
     path, knobs = str(tmp_path / "data"), {"steps-per-dispatch": 1}
     told = RunSpec("digits-cnn", "float64", "cpu", batch_size=8, seed=0, knobs=knobs, epochs=1, data=path)
     folder = tmp_path / "record"
-    worker.record(told.to_json(), 3, str(folder))
+    worker.record(told, 3, str(folder))
     assert {path.name for path in folder.iterdir()} >= {"initial", "step1", "delta"}
     failing(monkeypatch, FULL[0], "delta")
     with pytest.raises(Refused, match="no space is left"):
-        worker.record(told.to_json(), 3, str(folder))
+        worker.record(told, 3, str(folder))
     assert not folder.exists()
 
 

@@ -9,18 +9,18 @@ import pytest
 from compare.base import workloads
 from compare.base.interface import RunSpec
 from compare.data import dataset_file, datasets
-from compare.worker.server import Worker
+from compare.worker.worker import Worker
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend, FakeSession
 
 
-def spec(folder: Path, seed: int, **changes: Any) -> dict[str, Any]:
+def spec(folder: Path, seed: int, **changes: Any) -> RunSpec:
     path = folder / f"{seed}.safetensors"
     if not path.exists():
         dataset_file.save(datasets.load(workloads.get("digits-cnn"), folder=None, seed=seed, batch_size=64), path)
     knobs = {"steps-per-dispatch": 1}
     told = {"precision": "float64", "device": "cpu", "batch_size": 64, "knobs": knobs, "epochs": 1, **changes}
-    return RunSpec(workload="digits-cnn", seed=seed, data=str(path), **told).to_json()
+    return RunSpec(workload="digits-cnn", seed=seed, data=str(path), **told)
 
 
 class Silent(Script):

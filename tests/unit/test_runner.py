@@ -3,13 +3,15 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from compare.execution import reproducibility, rounds
+from compare.base.commands import Command, ProveWork, Restarted, TrainingStart, WorkProof
+from compare.execution import reproducibility, work_proof
 from compare.execution.launcher import BESIDE_OTHERS
 from compare.execution.run_state import ContenderRun
 from compare.settings import contenders
@@ -184,32 +186,30 @@ def test_work_that_was_not_done_is_invalid_with_the_reason(stage: Stage, fault: 
 
 
 def test_no_later_proof_hides_what_an_earlier_one_found() -> None:
-    done: dict[str, Any] = {"dispatched": 9, "exported": 9, "not_finite": None, "block_seconds": 1.0}
-    proofs = [done | {"unwaited_seconds": 0.5, "not_finite": 7}, done | {"unwaited_seconds": 0.0}]
+    proofs = [WorkProof(9, 9, 7, 1.0, 0.5), WorkProof(9, 9, None, 1.0, 0.0)]
     child: Any = SimpleNamespace(call=lambda *_, **__: proofs.pop(0))
-    plan: Any = SimpleNamespace(deadlines={"block": 1.0})
+    plan: Any = SimpleNamespace(precision="float32")
     outcome = ContenderRun(contenders.parse(["torch"], 1)[0])
-    rounds._prove(plan, child, outcome)
+    work_proof.prove(plan, child, outcome)
     assert not proofs
     assert outcome.unproven == "the loss was not finite at step 7 of a timed round"
 
 
 @pytest.mark.parametrize(("changed", "asked"), [(0, 1), (2, 3), (3, 3)])
 def test_what_changes_every_time_is_a_change(changed: int, asked: int) -> None:
-    done = {"dispatched": 9, "exported": 9, "not_finite": None, "block_seconds": 1.0, "unwaited_seconds": 0.0}
-    before = {"steps": 4, "losses": [2.0], "moved": {"kernel": 0.1}}
+    before = TrainingStart(4, [2.0], {"kernel": 0.1})
     calls = list[str]()
 
-    def call(name: str, *_: object, **__: object) -> dict[str, Any]:
-        if name == "proof":
-            return done
-        calls.append(name)
-        return {"before": before, "after": before | ({"moved": {"kernel": 0.0}} if len(calls) <= changed else {})}
+    def call(command: Command[Any]) -> WorkProof | Restarted:
+        if isinstance(command, ProveWork):
+            return WorkProof(9, 9, None, 1.0, 0.0)
+        calls.append(command.name)
+        return Restarted(before, replace(before, moved={"kernel": 0.0}) if len(calls) <= changed else before)
 
     child: Any = SimpleNamespace(call=call)
-    plan: Any = SimpleNamespace(deadlines={"block": 1.0, "open": 1.0}, precision="float32")
+    plan: Any = SimpleNamespace(precision="float32")
     outcome = ContenderRun(contenders.parse(["torch"], 1)[0])
-    rounds._prove(plan, child, outcome)
+    work_proof.prove(plan, child, outcome)
     assert calls == ["restart"] * asked
     assert (outcome.unproven is None) is (changed < 3)
 
@@ -251,8 +251,8 @@ def test_a_round_without_its_proof_is_none(stage: Stage, monkeypatch: pytest.Mon
             raise KeyboardInterrupt
         prove(plan, child, outcome)
 
-    prove = rounds._prove
-    monkeypatch.setattr(rounds, "_prove", interrupted)
+    prove = work_proof.prove
+    monkeypatch.setattr(work_proof, "prove", interrupted)
     result = stage.run(rounds=4)
     assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]
     assert None not in result["telemetry"]["foreign_cores"]
@@ -277,7 +277,7 @@ def test_rounds_that_train_otherwise_than_the_training_run_are_unproven(stage: S
     ],
 )
 def test_losses_of_two_launches(timed: Sequence[float | None], precision: str, step: int | None) -> None:
-    found = reproducibility.difference(timed, (2.0, 1.5, 1.0), precision)
+    found = reproducibility.describe_difference(timed, (2.0, 1.5, 1.0), precision)
     assert (found is None) if step is None else (found or "").startswith(f"the loss at step {step} of a timed round")
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from compare.base.commands import ModelInfo
 from compare.execution import certificate_cases
 from tests.unit.certified import CASES, FAKE, FIRST, OTHER, SECOND, THIRD, Certified, Look, disk
 from tests.unit.certified import certified as certified
@@ -80,7 +81,7 @@ def test_a_job_is_said_to_write_what_the_largest_record_tells_and_the_parameters
         certified.record(OTHER, FIRST, size=4 * LEAST, precisions=slice(1))
         assert certified.rooms(OTHER) == expected(4 * LEAST)
 
-    certified.outcomes.runs[0].opened = {"parameter_count": PARAMETERS}
+    certified.outcomes.runs[0].model = ModelInfo("", PARAMETERS, 1)
     certified.run(script)
 
 
@@ -98,7 +99,7 @@ def test_noise_is_said_to_write_nothing_while_memory_takes_what_it_is_held_again
         assert sorted(certified.rooms(FAKE)) == sorted(records + [LEAST] * len(noise))
 
     monkeypatch.setattr(certificate_cases.tensors, "memory_takes", lambda size: size <= free)
-    certified.outcomes.runs[0].opened = {"parameter_count": PARAMETERS}
+    certified.outcomes.runs[0].model = ModelInfo("", PARAMETERS, 1)
     certified.run(script)
 
 

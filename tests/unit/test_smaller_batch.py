@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.execution import smaller_batch
+from compare.execution import batch_trial
 from tests.unit.stage import Stage
 
 
@@ -57,7 +57,7 @@ def test_an_interrupted_search_leaves_the_certificate(stage: Stage, monkeypatch:
     def interrupted(*_: object) -> str:
         raise SystemExit(143)
 
-    monkeypatch.setattr(smaller_batch, "advice", interrupted)
+    monkeypatch.setattr(batch_trial, "advice", interrupted)
     good, bad = stage.agree(script={"other": {"most_images": 20}})["contenders"]
     assert (good["status"], bad["status"]) == ("ok", "oom")
 

@@ -13,7 +13,7 @@ import pytest
 
 from compare.execution import energy, round_validity, telemetry
 from compare.execution.round_validity import Round
-from compare.execution.telemetry import Family, Sample, Telemetry
+from compare.execution.telemetry import RunProcesses, Sample, Telemetry
 from compare.machine import nvml
 from compare.machine.nvml import SLOWDOWNS
 from tests.fakebackend import plans
@@ -68,7 +68,7 @@ def scripted(**replaced: Any) -> SimpleNamespace:
 def sampled_for(seconds: float, monkeypatch: pytest.MonkeyPatch, binding: Any, count: int = 1) -> Telemetry:
     monkeypatch.setattr(nvml, "load", lambda: binding)
     start = time.monotonic()
-    with telemetry.sample(Family(), lambda: time.monotonic() - start, count) as found:
+    with telemetry.sample(RunProcesses(), lambda: time.monotonic() - start, count) as found:
         time.sleep(seconds)
     return found
 
@@ -77,7 +77,7 @@ def test_what_happens_after_the_last_look_is_seen(monkeypatch: pytest.MonkeyPatc
     errors = iter([0])
     monkeypatch.setattr(nvml, "load", lambda: scripted(nvmlDeviceGetTotalEccErrors=lambda *_: next(errors, 3)))
     monkeypatch.setattr(telemetry, "INTERVAL_SECONDS", 60.0)
-    with telemetry.sample(Family(), time.monotonic, 1) as found:
+    with telemetry.sample(RunProcesses(), time.monotonic, 1) as found:
         while not found.samples:
             time.sleep(0.001)
     assert [sample.uncorrected_errors for sample in found.samples] == [0, 3]
@@ -143,13 +143,15 @@ def test_every_gpu_that_is_trained_on_is_watched(monkeypatch: pytest.MonkeyPatch
 
 def test_what_happens_on_any_gpu_voids_the_rounds_that_it_touches():
     throttled = [Sample(tick / 10, clock_reasons=0x40, foreign=(), own=1) for tick in range(12, 19)]
-    found = round_validity.voids(ROUNDS, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")
+    found = round_validity.find_void_rounds(ROUNDS, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")
     assert dict(found) == {1: "GPU 1: hardware thermal slowdown"}
     gpus = [range(1, 2), range(1), range(1, 2), range(1), range(1, 2)]
     rounds = [replace(each, gpus=used) for each, used in zip(ROUNDS, gpus, strict=True)]
-    assert dict(round_validity.voids(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")) == {}
+    assert dict(round_validity.find_void_rounds(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")) == {}
     rounds[1].gpus = range(2)
-    assert dict(round_validity.voids(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")) == dict(found)
+    assert dict(
+        round_validity.find_void_rounds(rounds, Telemetry(QUIET, others=[Telemetry(throttled)]), "cuda")
+    ) == dict(found)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ def test_a_child_and_what_it_starts_are_of_the_family_and_others_are_not():
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
         assert child.stdout is not None
         grandchild = int(child.stdout.readline())
-        family = Family()
+        family = RunProcesses()
         assert not family(child.pid)
         family.add(child.pid)
         assert family(os.getpid())
@@ -254,8 +256,8 @@ def test_a_child_and_what_it_starts_are_of_the_family_and_others_are_not():
 
 def test_what_is_only_in_this_process_s_group_is_not_of_the_family():
     code = (
-        "import subprocess; from compare.execution.telemetry import Family; other = subprocess.Popen(['sleep', '60']); "
-        "print(Family()(other.pid)); other.kill()"
+        "import subprocess; from compare.execution.telemetry import RunProcesses; other = subprocess.Popen(['sleep', '60']); "
+        "print(RunProcesses()(other.pid)); other.kill()"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, start_new_session=True, cwd=plans.ROOT, capture_output=True, text=True, check=True)
@@ -268,7 +270,7 @@ ROUNDS = [Round([(number + 0.2, number + 0.5), (number + 0.5, number + 0.8)]) fo
 
 def scripted_voids(change: dict[str, Any], start: float, end: float, device: str = "cuda") -> dict[int, str]:
     samples = [Sample(**(vars(each) | (change if start <= round(each.seconds, 3) <= end else {}))) for each in QUIET]
-    return dict(round_validity.voids(ROUNDS, Telemetry(samples), device))
+    return dict(round_validity.find_void_rounds(ROUNDS, Telemetry(samples), device))
 
 
 @pytest.mark.parametrize(("bit", "name"), SLOWDOWNS.items())
@@ -287,7 +289,7 @@ def test_a_foreign_process_voids_the_rounds_that_it_touches():
 
 def test_where_nvml_hides_processes_none_is_called_foreign():
     samples = [Sample(**(vars(each) | {"own": 0, "foreign": (4711,)})) for each in QUIET]
-    assert dict(round_validity.voids(ROUNDS, Telemetry(samples), "cuda")) == {}
+    assert dict(round_validity.find_void_rounds(ROUNDS, Telemetry(samples), "cuda")) == {}
 
 
 def test_an_ecc_increment_voids_the_round_in_which_the_counter_rose():
@@ -308,13 +310,13 @@ def test_two_reasons_are_both_told():
 
 def test_on_a_cpu_other_programs_void_a_round_and_the_gpu_does_not_matter():
     rounds = [Round([(0.0, 1.0)], cores) for cores in (0.0, 0.25, 0.26, None)]
-    found = round_validity.voids(rounds, Telemetry([Sample(0.5, xids=(79,))]), "cpu")
+    found = round_validity.find_void_rounds(rounds, Telemetry([Sample(0.5, xids=(79,))]), "cpu")
     assert dict(found) == {2: "other programs kept 0.26 cores busy"}
 
 
 def test_on_a_cpu_contenders_that_were_not_timed_void_a_round():
     rounds = [Round([(0.0, 1.0)], 0.3, cores) for cores in (0.25, 0.26, None)]
-    found = round_validity.voids(rounds, Telemetry([]), "cpu")
+    found = round_validity.find_void_rounds(rounds, Telemetry([]), "cpu")
     assert found == {
         0: "other programs kept 0.30 cores busy",
         1: "other programs kept 0.30 cores busy; contenders that were not timed kept 0.26 cores busy",
@@ -322,7 +324,7 @@ def test_on_a_cpu_contenders_that_were_not_timed_void_a_round():
     }
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: float) -> dict[str, Any]:
+def counted(monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: float) -> energy.Energy:
     """What is measured on a GPU that draws so many watts in each window at rest, then so many joules for 250 steps."""
     seconds, joules = [0.0], [1000.0]
     watts = iter(idle)
@@ -357,22 +359,22 @@ def test_energy_is_that_of_all_gpus_together(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvml, "load", lambda: binding)
     monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=itertools.count(0, 2).__next__, sleep=rest))
     found = energy.measure(train, 2)
-    assert (found["joules_per_step"], found["idle_watts"]) == (20.0, 200.0)
+    assert (found.joules_per_step, found.idle_watts) == (20.0, 200.0)
 
 
 def test_energy_is_the_counters_difference_over_the_steps(monkeypatch: pytest.MonkeyPatch):
     found = counted(monkeypatch, [120, 120], trained=5000)
-    assert (found["joules_per_step"], found["idle_watts"], found["steps"]) == (20.0, 120.0, 250)
-    assert found["reason"] is None
+    assert (found.joules_per_step, found.idle_watts, found.steps) == (20.0, 120.0, 250)
+    assert found.reason is None
 
 
 def test_idle_power_is_that_of_a_gpu_that_has_come_to_rest(monkeypatch: pytest.MonkeyPatch):
-    assert counted(monkeypatch, [420, 260, 150, 124, 121], trained=5000)["idle_watts"] == pytest.approx(121)
+    assert counted(monkeypatch, [420, 260, 150, 124, 121], trained=5000).idle_watts == pytest.approx(121)
 
 
 def test_idle_power_that_never_settles_is_not_told(monkeypatch: pytest.MonkeyPatch):
     falling = [1000 * 0.9**window for window in range(20)]
-    assert counted(monkeypatch, falling, trained=5000)["idle_watts"] is None
+    assert counted(monkeypatch, falling, trained=5000).idle_watts is None
 
 
 @pytest.mark.parametrize(
@@ -384,4 +386,4 @@ def test_idle_power_that_never_settles_is_not_told(monkeypatch: pytest.MonkeyPat
 )
 def test_energy_that_is_not_told_has_its_reason(binding: Any, reason: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvml, "load", lambda: binding)
-    assert energy.measure(lambda: 1, 1) == energy.absent(reason)
+    assert energy.measure(lambda: 1, 1) == energy.Energy(reason=reason)

@@ -228,9 +228,9 @@ def test_a_failed_contender_keeps_its_column_and_says_why() -> None:
 
 
 def test_a_contender_that_was_done_again_says_why_though_it_is_well() -> None:
-    again = make_contender("jax", reason="done again alone what had failed beside others (crash: x)")
+    again = make_contender("jax", reason="repeated alone what had failed beside others (crash: x)")
     text = _rendered(contenders=[make_contender(), again])
-    assert "jax: ok, done again alone what had failed beside others (crash: x)" in text
+    assert "jax: ok, repeated alone what had failed beside others (crash: x)" in text
     assert "status" not in text
     assert "torch: ok" not in text
 

@@ -48,7 +48,7 @@ def _faulty(chance: random.Random) -> dict[str, list[Any]]:
 def _voids(result: dict[str, Any]) -> Any:
     windows = result["contenders"][0]["step_seconds"]["windows"]
     rounds = [Round([(start, end) for start, end in blocks]) for blocks in windows]
-    return round_validity.voids(rounds, Telemetry.of_json(result["telemetry"]), "cuda")
+    return round_validity.find_void_rounds(rounds, Telemetry.of_json(result["telemetry"]), "cuda")
 
 
 def test_the_same_rounds_are_void_for_the_same_reasons() -> None:
@@ -83,9 +83,9 @@ def test_a_result_of_many_hours_is_kept_and_says_what_is_left_out(
     seconds = [tick / 10 for tick in range(ticks)]
     made["telemetry"]["samples"] = {**series, "seconds": seconds, "memory_clock_mhz": [3201] * ticks}
     monkeypatch.setattr(untrusted, "ITEM_LIMIT", ticks)
-    monkeypatch.setattr(phases, "run_comparison", lambda *_: RunState([]))
-    monkeypatch.setattr(build_result, "result", lambda *_: made)
     plan: Any = SimpleNamespace(out=tmp_path / "out")
+    monkeypatch.setattr(phases, "run_comparison", lambda *_: RunState(plan, []))
+    monkeypatch.setattr(build_result, "build", lambda *_: made)
     result, path = execute.execute(plan, [])
     assert result_file.load(path) == result
     left = len(result["telemetry"]["samples"]["seconds"])

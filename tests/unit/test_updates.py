@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,8 @@ import pytest
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
 from compare.agreement.measures import Updates
-from compare.base import tensors, workloads
+from compare.base import strict_json, tensors, workloads
+from compare.base.commands import Update
 from compare.base.workloads import Schedule, Workload
 from compare.data import dataset_file
 from compare.execution import updates
@@ -21,6 +22,7 @@ from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import contenders, plan
 from compare.settings.options import Settings
+from compare.settings.plan import Plan
 
 
 def taken(
@@ -29,12 +31,12 @@ def taken(
     made = plan.make(Settings(contenders=[text, "torch"], out=folder, batch_size=16, device="cpu", **changes))
     launcher, outcome = Launcher(made, folder), ContenderRun(made.contenders[0])
     dataset_file.save(made.dataset, launcher.dataset)
-    asked = updates.commands(launcher, outcome, count)
-    for command in asked:
-        if command.name == "update":
-            tensors.save({"kernel": np.ones(2), "bias": np.zeros(2)}, Path(command.arguments["path"]))
-            command.keep({"kernel": 1.5, "bias": None})
-    return [(command.name, json.loads(json.dumps(command.arguments))) for command in asked], outcome
+    calls = updates.make_calls(launcher, outcome, count)
+    for call in calls:
+        if isinstance(call.command, Update):
+            tensors.save({"kernel": np.ones(2), "bias": np.zeros(2)}, Path(call.command.path))
+            call.keep({"kernel": 1.5, "bias": None})
+    return [(call.command.name, json.loads(json.dumps(strict_json.encode(call.command)))) for call in calls], outcome
 
 
 CIFAR = workloads.get("cifar-cnn")
@@ -83,11 +85,12 @@ def test_steps_in_float16_begin_with_a_loss_scale_that_does_not_overflow(tmp_pat
 )
 def test_steps_are_as_many_as_every_contender_dispatches(tmp_path: Path, texts: tuple[str, ...], count: int) -> None:
     made = plan.make(Settings(contenders=texts, out=tmp_path, device="cpu"))
-    assert updates.steps(Launcher(made, tmp_path), [ContenderRun(each) for each in made.contenders]) == count
+    assert updates.count_steps(Launcher(made, tmp_path), [ContenderRun(each) for each in made.contenders]) == count
 
 
 def judged(baseline: Updates, contender: Updates) -> Certificate:
-    outcomes = RunState([ContenderRun(contender) for contender in contenders.parse(["torch", "jax"])])
+    made = cast(Plan, SimpleNamespace())
+    outcomes = RunState(made, [ContenderRun(contender) for contender in contenders.parse(["torch", "jax"])])
     for outcome, found in zip(outcomes.runs, (baseline, contender), strict=True):
         outcome.update = found
     outcomes.certificates["jax"] = Certificate((), None)
@@ -132,6 +135,6 @@ def test_running_variances_are_not_compared_where_one_side_s_may_be_biased(allow
     side = Updates({name: np.ones(3) for name in names}, dict.fromkeys(names, 1.0))
     pairing: Any = SimpleNamespace(allowed=allowed)
     left = [name for name in names if not (allowed and name == "norm.var")]
-    found = updates._compared(side, pairing)
+    found = updates._drop_allowed(side, pairing)
     assert (list(found.changes), list(found.noise)) == (left, left)
-    assert updates._compared(side, None) is side
+    assert updates._drop_allowed(side, None) is side

@@ -61,7 +61,7 @@ def test_a_change_too_small_to_matter_does_not_delay():
 @pytest.mark.parametrize("before", [[1.0], [0.02] * 12, []], ids=["a hiccup", "slow at first", "steady"])
 def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before: list[float]):
     blocks = Blocks(itertools.chain(before, itertools.repeat(0.003)))
-    steps, taken, settled = warm_up.chosen(blocks, 4, 0.1)
+    steps, taken, settled = warm_up.choose_block_length(blocks, 4, 0.1)
     assert settled
     assert steps % 4 == 0
     assert 0.1 <= steps * 0.003 < 0.2
@@ -71,13 +71,13 @@ def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before:
 
 def test_a_length_that_was_too_short_is_not_tried_again():
     blocks = Blocks(itertools.chain([0.2], itertools.repeat(0.085)), noise=0.0)
-    assert warm_up.chosen(blocks, 1, 0.1)[0] == 2
+    assert warm_up.choose_block_length(blocks, 1, 0.1)[0] == 2
     assert blocks.taken == 17 + 17  # of one step, and of two
 
 
 def test_blocks_last_at_least_as_long_as_asked():
     blocks = Blocks(itertools.repeat(0.003), noise=0.0)
-    steps = warm_up.block_length(blocks, 4, 0.1, 4)
+    steps = warm_up.find_block_length(blocks, 4, 0.1, 4)
     assert steps % 4 == 0
     assert 0.1 <= steps * 0.003 <= 0.2
 

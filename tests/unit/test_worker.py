@@ -1,6 +1,7 @@
 """What a worker says of the work that it has done, with a fake backend and scripted time."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from compare.base import workloads
 from compare.base.interface import RunSpec, State
 from compare.data import dataset_file, datasets
 from compare.worker import training
-from compare.worker.server import Worker
+from compare.worker.worker import Worker
 from tests.fakebackend.script import Script
 from tests.fakebackend.session import FakeBackend, FakeSession
 
@@ -27,47 +28,47 @@ class Silent(Script):
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> dict[str, Any]:
+def spec(tmp_path: Path) -> RunSpec:
     path = tmp_path / "data.safetensors"
     dataset_file.save(datasets.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=64), path)
-    return RunSpec("digits-cnn", "float64", "cpu", 64, 0, {"steps-per-dispatch": 7}, 1, str(path)).to_json()
+    return RunSpec("digits-cnn", "float64", "cpu", 64, 0, {"steps-per-dispatch": 7}, 1, str(path))
 
 
-def opened(spec: dict[str, Any], **behaviour: Any) -> Worker:
+def opened(spec: RunSpec, **behaviour: Any) -> Worker:
     script = Silent("fake", json.dumps({"folder": "", "fake": behaviour}))
     worker = Worker(FakeBackend(script), script.clock)
     worker.open(spec)
     return worker
 
 
-def test_what_a_first_dispatch_took_longer_than_its_steps_take_is_compilation(spec: dict[str, Any]) -> None:
+def test_what_a_first_dispatch_took_longer_than_its_steps_take_is_compilation(spec: RunSpec) -> None:
     found = opened(spec, compile_seconds=8.0).warm_up(0.02, None)
-    assert found["compile_seconds"] == pytest.approx(8, abs=1e-6)
-    assert found["first_step_seconds"] == pytest.approx(8.007)
+    assert found.compile_seconds == pytest.approx(8, abs=1e-6)
+    assert found.first_step_seconds == pytest.approx(8.007)
 
 
-def test_steps_of_a_spin_are_all_that_were_taken(spec: dict[str, Any]) -> None:
+def test_steps_of_a_spin_are_all_that_were_taken(spec: RunSpec) -> None:
     assert opened(spec, step_seconds=0.01).spin(0.2, 14) == 28
 
 
 def test_a_loss_that_is_not_finite_has_its_step_though_the_first_losses_are_not_kept(
-    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = opened(spec)
     monkeypatch.setattr(FakeSession, "losses", lambda _: np.array([1.0, np.nan, 1.0]))
-    assert worker.proof(14)["not_finite"] == 27  # of 28 steps the last three are kept
+    assert worker.proof(14).not_finite == 27  # of 28 steps the last three are kept
     monkeypatch.setattr(FakeSession, "losses", lambda _: np.ones(3))
-    assert worker.proof(14)["not_finite"] is None
+    assert worker.proof(14).not_finite is None
 
 
-def test_buffers_are_no_parameters(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_are_no_parameters(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     dense, norm = FakeSession.signature, {f"norm.{name}": (5,) for name in ("scale", "bias", "mean", "var")}
     monkeypatch.setattr(FakeSession, "signature", lambda session: dense(session) | norm)
-    assert opened(spec).open(spec)["parameter_count"] == 64 * 10 + 10 + 2 * 5
+    assert opened(spec).open(spec).parameter_count == 64 * 10 + 10 + 2 * 5
 
 
 def test_what_is_not_finite_is_recorded_once_where_no_loss_is_scaled(
-    spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scales, begin = list[float](), FakeBackend.open
 
@@ -78,57 +79,59 @@ def test_what_is_not_finite_is_recorded_once_where_no_loss_is_scaled(
     worker = opened(spec, fault="nan-gradient")
     monkeypatch.setattr(FakeBackend, "open", begun)
     worker.record(spec, 3, str(tmp_path / "record"))
-    assert scales == [RunSpec(**spec).loss_scale]
+    assert scales == [spec.loss_scale]
 
 
-def test_a_contender_that_begins_anew_takes_as_many_steps_from_the_same_weights(spec: dict[str, Any]) -> None:
+def test_a_contender_that_begins_anew_takes_as_many_steps_from_the_same_weights(spec: RunSpec) -> None:
     worker = opened(spec)
     worker.warm_up(0.02, None)
-    before, after = worker.restart().values()
+    restarted = worker.restart()
+    before, after = restarted.before, restarted.after
     assert before == after
-    assert (before["steps"], len(before["losses"])) == (14, 3)  # a dispatch of 7, and as many as have three losses
-    assert before["moved"].keys() == {"dense.kernel"}  # the bias begins as zeros
-    assert 0 < before["moved"]["dense.kernel"] < 1
-    assert worker.proof(14)["dispatched"] == 14 + 28  # counted from where it began
+    assert (before.steps, len(before.losses)) == (14, 3)  # a dispatch of 7, and as many as have three losses
+    assert before.moved.keys() == {"dense.kernel"}  # the bias begins as zeros
+    assert 0 < (before.moved["dense.kernel"] or 0) < 1
+    assert worker.proof(14).dispatched == 14 + 28  # counted from where it began
 
 
 @pytest.mark.parametrize(("fault", "same"), [("frozen", "losses"), ("aged", None)])
-def test_what_has_changed_meanwhile_is_there_to_be_seen(spec: dict[str, Any], fault: str, same: str | None) -> None:
+def test_what_has_changed_meanwhile_is_there_to_be_seen(spec: RunSpec, fault: str, same: str | None) -> None:
     worker = opened(spec, fault=fault)
     worker.warm_up(0.2, None)
-    before, after = worker.restart().values()
-    assert before["moved"]["dense.kernel"] > 0
-    assert (after["moved"]["dense.kernel"] == 0) is (fault == "frozen")
-    assert (before["losses"][0] == after["losses"][0]) is (same == "losses")
+    restarted = worker.restart()
+    before, after = restarted.before, restarted.after
+    assert (before.moved["dense.kernel"] or 0) > 0
+    assert (after.moved["dense.kernel"] == 0) is (fault == "frozen")
+    assert (before.losses[0] == after.losses[0]) is (same == "losses")
 
 
 def test_parameters_of_few_elements_and_what_begins_as_zeros_are_not_asked(
-    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = opened(spec)
     start = {"kernel": np.full(8, 2.0), "few": np.full(7, 2.0), "zeros": np.zeros(8), "bad": np.full(9, 1.0)}
     end = {name: array * 1.5 + 1 for name, array in start.items()} | {"bad": np.full(9, np.nan)}
     monkeypatch.setattr(FakeSession, "export", lambda _: State(end, {}, {}, 0))
-    assert training.moved(worker._open_session, start) == {"kernel": 1.0, "bad": None}
+    assert training.measure_movement(worker._open_session, start) == {"kernel": 1.0, "bad": None}
 
 
 @pytest.mark.parametrize(("device", "made"), [("cuda", (1, 2)), ("cpu", (2, 4))])
 def test_initial_weights_are_held_until_it_is_told_how_training_began_where_they_are_not_counted(
-    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, device: str, made: tuple[int, int]
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch, device: str, made: tuple[int, int]
 ) -> None:
-    calls, initial = list[int](), training.initial
+    calls, initial = list[int](), training.initial_weights
 
     def counted(*arguments: Any) -> Any:
         calls.append(1)
         return initial(*arguments)
 
     worker = opened(spec)
-    monkeypatch.setattr(training, "initial", counted)
-    worker.open(spec | {"device": device})
+    monkeypatch.setattr(training, "initial_weights", counted)
+    worker.open(replace(spec, device=device))
     calls.clear()
-    assert (worker._start is None) is (device == "cpu")
+    assert (worker._initial is None) is (device == "cpu")
     worker._begin()
     worker.warm_up(0.02, None)
-    assert (len(calls), worker._start) == (made[0], None)
+    assert (len(calls), worker._initial) == (made[0], None)
     worker.restart()
-    assert (len(calls), worker._start) == (made[1], None)
+    assert (len(calls), worker._initial) == (made[1], None)
