@@ -20,7 +20,7 @@ from compare.base.interface import DEVICES
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WORKLOADS
 from compare.execution.timed_round import BLOCK_SECONDS
-from compare.settings.block_order import palindromic
+from compare.settings.block_order import make_palindrome
 from compare.worker.worker import time_steps
 
 LIMIT = 0.02
@@ -118,7 +118,7 @@ def main() -> int:
     bare_medians: list[float] = []
     for _ in range(options.rounds):
         blocks: tuple[list[float], list[float]] = ([], [])
-        for which in palindromic(2, PALINDROMES):
+        for which in make_palindrome(2, PALINDROMES):
             if which == 0:
                 blocks[0].append(time_steps(session, steps, perf_counter) / steps)
             else:
