@@ -81,7 +81,7 @@ def option_page() -> str:
     rows = [
         [
             f"`{option.flag}`" if option.flag else "",
-            f"`{option.name}`" if option.in_python else "",
+            f"`{option.name}{'=False' if option.turns_off else ''}`" if option.in_python else "",
             option.help_in("compare"),
             option.default_words,
             option.unit,
