@@ -1,8 +1,8 @@
-"""samestep's framework-neutral side: it plans, measures, judges and reports, and imports no framework.
+"""The framework-neutral side of samestep. It plans, measures, judges and reports, and imports no framework.
 
-The Python interface, each name imported when it is first used: `Workload`, `ModelSpec`, `OptimizerSpec` and `Schedule`
-say what is trained, `pair` makes a workload of a user's own models, `run` compares and `certify` proves agreement. What
-cannot be honoured raises `Refused`.
+The Python interface has these names, each imported at its first use. `Workload`, `ModelSpec`, `OptimizerSpec` and
+`Schedule` describe a training. `pair` makes a workload of a user's own models. `run` compares, and `certify` proves
+agreement. An argument that is not allowed raises `Refused`.
 """
 
 from importlib import import_module

@@ -4,9 +4,9 @@ import signal
 
 
 def main() -> None:
-    """Run the command line; an interrupt while it is still imported ends the process at once, without a traceback."""
+    """Run the command line. An interrupt during the import ends the process at once, without a traceback."""
     handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:  # a shell has interrupts ignored by what it starts in the background
+    if handler is signal.default_int_handler:  # in the background a shell ignores interrupts
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from compare.cli.app import main as run
 

@@ -1,4 +1,4 @@
-"""samestep from Python: what `samestep compare` and `samestep agree` do, for a workload by name or of one's own."""
+"""samestep from Python: `run` does the work of `samestep compare`, and `certify` that of `samestep agree`."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,21 +25,21 @@ def run(
     out: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Train, certify and time contenders, as `samestep compare`, and write the result file.
+    """Train, certify and time contenders, and write the result file.
 
     Args:
-        workload: a name that `samestep workloads` lists, or a `compare.Workload`, of `compare.pair(...)` for example.
-        contenders: BACKEND[:TUNING] each, the first being the baseline.
+        workload: a name that `samestep workloads` lists, or a `compare.Workload`, for example of `compare.pair(...)`.
+        contenders: BACKEND[:TUNING] each. The first is the baseline.
         out: folder of the result file. Default: samestep-out/TIME.
-        settings: the options of `samestep compare` by their names in Python: `precision`, `device`, `rounds`,
-            `batch_size`, `seed`, `data`, ..., and `request`, a `compare.Request`: how a pair is brought together.
+        settings: the options of `samestep compare` by their names in Python, such as `precision`, `device`, `rounds`,
+            `batch_size`, `seed` and `data`. `request`, a `compare.Request`, says how to match a pair. None stands for
+            the default.
 
     Raises:
-        Refused: for what cannot be compared, before any process starts; a pair, also where its models cannot be
-            matched.
+        Refused: for an argument that is not allowed, before any process starts; for a pair that cannot be matched.
     """
-    asked = _settings("compare", settings, workload=workload, contenders=contenders, out=out)
-    return Result(*execute.execute(plan.make(asked), sys.argv))
+    everything = _settings("compare", settings, workload=workload, contenders=contenders, out=out)
+    return Result(*execute.execute(plan.make(everything), sys.argv))
 
 
 @of_python
@@ -51,26 +51,28 @@ def certify(
     out: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Prove that contenders compute the same thing, as `samestep agree`; arguments as `run`'s.
+    """Prove that contenders compute the same thing.
 
     Args:
-        workload: as `run`'s.
-        contenders: as `run`'s. Default: those of `samestep agree`.
-        seeds: training runs per contender for the accuracy gate.
+        workload: as in `run`.
+        contenders: as in `run`. Default: those of `samestep agree`.
+        seeds: training runs of each contender for the accuracy gate.
+        out: as in `run`.
+        settings: the options of `samestep agree`, as in `run`.
 
     Raises:
-        Refused: for what cannot be certified, as `run`.
+        Refused: as in `run`.
     """
-    asked = _settings("agree", settings, workload=workload, contenders=contenders, seeds=seeds, out=out)
-    chosen = plan.make(plan.for_certificate(asked))
+    everything = _settings("agree", settings, workload=workload, contenders=contenders, seeds=seeds, out=out)
+    chosen = plan.make(plan.for_certificate(everything))
     return Result(*execute.execute(chosen, sys.argv, seeds=seeds))
 
 
 def _settings(command: str, settings: Mapping[str, Any], **named: Any) -> Settings:
-    """Return all settings of a call as one object; None stands for a default.
+    """Return all settings of a call as one object. None stands for the default.
 
     Raises:
-        Refused: for a name that the command does not have as a setting.
+        Refused: for an unknown name.
     """
     allowed = [name for name in options.list_python_names(command) if name not in named]
     if unknown := [name for name in settings if name not in allowed]:

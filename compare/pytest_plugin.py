@@ -1,7 +1,7 @@
 """The pytest plugin: `pytest --benchmark`, the fixtures `samestep` and `contender`, and the marker `samestep`.
 
-pytest loads it at every start wherever samestep is installed, so it imports only pytest and light files of its own;
-all else is imported where a comparison is made.
+pytest loads it at every start wherever samestep is installed. So it imports only pytest and light files, and the rest
+when a comparison runs.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compare.plugin import comparison_request, pytest_options, selection
-from compare.plugin.comparison_request import Asked
+from compare.plugin.comparison_request import ComparisonRequest
 
 if TYPE_CHECKING:
     from compare.base.workloads import Workload
@@ -26,8 +26,8 @@ _SENT = "samestep"  # the key under which an xdist worker sends its lines
 class Samestep:
     """The fixture `samestep`: call it to compare contenders.
 
-    The marker's settings, if the test has one, hold where a call says nothing, and the command line's where neither
-    does. The same comparison is made once a session.
+    A call's settings win over those of the test's marker, and these over the command line's. A session runs the same
+    comparison once.
     """
 
     def __init__(self, request: pytest.FixtureRequest, comparisons: "Comparisons") -> None:
@@ -36,13 +36,13 @@ class Samestep:
     def __call__(self, workload: "str | Workload | None" = None, **settings: Any) -> "Result":
         """Return the result of training `workload`, a name or a `compare.Workload`, with `settings`.
 
-        A comparison that is refused fails the test; so does, unless `check=False`, one in which a contender failed or
-        the contenders do not agree.
+        Settings that are not allowed fail the test. So do, unless `check=False`, a contender that fails and contenders
+        that do not agree.
         """
         __tracebackhide__ = True
-        given = selection.marked(self._request.node), comparison_request.layer(workload, **settings)
+        given = selection.read_marker(self._request.node), comparison_request.to_layer(workload, **settings)
         return _checked(
-            self._comparisons, comparison_request.merged(pytest_options.filling(self._request.config), *given)
+            self._comparisons, comparison_request.merge(pytest_options.read_settings(self._request.config), *given)
         )
 
 
@@ -53,13 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Generator[None]:
-    """Take --benchmark-only, too, where every other plugin is loaded and none has it."""
+    """Add --benchmark-only once all other plugins are loaded, if none has it."""
     yield
-    early_config.stash[_STANDS_IN] = pytest_options.stand_in(parser)
+    early_config.stash[_STANDS_IN] = pytest_options.add_benchmark_only(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker, and refuse options that cannot be honoured."""
+    """Register the marker, and check the options."""
     config.addinivalue_line(
         "markers",
         "samestep(workload=None, *, contenders=['torch', 'jax'], precision, device, rounds, ...): a comparison, made "
@@ -70,19 +70,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a marked test one test for each contender."""
+    """Turn a marked test into one test for each contender."""
     selection.parametrise(metafunc)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
-    """Skip comparisons that were not asked for, and keep those that were."""
+    """Skip comparisons unless the command line turns them on."""
     comparisons = [item for item in items if selection.is_comparison(item)]
-    if not pytest_options.on(config):
+    if not pytest_options.is_enabled(config):
         selection.skip(comparisons, pytest_options.OFF)
-    if pytest_options.only(config) and config.stash.get(_STANDS_IN, False):
+    if pytest_options.is_exclusive(config) and config.stash.get(_STANDS_IN, False):
         selection.skip([item for item in items if item not in comparisons], "no comparison (--benchmark-only)")
-    with selection.seen_as_benchmarks(comparisons):
+    with selection.appear_as_benchmarks(comparisons):
         yield
 
 
@@ -111,11 +111,11 @@ def samestep(request: pytest.FixtureRequest) -> Samestep:
 
 @pytest.fixture
 def contender(request: pytest.FixtureRequest) -> "Contender":
-    """One contender of the comparison that the test's marker names, and its row in pytest-benchmark's table."""
+    """One contender of the comparison that the test's marker names, with a row in pytest-benchmark's table."""
     if not hasattr(request, "param"):
         raise _failed("the fixture `contender` needs the marker: @pytest.mark.samestep(...)")
     comparisons = _comparisons(request)
-    wanted = comparison_request.merged(pytest_options.filling(request.config), selection.marked(request.node))
+    wanted = comparison_request.merge(pytest_options.read_settings(request.config), selection.read_marker(request.node))
     result = _checked(comparisons, wanted)
     found = result.contender(request.param)
     if result.comparable(found.name):
@@ -130,16 +130,16 @@ def contender(request: pytest.FixtureRequest) -> "Contender":
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    """Add the GPU, its driver and the frameworks' versions to what pytest-benchmark saves."""
-    if pytest_options.on(config):
-        from compare.plugin import machine_info as described
+    """Add GPUs, driver and versions to the machine info of pytest-benchmark."""
+    if pytest_options.is_enabled(config):
+        from compare.plugin import rows
 
-        machine_info["samestep"] = described.describe()
+        machine_info["samestep"] = rows.describe_machine()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Generator[None]:
-    """Report on all comparisons, after pytest-benchmark's table, which may end in an exception."""
+    """Report all comparisons after pytest-benchmark's table, even if that raises an exception."""
     try:
         yield
     finally:
@@ -150,7 +150,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send a worker's lines to the terminal's process."""
+    """Send a worker's lines to the main process."""
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output[_SENT] = session.config.stash[_LINES]
@@ -158,19 +158,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take the lines that a worker of pytest-xdist has sent."""
+    """Collect the lines of a worker of pytest-xdist."""
     lines: list[str] = getattr(node, "workeroutput", {}).get(_SENT, [])
     mine = node.config.stash[_LINES]
     mine += ["", *lines] if mine and lines else lines
 
 
 def _comparisons(request: pytest.FixtureRequest) -> "Comparisons":
-    if not pytest_options.on(request.config):
+    if not pytest_options.is_enabled(request.config):
         pytest.skip(pytest_options.OFF)
     return request.getfixturevalue("_samestep_comparisons")
 
 
-def _checked(comparisons: "Comparisons", wanted: Asked) -> "Result":
+def _checked(comparisons: "Comparisons", wanted: ComparisonRequest) -> "Result":
     __tracebackhide__ = True
     from compare.base.interface import Refused
 

@@ -115,7 +115,7 @@ for command in COMMANDS:
 
 def reference() -> list[CommandPage]:
     """Return the help page of every command, for the reference in the documentation."""
-    return help.pages(typer.main.get_command(app))
+    return help.make_pages(typer.main.get_command(app))
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

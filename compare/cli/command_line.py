@@ -17,7 +17,7 @@ from compare.settings.options import COMMAND_LINE, OWN_MODELS, SETTINGS, Option,
 _T = TypeVar("_T")
 
 _FILLED_IN = ("settings", "changes", "as_json", "cluster")
-"""Parameters of a command that no user writes by that name."""
+"""Parameters of a command that are no options."""
 
 
 def to_path(text: str) -> Path:
@@ -35,8 +35,8 @@ def to_path(text: str) -> Path:
 def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
     """Return a decorator that gives a command all options that the definition has for it.
 
-    The command gets what its parameters ask for: `settings`, all settings as one `Settings`; `changes`, only the
-    settings that the user gave, by name; `as_json`. Its other parameters, apart from `cluster`, are options of its own.
+    A parameter `settings` of the command gets all settings as one `Settings`. `changes` gets a dictionary of only the
+    settings that the user wrote. `as_json` gets --json. Other parameters, apart from `cluster`, are options of its own.
     """
     offered = options.list_options(name)
 
@@ -65,10 +65,10 @@ def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]
 
 
 def to_settings(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the words of a command line mean; a word that nobody wrote is None, False or empty.
+    """Return settings by name for the options of a command line. An option that nobody wrote is None, False or empty.
 
     Raises:
-        Refused: for options that exclude each other, or a pair of models that is not complete.
+        Refused: for options that exclude each other, or an incomplete pair of models.
     """
     written = {name: word for name, word in words.items() if word is not None and word is not False and word != []}
     pair = {
@@ -88,7 +88,7 @@ def to_settings(words: Mapping[str, Any]) -> dict[str, Any]:
     if pair:
         if "workload" in settings:
             raise Refused("--workload and a pair of your own (--jax, --torch) exclude each other")
-        settings["workload"], settings["request"] = pair_options.pair(pair)
+        settings["workload"], settings["request"] = pair_options.make_pair(pair)
     return settings
 
 

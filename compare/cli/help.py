@@ -13,7 +13,7 @@ from compare.settings.options import GROUPS, OUTPUT
 _MOST_USED = "Most used"
 _OTHER = "Options"
 _FEW = 8
-"""Up to so many options stand in one list."""
+"""A page with no more options than this has no groups."""
 
 _INDENT, _COLUMN = 2, 26
 
@@ -57,10 +57,10 @@ def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
-def rows(command: Any) -> list[HelpRow]:
+def make_rows(command: Any) -> list[HelpRow]:
     """Return a row for every argument and option of a command of typer's, in the order of the help page."""
     defined = {option.name: option for option in options.list_options(command.name or "")}
-    found: list[HelpRow] = []
+    page: list[HelpRow] = []
     for parameter in command.params:
         if parameter.name == "help":
             continue
@@ -73,9 +73,9 @@ def rows(command: Any) -> list[HelpRow]:
         group = "" if is_argument else getattr(parameter, "rich_help_panel", None) or _OTHER
         if option is None:
             default = str(parameter.default) if parameter.show_default and parameter.default else ""
-            found.append(HelpRow(term, parameter.help or "", "" if default == "True" else default, group=group))
+            page.append(HelpRow(term, parameter.help or "", "" if default == "True" else default, group=group))
         else:
-            found.append(
+            page.append(
                 HelpRow(
                     term,
                     option.help_in(command.name),
@@ -87,22 +87,22 @@ def rows(command: Any) -> list[HelpRow]:
                 )
             )
     order = ["", _OTHER, *GROUPS]
-    return sorted(found, key=lambda row: order.index(row.group))
+    return sorted(page, key=lambda row: order.index(row.group))
 
 
 @dataclass(frozen=True)
 class CommandPage:
-    """The help page of one command, for the reference in the documentation."""
+    """The help page of one command."""
 
     name: str
     text: str
     rows: Sequence[HelpRow]
 
 
-def pages(group: Any) -> list[CommandPage]:
+def make_pages(group: Any) -> list[CommandPage]:
     """Return the help page of every command in a group of typer's, in its order."""
     return [
-        CommandPage(name, textwrap.dedent(command.help or "").strip(), rows(command))
+        CommandPage(name, textwrap.dedent(command.help or "").strip(), make_rows(command))
         for name, command in group.commands.items()
     ]
 
@@ -120,12 +120,12 @@ def _sections(every: Sequence[HelpRow]) -> Iterator[tuple[str, list[HelpRow]]]:
 
 
 class HelpCommand(TyperCommand):
-    """A command with such a help page."""
+    """A command whose help page has these groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the sections of the help page."""
         del ctx
-        every = [*rows(self), HelpRow("--help", "Show this page.", group=OUTPUT)]
+        every = [*make_rows(self), HelpRow("--help", "Show this page.", group=OUTPUT)]
         for heading, section in _sections(every):
             if section:
                 with formatter.section(heading):

@@ -14,11 +14,11 @@ from compare.settings.pair_spec import Request
 _NEEDED = ("jax", "torch", "image", "classes")
 
 
-def pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
-    """Return the workload of a pair, and how its models are brought together; `words` are all that the user wrote.
+def make_pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
+    """Return the workload of a pair, and how to match its models. `words` has the options that the user wrote.
 
     Raises:
-        Refused: for a pair that is not complete, a value that is not allowed, or a file of names that is none.
+        Refused: for an incomplete pair, a value that is not allowed, or a file without a map of names.
     """
     if missing := [COMMAND_LINE[name].flag for name in _NEEDED if name not in words]:
         written = " ".join(COMMAND_LINE[name].flag for name in words)

@@ -34,28 +34,32 @@ def report(
         typer.Argument(
             metavar="RESULT",
             parser=to_path,
-            help="A result.json, or its folder; several give a matrix. A scaling comes alone.",
+            help="A result.json, or its folder. Several make a matrix. A result of scale stands alone.",
         ),
     ],
     html_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", parser=to_path, help="One page with everything in it.")
+        Path | None, typer.Option("--html", metavar="FILE", parser=to_path, help="Write one page with everything.")
     ] = None,
     markdown_file: Annotated[
         Path | None,
-        typer.Option("--markdown", metavar="FILE", parser=to_path, help="Tables as GitHub shows them."),
+        typer.Option("--markdown", metavar="FILE", parser=to_path, help="Write tables for GitHub."),
     ] = None,
     latex_file: Annotated[
         Path | None,
-        typer.Option("--latex", metavar="FILE", parser=to_path, help="Tables in booktabs style, to \\input."),
+        typer.Option("--latex", metavar="FILE", parser=to_path, help="Write tables in booktabs style, for \\input."),
     ] = None,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", parser=to_path, help="A row for each timed block.")
+        Path | None, typer.Option("--csv", metavar="FILE", parser=to_path, help="Write a row for each timed block.")
     ] = None,
     figure_folder: Annotated[
-        Path | None, typer.Option("--figures", metavar="DIR", parser=to_path, help="Every picture as PDF and SVG.")
+        Path | None,
+        typer.Option("--figures", metavar="DIR", parser=to_path, help="Write every picture as PDF and SVG."),
     ] = None,
 ) -> None:
-    """Report stored results, without an option in the terminal; folders of files to be written must be there."""
+    """Show stored results, or write them as pages, tables and figures.
+
+    Without an option the report goes to the terminal. The folders of files must exist.
+    """
     sources = [result_file.named(path) for path in result]
     found = [_loaded(path) for path in sources]
     _check_each_is_given_once(sources, found)
@@ -170,7 +174,7 @@ def _resolved(path: Path) -> Path:
 
 
 def _links(made: Report, folder: Path | None, page: Path, kind: str) -> dict[str, str]:
-    """Return each picture's path as seen from a page; none where no pictures are written."""
+    """Return each picture's path relative to a page. It is empty if no pictures are written."""
     if folder is None:
         return {}
     way = Path(os.path.relpath(folder.resolve(), page.resolve().parent))

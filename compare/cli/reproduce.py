@@ -68,7 +68,7 @@ def reproduce(
     plan = repetition.make_plan(stored, changes, changed_code=changed_code)
     console = Console(quiet=as_json)
     hashes: dict[str, str | None] = {"data_sha256": dataset_file.sha256(plan.dataset)}
-    if not user_code.is_named(stored):  # whose weights are known when its models have been matched
+    if not user_code.is_named(stored):  # a pair has weights only after matching
         model = phases.describe_model(plan)
         hashes["weights_sha256"] = None if model is None else model.weights_sha256
     before = differences.before_run(stored, environment.describe(), hashes)

@@ -1,1 +1,1 @@
-"""What `compare.pytest_plugin` is made of. No file here imports anything heavy when it is loaded: pytest loads them."""
+"""The parts of `compare.pytest_plugin`. pytest loads them at every start, so they import nothing heavy then."""

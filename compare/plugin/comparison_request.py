@@ -1,4 +1,4 @@
-"""What a test asks for: the contenders and settings of one comparison, by which its result is found again."""
+"""The contenders and settings of one comparison that a test asks for. They identify its result in the session."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ returns a result that would otherwise fail the test.
 """
 
 
-class Asked(NamedTuple):
+class ComparisonRequest(NamedTuple):
     """One comparison: contenders as written, and `settings` under the names of `SETTINGS`."""
 
     contenders: tuple[str, ...]
@@ -37,22 +37,22 @@ class Asked(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The same text for two comparisons that are the same."""
+        """A text that two comparisons share only if they are the same."""
         return json.dumps([self.contenders, dict(self.settings)], sort_keys=True, default=str)
 
     @property
     def slug(self) -> str:
-        """A folder's name for a reader, unlike that of any other comparison."""
-        said = [self.settings[name] for name in ("workload", "precision") if name in self.settings]
-        words = [str(getattr(each, "name", each)) for each in said]
+        """A readable name of a folder, unique to this comparison."""
+        values = [self.settings[name] for name in ("workload", "precision") if name in self.settings]
+        words = [str(getattr(value, "name", value)) for value in values]
         readable = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([*words, *self.contenders]))[:80]
         return f"{readable}-{hashlib.sha256(self.key.encode()).hexdigest()[:8]}"
 
-    def plan(self, out: Path) -> "Plan":
-        """Return the plan of this comparison, which writes to `out`.
+    def make_plan(self, out: Path) -> "Plan":
+        """Return the plan of this comparison, with its result in the folder `out`.
 
         Raises:
-            Refused: naming arguments as a test writes them.
+            Refused: for settings that are not allowed, by their names in Python.
         """
         from compare.base import arguments
         from compare.base.interface import Refused
@@ -65,13 +65,13 @@ class Asked(NamedTuple):
             raise Refused(arguments.in_python(str(error), otherwise={})) from None
 
 
-def merged(*layers: Mapping[str, Any]) -> Asked:
-    """Return what layers of settings ask for together; a later one wins, and None leaves a setting open.
+def merge(*layers: Mapping[str, Any]) -> ComparisonRequest:
+    """Return the comparison that several layers of settings ask for. A later layer wins, and None says nothing.
 
     Raises:
-        TypeError: for a name that no setting has, or contenders that are no list of strings.
+        TypeError: for an unknown setting, or contenders that are no list of texts.
     """
-    __tracebackhide__ = True  # the line of the test is the one to see
+    __tracebackhide__ = True  # pytest then shows the line of the test
     settings = {name: value for layer in layers for name, value in layer.items() if value is not None}
     allowed = SETTINGS
     if unknown := sorted(settings.keys() - allowed):
@@ -80,9 +80,9 @@ def merged(*layers: Mapping[str, Any]) -> Asked:
     if isinstance(contenders, str) or not all(isinstance(text, str) for text in contenders):
         raise TypeError(f"contenders={contenders!r} is not allowed; allowed: a list such as ['torch:tuned', 'jax']")
     check = settings.pop("check", True)
-    return Asked(tuple(contenders), settings, check)
+    return ComparisonRequest(tuple(contenders), settings, check)
 
 
-def layer(workload: "str | Workload | None" = None, **settings: Any) -> dict[str, Any]:
-    """Return the arguments of a call or a marker, the workload being the one that needs no name."""
+def to_layer(workload: "str | Workload | None" = None, **settings: Any) -> dict[str, Any]:
+    """Return the arguments of a call or a marker as settings. Only the workload needs no name."""
     return {"workload": workload, **settings}

@@ -1,4 +1,4 @@
-"""The command line's options: what switches comparisons on, and what fills in settings that tests leave open."""
+"""The options of pytest's command line. They turn comparisons on, and give settings that tests do not name."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ def add(parser: pytest.Parser) -> None:
     """Add samestep's own options."""
     group = parser.getgroup("samestep", "samestep: JAX against PyTorch")
     group.addoption(
-        "--benchmark", action="store_true", dest="samestep", help="Run comparisons, which are skipped otherwise."
+        "--benchmark", action="store_true", dest="samestep", help="Run comparisons. Without it they are skipped."
     )
     for option in _OPTIONS:
         group.addoption(
@@ -27,8 +27,8 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--samestep-report", metavar="DIR", help="Write each comparison's result and report below DIR.")
 
 
-def stand_in(parser: pytest.Parser) -> bool:
-    """Add --benchmark-only where pytest-benchmark is not there to do so; tell whether that was so."""
+def add_benchmark_only(parser: pytest.Parser) -> bool:
+    """Add --benchmark-only unless pytest-benchmark has added it. Return whether this function added it."""
     try:
         parser.getgroup("benchmark").addoption(
             "--benchmark-only", action="store_true", help="Run comparisons, and nothing else."
@@ -38,18 +38,18 @@ def stand_in(parser: pytest.Parser) -> bool:
     return True
 
 
-def on(config: pytest.Config) -> bool:
-    """Whether comparisons are to run."""
-    return bool(config.getoption("samestep") or only(config))
+def is_enabled(config: pytest.Config) -> bool:
+    """Return whether comparisons run."""
+    return bool(config.getoption("samestep") or is_exclusive(config))
 
 
-def only(config: pytest.Config) -> bool:
-    """Whether nothing but comparisons and benchmarks is to run."""
+def is_exclusive(config: pytest.Config) -> bool:
+    """Return whether only comparisons and benchmarks run."""
     return bool(config.getoption("benchmark_only", False))
 
 
-def filling(config: pytest.Config) -> dict[str, Any]:
-    """Return the settings that tests may leave open, None for those that the command line leaves open too."""
+def read_settings(config: pytest.Config) -> dict[str, Any]:
+    """Return the settings for tests that do not name them. None stands for a setting that nobody names."""
     return {option.name: config.getoption(f"samestep_{option.name}") for option in _OPTIONS}
 
 
@@ -57,20 +57,20 @@ def check(config: pytest.Config) -> None:
     """Check the options' values before anything is collected.
 
     Raises:
-        pytest.UsageError: with what is allowed.
+        pytest.UsageError: for a value that is not allowed.
     """
-    given = {name: value for name, value in filling(config).items() if value is not None}
+    settings = {name: value for name, value in read_settings(config).items() if value is not None}
     report = config.getoption("samestep_report")
-    if not on(config) or not (given or report):
+    if not is_enabled(config) or not (settings or report):
         return
     from compare.base import output
     from compare.base.interface import Refused
     from compare.settings import plan
 
     try:
-        plan.resolve(Settings(**given))
+        plan.resolve(Settings(**settings))
         if report:
             output.writable(config.invocation_params.dir / report)
     except Refused as error:
-        said = re.sub("--out", "--report", str(error))
-        raise pytest.UsageError(re.sub("--(?=[a-z])", "--samestep-", said)) from None
+        message = re.sub("--out", "--report", str(error))
+        raise pytest.UsageError(re.sub("--(?=[a-z])", "--samestep-", message)) from None

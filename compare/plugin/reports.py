@@ -1,4 +1,4 @@
-"""A comparison's report as text: a brief one for the end of a pytest session, a full one beside the result file."""
+"""A comparison's report as text: brief at the end of a pytest session, full beside the result file."""
 
 from collections.abc import Mapping
 from io import StringIO
@@ -19,7 +19,7 @@ def lines(result: Mapping[str, Any], width: int) -> list[str]:
 
 
 def write(result: Mapping[str, Any], folder: Path) -> Path:
-    """Write the result file and the full report, `report.txt`, to a folder; return the result file's path."""
+    """Write the result file and the full report, `report.txt`, to a folder. Return the result file's path."""
     path = result_file.write(result, folder)
     (folder / "report.txt").write_text(_text(result, _WIDTH, brief=False), encoding="utf-8")
     return path

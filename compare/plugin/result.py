@@ -1,4 +1,4 @@
-"""What a test is given: a result object to make assertions on."""
+"""A comparison's result, as a test or a caller of `compare.run` gets it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +15,12 @@ class Ratio(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """What was measured of one contender; None where there is no such figure.
+    """The measurements of one contender. None stands for an absent figure.
 
     Attributes:
         name: unique within the comparison; a repeated contender is named `torch#2`.
         status: `ok`, `oom`, `crash`, `timeout` or `refused`, with the `reason`.
-        compile_seconds: of the first step, into an empty cache.
+        compile_seconds: compile time of the first step, into an empty cache.
         step_seconds: geometric mean of the median blocks of the rounds that count.
         images_per_second: batch size by step time.
         memory: bytes by the names of `compare.machine.memory.DEFINITIONS`.
@@ -38,7 +38,12 @@ class Contender(NamedTuple):
 
 
 class Result:
-    """One comparison's result. `raw` is the whole result object (`compare/result.schema.json`), `path` its file."""
+    """One comparison's result.
+
+    Attributes:
+        raw: the whole result object (`compare/results/result.schema.json`).
+        path: its file.
+    """
 
     def __init__(self, raw: dict[str, Any], path: Path) -> None:
         self.raw, self.path = raw, path
@@ -63,19 +68,19 @@ class Result:
         """Return one contender by name.
 
         Raises:
-            LookupError: with the names that there are.
+            LookupError: for an unknown name.
         """
-        __tracebackhide__ = True  # the line of the test is the one to see
-        found = {each.name: each for each in self.contenders}
-        if name not in found:
-            raise LookupError(f"no contender {name!r} in this comparison; there are: {', '.join(found)}")
-        return found[name]
+        __tracebackhide__ = True  # pytest then shows the line of the test
+        by_name = {contender.name: contender for contender in self.contenders}
+        if name not in by_name:
+            raise LookupError(f"no contender {name!r} in this comparison; there are: {', '.join(by_name)}")
+        return by_name[name]
 
     def verdict(self, name: str) -> str:
         """Return FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE or INVALID, for a contender against the baseline.
 
         Raises:
-            LookupError: for the baseline, for a name that is none, and where nothing was timed.
+            LookupError: for the baseline, an unknown name, or a run that timed nothing.
         """
         __tracebackhide__ = True
         return self._comparison(name)["verdict"]
@@ -84,8 +89,8 @@ class Result:
         """Return a contender's ratio to the baseline.
 
         Raises:
-            LookupError: for the baseline, for a name that is none, and where nothing was timed.
-            AssertionError: where there is no ratio to go by: the verdict is INVALID, or too few rounds count.
+            LookupError: for the baseline, an unknown name, or a run that timed nothing.
+            AssertionError: for a verdict INVALID, or too few rounds that count.
         """
         __tracebackhide__ = True
         comparison = self._comparison(name)
@@ -96,19 +101,19 @@ class Result:
         return Ratio(**{key: comparison["ratio"][key] for key in ("estimate", "low", "high", "confidence")})
 
     def comparable(self, name: str) -> bool:
-        """Whether a contender's times may be laid beside another's."""
+        """Return whether a contender's times can be compared with another's."""
         verdicts = {each["contender"]: each["verdict"] for each in self.raw["comparisons"]}
         wanted = verdicts.values() if name == self.baseline else [verdicts.get(name, "INVALID")]
         return any(verdict != "INVALID" for verdict in wanted)
 
     @property
     def voids(self) -> str:
-        """Which rounds count for nobody, and why, in words."""
+        """The void rounds with their reasons, in words."""
         return "; ".join(f"round {each['round']} is void: {each['reason']}" for each in self.raw["voided"])
 
     @property
     def failure(self) -> str | None:
-        """Why the comparison failed (a contender did, or a claim did), None where it did not."""
+        """The reason why a contender or a claim failed, or None."""
         from compare.execution import build_result
         from compare.report import sentences
 
@@ -122,8 +127,8 @@ class Result:
 
     def __repr__(self) -> str:
         verdicts = [f"{each['contender']} {each['verdict']}" for each in self.raw["comparisons"]]
-        told = ", ".join([f"agreement {self.agreement}", *(verdicts or ["nothing timed"])])
-        return f"<comparison of {self.raw['spec']['workload']} with {self.baseline}: {told}>"
+        claims = ", ".join([f"agreement {self.agreement}", *(verdicts or ["nothing timed"])])
+        return f"<comparison of {self.raw['spec']['workload']} with {self.baseline}: {claims}>"
 
     def _comparison(self, name: str) -> Mapping[str, Any]:
         __tracebackhide__ = True

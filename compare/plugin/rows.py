@@ -1,7 +1,7 @@
-"""A contender as a row of pytest-benchmark's table: its measured blocks, played back on a clock of their own.
+"""A contender as a row of pytest-benchmark's table, and the machine as pytest-benchmark describes it.
 
-The children have measured; nothing is timed here. pytest-benchmark is given a timer that stands still but for the
-seconds of the block that is played, so that each of its rounds is a block's time per step, to the last bit.
+Nothing is timed here. pytest-benchmark gets a timer that replays the times of a contender's blocks. So each of its
+rounds is one block's time per step, to the last bit.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from compare.plugin.result import Contender, Result
 
 
 class Recording:
-    """Measured times and the clock that they pass on."""
+    """Measured times, and a clock that replays them."""
 
     def __init__(self, blocks: Sequence[float]) -> None:
         self._blocks = cycle(blocks)
@@ -22,19 +22,19 @@ class Recording:
         self._read = False
 
     def clock(self) -> float:
-        """Return the scripted seconds; pytest-benchmark's timer."""
+        """Return the replayed seconds. pytest-benchmark uses this as its timer."""
         self._read = True
         return self._now
 
     def rewind(self) -> None:
-        """Begin anew at 0, so that no rounding of a sum comes between a block and its round."""
+        """Set the clock to 0, so that a round is exactly one block, without the rounding of a sum."""
         self._now = 0.0
 
     def play(self) -> None:
-        """Let the next block's time pass.
+        """Move the clock by the next block's time.
 
         Raises:
-            RuntimeError: where the clock was never read: another timer would time the playing itself.
+            RuntimeError: pytest-benchmark has never read this clock, so another timer would time this function.
         """
         if not self._read:
             raise RuntimeError(
@@ -44,10 +44,10 @@ class Recording:
 
 
 def replay(request: pytest.FixtureRequest, result: Result, contender: Contender) -> None:
-    """Have pytest-benchmark report a contender's blocks under the name of the test that asks.
+    """Let pytest-benchmark report a contender's blocks under the name of the calling test.
 
-    The row's group says workload, precision and batch, unless the test's own `benchmark` marker names one. Where
-    pytest-benchmark is not there, or disabled, there is no row.
+    The row's group names workload, precision and batch, unless the test's own `benchmark` marker names a group. Without
+    pytest-benchmark, or with it disabled, there is no row.
     """
     if not request.config.pluginmanager.hasplugin("pytest-benchmark"):
         return
@@ -84,3 +84,20 @@ def _extra(result: Result, contender: Contender) -> dict[str, Any]:
 def _against(result: Result, name: str) -> dict[str, Any]:
     comparison = next(each for each in result.raw["comparisons"] if each["contender"] == name)
     return {key: comparison[key] for key in ("baseline", "ratio", "verdict")}
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return this machine's GPUs, driver and versions of frameworks and libraries, as JSON types.
+
+    pytest-benchmark stores it as machine info. It has only facts that stay the same from run to run.
+    """
+    from compare.machine import environment, nvml
+
+    nvidia = nvml.describe()
+    versions = {name: environment.find_version(name) for name in environment.DISTRIBUTIONS}
+    return {
+        "gpus": [gpu["name"] for gpu in nvidia["gpus"]],
+        "driver": nvidia["driver"],
+        "cuda_driver": nvidia["cuda_driver"],
+        "packages": {name: version for name, version in versions.items() if version is not None},
+    }

@@ -1,4 +1,4 @@
-"""Which tests are comparisons, and what becomes of them when tests are collected."""
+"""The tests that are comparisons, and their collection."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -10,25 +10,25 @@ from compare.plugin import comparison_request
 
 
 def is_comparison(item: pytest.Item) -> bool:
-    """Whether a test takes the fixture `samestep` or has the marker of that name."""
+    """Return whether a test takes the fixture `samestep` or has the marker of that name."""
     return "samestep" in _fixtures(item) or item.get_closest_marker("samestep") is not None
 
 
-def marked(node: Any) -> dict[str, Any]:
-    """Return the settings that a test's marker gives (none without a marker); `node` may be a test or its definition.
+def read_marker(node: Any) -> dict[str, Any]:
+    """Return the settings in a test's marker. They are empty without a marker. `node` is a test or its definition.
 
     Raises:
-        TypeError: for arguments that the marker does not take.
+        TypeError: for an argument that the marker does not take.
     """
     marker = node.get_closest_marker("samestep")
-    return comparison_request.layer(*marker.args, **marker.kwargs) if marker else {}
+    return comparison_request.to_layer(*marker.args, **marker.kwargs) if marker else {}
 
 
 def parametrise(metafunc: pytest.Metafunc) -> None:
-    """Make a marked test that takes `contender` one test for each contender.
+    """Turn a marked test that takes `contender` into one test for each contender.
 
     Raises:
-        pytest.fail.Exception: for a marker that cannot be honoured.
+        pytest.fail.Exception: for a marker that is not allowed.
     """
     if metafunc.definition.get_closest_marker("samestep") is None:
         return
@@ -36,7 +36,7 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
     if not {"contender", "samestep"} & set(metafunc.fixturenames):
         raise _failed(definition, "it takes neither `contender` (one test for each contender) nor `samestep`")
     try:
-        names = comparison_request.merged(marked(definition)).names
+        names = comparison_request.merge(read_marker(definition)).names
     except TypeError as error:
         raise _failed(definition, str(error)) from None
     if "contender" in metafunc.fixturenames:
@@ -50,11 +50,11 @@ def skip(items: Sequence[pytest.Item], reason: str) -> None:
 
 
 @contextmanager
-def seen_as_benchmarks(items: Sequence[pytest.Item]) -> Generator[None]:
-    """Let pytest-benchmark take comparisons for benchmarks while it decides which tests to run.
+def appear_as_benchmarks(items: Sequence[pytest.Item]) -> Generator[None]:
+    """Let pytest-benchmark treat comparisons as benchmarks while it selects tests.
 
-    It goes by the fixtures that a test takes. Comparisons do not take `benchmark` themselves: it would have to be set
-    up before there is anything to report, and warns where there is nothing.
+    It looks at the fixtures that a test takes. Comparisons do not take `benchmark` themselves, because its setup would
+    come before there is anything to report.
     """
     shown = [fixtures for item in items if "benchmark" not in (fixtures := _fixtures(item))]
     for fixtures in shown:

@@ -1,4 +1,4 @@
-"""The plan that repeats the run of a stored result: the same contenders, workload, seeds and design."""
+"""The plan that repeats a stored result's run, with the same contenders, workload, seeds and design."""
 
 import json
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ Object = Mapping[str, Any]
 
 
 def make_plan(stored: Object, changes: Mapping[str, Any], *, changed_code: bool = False) -> Plan:
-    """Return the plan that repeats a stored result's run; of `samestep agree` it times nothing.
+    """Return the plan that repeats a stored result's run. For a result of `samestep agree` it times nothing.
 
-    For an interrupted run it has the rounds that were complete, or the requested number where too few were.
+    For an interrupted run it has as many rounds as were complete, or as many as were requested if too few were.
 
     Args:
         stored: a valid result.

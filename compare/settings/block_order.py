@@ -16,7 +16,7 @@ def order_contenders(contenders: Sequence[T], number: int) -> list[T]:
 
 
 def gpus_of_round(number: int, count: int, rotation: int) -> range | None:
-    """Return the GPUs that contenders on `count` devices are timed on in round `number`; all are counted from 0.
+    """Return the GPUs for contenders on `count` devices in round `number`. GPUs and rounds count from 0.
 
     Rounds rotate over `rotation` GPUs, in whole parts of `count`, because GPUs of one kind are not equally fast.
     Return None if all rounds are on the same GPUs.
@@ -33,7 +33,7 @@ def find_stored_gpus(spec: Mapping[str, Any], number: int) -> range | None:
 
 
 def count_parts(count: int, rotation: int) -> int:
-    """Return how many whole parts of `count` GPUs `rotation` GPUs have; at least 1."""
+    """Return how many whole groups of `count` GPUs fit into `rotation` GPUs, and at least 1."""
     return max(1, rotation // count)
 
 

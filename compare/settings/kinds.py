@@ -97,7 +97,7 @@ class Whole(Kind):
         return f"a whole number from {self._least} to {self._most}"
 
     def is_right(self, value: object) -> bool:
-        """Return whether a value is such a number. True and False are none, although Python counts them as such."""
+        """Return whether a value is such a number. True and False are not, although Python treats them as 1 and 0."""
         return type(value) is int and self._least <= value <= self._most
 
     @property
@@ -121,7 +121,7 @@ class Number(Kind):
         return self._allowed
 
     def is_right(self, value: object) -> bool:
-        """Return whether a value is such a number. NaN is none."""
+        """Return whether a value is such a number. NaN is not."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return 0 < value < self._most or (value == self._most and not self._below)

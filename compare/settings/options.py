@@ -46,11 +46,11 @@ class Option:
     Attributes:
         name: its name in Python.
         kind: the values that it takes, and their check.
-        default: its value where nobody gives one. None stands for `default_text`.
+        default: its value if nobody gives one. None stands for `default_text`.
         help: one or two sentences.
         group: one of `GROUPS`.
-        commands: the commands that take it. None do where only samestep itself sets it.
-        flag: its name on the command line; "" where the command line has none.
+        commands: the commands that take it; empty if only samestep itself sets it.
+        flag: its name on the command line; "" if it has none there.
         turns_off: whether the flag turns the option off, as --skip-energy does.
         metavar: stands for its value in the help.
         unit: the unit of its value, such as `seconds`.
@@ -59,9 +59,9 @@ class Option:
         rank: its place among the most used options, from 1; 0 for all others.
         in_python: whether `compare.run`, `compare.certify` and the pytest marker take it too.
         sets: settings that the flag stands for.
-        spec_key: its key in the result's `spec`; None where `spec` does not have it.
-        schema: the JSON schema of that key, where it is not that of `kind`.
-        pytest_help: what `pytest --samestep-NAME` does; "" where pytest has no such option.
+        spec_key: its key in the result's `spec`; None if `spec` does not have it.
+        schema: the JSON schema of that key; None for the schema of `kind`.
+        pytest_help: begins the help of `pytest --samestep-NAME`; "" if pytest has no such option.
         helps: other help texts, by command.
     """
 
@@ -103,7 +103,7 @@ class Option:
 
     @property
     def default_words(self) -> str:
-        """The default in words; "" for a switch and for no default."""
+        """The default in words, or "" for a switch and for no default."""
         if self.default_text or self.default is None or isinstance(self.default, bool | tuple):
             return self.default_text
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
@@ -119,7 +119,7 @@ def _option(
     flag: str | None = None,
     **more: Any,
 ) -> Any:
-    """Define a field of `Settings`. By default its flag is its name; what no command takes has no flag."""
+    """Define a field. Its flag is its name by default. An option that no command takes has no flag."""
     found = Option(
         kind=kind,
         default=default,

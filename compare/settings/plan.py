@@ -27,7 +27,7 @@ from compare.settings.pair_spec import Request
 class Plan(RunSettings):
     """One comparison with all choices made. `make` builds it and refuses what cannot be done.
 
-    It has every field of `RunSettings` as the user gave it; only `device` is now `cpu` or `cuda`.
+    It has every field of `RunSettings` as the user gave it. Only `device` is resolved, to `cpu` or `cuda`.
 
     Attributes:
         contenders: at least one; the first is the baseline.
@@ -58,33 +58,33 @@ class Plan(RunSettings):
         return descriptions.to_json(self.workload)
 
     def knobs(self, contender: Contender) -> dict[str, Value]:
-        """Return the value of every knob that a contender has here."""
+        """Return the value of every knob of a contender."""
         backend, tuning = contender.backend, contender.tuning
         return tunings.resolve(backend, tuning, self.device, self.workload.name, self.precision, self.batch_norm)
 
     def keeps_search(self, contender: Contender) -> bool:
-        """Whether a contender's program keeps what a search for kernels found when it was compiled.
+        """Return whether a contender's program keeps the kernels that a search chose when it was compiled.
 
-        XLA searches for none where algorithms are to be deterministic (xla/service/gpu, IsAutotuningEnabled).
+        With deterministic algorithms XLA does not search (xla/service/gpu, IsAutotuningEnabled).
         """
         values = self.knobs(contender)
         searches = not (self.deterministic and contender.backend == "jax")
         return searches and tunings.keeps_search(contender.backend, values, self.device)
 
     def devices_of(self, values: Mapping[str, Any]) -> int:
-        """Return how many devices a contender with these knobs trains on: one, unless it says how it splits batches."""
+        """Return how many devices a contender with these knobs trains on. It is one unless the knobs split batches."""
         return 1 if values["parallel"] == NOT_PARALLEL else self.devices
 
     def devices_here(self, values: Mapping[str, Any]) -> int:
-        """Return how many of them are this machine's."""
+        """Return how many devices of this machine a contender with these knobs trains on."""
         return max(1, self.devices_of(values) // self.cluster.count)
 
     def gpus_of_round(self, number: int) -> range | None:
-        """Return the GPUs that a round is timed on (`compare.settings.block_order.gpus_of_round`)."""
+        """Return the GPUs that a round is timed on, or None if all rounds have the same."""
         return gpus_of_round(number, self.devices, self.rotation)
 
     def spec(self, contender: Contender, dataset: Path, **changes: Any) -> RunSpec:
-        """Return what one child of a contender gets, with some fields changed; `dataset` is the file it reads."""
+        """Return the specification for one child, which reads the file `dataset`. `changes` replace its fields."""
         switches = self.knobs(contender)
         values: dict[str, Any] = {
             "workload": self.workload.name,
@@ -146,7 +146,7 @@ def make(
     )
     splitting.check(plan)
     feasibility.check(plan)
-    if dataset is None:  # loading may take a quarter of a minute, so it comes after all other checks
+    if dataset is None:  # loading takes up to 15 s, so it comes after all other checks
         plan = replace(plan, dataset=_load(plan))
     if machines.here:
         output.check_scratch()
@@ -155,7 +155,7 @@ def make(
 
 
 def resolve(settings: Settings, cluster: Cluster | None = None) -> tuple[Workload, str]:
-    """Check each setting by itself; return the workload and the device, `cpu` or `cuda`.
+    """Check each setting by itself. Return the workload and the device, `cpu` or `cuda`.
 
     Raises:
         Refused: for a value that is not allowed, an unknown workload, or a device or precision that is not here.
@@ -182,12 +182,12 @@ def find_workload(workload: str | Workload) -> Workload:
 
 
 def spell_contenders(settings: Settings, parallel: str | None = None) -> Settings:
-    """Return settings whose contenders say all that --tuning, --knobs and --parallel say of them.
+    """Return settings with --tuning, --knobs and --parallel written into the contenders.
 
-    `parallel` is used where neither a contender nor --parallel says how to use several devices.
+    `parallel` is the default for contenders that do not say how to use several devices.
 
     Raises:
-        Refused: for --tuning, --knobs or --parallel that is unknown, or that no contender takes.
+        Refused: for an unknown word in one of the three, or one that no contender takes.
     """
     texts = DEFAULT_CONTENDERS if settings.contenders is None else settings.contenders
     if settings.tuning is not None or settings.knobs is not None:
@@ -198,7 +198,7 @@ def spell_contenders(settings: Settings, parallel: str | None = None) -> Setting
 
 
 def for_certificate(settings: Settings) -> Settings:
-    """Return the settings of a certificate: nothing is timed, and contenders are such as prove a model alone.
+    """Return the settings of a certificate alone. It times nothing, and a pair has contenders that compile little.
 
     Raises:
         Refused: for a value that is not allowed, or an unknown workload.

@@ -57,7 +57,7 @@ def check_step(ways: Mapping[str, Any], accumulate: int) -> None:
 
 
 def check_ways(ways: Mapping[str, Any], devices: int, batch_norm: str) -> None:
-    """Check that at least one contender uses several devices; `ways` has each one's value of the knob `parallel`.
+    """Check that at least one contender uses several devices. `ways` has each contender's knob `parallel`.
 
     Raises:
         Refused: no contender uses them, or a contender does not have this batch norm.

@@ -131,7 +131,7 @@ def test_a_pair_that_is_not_timed_is_not_compiled_as_a_whole(tmp_path: Path, mon
 
 def test_a_test_may_ask_for_a_pair():
     one, other = (
-        comparison_request.merged(comparison_request.layer(each))
+        comparison_request.merge(comparison_request.to_layer(each))
         for each in (PAIR, compare.pair("a:b", "c:d", image="8x8x1", classes=3))
     )
     assert one.slug.startswith("e-f-")
@@ -146,7 +146,7 @@ def test_a_test_may_say_all_that_the_command_line_may() -> None:
 
 def test_a_test_may_split_batches_over_devices(tmp_path: Path) -> None:
     ways = {"contenders": ["jax:pmap", "torch:ddp"], "device": "cpu"}
-    made = comparison_request.merged({**ways, "devices": 2, "batch_norm": "local"}).plan(tmp_path)
+    made = comparison_request.merge({**ways, "devices": 2, "batch_norm": "local"}).make_plan(tmp_path)
     assert (made.devices, made.batch_norm) == (2, "local")
     with pytest.raises(Refused, match="batch_norm 'other' is not allowed; allowed: sync, local"):
-        comparison_request.merged({**ways, "batch_norm": "other"}).plan(tmp_path)
+        comparison_request.merge({**ways, "batch_norm": "other"}).make_plan(tmp_path)
