@@ -149,7 +149,7 @@ REFUSALS = [
     (["fake", "other", "--rounds", "10", "--paper"], "--rounds and --paper exclude each other"),
     (
         ["fake", "other", "--search-anew"],
-        "--search-anew: on cpu no contender's program keeps what a search for kernels",
+        "--search-anew: on cpu no contender's program keeps the kernels that a search chose",
     ),
     (["fake", "other", "--workload", "mnist-cnn"], "workload mnist-cnn needs --data DIR"),
     (["fake", "other", "--workload", "mnist-cnn", "--data", "nowhere"], "--data nowhere: no such folder"),
