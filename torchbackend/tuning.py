@@ -39,9 +39,7 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     inductor._fuse_ddp_communication_passes = []  # torch's own passes join no gradient of a convolution in NHWC
     graph_passes.use_passes([buckets.join] * joint + [overlap.overlap_exchanges] * late)
     inductor.reorder_for_peak_memory = not late  # to save a few bytes it would undo our order
-    inductor.conv_1x1_as_mm = bool(knobs["pointwise-matmul"])
     inductor.combo_kernels = bool(knobs["concurrent-kernels"])
-    inductor.max_autotune = inductor.coordinate_descent_tuning = bool(knobs["max-autotune"])
     # An exchange lies between the moments of batch norm's input and its normalisation. Torch then considers the
     # normalised values too far away to compute them again, and would write and read a mask for every ReLU.
     functorch.ban_recompute_used_far_apart = not exchanges

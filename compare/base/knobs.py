@@ -28,13 +28,15 @@ class Knob:
 
     def is_switch(self, backend: str) -> bool:
         """Whether a framework has it as something that can be on or off."""
-        return backend not in self.always and backend not in self.never
+        return backend in self.mechanism
 
-    def told(self, backend: str) -> str:
-        """Return what the knob is in a framework, in words."""
+    def describe(self, backend: str) -> str:
+        """Return what the knob does in a framework, or why it cannot be switched there."""
         if backend in self.mechanism:
             return self.mechanism[backend]
-        return f"always on: {self.always[backend]}" if backend in self.always else f"none: {self.never[backend]}"
+        if backend in self.always:
+            return f"always on: {self.always[backend]}"
+        return f"none: {self.never.get(backend, f'{backend} has no knobs')}"
 
 
 _ALL = (
@@ -109,22 +111,6 @@ _ALL = (
         {},
     ),
     Knob(
-        "max-autotune",
-        "have the compiler time its own kernels, too, templates and block sizes: a long compilation",
-        False,
-        {"torch": "what torch.compile's mode max-autotune-no-cudagraphs sets; graphs are graph-capture"},
-        {},
-        {"jax": "kernel-search is all that XLA searches by itself"},
-    ),
-    Knob(
-        "pointwise-matmul",
-        "compute 1x1 convolutions as matrix products",
-        False,
-        {"torch": "torch._inductor.config.conv_1x1_as_mm"},
-        {},
-        {"jax": "XLA has no such switch, and products written out were slower (docs/speed-log.md)"},
-    ),
-    Knob(
         "rematerialisation",
         "keep each block's input alone and compute the block again in the backward pass: less memory, more work",
         False,
@@ -187,6 +173,18 @@ _ALL = (
 )
 
 KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in _ALL}
+
+REMOVED: Mapping[str, str] = {
+    "max-autotune": "kernel-search",
+    "pointwise-matmul": "tuned, which is within 1 % of it on every workload",
+}
+"""Knobs that samestep once had, each with its replacement."""
+
+
+def has_knobs(backend: str) -> bool:
+    """Return whether a backend has any knob. A backend that an installed package adds has none."""
+    return any(knob.is_switch(backend) for knob in KNOBS.values())
+
 
 PARALLEL_WORDS = tuple(word for words in PARALLEL.values() for word in words)
 

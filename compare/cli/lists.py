@@ -41,7 +41,7 @@ def knobs() -> None:
     for knob in KNOBS.values():
         typer.echo(f"{knob.name}: {knob.summary}")
         for side in ("jax", "torch"):
-            typer.echo(f"  {side:5}  {knob.told(side)}")
+            typer.echo(f"  {side:5}  {knob.describe(side)}")
     for name, meaning in TUNINGS.items():
         typer.echo(f"\n{name}: {meaning}")
         for (backend, tuning), settings in GIVEN.items():

@@ -5,16 +5,10 @@ from dataclasses import dataclass
 
 from compare.base import arguments
 from compare.base.interface import Refused
-from compare.base.knobs import PARALLEL, PARALLEL_WORDS
+from compare.base.knobs import PARALLEL, PARALLEL_WORDS, has_knobs
 from compare.base.workloads import PAIR, Workload
 from compare.machine import environment
-from compare.settings import naming, tunings
-
-# Backend name to the package that serves it as `python -m PACKAGE` and the distributions that the package needs.
-BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "torch": ("torchbackend", ("torch",)),
-    "jax": ("jaxbackend", ("jax", "flax", "optax")),
-}
+from compare.settings import backends, naming, tunings
 
 DEFAULT_TUNING = "compiled"
 PLAIN_CONTENDERS = ("torch:stock", "jax:pieces")
@@ -32,7 +26,12 @@ class Contender:
     @property
     def package(self) -> str:
         """The package that serves this contender's backend."""
-        return BACKENDS[self.backend][0]
+        return backends.find(self.backend).module
+
+
+def default_tuning(backend: str) -> str:
+    """Return the tuning of a contender that names none. Only `stock` exists for a backend without knobs."""
+    return DEFAULT_TUNING if has_knobs(backend) else tunings.STOCK
 
 
 def of_certificate(workload: Workload) -> tuple[str, ...]:
@@ -86,7 +85,7 @@ def spread(texts: Sequence[str], parallel: str | None, otherwise: str | None = N
     ways = default | asked
 
     def with_way(text: str, backend: str) -> str:
-        whole = text if ":" in text else f"{text}:{DEFAULT_TUNING}"
+        whole = text if ":" in text else f"{text}:{default_tuning(backend)}"
         return f"{whole}+{ways[backend]}" if backend in ways else text
 
     return list(map(with_way, texts, takers))
@@ -119,15 +118,16 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
     contenders: list[Contender] = []
     for text, name in zip(texts, naming.make_names(texts), strict=True):
         backend, colon, tuning = text.partition(":")
-        if backend not in BACKENDS:
-            raise Refused(f"unknown contender {text!r}; allowed: BACKEND[:TUNING] with BACKEND {' or '.join(BACKENDS)}")
+        known = backends.find_all()
+        if backend not in known:
+            raise Refused(f"unknown contender {text!r}; allowed: BACKEND[:TUNING] with BACKEND {' or '.join(known)}")
         if colon and not tuning:
             raise Refused(f"contender {text!r} has an empty tuning; allowed: stock, compiled, tuned or knobs")
-        missing = [package for package in BACKENDS[backend][1] if not environment.is_installed(package)]
+        missing = [package for package in known[backend].distributions if not environment.is_installed(package)]
         if missing:
             raise Refused(
                 f"contender {text!r} needs the package {', '.join(missing)}, which is not installed; "
                 f"install it with: pip install 'samestep[{backend}]'"
             )
-        contenders.append(Contender(name, backend, tuning or DEFAULT_TUNING))
+        contenders.append(Contender(name, backend, tuning or default_tuning(backend)))
     return contenders

@@ -12,23 +12,25 @@ from compare.base.knobs import (
     KNOBS,
     NOT_PARALLEL,
     PARALLEL_WORDS,
+    REMOVED,
     Knob,
     Value,
+    has_knobs,
 )
 from compare.settings import conflicts
 
-_TO_SEARCH = ("kernel-search", "max-autotune")
+_TO_SEARCH = ("kernel-search",)
 _TO_COMPILE = (
     "compile",
     "graph-capture",
     "steps-per-dispatch",
     "concurrent-kernels",
-    "pointwise-matmul",
     "compiled-autograd",
     "overlap-exchanges",
     *_TO_SEARCH,
 )
 
+STOCK = "stock"
 TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
     "compiled": "stock and the compiler",
@@ -76,7 +78,7 @@ TUNED: Mapping[tuple[str, str, str], tuple[Mapping[str, Value], str | None]] = {
         (backend, "cuda", workload): (_captured(backend, steps, *switches), evidence and f"{_H200}/{evidence}")
         for backend, workload, steps, switches, evidence in (
             ("jax", "resnet50", 8, ["concurrent-kernels"], "resnet50-bfloat16.zip"),
-            ("torch", "resnet50", 8, ["pointwise-matmul"], "resnet50-bfloat16.zip"),
+            ("torch", "resnet50", 8, [], "resnet50-bfloat16.zip"),
             ("jax", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16.zip"),
             ("torch", "cifar-cnn", 24, ["concurrent-kernels"], "cifar-cnn-bfloat16.zip"),
             ("jax", "convnext-tiny", 8, ["concurrent-kernels"], "tunings-convnext-tiny-bfloat16.zip"),
@@ -129,7 +131,12 @@ def resolve(
     head, *rest = tuning.split("+")
     if head not in TUNINGS:
         head, rest = "stock", [head, *rest]
-    values: dict[str, Value] = {knob.name: knob.default for knob in KNOBS.values() if knob.is_switch(backend)}
+    without_knobs = not has_knobs(backend)
+    if without_knobs and head != STOCK:
+        raise Refused(f"{backend}:{tuning}: {backend} has no knobs; allowed: {backend} or {backend}:{STOCK}")
+    values: dict[str, Value] = {
+        knob.name: knob.default for knob in KNOBS.values() if without_knobs or knob.is_switch(backend)
+    }
     values |= _named(backend, head, device, workload, precision)
     given: set[str] = set()
     for item in rest:
@@ -147,7 +154,7 @@ def resolve(
         if knob.is_switch(backend):
             values[name] = value
         elif bool(value) != (backend in knob.always):
-            raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.told(backend)})")
+            raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.describe(backend)})")
     may_be_together = values["parallel"] == NOT_PARALLEL and values.get(conflicts.together_with(backend))
     if head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync":
         values |= _hiding(backend, device, workload, values, given)
@@ -166,6 +173,8 @@ def check_word(item: str, where: str) -> None:
         Refused: with `where`, for any other word, or none.
     """
     word, allowed = item.partition("=")[0], [*TUNINGS, *KNOBS, *PARALLEL_WORDS]
+    if word in REMOVED:
+        raise Refused(f"{where}: the knob {word} was removed; use {REMOVED[word]}")
     if word in allowed:
         return
     near = difflib.get_close_matches(word, allowed, 1)
@@ -240,7 +249,7 @@ def keeps_search(backend: str, values: Mapping[str, Value], device: str) -> bool
     """Tell whether kernels are timed against each other when a program is compiled, once for all that will find it."""
     if device != "cuda":
         return False
-    return values["kernel-search"] is True if backend == "jax" else values.get("max-autotune") is True
+    return backend == "jax" and values["kernel-search"] is True
 
 
 def _without(names: Collection[str], values: Mapping[str, Value]) -> dict[str, Value]:

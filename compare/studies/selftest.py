@@ -18,8 +18,7 @@ from compare.execution.simulation import Machine
 from compare.execution.telemetry import Sample, Telemetry
 from compare.execution.timed_round import BLOCK_SECONDS
 from compare.machine.nvml import SLOWDOWNS, Device
-from compare.settings import plan
-from compare.settings.contenders import BACKENDS
+from compare.settings import backends, plan
 from compare.settings.options import Settings
 
 TRIALS = 2000
@@ -45,16 +44,16 @@ class Proof:
     failed: bool = False
 
 
-def run(backends: Sequence[str], device: str, progress: Progress) -> list[Proof]:
+def run(names: Sequence[str], device: str, progress: Progress) -> list[Proof]:
     """Make all proofs: of the statistics, of voiding, and with each backend of time and memory.
 
     Raises:
         Refused: a backend that is unknown or not installed, or a device that is not there.
     """
-    if unknown := [name for name in backends if name not in BACKENDS]:
-        raise Refused(f"unknown backend {unknown[0]!r}; allowed: {', '.join(BACKENDS)}")
+    for name in names:
+        backends.find(name)
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
-        stock = [f"{name}:stock" for name in backends]
+        stock = [f"{name}:stock" for name in names]
         settings = Settings(contenders=stock, out=Path(scratch), device=device, rounds=None)
         made = plan.make(settings, least_contenders=1)
         launcher = Launcher(made, Path(scratch))

@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 import pytest
 
-from compare.base import knobs, process_family
+from compare.base import process_family
 from compare.execution import record_certificates, round_validity
 from compare.reproduce import recompute
-from compare.settings import contenders, plan
+from compare.settings import plan
 from compare.settings.options import Settings
 from compare.settings.plan import Plan
-from tests.fakebackend import BACKENDS, fork_server
+from tests.fakebackend import entries, fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
 GONE_WITHIN = DEADLINE = 120.0
@@ -40,9 +40,8 @@ def register(
     children: int = 1,
 ) -> None:
     """Let this process know the fake backends, scripted by name; so many children of each make a certificate."""
-    for name, value in BACKENDS.items():
-        monkeypatch.setitem(contenders.BACKENDS, name, value)
-        monkeypatch.setitem(knobs.PARALLEL, name, ("ddp",))
+    for table, name, value in entries():
+        monkeypatch.setitem(table, name, value)
     monkeypatch.setattr(process_family, "subprocess", fork_server.Subprocess())
     # Scripted time does not mind other programs, and passes in no window.
     monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)

@@ -2,16 +2,13 @@
 
 import math
 import os
-from typing import Any
 
-from compare.base import knobs, process_family
+from compare.base import process_family
 from compare.execution import record_certificates, round_validity
-from compare.settings import contenders
-from tests.fakebackend import BACKENDS, fork_server
+from tests.fakebackend import entries, fork_server
 
-ways: Any = knobs.PARALLEL
-ways.update(dict.fromkeys(BACKENDS, ("ddp",)))
-contenders.BACKENDS.update(BACKENDS)
+for table, name, value in entries():
+    table[name] = value
 record_certificates.MOST_CHILDREN = {
     "cpu": 1
 }  # on every machine the same, because scripts number a backend's processes

@@ -41,18 +41,6 @@ def test_captured_steps(name: str, side: int, monkeypatch: pytest.MonkeyPatch):
     same(found, wanted)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["cifar-cnn", pytest.param("mobilenet-v2", marks=pytest.mark.thorough)])
-def test_steps_of_kernels_that_the_compiler_may_search(name: str):
-    """A search has few kernels on a CPU. On a GPU the certificate has the timed knobs."""
-    workload = small.small(name, small.SIDES[name])
-    wanted, plain = trained(workload, "stock")
-    found, settings = trained(workload, f"{LAYOUT}+compile+max-autotune")
-    assert (plain["max-autotune"], settings["max-autotune"], settings["graph-breaks"]) == (False, True, 0)
-    same(found, wanted)
-    assert trained(workload, "stock")[1]["max-autotune"] is False
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "side"), small.SIDES.items())
 def test_compiled_steps(name: str, side: int):

@@ -41,7 +41,7 @@ class Nursery:
 
     def child(self, **behaviour: Any) -> Child:
         variables = plans.environment(self.folder, {"fake": behaviour})
-        child = Child("fake", BACKENDS["fake"][0], variables, self.folder)
+        child = Child("fake", BACKENDS["fake"].module, variables, self.folder)
         self.children.append(child)
         return child
 

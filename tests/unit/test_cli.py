@@ -87,11 +87,9 @@ REFUSALS = [
     (["fake", "other:graph-capture"], "graph-capture needs --device cuda"),
     (["torch:compile+concurrent-kernels", "fake"], "concurrent-kernels needs --device cuda"),
     (["jax:channels-last=off", "fake"], "jax has no switch 'channels-last' (always on: images and kernels are NHWC)"),
-    (["jax:pointwise-matmul", "fake"], "jax has no switch 'pointwise-matmul' (none: XLA has no such switch"),
     (["jax:compiled-autograd", "fake"], "jax has no switch 'compiled-autograd' (none: jax.grad is in the"),
-    (["torch:pointwise-matmul", "fake"], "torch:pointwise-matmul: pointwise-matmul needs compile"),
-    (["torch:max-autotune", "fake"], "torch:max-autotune: max-autotune needs compile"),
-    (["jax:max-autotune", "fake"], "jax has no switch 'max-autotune' (none: kernel-search is all that XLA searches"),
+    (["torch:compiled+pointwise-matmul", "fake"], "the knob pointwise-matmul was removed; use tuned"),
+    (["torch:max-autotune=on", "fake"], "the knob max-autotune was removed; use kernel-search"),
     (["jax:compile=off+fused-optimizer", "fake"], "fused-optimizer needs compile in jax"),
     (["jax:compile=off+pieces", "fake"], "pieces needs compile"),
     (["jax:compiled+pieces", "fake"], "pieces excludes donation and steps-per-dispatch above 1"),
@@ -435,7 +433,7 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
 
 
 def test_what_only_makes_later_steps_fast_is_left_out_where_the_first_step_is_to_come_soon() -> None:
-    tuned = resolve("torch", "tuned+max-autotune+rematerialisation", "cuda", "resnet50")
+    tuned = resolve("torch", "tuned+rematerialisation", "cuda", "resnet50")
     plain = resolve("torch", "stock+channels-last+fused-optimizer+rematerialisation", "cuda", "resnet50")
     assert soonest("torch", tuned) == plain
     jitted = resolve("jax", "tuned", "cuda", "resnet50")

@@ -84,7 +84,7 @@ def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
 
 @pytest.mark.parametrize(
     ("contender", "alone"),
-    [("jax:tuned", True), ("jax:stock", True), ("torch:tuned", False), ("torch:compile+max-autotune", True)],
+    [("jax:tuned", True), ("jax:stock", True), ("torch:tuned", False)],
 )
 def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str, alone: bool) -> None:
     made = plan.make(
@@ -106,7 +106,6 @@ def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str
         ("jax:stock+kernel-search=off", {}, None),
         ("torch:tuned", {}, "every round"),
         ("torch:compiled", {}, None),
-        ("torch:tuned+max-autotune", {}, "once"),
     ],
 )
 def test_a_result_tells_how_often_kernels_were_searched_for(

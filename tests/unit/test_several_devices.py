@@ -308,7 +308,7 @@ def test_a_step_in_which_something_is_to_run_beside_exchanges_is_not_captured(de
             "torch",
             "ddp",
             ["graph-capture", "steps-per-dispatch=1+graph-capture=off"],
-            ["compile=off+pointwise-matmul=off", "compiled-autograd=off", "overlap-reduction=off"],
+            ["compile=off", "compiled-autograd=off", "overlap-reduction=off"],
         ),
     ],
 )
