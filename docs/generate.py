@@ -101,7 +101,9 @@ def option_page() -> str:
 
 def knobs() -> str:
     """Return the knobs and the tunings made of them."""
-    rows = [[f"`{knob.name}`", knob.summary, *(knob.told(backend) for backend in BACKENDS)] for knob in KNOBS.values()]
+    rows = [
+        [f"`{knob.name}`", knob.summary, *(knob.describe(backend) for backend in BACKENDS)] for knob in KNOBS.values()
+    ]
     parts = [
         "# Knobs and tunings\n",
         "A knob is one optimisation switch. A contender's tuning is a set of knobs. Write",
@@ -271,7 +273,7 @@ def workload_support(workload: Workload) -> Sequence[str]:
 def knob_support(backend: str, device: str, name: str) -> str:
     """Return with which knobs a knob is accepted, or the reason of the refusal."""
     if not KNOBS[name].is_switch(backend):
-        return KNOBS[name].told(backend)
+        return KNOBS[name].describe(backend)
     bases = accepted_with(backend, device, name)
     if bases is None:
         return f"{NO}: {refusal(backend, device, ['compile', item(name)])}"

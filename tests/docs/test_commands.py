@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import synthetic_mnist
-from compare.settings import contenders
+from compare.settings import backends
 from tests.docs import pages
 from tests.fakebackend import BACKENDS
 from tests.fakebackend.plans import ROOT
@@ -34,8 +34,8 @@ class Started(SystemExit):
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
-        monkeypatch.setitem(contenders.BACKENDS, "torch", BACKENDS["fake"])
-        monkeypatch.setitem(contenders.BACKENDS, "jax", BACKENDS["other"])
+        monkeypatch.setitem(backends.BUILT_IN, "torch", BACKENDS["fake"])
+        monkeypatch.setitem(backends.BUILT_IN, "jax", BACKENDS["other"])
         for name in ("examples", "benchmarks"):
             (program.folder / name).symlink_to(ROOT / name)
         yield program

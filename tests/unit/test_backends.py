@@ -10,6 +10,7 @@ import pytest
 
 from compare.base.interface import Refused
 from compare.settings import backends, plan
+from compare.settings.options import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +52,7 @@ def test_a_backend_of_an_installed_package_is_compared_with_torch(installed: Pat
 
 
 def test_samestep_itself_does_not_import_the_module_of_a_backend(installed: Path, tmp_path: Path) -> None:
-    made = plan.make(["torch", "numpy"], out=tmp_path / "out", device="cpu")
+    made = plan.make(Settings(contenders=["torch", "numpy"], out=tmp_path / "out", device="cpu"))
     assert made.contenders[1].package == "tests.numpybackend"
     assert "tests.numpybackend" not in sys.modules
 
@@ -73,4 +74,4 @@ def test_what_an_added_backend_does_not_have_is_refused(
     installed: Path, tmp_path: Path, contender: str, reason: str
 ) -> None:
     with pytest.raises(Refused, match=reason):
-        plan.make(["torch", contender], out=tmp_path / "out", device="cpu")
+        plan.make(Settings(contenders=["torch", contender], out=tmp_path / "out", device="cpu"))
