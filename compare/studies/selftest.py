@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from compare.base.commands import Ballast, Block, MeasureMemory, Open, Plant, ProveWork, WarmUp
-from compare.base.interface import Refused
 from compare.data import dataset_file
 from compare.execution import round_validity, simulation
 from compare.execution.child import Child
