@@ -2,6 +2,7 @@
 
 import math
 import os
+from typing import Any
 
 from compare.base import process_family
 from compare.execution import record_certificates, round_validity
