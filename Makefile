@@ -1,10 +1,10 @@
 # Set-up and checks in one command each. ARGS goes to the program: make compare ARGS="torch:tuned jax:tuned --quick".
-# SAMESTEP_BUILD=cpu|cuda chooses the frameworks' builds, SAMESTEP_PYTHON the Python that .venv is made with.
+# SAMESTEP_BUILD=cpu|cuda chooses the frameworks' builds. SAMESTEP_PYTHON chooses the Python that makes .venv.
 
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites venv compare test check docs clean
+.PHONY: help prerequisites venv compare quick test check docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-15s %s\n", $$1, $$2}' Makefile
@@ -12,7 +12,7 @@ help: ## list these targets
 prerequisites: ## check for Python with venv and headers, and a C++ compiler
 	@found=$$(scripts/prerequisites.sh) && echo "samestep: prerequisites found: $$found" >&2
 
-# A build asked for that is not the one installed makes the stamp out of date.
+# The stamp is out of date if SAMESTEP_BUILD names another build than the installed one.
 ifneq ($(SAMESTEP_BUILD),)
 ifneq ($(SAMESTEP_BUILD),$(shell cat .venv/.stamp 2>/dev/null))
 .PHONY: .venv/.stamp
@@ -27,7 +27,10 @@ venv: .venv/.stamp ## make .venv with samestep and both frameworks (once)
 compare: .venv/.stamp ## compare contenders (ARGS: see samestep compare --help)
 	@.venv/bin/samestep compare $(ARGS)
 
-test: .venv/.stamp ## run the tests (ARGS: for pytest)
+quick: .venv/.stamp ## run the tests of pure code and of the fake backend (ARGS: for pytest)
+	@scripts/test.sh --quick $(ARGS)
+
+test: .venv/.stamp ## run all tests (ARGS: for pytest)
 	@scripts/test.sh $(ARGS)
 
 check: .venv/.stamp ## run the linters, the type checker and the import contracts

@@ -24,6 +24,8 @@ from tests.fakebackend import plans
 
 COMPARE = ["compare", "fake", "other", "--device", "cpu", "--epochs", "1", "--rounds", "2"]
 
+pytestmark = pytest.mark.slow
+
 
 class Parents:
     def __init__(self, folder: Path) -> None:
