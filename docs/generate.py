@@ -27,6 +27,68 @@ HELP_COLUMNS = 88
 BACKENDS = ("jax", "torch")
 DEVICES = ("cpu", "cuda")
 YES, NO = "yes", "no"
+MEANINGS = {
+    "spec": "the settings of the run",
+    "spec.workload": "what was trained",
+    "spec.contenders": "names, the baseline first",
+    "spec.rounds": "complete rounds",
+    "spec.machines": "machines that shared each batch",
+    "spec.classes": "outputs of the model",
+    "spec.parameter_count": "parameters of the model",
+    "spec.data_sha256": "hash of the data set, as all contenders read it",
+    "spec.weights_sha256": "hash of the initial weights",
+    "spec.design_reason": "why another design was used than the asked one",
+    "agreement.pairs[].notes": "differences that are explained and allowed",
+    "agreement.pairs[].tensors": "each tensor's errors",
+    "agreement.pairs[].tensors[].e64": "relative difference of the sides in float64",
+    "agreement.pairs[].tensors[].e32": "the same in float32",
+    "agreement.pairs[].tensors[].noise": "rounding noise at the timed precision",
+    "agreement.pairs[].tensors[].baseline_error": "error against its own float64 run",
+    "contenders[].steady": "whether step times became steady",
+    "telemetry.foreign_cores": "cores that other programs used, by round",
+    "telemetry.samples.foreign": "processes of others on the GPU",
+    "id": "random name of the run",
+    "command": "the words of the command line",
+    "environment": "packages, devices, driver, variables and git commit",
+    "voided[].round": "the first round is 1",
+    "voided[].reason": "what disturbed the round",
+    "contenders[].name": "BACKEND:TUNING",
+    "contenders[].status": "ok, or how it failed",
+    "contenders[].reason": "why it failed",
+    "contenders[].settings": "effective settings, read back from the framework",
+    "contenders[].versions": "versions of the framework's packages",
+    "contenders[].compile_seconds": "first step less a later one, from an empty cache",
+    "contenders[].cached_compile_seconds": "the same with a filled cache",
+    "contenders[].first_step_seconds": "the call that compiles",
+    "contenders[].warmup_seconds": "until step times were steady",
+    "contenders[].images_per_second": "batch size over step time",
+    "contenders[].step_seconds.estimate": "geometric mean over rounds of the median blocks",
+    "contenders[].step_seconds.interval": "Student's t interval of the estimate",
+    "contenders[].step_seconds.samples": "seconds per step, [rounds][blocks]",
+    "contenders[].step_seconds.steps_per_block": "steps between two clock readings",
+    "contenders[].training.loss": "loss of every step",
+    "contenders[].backend": "torch, jax, or an added backend",
+    "contenders[].memory": "bytes, by four definitions",
+    "contenders[].memory.absent": "why a figure is missing",
+    "contenders[].energy.joules_per_step": "from the GPU's own counter",
+    "contenders[].unproven": "why the timed work was not proved",
+    "comparisons[].baseline": "the first contender",
+    "comparisons[].ratio": "contender's step time over the baseline's",
+    "comparisons[].verdict": "what the interval says",
+    "comparisons[].reason": "why the verdict is no claim",
+    "comparisons[].rounds": "rounds that count",
+    "comparisons[].detectable": "smallest relative difference that the rounds would show",
+    "comparisons[].outliers": "rounds far from the others, which still count",
+    "agreement.status": "pass, fail or skipped",
+    "agreement.gates": "the worst outcome of each gate",
+    "agreement.pairs": "one certificate for each contender against the baseline",
+    "agreement.first_mismatch": "the first tensor that differs, in execution order",
+    "agreement.accuracies": "test accuracies over seeds, of `agree`",
+    "agreement.trajectory": "losses and envelopes of whole training runs, of `agree`",
+    "telemetry.samples": "what NVML told, every 0.1 s",
+}
+"""Meanings of keys that neither the schema nor an option describes."""
+
 # Knobs that others need. The support matrix looks for the fewest of them with which a knob is accepted.
 _BASES = ("compile", "graph-capture", "fused-optimizer")
 
@@ -363,7 +425,10 @@ def key_rows(schema: Mapping[str, Any], node: Mapping[str, Any], path: str) -> I
     for name, child in node.get("properties", {}).items():
         child_node = resolved(schema, child)
         place = f"{path}.{name}" if path else name
-        yield [f"`{place}`", type_of(child_node), str(child.get("description") or child_node.get("description") or "")]
+        if place.startswith("telemetry.others[].samples."):  # the same keys as telemetry.samples
+            continue
+        meaning = MEANINGS.get(place) or child.get("description") or option_help(place) or child_node.get("description")
+        yield [f"`{place}`", type_of(schema, child_node), str(meaning or "")]
         if path.count(".") < 3:
             yield from key_rows(schema, child_node, place)
     if isinstance(node.get("items"), dict):
@@ -377,14 +442,20 @@ def resolved(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str,
     return schema["definitions"][reference.rpartition("/")[2]] if reference else node
 
 
-def type_of(node: Mapping[str, Any]) -> str:
+def option_help(place: str) -> str:
+    """Return the help of the option that a key of `spec` repeats; "" if there is none."""
+    for option in options.SETTINGS.values():
+        if place == f"spec.{option.spec_key}":
+            return f"false with `{option.flag}`" if option.turns_off else option.help_in("compare")
+    return ""
+
+
+def type_of(schema: Mapping[str, Any], node: Mapping[str, Any]) -> str:
     if "enum" in node:
         return ", ".join(json.dumps(value) for value in node["enum"])
     types = node.get("type", "")
-    alternatives = [
-        alternative.get("type", "object") for alternative in (*node.get("anyOf", ()), *node.get("oneOf", ()))
-    ]
-    names = types if isinstance(types, list) else [types, *alternatives]
+    alternatives = [resolved(schema, alternative) for alternative in (*node.get("anyOf", ()), *node.get("oneOf", ()))]
+    names = types if isinstance(types, list) else [types, *(type_of(schema, each) for each in alternatives)]
     return " or ".join(dict.fromkeys(str(name) for name in names if name))
 
 
