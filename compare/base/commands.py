@@ -48,7 +48,7 @@ class Command(Generic[Reply]):
             cls.deadline = deadline
 
     def seconds(self, override: float | None) -> float:
-        """Return the seconds that the worker may take; `override` replaces the deadline of the command."""
+        """Return the seconds that the worker may take. `override` replaces the deadline of the command."""
         return self.deadline if override is None else override
 
     def message(self) -> Message:
@@ -198,7 +198,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class Traces:
-    """A user's model in one pass, at its own image size and at others; None for a size that it does not take."""
+    """A user's model in one pass, at its own image size and at others. A refused size is None."""
 
     own: Trace
     resized: Sequence[Trace | None]

@@ -101,11 +101,10 @@ class PlannedCluster(Cluster):
 def join(variables: Mapping[str, str]) -> Generator[Cluster]:
     """Bring the machines of a run together for the `with` block, if a launcher has started samestep on several.
 
-    The first machine carries out the block, with the others at its service; there the block is left out: they serve,
-    and end the program with the exit code that the first one ends with.
+    Only the first machine runs the block. The others serve it and then end the program with its exit code.
 
     Raises:
-        Refused: by `compare.cluster.launch_info.read`; a machine did not come, or is not like this one.
+        Refused: as `compare.cluster.launch_info.read`. Or a machine did not come, or differs from this one.
     """
     launch = launch_info.read(variables)
     if launch is None:

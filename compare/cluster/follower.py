@@ -1,4 +1,4 @@
-"""A machine that follows the first one of a run: it starts and ends its share of contenders' processes."""
+"""Follow the first machine of a run: start and end this machine's share of contenders' processes."""
 
 import contextlib
 import os
@@ -21,8 +21,8 @@ from compare.machine import variables
 GONE = 3
 
 
-def follow(here: LaunchInfo, seconds: float, said: Message) -> int:
-    """Serve the first machine, which gets `seconds` to appear, until it lets this one go; return the exit code.
+def follow(here: LaunchInfo, seconds: float, description: Message) -> int:
+    """Serve the first machine until it ends the run, and return the exit code. It has `seconds` to appear.
 
     Raises:
         Refused: the first machine cannot be reached, or has another token.
@@ -37,11 +37,11 @@ def follow(here: LaunchInfo, seconds: float, said: Message) -> int:
             f"machine 0 of {here.count} cannot be reached at {where}: {error.strerror or error}; allowed: samestep "
             f"started on all by {here.launcher}, which this machine can connect to"
         ) from error
-    first.send({"machine": here.number, **said})
+    first.send({"machine": here.number, **description})
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         shares = Shares(first, here.address, Path(scratch))
         try:
-            return shares.served()
+            return shares.serve()
         except (EOFError, ProtocolError, OSError):
             sys.stderr.write(f"samestep: machine 0 of {here.count} at {where} is gone\n")
             return GONE
@@ -51,18 +51,18 @@ def follow(here: LaunchInfo, seconds: float, said: Message) -> int:
 
 
 class Shares:
-    """The processes of this machine, by the share that they belong to."""
+    """The processes of this machine, by share."""
 
     def __init__(self, first: Wire, address: str, scratch: Path) -> None:
         self._first, self._address, self._scratch = first, address, scratch
         self._running: dict[int, list[ProcessFamily]] = {}
         self._logs = 0
 
-    def served(self) -> int:
-        """Do what the first machine says; return the exit code that it gives at the end.
+    def serve(self) -> int:
+        """Execute the first machine's commands, and return the exit code that it sends at the end.
 
         Raises:
-            EOFError, ProtocolError, OSError: it is gone.
+            EOFError, ProtocolError, OSError: the first machine has hung up.
         """
         while True:
             message, _ = self._first.receive()
@@ -70,7 +70,7 @@ class Shares:
                 case {"command": "close", "code": code}:
                     return int(code)
                 case {"command": "start", "share": int(share)}:
-                    self._first.send(self._started(share, message))
+                    self._first.send(self._start(share, message))
                 case {"command": "end", "share": int(share)}:
                     self._end(share)
                     self._first.send({"done": share})
@@ -82,21 +82,21 @@ class Shares:
         for share in list(self._running):
             self._end(share)
 
-    def _started(self, share: int, told: dict[str, Any]) -> Message:
-        kept = told["cache"] is None
+    def _start(self, share: int, command: dict[str, Any]) -> Message:
+        kept = command["cache"] is None
         folder = (
-            variables.find_cache_folder(self._scratch / "cache-kept") if kept else self._scratch / str(told["cache"])
+            variables.find_cache_folder(self._scratch / "cache-kept") if kept else self._scratch / str(command["cache"])
         )
-        added = told["environment"] | variables.cache_environment(told["backend"], folder)
+        added = command["environment"] | variables.cache_environment(command["backend"], folder)
         running = self._running.setdefault(share, [])
-        for each in told["ranks"]:
+        for values in command["ranks"]:
             self._logs += 1
             log = self._scratch / f"{self._logs:05d}.log"
             # The first machine does not know which address the others use for it.
-            rank_info = replace(RankInfo(**each), host=self._address)
+            rank_info = replace(RankInfo(**values), host=self._address)
             try:
-                own = added | own_gpu(rank_info, told["device"], os.environ)
-                process = ProcessFamily(start_command(told["package"], rank_info, told["port"]), own, log)
+                own = added | own_gpu(rank_info, command["device"], os.environ)
+                process = ProcessFamily(start_command(command["package"], rank_info, command["port"]), own, log)
             except OSError as error:
                 self._end(share)
                 return {"error": f"a process could not be started: {error.strerror}"}
@@ -110,7 +110,7 @@ class Shares:
 
     def _watch(self, share: int, process: ProcessFamily) -> None:
         process.wait()
-        if process in self._running.get(share, ()):  # it has not been told to
+        if process in self._running.get(share, ()):  # it has ended by itself
             status, reason = process.death() or ("crash", "ended")
             with contextlib.suppress(OSError):
                 self._first.send({"lost": share, "status": status, "reason": f"a process {reason}"})

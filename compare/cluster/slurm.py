@@ -1,4 +1,4 @@
-"""The batch script that runs one comparison over the nodes of a Slurm allocation."""
+"""Write and submit the batch script that runs one comparison over the nodes of a Slurm allocation."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from compare.base.interface import Refused
 from compare.cluster.launch_info import TOKEN
 
 LOG = "slurm-%j.log"
-"""The file that Slurm writes a job's output to; `%j` stands for the job's number."""
+"""The file of a job's output. Slurm replaces `%j` by the job's number."""
 _SUBMIT_SECONDS = 60
 _SET_BY = {
     "--nodes": "--nodes of samestep launch",
@@ -25,18 +25,18 @@ _SET_BY = {
         "options that samestep does not write itself, of one job",
     ),
 }
-"""Options of sbatch that a job has already, and what is allowed in their place."""
+"""Options of sbatch that a job sets itself, and the allowed alternative."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What Slurm is asked for.
+    """A request to Slurm.
 
     Attributes:
-        nodes: how many machines.
-        gpus: on each, 0 for none.
+        nodes: the number of machines.
+        gpus: the number of GPUs on each, or 0.
         options: further options of sbatch, as `--partition=gpu`.
-        directory: where samestep runs.
+        directory: the folder where samestep runs.
     """
 
     nodes: int
@@ -45,10 +45,10 @@ class Job:
     directory: Path
 
     def script(self, arguments: Sequence[str], folder: Path) -> str:
-        """Return the batch script: one samestep on each node, which starts what is needed there itself.
+        """Return the batch script. It runs one samestep on each node, which starts all other processes there.
 
-        `arguments` are samestep's, the command first; `folder` has to be there when the job starts, for its log.
-        Slurm must not end the others when one ends in failure: the first still has results to write, and ends them.
+        `arguments` are samestep's, with the command first. `folder` is for the log and must exist when the job starts.
+        Slurm must not end the other nodes when one fails, because the first node still has to write results.
         """
         asked = [
             "--job-name=samestep",
@@ -61,7 +61,7 @@ class Job:
             *self.options,
         ]
         step = f"--nodes={self.nodes} --ntasks={self.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
-        # Every core of the job is samestep's: srun neither takes over how many there are, nor leaves tasks unbound.
+        # samestep uses every core of the job. By itself, srun would neither pass on their number nor leave tasks unbound.
         cores = "--cpu-bind=none ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
         return "\n".join(
             [
@@ -80,10 +80,10 @@ class Job:
 
 
 def check(job: Job) -> Job:
-    """Return a job that can be asked for.
+    """Return the job, after a check.
 
     Raises:
-        Refused: fewer than two nodes, or what is no option of sbatch or one that the job has already.
+        Refused: there are fewer than two nodes, or an option is not one of sbatch, or is one that the job sets itself.
     """
     if not 2 <= job.nodes <= 4096:
         raise Refused(f"--nodes {job.nodes} is not allowed; allowed: 2 to 4096; one machine needs no launcher")
@@ -98,10 +98,10 @@ def check(job: Job) -> Job:
 
 
 def submit(script: Path) -> str:
-    """Submit a batch script; return what sbatch says, as `Submitted batch job 17`.
+    """Submit a batch script and return sbatch's answer, as `Submitted batch job 17`.
 
     Raises:
-        Refused: sbatch is not there, or does not take the script.
+        Refused: sbatch is not installed, or does not take the script.
     """
     program = shutil.which("sbatch")
     if program is None:
@@ -122,10 +122,10 @@ def submit(script: Path) -> str:
 
 
 def _pattern(folder: Path) -> str:
-    """Return a folder as a file name pattern of sbatch has it, which replaces `%` and a letter.
+    """Return a folder as a file name pattern of sbatch, in which `%` has a meaning.
 
     Raises:
-        Refused: for a backslash, after which Slurm replaces nothing in all of a pattern.
+        Refused: the folder has a backslash, which switches all replacements off.
     """
     if "\\" in str(folder):
         raise Refused(f"--out {str(folder)!r}: Slurm writes no log there; allowed: a folder without a backslash")
@@ -133,10 +133,10 @@ def _pattern(folder: Path) -> str:
 
 
 def _directive(option: str) -> str:
-    """Return an option as a line #SBATCH has it: quoted where it has spaces (slurm.schedmd.com/sbatch.html).
+    """Return an option for an #SBATCH line, in quotes if needed (slurm.schedmd.com/sbatch.html).
 
     Raises:
-        Refused: for what would not stay on its line, or is no text.
+        Refused: the option has control characters or is not UTF-8.
     """
     if not option.isprintable():
         raise Refused(f"sbatch would not read {option!r}; allowed: without control characters, and in UTF-8")

@@ -1,8 +1,8 @@
-"""Messages between the processes of one run, over TCP: JSON, and the bytes of arrays behind it. Never pickle.
+"""Send messages between the processes of one run, over TCP. A message is JSON, followed by the bytes of its arrays.
 
-A connection begins with both ends proving that they have the same token, which itself is not sent (HMAC-SHA256 over
-both ends' random numbers: RFC 2104). What follows is neither encrypted nor signed: it is for networks whose machines
-trust each other, as those are over which NCCL and gloo exchange gradients.
+A connection begins with a proof that both ends have the same token. The token itself is not sent (HMAC-SHA256 over both
+ends' random numbers: RFC 2104). Later messages are neither encrypted nor signed. The machines must trust each other, as
+they must when NCCL and gloo exchange gradients.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ Received = Callable[[Message, Arrays], None]
 
 
 class Wire:
-    """One end of a connection whose other end has proved that it belongs to the same run."""
+    """One end of a connection. The other end has proved that it belongs to the same run."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._sending = connection, threading.Lock()
@@ -47,15 +47,15 @@ class Wire:
 
     @property
     def address(self) -> str:
-        """This end's own address, a number."""
+        """The numeric address of this end."""
         return self._connection.getsockname()[0]
 
     def send(self, message: Message, arrays: Mapping[str, Array] | None = None) -> None:
-        """Write one message whole; from any thread.
+        """Write one whole message. Any thread may call this.
 
         Raises:
-            OSError: the other end is gone.
-            ValueError: NaN or infinity in the message, which JSON has no literal for; arrays of other than numbers.
+            OSError: the other end has hung up.
+            ValueError: the message has a NaN or infinity, or an array does not hold numbers.
         """
         found = {name: np.asarray(array) for name, array in (arrays or {}).items()}
         if strange := [name for name, array in found.items() if array.dtype.kind not in _KINDS]:
@@ -69,17 +69,17 @@ class Wire:
                 self._connection.sendall(part)
 
     def receive(self) -> tuple[Message, Arrays]:
-        """Return the next message, waiting for it.
+        """Wait for the next message and return it.
 
         Raises:
-            EOFError: the other end is gone.
-            ProtocolError: what came is not a message.
+            EOFError: the other end has hung up.
+            ProtocolError: the bytes are not a message.
         """
         try:
-            json_length, arrays_length = _LENGTHS.unpack(_exactly(self._connection, _LENGTHS.size))
+            json_length, arrays_length = _LENGTHS.unpack(_receive_bytes(self._connection, _LENGTHS.size))
             if json_length > _LONGEST_JSON or arrays_length > _LONGEST_ARRAYS:
                 raise ProtocolError(f"a message of {json_length} + {arrays_length} bytes")
-            message, arrays = _parsed(_exactly(self._connection, json_length), arrays_length)
+            message, arrays = _parse(_receive_bytes(self._connection, json_length), arrays_length)
             for array in arrays.values():
                 _fill(self._connection, _bytes(array))
         except OSError as error:
@@ -87,7 +87,7 @@ class Wire:
         return message, arrays
 
     def read(self, received: Received, ended: Callable[[Exception], None]) -> None:
-        """Have a thread receive from now on: each message goes to `received`, and what ended it, once, to `ended`."""
+        """Start a thread that gives each message to `received`. When it ends, it gives the error to `ended`."""
 
         def work() -> None:
             try:
@@ -99,14 +99,14 @@ class Wire:
         threading.Thread(target=work, daemon=True).start()
 
     def close(self) -> None:
-        """Hang up; a thread that reads sees the end."""
+        """Hang up, which also ends a thread that reads."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Return a socket that waits for connections from every machine, on a free port unless one is given.
+    """Return a socket that listens to every machine. Port 0 stands for a free port.
 
     Raises:
         OSError: the port is taken.
@@ -118,7 +118,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def accept(listener: socket.socket, token: str, seconds: float) -> Wire | None:
-    """Return the next connection, None where none came in time or the one that came had another token."""
+    """Return the next connection, or None if none came in time or its token was wrong."""
     listener.settimeout(seconds)
     try:
         connection, _ = listener.accept()
@@ -126,9 +126,9 @@ def accept(listener: socket.socket, token: str, seconds: float) -> Wire | None:
         return None
     try:
         connection.settimeout(_PROOF_SECONDS)
-        theirs, ours = bytes(_exactly(connection, _NONCE)), secrets.token_bytes(_NONCE)
+        theirs, ours = bytes(_receive_bytes(connection, _NONCE)), secrets.token_bytes(_NONCE)
         connection.sendall(ours + _proof(token, b"waits", theirs, ours))
-        if hmac.compare_digest(_exactly(connection, _PROOF), _proof(token, b"comes", theirs, ours)):
+        if hmac.compare_digest(_receive_bytes(connection, _PROOF), _proof(token, b"comes", theirs, ours)):
             return Wire(connection)
     except (OSError, EOFError):
         pass
@@ -137,11 +137,11 @@ def accept(listener: socket.socket, token: str, seconds: float) -> Wire | None:
 
 
 def connect(address: str, port: int, token: str, seconds: float) -> Wire:
-    """Return a connection to whom `accept` waits for; it is tried again for so many seconds.
+    """Return a connection to a process that waits in `accept`. Try again for so many seconds.
 
     Raises:
         PermissionError: the other end has another token.
-        OSError: nobody answers.
+        OSError: no process answers.
     """
     end = time.monotonic() + seconds
     while True:
@@ -153,11 +153,11 @@ def connect(address: str, port: int, token: str, seconds: float) -> Wire:
                 raise
             time.sleep(_RETRY_SECONDS)
     try:
-        # It may be busy with others, who are asked one after the other.
+        # The other end may be busy with connections before this one.
         connection.settimeout(max(_PROOF_SECONDS, end - time.monotonic()))
         ours = secrets.token_bytes(_NONCE)
         connection.sendall(ours)
-        answer = bytes(_exactly(connection, _NONCE + _PROOF))
+        answer = bytes(_receive_bytes(connection, _NONCE + _PROOF))
         theirs, proof = answer[:_NONCE], answer[_NONCE:]
         if not hmac.compare_digest(proof, _proof(token, b"waits", ours, theirs)):
             raise PermissionError("the other end has another token")
@@ -172,7 +172,10 @@ def connect(address: str, port: int, token: str, seconds: float) -> Wire:
 
 
 def pack(value: Any, arrays: Arrays) -> Any:
-    """Return a value as JSON; its arrays go into `arrays`. Values: JSON's, arrays, and `Batch` and `RunSpec`."""
+    """Return a value as JSON, and put its arrays into `arrays`.
+
+    A value has JSON types, arrays, `Batch` and `RunSpec`.
+    """
     match value:
         case np.ndarray() | np.generic():
             name = str(len(arrays))
@@ -191,7 +194,7 @@ def pack(value: Any, arrays: Arrays) -> Any:
 
 
 def unpack(value: Any, arrays: Mapping[str, Array]) -> Any:
-    """Return what `pack` was given; tuples come back as lists."""
+    """Return the value of `pack`, with lists for tuples."""
     match value:
         case {"array": name}:
             return arrays[cast(str, name)]
@@ -211,11 +214,11 @@ def _proof(token: str, end: bytes, coming: bytes, waiting: bytes) -> bytes:
     return hmac.digest(token.encode(), end + coming + waiting, "sha256")
 
 
-def _parsed(text: bytearray, size: int) -> tuple[Message, Arrays]:
-    """Return a message, and the arrays that are to be filled with what comes behind it, of `size` bytes together.
+def _parse(text: bytearray, size: int) -> tuple[Message, Arrays]:
+    """Return a message and its empty arrays, which take `size` bytes together.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the text is not a message.
     """
     try:
         message, layout = json.loads(text)
@@ -235,11 +238,11 @@ def _parsed(text: bytearray, size: int) -> tuple[Message, Arrays]:
 
 
 def _bytes(array: Array) -> memoryview:
-    """Return an array's bytes in C order; those of a contiguous one are not copied: it may be gigabytes of batches."""
+    """Return an array's bytes in C order. A contiguous array is not copied, because batches may have gigabytes."""
     return array.reshape(-1).view(np.uint8).data
 
 
-def _exactly(connection: socket.socket, length: int) -> bytearray:
+def _receive_bytes(connection: socket.socket, length: int) -> bytearray:
     found = bytearray(length)
     _fill(connection, memoryview(found))
     return found

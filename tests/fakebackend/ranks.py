@@ -1,9 +1,9 @@
-"""A backend in two processes, of which the second ends in its first step.
+"""A backend in two processes. The second one ends in its first step.
 
-The variable SAMESTEP_RANKS holds JSON: `second`, how it ends (`out of memory`, `refuse`, `exit`, `kill`, or `kernel`
-where the kernel kills it because memory ran out), `first`, what the first does in that step (`wait` in an exchange,
-`fail` in it, or `end` it without one), and `folder`, where the kernel counts, and where a session leaves a file when it
-is gone.
+The variable SAMESTEP_RANKS holds JSON:
+- `second` says how that process ends: `out of memory`, `refuse`, `exit`, `kill`, or `kernel` for the kernel's own kill.
+- `first` says what the other process does in that step: `wait` in an exchange, `fail` in it, or `end` without one.
+- `folder` holds the kernel's count of kills, and a file for every session that has been closed.
 """
 
 import json

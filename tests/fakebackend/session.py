@@ -1,11 +1,21 @@
-"""A linear softmax classifier trained by SGD in NumPy, behind the shared interface; its work is real, its time is not.
+"""A linear softmax classifier trained by SGD in NumPy, behind the shared interface. Its work is real, its time is not.
 
-Faults of the arithmetic: `wrong-gradient` (the kernel's by 1 + 1e-6), `nan-gradient`, `zero-gradient`, `wrong-shape`
-(of the recorded logits), `wrong-dtype` (of the recorded loss), `unsteady` (sums in another order each time), `skip`
-(every tenth step), `nan-loss` (after five steps), `never-wait` (queued work is never done), `late` (it is
-done only when its result is read), `frozen` (a process trains the bias alone after 60 steps), `aged` (its logits are
-half as large then), `unlike` (every process starts from weights of its own), `settings` (reports another compute
-dtype), `nan-setting` (a value that JSON cannot carry), `protocol` (says hello in another version).
+Faults of the arithmetic:
+- `wrong-gradient`: the kernel's gradient is wrong by a factor of 1 + 1e-6.
+- `nan-gradient`, `zero-gradient`: the kernel's gradient has a NaN, or is zero.
+- `wrong-shape`: of the recorded logits.
+- `wrong-dtype`: of the recorded loss.
+- `unsteady`: sums take another order each time.
+- `skip`: every tenth step is skipped.
+- `nan-loss`: the loss is NaN after five steps.
+- `never-wait`: queued work is never done.
+- `late`: queued work is done only when its result is read.
+- `frozen`: a process trains only the bias after 60 steps.
+- `aged`: the logits are half as large after 60 steps.
+- `unlike`: every process starts from other weights.
+- `settings`: reports another compute dtype.
+- `nan-setting`: reports a value that JSON cannot carry.
+- `protocol`: greets in another version.
 """
 
 import math

@@ -204,7 +204,7 @@ def test_each_process_of_another_machine_sees_its_own_gpu_alone(tmp_path: Path, 
     shares = follower.Shares(cast(wire.Wire, None), "127.0.0.1", tmp_path)
     told = {"backend": "torch", "package": "none", "environment": {}, "cache": "cache", "port": 1}
     for rank, here, device in ((2, 2, "cuda"), (3, 2, "cuda"), (1, 1, "cuda"), (3, 2, "cpu")):
-        assert "error" in shares._started(0, told | {"device": device, "places": [vars(RankInfo(rank, 4, here))]})
+        assert "error" in shares._start(0, told | {"device": device, "ranks": [vars(RankInfo(rank, 4, here))]})
     assert seen == ["0", "1", "all", "all"]
 
 

@@ -116,7 +116,7 @@ def test_a_contender_ends_as_the_process_that_ended_did(
     ("code", "before", "status", "reason"),
     [
         (process_family.EXIT_CODES["oom"], 3, "oom", "ended because memory ran out"),
-        (process_family.EXIT_CODES["refused"], 3, "refused", "ended because it refused what it was asked"),
+        (process_family.EXIT_CODES["refused"], 3, "refused", "ended because it refused its input"),
         (1, 3, "crash", "ended with exit code 1"),
         (-9, 2, "oom", "killed by the kernel because memory ran out"),
         (-9, 3, "crash", "killed by signal 9 (SIGKILL)"),
@@ -157,7 +157,7 @@ os._exit(0)
 
 def test_processes_hand_over_their_own_part_and_give_their_session_back(contender: Contender, tmp_path: Path) -> None:
     script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
-    arguments = [sys.executable, "-c", SHARED, json.dumps(contender._spec())]
+    arguments = [sys.executable, "-c", SHARED, json.dumps(contender._spec().to_json())]
     done = subprocess.run(
         arguments, env={**os.environ, "SAMESTEP_RANKS": script}, capture_output=True, text=True, timeout=60, check=True
     )
@@ -203,7 +203,7 @@ def test_processes_that_were_begun_are_used_if_they_live_and_are_those(
     tmp_path: Path, device: str, then: str, used: bool
 ) -> None:
     script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
-    told = {"SAMESTEP_RANKS": script, process_group.FURTHER: json.dumps({"here": 2, "device": device})}
+    told = {"SAMESTEP_RANKS": script, process_group.FURTHER: json.dumps({"local_world_size": 2, "device": device})}
     arguments, environment = [sys.executable, "-c", BEGUN, then], {**os.environ, **told}
     # In a session of its own: a process whose first is gone ends all of its group.
     done = subprocess.run(
@@ -237,7 +237,7 @@ def test_a_process_that_cannot_be_begun_is_not_missed_yet(monkeypatch: pytest.Mo
         raise OSError("no more")
 
     monkeypatch.setattr("compare.worker.local_ranks.subprocess.Popen", failing)
-    monkeypatch.setenv(process_group.FURTHER, '{"here": 2, "device": "cpu"}')
+    monkeypatch.setenv(process_group.FURTHER, '{"local_world_size": 2, "device": "cpu"}')
     monkeypatch.setattr(local_ranks, "_begun", None)
     local_ranks.begin("none")
     assert local_ranks._begun is not None

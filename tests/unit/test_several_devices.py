@@ -196,9 +196,9 @@ def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: p
     assert seen == ["0,1", "2,3", "0,1", "0", "2", "0", *[None] * 6]
     begun = [json.loads(each.get(FURTHER, "null")) for each in children]
     assert begun == [
-        *[{"here": 2, "device": "cuda"}] * 2,  # each of ddp's devices has a process
+        *[{"local_world_size": 2, "device": "cuda"}] * 2,  # each of ddp's devices has a process
         *[None] * 4,
-        *[{"here": 2, "device": "cpu"}] * 2,
+        *[{"local_world_size": 2, "device": "cpu"}] * 2,
         *[None] * 4,
     ]
 
