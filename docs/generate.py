@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
 from compare import results
 from compare.agreement.gates import RULES
 from compare.base import workloads
@@ -19,11 +17,11 @@ from compare.base.interface import Refused
 from compare.base.knobs import KNOBS, PARALLEL
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WITH_BATCH_NORM, WORKLOADS, Workload
-from compare.cli.app import app
+from compare.cli.app import reference
+from compare.cli.help import CommandPage
 from compare.settings import options, tunings
 from compare.settings.tunings import GIVEN, SYNCHRONISED, TUNED, TUNINGS
 
-HELP_COLUMNS = 88
 BACKENDS = ("jax", "torch")
 DEVICES = ("cpu", "cuda")
 YES, NO = "yes", "no"
@@ -121,21 +119,22 @@ def pages() -> Mapping[str, str]:
 
 
 def commands() -> str:
-    """Return the help of the program and of each command."""
-    overview = help_text()
-    names = [line.split()[0] for line in overview.partition("Commands:")[2].splitlines() if line[2:3].isalpha()]
-    parts = ["# Commands\n\nThis is the output of `--help`.\n", section("samestep", overview)]
-    return "\n".join([*parts, *(section(f"samestep {name}", help_text(name)) for name in names)])
+    """Return each command with its arguments and options, as its help page has them."""
+    parts = [
+        "# Commands\n",
+        "`samestep COMMAND --help` prints the same, with the most used options first.",
+        "[Options](options.md) has their names in Python.\n",
+    ]
+    for page in reference():
+        parts += [f"## samestep {page.name}\n", f"{page.text}\n", *option_tables(page)]
+    return "\n".join(parts)
 
 
-def help_text(*command: str) -> str:
-    environment = {"COLUMNS": str(HELP_COLUMNS), "TERMINAL_WIDTH": str(HELP_COLUMNS), "NO_COLOR": "1"}
-    shown = CliRunner().invoke(app, [*command, "--help"], prog_name="samestep", env=environment)
-    return shown.output
-
-
-def section(title: str, text: str) -> str:
-    return f"## {title}\n\n```text\n{text.strip()}\n```\n"
+def option_tables(page: CommandPage) -> Iterable[str]:
+    """Yield a table for each group of a command's rows."""
+    for group, rows in itertools.groupby(page.rows, key=lambda row: row.group or "Arguments"):
+        cells = [[f"`{row.term}`", row.text, row.default, f"`{row.example}`" if row.example else ""] for row in rows]
+        yield table((group, "meaning", "default", "example"), cells)
 
 
 def option_page() -> str:
