@@ -118,7 +118,7 @@ class Dense(nnx.Linear):
 
 
 class BatchNorm(nnx.Module):
-    """Batch normalisation over all axes but the last (Ioffe and Szegedy 2015), in torch.nn.BatchNorm2d's convention.
+    """Batch normalisation over all axes but the channels (Ioffe and Szegedy 2015), as in torch.nn.BatchNorm2d.
 
     It normalises by the biased batch variance and keeps the unbiased one. `momentum` is the weight of the new batch
     (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory, and over all
@@ -270,7 +270,7 @@ def _sides(padding: int) -> Any:
 
 
 def _moments(wide: jax.Array, *, jointly: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Return mean and biased variance from sums that the compiler takes in one pass.
+    """Return mean and biased variance over all axes but the channels, from sums that the compiler takes in one pass.
 
     E[x^2] - E[x]^2 cancels if the mean is many standard deviations from 0. So x is shifted by one value of the channel,
     and the difference cancels only if that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for

@@ -94,7 +94,7 @@ class Dense(nn.Linear):
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation over all axes but the channels (Ioffe and Szegedy 2015).
+    """Batch normalisation over all axes but the channels (Ioffe and Szegedy 2015), as in torch.nn.BatchNorm2d.
 
     It normalises by the biased batch variance and keeps the unbiased one. `momentum` is the weight of the new batch
     (Flax's 0.9 is torch's 0.1). Statistics are computed in the parameters' dtype, in one pass over memory if they are
