@@ -119,7 +119,7 @@ def streaming(patch: pytest.MonkeyPatch) -> tuple[Callable[[Sequence[int]], list
     policy = type("Policy", (), {"parameter_dtype": torch.float32})
     stream = torchbackend.stream.Stream(None, policy, torch.device("cpu"), switches)  # type: ignore[arg-type]
     stream._copies = copies  # type: ignore[assignment]
-    stream._trained = lambda images, labels: images.read()  # type: ignore[method-assign]
+    stream._train = lambda images, labels: images.read()  # type: ignore[method-assign]
     patch.setattr(Queue, "synchronize", lambda queue: None, raising=False)
     stream.feed([Batch(np.array([index]), np.array([index])) for index in range(3)])
     return lambda sizes: [stream.dispatch(size)[1] for size in sizes], machine.main, copies
