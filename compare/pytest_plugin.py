@@ -40,9 +40,9 @@ class Samestep:
         that do not agree.
         """
         __tracebackhide__ = True
-        given = selection.read_marker(self._request.node), comparison_request.to_layer(workload, **settings)
+        layers = selection.read_marker(self._request.node), comparison_request.to_layer(workload, **settings)
         return _checked(
-            self._comparisons, comparison_request.merge(pytest_options.read_settings(self._request.config), *given)
+            self._comparisons, comparison_request.merge(pytest_options.read_settings(self._request.config), *layers)
         )
 
 
@@ -117,15 +117,15 @@ def contender(request: pytest.FixtureRequest) -> "Contender":
     comparisons = _comparisons(request)
     wanted = comparison_request.merge(pytest_options.read_settings(request.config), selection.read_marker(request.node))
     result = _checked(comparisons, wanted)
-    found = result.contender(request.param)
-    if result.comparable(found.name):
-        if found.blocks:
+    contender = result.contender(request.param)
+    if result.comparable(contender.name):
+        if contender.blocks:
             from compare.plugin import rows
 
-            rows.replay(request, result, found)
+            rows.replay(request, result, contender)
         elif wanted.check:
-            raise _failed(f"no time of {found.name} counts: {result.voids}")
-    return found
+            raise _failed(f"no time of {contender.name} counts: {result.voids}")
+    return contender
 
 
 @pytest.hookimpl(optionalhook=True)

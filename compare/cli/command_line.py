@@ -42,7 +42,7 @@ def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]
 
     def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
         signature = inspect.signature(command)
-        own = [each for each in signature.parameters.values() if each.name not in _FILLED_IN]
+        own = [parameter for parameter in signature.parameters.values() if parameter.name not in _FILLED_IN]
         parameters = [*own, *map(functools.partial(_parameter, name), offered)]
 
         @functools.wraps(command)
@@ -58,7 +58,7 @@ def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]
             return command(**values)
 
         wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined] -- typer reads it
-        wrapped.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
+        wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": None}
         return wrapped
 
     return decorate
@@ -103,7 +103,10 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
         annotation = list[str] | None
     elif kind is Path:
         annotation, info = Path | None, info | {"parser": to_path}
-    made = typer.Option(option.flag, **info) if option.flag else typer.Argument(**info)
+    declaration = typer.Option(option.flag, **info) if option.flag else typer.Argument(**info)
     return inspect.Parameter(
-        option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=Annotated[annotation, made]
+        option.name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=default,
+        annotation=Annotated[annotation, declaration],
     )

@@ -43,16 +43,16 @@ def diff(
     Use it as a regression gate: it ends with exit code 1 if something did.
     """
     threshold = fraction(fail_above)
-    before, after = (result_file.load_true(result_file.named(each)) for each in (old, new))
+    before, after = (result_file.load_true(result_file.named(file)) for file in (old, new))
     unlike = regression.unlike(before, after)
     if unlike and not anyway:
         raise Refused(f"{old} and {new} are not of the same work: {'; '.join(unlike)}; allowed with --anyway")
-    found = regression.changes(before, after, threshold)
-    failed = any(change.outcome == regression.REGRESSION for change in found)
+    changes = regression.changes(before, after, threshold)
+    failed = any(change.outcome == regression.REGRESSION for change in changes)
     if as_json:
-        typer.echo(json.dumps(_told(before, after, threshold, unlike, found, failed), indent=2, allow_nan=False))
+        typer.echo(json.dumps(_to_json(before, after, threshold, unlike, changes, failed), indent=2, allow_nan=False))
     else:
-        report.render(found, threshold, [f"not the same work: {each}" for each in unlike], Console())
+        report.render(changes, threshold, [f"not the same work: {difference}" for difference in unlike], Console())
     raise typer.Exit(exit_codes.CLAIM_FAILED if failed else 0)
 
 
@@ -69,12 +69,12 @@ def fraction(text: str) -> float:
     return value
 
 
-def _told(
+def _to_json(
     before: dict[str, Any],
     after: dict[str, Any],
     threshold: float,
     unlike: list[str],
-    found: list[regression.Change],
+    changes: list[regression.Change],
     failed: bool,
 ) -> dict[str, Any]:
     return {
@@ -82,6 +82,6 @@ def _told(
         "new": {key: after[key] for key in ("id", "created")},
         "fail_above": threshold,
         "unlike": unlike,
-        "changes": [asdict(change) for change in found],
+        "changes": [asdict(change) for change in changes],
         "regression": failed,
     }

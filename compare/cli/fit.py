@@ -34,8 +34,8 @@ def fit(
     """
     task = fitting.make(settings, memory=memory)
     with execute.interruptible(until="all searches were done, and nothing is kept"), progress.show() as advance:
-        found = fitting.run(task, advance)
-    result = fitting.result(task, found, ["samestep", *sys.argv[1:]])
+        searches = fitting.run(task, advance)
+    result = fitting.result(task, searches, ["samestep", *sys.argv[1:]])
     path = fitting.write(result, task.plan.out)
     if as_json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))

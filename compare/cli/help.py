@@ -109,14 +109,14 @@ def make_pages(group: Any) -> list[CommandPage]:
 
 def _sections(every: Sequence[HelpRow]) -> Iterator[tuple[str, list[HelpRow]]]:
     """Return each heading with its rows."""
-    given = [row for row in every if row.group]
+    listed = [row for row in every if row.group]
     yield "Arguments", [row for row in every if not row.group]
-    if len(given) <= _FEW:
-        yield _OTHER, given
+    if len(listed) <= _FEW:
+        yield _OTHER, listed
         return
-    yield _MOST_USED, sorted((row for row in given if row.rank), key=lambda row: row.rank)
+    yield _MOST_USED, sorted((row for row in listed if row.rank), key=lambda row: row.rank)
     for group in (_OTHER, *GROUPS):
-        yield group, [row for row in given if row.group == group and not row.rank]
+        yield group, [row for row in listed if row.group == group and not row.rank]
 
 
 class HelpCommand(TyperCommand):

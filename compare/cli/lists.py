@@ -24,11 +24,11 @@ def workloads() -> None:
     for column in ("workload", "image", "batch", "epochs", "optimizer"):
         table.add_column(column, no_wrap=True)
     table.add_column("what it is", overflow="fold")
-    for each in WORKLOADS.values():
-        image = "x".join(map(str, each.model.image))
-        rule = "adamw" if each.optimizer.decoupled else each.optimizer.name
-        optimizer = f"{rule} {each.optimizer.learning_rate:g}"
-        table.add_row(each.name, image, str(each.batch_size), str(each.epochs), optimizer, each.summary)
+    for workload in WORKLOADS.values():
+        image = "x".join(map(str, workload.model.image))
+        rule = "adamw" if workload.optimizer.decoupled else workload.optimizer.name
+        optimizer = f"{rule} {workload.optimizer.learning_rate:g}"
+        table.add_row(workload.name, image, str(workload.batch_size), str(workload.epochs), optimizer, workload.summary)
     for name, distribution in installed.names().items():
         table.add_row(Text(name), "", "", "", "", Text(f"installed with {distribution}"))
     console = Console()
@@ -46,16 +46,16 @@ def knobs() -> None:
         typer.echo(f"\n{name}: {meaning}")
         for (backend, tuning), settings in GIVEN.items():
             if tuning == name:
-                typer.echo(f"  {backend:5}  {_written(settings)}")
+                typer.echo(f"  {backend:5}  {_spell(settings)}")
     for (backend, device, workload), (settings, evidence) in TUNED.items():
         measured = f"measured: {evidence}" if evidence else "not measured"
-        typer.echo(f"  {backend:5}  {device}, {workload}: {_written(settings)} ({measured})")
+        typer.echo(f"  {backend:5}  {device}, {workload}: {_spell(settings)} ({measured})")
     for (backend, device, workload), (settings, evidence) in SYNCHRONISED.items():
         where = f"{device}, {workload} over devices that synchronise batch norm, besides, unless knobs exclude it"
-        typer.echo(f"  {backend:5}  {where}: {_written(settings)} (measured: {evidence})")
+        typer.echo(f"  {backend:5}  {where}: {_spell(settings)} (measured: {evidence})")
 
 
-def _written(settings: Mapping[str, Value]) -> str:
+def _spell(settings: Mapping[str, Value]) -> str:
     named = [name if value is True else f"{name}={value}" for name, value in settings.items()]
     return ", ".join(named) or "no knob"
 

@@ -50,5 +50,5 @@ def _read_map(path: Path) -> dict[str, str]:
         raise Refused(f"--weights-map {path}: allowed: one JSON object, torch's names to flax's")
     names = cast("dict[str, Any]", content)
     if wrong := next((name for name, value in names.items() if not isinstance(value, str)), None):
-        raise Refused(f"--weights-map {path}: {wrong!r} is not given as text; allowed: a name of flax's")
+        raise Refused(f"--weights-map {path}: {wrong!r} stands for no text; allowed: a name of flax's")
     return names

@@ -61,51 +61,53 @@ def report(
     Without an option the report goes to the terminal. The folders of files must exist.
     """
     sources = [result_file.named(path) for path in result]
-    found = [_loaded(path) for path in sources]
-    _check_each_is_given_once(sources, found)
-    _check_kinds(sources, found, csv_file)
-    asked = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
-    pages = {option: page for option, page in asked.items() if page}
+    results = [_load(path) for path in sources]
+    _check_for_repetition(sources, results)
+    _check_kinds(sources, results, csv_file)
+    files_by_option = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
+    pages = {option: page for option, page in files_by_option.items() if page}
     if not pages and not figure_folder:
-        _print(found)
+        _print(results)
         return
     for option, page in pages.items():
         output.check_there(option, page.parent)
     if figure_folder:
         output.check_there("--figures", figure_folder)
-    made = _report(found)
+    document = _report(results)
     drawings: dict[Path, tuple[Picture, str]] = {}
     if figure_folder:
-        pictures = made.pictures()
+        pictures = document.pictures()
         if not pictures:
-            reasons = "; ".join(made.undrawn())
-            allowed = "two and more numbers of devices" if _is_scaling(found[0]) else "a result with times or losses"
+            reasons = "; ".join(document.undrawn())
+            allowed = "two and more numbers of devices" if _is_scaling(results[0]) else "a result with times or losses"
             raise Refused(f"--figures: there is nothing to draw: {reasons}; allowed: {allowed}")
         for name, picture in pictures.items():
             drawings |= {figure_folder / f"{name}.{kind}": (picture, kind) for kind in figures.KINDS}
     _check_names([*pages.values(), *drawings], sources)
-    contents = {page: _page(option, page, made, found, figure_folder).encode() for option, page in pages.items()}
+    contents = {page: _page(option, page, document, results, figure_folder).encode() for option, page in pages.items()}
     contents |= {path: figures.vector(picture, kind) for path, (picture, kind) in drawings.items()}
     files.write(contents)
     for path in contents:
         typer.echo(f"report file: {path}")
 
 
-def _page(option: str, page: Path, made: Report, found: Sequence[Mapping[str, Any]], figure_folder: Path | None) -> str:
+def _page(
+    option: str, page: Path, document: Report, results: Sequence[Mapping[str, Any]], figure_folder: Path | None
+) -> str:
     """Return what the file of that option holds."""
     match option:
         case "--html":
-            return html.render(made)
+            return html.render(document)
         case "--markdown":
-            links = _links(made, figure_folder, page, "svg")
-            return markdown.render(made, {name: quote(link) for name, link in links.items()})
+            links = _links(document, figure_folder, page, "svg")
+            return markdown.render(document, {name: quote(link) for name, link in links.items()})
         case "--latex":
-            return latex.render(made, _links(made, figure_folder, page, "pdf"))
+            return latex.render(document, _links(document, figure_folder, page, "pdf"))
         case _:
-            return csv.render(found)
+            return csv.render(results)
 
 
-def _loaded(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> dict[str, Any]:
     """Return a result that says of itself what its figures say: any other could not be reported truly."""
     try:
         return result_file.load_true(path)
@@ -117,39 +119,39 @@ def _is_scaling(result: Mapping[str, Any]) -> bool:
     return "scaling" in result
 
 
-def _check_each_is_given_once(sources: Sequence[Path], found: Sequence[Mapping[str, Any]]) -> None:
-    for number, each in enumerate(found):
-        first = found.index(each)
+def _check_for_repetition(sources: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> None:
+    for number, result in enumerate(results):
+        first = results.index(result)
         if first < number:
             raise Refused(f"{sources[number]}: the same result as {sources[first]}; allowed: each result once")
 
 
-def _check_kinds(sources: Sequence[Path], found: Sequence[Mapping[str, Any]], csv_file: Path | None) -> None:
-    scalings = [path for path, each in zip(sources, found, strict=True) if _is_scaling(each)]
-    if scalings and len(found) > 1:
+def _check_kinds(sources: Sequence[Path], results: Sequence[Mapping[str, Any]], csv_file: Path | None) -> None:
+    scalings = [path for path, result in zip(sources, results, strict=True) if _is_scaling(result)]
+    if scalings and len(results) > 1:
         raise Refused(f"{scalings[0]}: a result of samestep scale with others is not allowed; allowed: alone")
     if csv_file and scalings:
         raise Refused("--csv: a scaling has no blocks of its own; allowed: the results under devices-N")
-    if csv_file and not any(each["step_seconds"] for result in found for each in result["contenders"]):
+    if csv_file and not any(contender["step_seconds"] for result in results for contender in result["contenders"]):
         raise Refused("--csv: no round was timed, so that there are no blocks; allowed: a result with a whole round")
 
 
-def _report(found: Sequence[Mapping[str, Any]]) -> Report:
-    if not _is_scaling(found[0]):
-        return matrix.report(found)
-    part = scaling_sections.part(found[0])
+def _report(results: Sequence[Mapping[str, Any]]) -> Report:
+    if not _is_scaling(results[0]):
+        return matrix.report(results)
+    part = scaling_sections.part(results[0])
     return Report(part.claim, part.verdict, None, [part])
 
 
-def _print(found: Sequence[Mapping[str, Any]]) -> None:
+def _print(results: Sequence[Mapping[str, Any]]) -> None:
     console = Console()
-    if _is_scaling(found[0]):
-        scaling_report.render(found[0], console)
+    if _is_scaling(results[0]):
+        scaling_report.render(results[0], console)
         return
-    if len(found) > 1:
-        terminal.render_matrix(matrix.overview(found), console)
-    for index, result in enumerate(found):
-        if len(found) > 1:
+    if len(results) > 1:
+        terminal.render_matrix(matrix.overview(results), console)
+    for index, result in enumerate(results):
+        if len(results) > 1:
             console.rule(f"{index + 1}", align="left", style="", characters="-")
         if verdicts.is_comparison(result):
             terminal.render(result, console)
@@ -159,23 +161,23 @@ def _print(found: Sequence[Mapping[str, Any]]) -> None:
 
 def _check_names(targets: Sequence[Path], sources: Iterable[Path]) -> None:
     """Refuse to write one file twice, or over a result that is reported."""
-    taken = {_resolved(source) for source in sources}
+    taken = {_resolve(source) for source in sources}
     for target in targets:
-        if _resolved(target) in taken:
+        if _resolve(target) in taken:
             raise Refused(f"{target} would be written over a result or another report; allowed: a name of its own")
-        taken.add(_resolved(target))
+        taken.add(_resolve(target))
 
 
-def _resolved(path: Path) -> Path:
+def _resolve(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         raise Refused(f"{path} cannot be followed: {error}") from error
 
 
-def _links(made: Report, folder: Path | None, page: Path, kind: str) -> dict[str, str]:
+def _links(document: Report, folder: Path | None, page: Path, kind: str) -> dict[str, str]:
     """Return each picture's path relative to a page. It is empty if no pictures are written."""
     if folder is None:
         return {}
     way = Path(os.path.relpath(folder.resolve(), page.resolve().parent))
-    return {name: (way / f"{name}.{kind}").as_posix() for name in made.pictures()}
+    return {name: (way / f"{name}.{kind}").as_posix() for name in document.pictures()}

@@ -77,30 +77,30 @@ def reproduce(
         report.render_code(user_code.lines(stored), changed_code, console)
     result, target, interruption = execute.execute_until_interrupted(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
     after = differences.after_run(stored, result)
-    found = [*claims.judge(stored, result), *training_claims.judge(stored, result)]
+    judgements = [*claims.judge(stored, result), *training_claims.judge(stored, result)]
     console.print()
     report.render_differences(after, console, "contenders ran with the versions and settings that are stored")
     console.print()
-    report.render_claims(found, stored, result, console)
-    told = {
+    report.render_claims(judgements, stored, result, console)
+    report_object = {
         "stored": {key: stored[key] for key in ("id", "created", "command")},
         "result": result["id"],
-        "differences": [asdict(each) for each in (*before, *after)],
-        "claims": [asdict(each) for each in found],
+        "differences": [asdict(difference) for difference in (*before, *after)],
+        "claims": [asdict(claim) for claim in judgements],
     }
-    result_file.replace(plan.out / FILE_NAME, told)
+    result_file.replace(plan.out / FILE_NAME, report_object)
     if as_json:
-        typer.echo(json.dumps(told, indent=2, allow_nan=False))
+        typer.echo(json.dumps(report_object, indent=2, allow_nan=False))
     console.print(f"result file: {target}", markup=False, highlight=False, soft_wrap=True)
     if interruption is not None:
         raise interruption
-    raise typer.Exit(exit_code(stored, result, found))
+    raise typer.Exit(exit_code(stored, result, judgements))
 
 
-def exit_code(stored: dict[str, Any], result: dict[str, Any], found: list[claims.Claim]) -> int:
+def exit_code(stored: dict[str, Any], result: dict[str, Any], judgements: list[claims.Claim]) -> int:
     """Return 3 where a contender failed here, 1 where a claim did not come again or one of this run failed, else 0."""
     if build_result.contender_failed(result):
         return exit_codes.CONTENDER_FAILED
-    refuted = any(claim.outcome == claims.NOT_REPRODUCED for claim in found)
+    refuted = any(claim.outcome == claims.NOT_REPRODUCED for claim in judgements)
     broken = build_result.claim_failed(result) and not build_result.claim_failed(stored)
     return exit_codes.CLAIM_FAILED if refuted or broken else 0

@@ -48,12 +48,12 @@ def scale(
     command = ["samestep", *sys.argv[1:]]
     task = scaling.make(settings, scaling.counts(devices), strong=strong)
     folder = task.out
-    found, interruption = scaling.run(task, command)
-    if interruption is not None and not found:
+    runs, interruption = scaling.run(task, command)
+    if interruption is not None and not runs:
         raise interruption
     with HeldSignals() as held:
         held.hold()
-        result = scaling_result.result(task, found, command)
+        result = scaling_result.result(task, runs, command)
         with execute.replacing(folder):
             path = scaling_result.write(result, folder)
         if isinstance(picture := scaling_plot.picture(result), Picture):
@@ -61,7 +61,7 @@ def scale(
         else:
             typer.echo(f"samestep: no {execute.SCALING_PICTURE}: {picture.reason}", err=True)
     if (interruption := interruption or held.pending) is not None:
-        whole = f"{len(found)} of {len(task.plans)} numbers of devices"
+        whole = f"{len(runs)} of {len(task.plans)} numbers of devices"
         typer.echo(f"samestep: interrupted after {whole}, which are kept: {path}", err=True)
         raise interruption
     if as_json:
@@ -69,4 +69,4 @@ def scale(
     else:
         scaling_report.render(result, Console())
         typer.echo(f"\nresult file: {path}")
-    raise typer.Exit(max(exit_codes.exit_code(run) for run, _ in found))
+    raise typer.Exit(max(exit_codes.exit_code(run) for run, _ in runs))

@@ -33,8 +33,8 @@ def verify(
     except Refused as error:
         raise Refused(f"{file}: {error}") from None
     if as_json:
-        told = {"id": result["id"], "checks": [asdict(check) | {"held": check.held} for check in checks]}
-        typer.echo(json.dumps(told, indent=2))
+        report_object = {"id": result["id"], "checks": [asdict(check) | {"held": check.held} for check in checks]}
+        typer.echo(json.dumps(report_object, indent=2))
     else:
         report.render(result, checks, Console())
     raise typer.Exit(exit_codes.CLAIM_FAILED if any(check.problems for check in checks) else 0)

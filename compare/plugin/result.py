@@ -61,8 +61,8 @@ class Result:
     @property
     def contenders(self) -> tuple[Contender, ...]:
         """All contenders, the baseline first."""
-        void = {each["round"] - 1 for each in self.raw["voided"]}
-        return tuple(_contender(each, void) for each in self.raw["contenders"])
+        void = {entry["round"] - 1 for entry in self.raw["voided"]}
+        return tuple(_contender(contender, void) for contender in self.raw["contenders"])
 
     def contender(self, name: str) -> Contender:
         """Return one contender by name.
@@ -102,14 +102,14 @@ class Result:
 
     def comparable(self, name: str) -> bool:
         """Return whether a contender's times can be compared with another's."""
-        verdicts = {each["contender"]: each["verdict"] for each in self.raw["comparisons"]}
+        verdicts = {comparison["contender"]: comparison["verdict"] for comparison in self.raw["comparisons"]}
         wanted = verdicts.values() if name == self.baseline else [verdicts.get(name, "INVALID")]
         return any(verdict != "INVALID" for verdict in wanted)
 
     @property
     def voids(self) -> str:
         """The void rounds with their reasons, in words."""
-        return "; ".join(f"round {each['round']} is void: {each['reason']}" for each in self.raw["voided"])
+        return "; ".join(f"round {entry['round']} is void: {entry['reason']}" for entry in self.raw["voided"])
 
     @property
     def failure(self) -> str | None:
@@ -118,24 +118,26 @@ class Result:
         from compare.report import sentences
 
         if build_result.contender_failed(self.raw):
-            failed = [each for each in self.contenders if each.status != "ok"]
-            return "; ".join(f"{each.name} failed ({each.status}): {each.reason}" for each in failed)
+            failed = [contender for contender in self.contenders if contender.status != "ok"]
+            return "; ".join(
+                f"{contender.name} failed ({contender.status}): {contender.reason}" for contender in failed
+            )
         if not build_result.claim_failed(self.raw):
             return None
-        invalid = [each for each in self.raw["comparisons"] if each["verdict"] == "INVALID"]
-        return "; ".join(sentences.sentence(each) for each in invalid)
+        invalid = [comparison for comparison in self.raw["comparisons"] if comparison["verdict"] == "INVALID"]
+        return "; ".join(sentences.sentence(comparison) for comparison in invalid)
 
     def __repr__(self) -> str:
-        verdicts = [f"{each['contender']} {each['verdict']}" for each in self.raw["comparisons"]]
+        verdicts = [f"{comparison['contender']} {comparison['verdict']}" for comparison in self.raw["comparisons"]]
         claims = ", ".join([f"agreement {self.agreement}", *(verdicts or ["nothing timed"])])
         return f"<comparison of {self.raw['spec']['workload']} with {self.baseline}: {claims}>"
 
     def _comparison(self, name: str) -> Mapping[str, Any]:
         __tracebackhide__ = True
         self.contender(name)
-        for each in self.raw["comparisons"]:
-            if each["contender"] == name:
-                return each
+        for comparison in self.raw["comparisons"]:
+            if comparison["contender"] == name:
+                return comparison
         if not self.raw["comparisons"]:
             raise LookupError(f"nothing was timed, so there is no verdict on {name}; there is `agreement`")
         raise LookupError(f"{name} is the baseline, which the others are compared with")

@@ -67,7 +67,7 @@ def replay(request: pytest.FixtureRequest, result: Result, contender: Contender)
 
 def _extra(result: Result, contender: Contender) -> dict[str, Any]:
     against = {} if contender.name == result.baseline else _against(result, contender.name)
-    raw = next(each for each in result.raw["contenders"] if each["name"] == contender.name)
+    raw = next(entry for entry in result.raw["contenders"] if entry["name"] == contender.name)
     return {
         "samestep": result.raw["id"],
         "contender": contender.name,
@@ -82,7 +82,7 @@ def _extra(result: Result, contender: Contender) -> dict[str, Any]:
 
 
 def _against(result: Result, name: str) -> dict[str, Any]:
-    comparison = next(each for each in result.raw["comparisons"] if each["contender"] == name)
+    comparison = next(entry for entry in result.raw["comparisons"] if entry["contender"] == name)
     return {key: comparison[key] for key in ("baseline", "ratio", "verdict")}
 
 

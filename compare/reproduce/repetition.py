@@ -37,7 +37,7 @@ def make_plan(stored: Object, changes: Mapping[str, Any], *, changed_code: bool 
     spec = stored["spec"]
     if spec.get("machines", 1) > 1:
         raise Refused(f"the result is of {spec['machines']} machines; allowed: results of one")
-    names = [each["name"] for each in stored["contenders"]]
+    names = [contender["name"] for contender in stored["contenders"]]
     if names != spec["contenders"]:
         raise Refused(f"spec.contenders are {', '.join(spec['contenders'])}, contenders are {', '.join(names)}")
     if "rounds" in changes and not verdicts.is_comparison(stored):
@@ -45,9 +45,9 @@ def make_plan(stored: Object, changes: Mapping[str, Any], *, changed_code: bool 
             f"--rounds {changes['rounds']}: the result is of `samestep agree`, which times nothing; leave --rounds out"
         )
     texts = [name.partition("#")[0] for name in names]
-    for here, each in zip(contenders.parse(texts), stored["contenders"], strict=True):
-        if (here.name, here.backend, here.tuning) != (each["name"], each["backend"], each["tuning"]):
-            raise Refused(f"contender {each['name']} is stored as {each['backend']} with tuning {each['tuning']}")
+    for here, known in zip(contenders.parse(texts), stored["contenders"], strict=True):
+        if (here.name, here.backend, here.tuning) != (known["name"], known["backend"], known["tuning"]):
+            raise Refused(f"contender {known['name']} is stored as {known['backend']} with tuning {known['tuning']}")
     if spec["device"] == "cuda" and not environment.has_cuda():
         gpu = sentences.device_name(stored["environment"], "cuda") or "a GPU"
         raise Refused(
@@ -73,8 +73,8 @@ def read_seeds(stored: Object) -> int:
     Raises:
         Refused: for a number that `samestep agree` does not take.
     """
-    found = stored["agreement"].get("accuracies", {}).values()
-    count = max((len(accuracies) for accuracies in found), default=options.SETTINGS["seeds"].default)
+    by_contender = stored["agreement"].get("accuracies", {}).values()
+    count = max((len(accuracies) for accuracies in by_contender), default=options.SETTINGS["seeds"].default)
     options.SETTINGS["seeds"].check(count)
     return count
 
@@ -107,9 +107,9 @@ def _check_workload(spec: Object) -> None:
         "optimizer": {**unset, **spec["optimizer"]},
     }
     here = {key: value for key, value in descriptions.described(chosen).items() if key in before}
-    found = next(differing(before, here), None)
-    if found:
+    difference = next(differing(before, here), None)
+    if difference:
         raise Refused(
-            f"workload {spec['workload']}: {found.place} was {found.stored}, here it is {found.here}; "
+            f"workload {spec['workload']}: {difference.place} was {difference.stored}, here it is {difference.here}; "
             "allowed: the samestep that made the result"
         )

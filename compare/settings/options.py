@@ -120,7 +120,7 @@ def _option(
     **more: Any,
 ) -> Any:
     """Define a field. Its flag is its name by default. An option that no command takes has no flag."""
-    found = Option(
+    definition = Option(
         kind=kind,
         default=default,
         help=help,
@@ -129,7 +129,7 @@ def _option(
         flag="auto" if flag is None else flag,
         **more,
     )
-    return field(default=default, metadata={"option": found})
+    return field(default=default, metadata={"option": definition})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -563,13 +563,13 @@ def _request() -> type:
 
 
 def _options(cls: type) -> Iterator[Option]:
-    for each in fields(cls):
-        option: Option = each.metadata["option"]
+    for defined in fields(cls):
+        option: Option = defined.metadata["option"]
         flag = option.flag
         if flag == "auto":
             prefix = "--skip-" if option.turns_off else "--"
-            flag = prefix + each.name.replace("_", "-") if option.commands else ""
-        yield replace(option, name=each.name, flag=flag)
+            flag = prefix + defined.name.replace("_", "-") if option.commands else ""
+        yield replace(option, name=defined.name, flag=flag)
 
 
 SETTINGS: Mapping[str, Option] = {option.name: option for option in _options(Settings)}

@@ -89,7 +89,7 @@ def make_workload(
     """
     typed("name", name, (str, NoneType), "a text")
     text_list("--allow", allow, f"a list of {', '.join(ALLOWED)}")
-    if unknown := [each for each in allow if each not in ALLOWED]:
+    if unknown := [difference for difference in allow if difference not in ALLOWED]:
         raise Refused(f"--allow {unknown[0]}: no such difference; allowed: {', '.join(ALLOWED)}")
     for backend, reference in (("jax", jax), ("torch", torch)):
         typed(f"--{backend}", reference, str, FORMS)

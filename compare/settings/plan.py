@@ -129,7 +129,7 @@ def make(
     epochs = workload.epochs if settings.epochs is None else settings.epochs
     _check_accumulation(batch_size, settings.accumulate)
     texts = spell_contenders(settings).contenders or ()
-    shared: dict[str, Any] = {each.name: getattr(settings, each.name) for each in fields(RunSettings)}
+    shared: dict[str, Any] = {option.name: getattr(settings, option.name) for option in fields(RunSettings)}
     shared["device"] = device
     shared["data"] = None if settings.data is None else str(settings.data)
     plan = Plan(

@@ -85,10 +85,10 @@ def _check_own_models(several: Sequence[str], devices: int, machines: int) -> No
 def _check_visible_devices(plan: "Plan") -> None:
     """Check that every machine has its share of the devices."""
     machines, cuda = plan.cluster.count, plan.device == "cuda"
-    each, kind = plan.devices // machines, "GPUs are visible" if cuda else "parts of this CPU can be used"
-    where = f", {each} on each of {machines} machines" if machines > 1 else ""
+    share, kind = plan.devices // machines, "GPUs are visible" if cuda else "parts of this CPU can be used"
+    where = f", {share} on each of {machines} machines" if machines > 1 else ""
     for place, gpus in plan.cluster.gpus().items():
-        if each > (most := gpus if cuda else MOST_CPU_DEVICES):
+        if share > (most := gpus if cuda else MOST_CPU_DEVICES):
             raise Refused(f"--devices {plan.devices}{where} is not allowed: {most} {kind}{place}")
         if cuda and plan.rotation > gpus:
             raise Refused(f"rounds cannot rotate over {plan.rotation} GPUs: {gpus} {kind}{place}")

@@ -141,7 +141,7 @@ REFUSALS = [
     ([FASTER, "--csv", "file/r.csv"], "--csv: file is no folder"),
     ([FASTER, "--html", "folder"], "cannot write folder: it is not a regular file; allowed: the name"),
     ([FASTER, "--markdown", "r.md", "--html", "folder"], "cannot write folder: it is not a regular file"),
-    ([FASTER, "--html", ""], "'' is no name of a file or folder; allowed: one as ./x"),
+    ([FASTER, "--html", ""], "'' is no name of a file or folder; allowed: a path, for example ./x"),
     ([FASTER, "--csv", "-"], "'-' is no name of a file or folder"),
     ([FASTER, "--figures", ""], "'' is no name of a file or folder"),
     ([""], "'' is no name of a file or folder"),

@@ -206,7 +206,7 @@ def test_no_name_is_not_the_current_folder(program: Program, command: str) -> No
     before = program.files()
     code, out, error = program.run(command, *(["old.json"] if command in ("bundle", "reproduce") else []), "--out", "")
     assert (code, out) == (2, "")
-    assert error == "samestep: '' is no name of a file or folder; allowed: one as ./x\n"
+    assert error == "samestep: '' is no name of a file or folder; allowed: a path, for example ./x\n"
     assert program.files() == before
 
 
