@@ -8,13 +8,18 @@ parameters and buffers are the dotted attribute path of the layer in the model f
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from compare.base.workloads import ModelSpec  # which imports this file
+from compare.base.errors import ContenderFailed as ContenderFailed
+from compare.base.errors import DiskFull as DiskFull
+from compare.base.errors import MatchingFailed as MatchingFailed
+from compare.base.errors import Refused as Refused
+from compare.base.errors import first_line as first_line
+from compare.base.errors import shortened as shortened
+from compare.base.workloads import ModelSpec
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -23,58 +28,6 @@ DEVICES = ("auto", "cpu", "cuda")
 BATCH_NORMS = ("sync", "local")
 """Batch norm over devices: `sync`, the statistics of the whole batch; `local`, on each device those of its part."""
 OWN_WEIGHTS = "own"
-_CUT = " ..."
-
-
-class Refused(Exception):
-    """Input that cannot be honoured, found before any work starts (exit code 2).
-
-    The message says what was wrong, where, and what is allowed.
-    """
-
-
-class DiskFull(Refused):
-    """A disk has no space for what was to be written: there may be some again when others have deleted theirs."""
-
-
-class MatchingFailed(Refused):
-    """A user's own model crashed, took too long or ran out of memory while it was matched (exit code 3)."""
-
-
-class ContenderFailed(Exception):
-    """A contender stopped working (exit code 3).
-
-    Attributes:
-        status: `oom`, `crash`, `timeout` or `refused`.
-        reason: one line for a reader.
-        raised: whether it lived to tell of an exception.
-        disk_full: whether that was `DiskFull`.
-    """
-
-    def __init__(self, status: str, reason: str, *, raised: bool = False, disk_full: bool = False) -> None:
-        super().__init__(f"{status}: {reason}")
-        self.status = status
-        self.reason = reason
-        self.raised = raised
-        self.disk_full = disk_full
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, at most 400 characters of it, `no message` where it has none.
-
-    One that ends in a colon only announces what comes, as torch.compile's does (`backend='inductor' raised:`): the next
-    line stands behind it.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-    return shortened(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0], 400)
-
-
-def shortened(text: str, most: int) -> str:
-    """Return text of at most so many characters, ended by ` ...` after a whole word where it is cut."""
-    if len(text) <= most:
-        return text
-    kept = text[: most - len(_CUT) + 1]
-    return (kept.rpartition(" ")[0] or kept[:-1]).rstrip() + _CUT
 
 
 def is_buffer(name: str) -> bool:
@@ -301,7 +254,7 @@ class Backend(Protocol):
         """
         ...
 
-    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
+    def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:
         """Return `compare.base.trace.Trace.to_json` of a user's model.
 
         It is traced in one training-mode pass over that many images.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compare.base.interface import Refused
+from compare.base.errors import Refused
 
 PAIR = "pair"
 """The family of a user's own models (`compare.user_models`)."""
