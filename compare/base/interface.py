@@ -1,9 +1,15 @@
-"""What a backend is and what crosses between it and samestep: the shared interface.
+"""The shared interface: what a backend must do, and what crosses between it and samestep.
 
-Arrays that cross are NumPy, float32 or float64 (labels int32), images NHWC, convolution kernels HWIO (a transposed
-convolution's are those of the convolution that it transposes, so HWOI), dense kernels [inputs, outputs]. Names of
-parameters and buffers are the dotted attribute path of the layer in the model followed by `kernel`, `bias`, `scale`
-(parameters), `mean` or `var` (buffers); both twins use the same.
+A backend implements two protocols. `Backend` opens a `Session` for a `RunSpec`, and the session trains one model.
+`compare.settings.backends` says how an installed package adds a backend.
+
+Both twins use neutral layouts and names for all arrays that cross:
+
+- Arrays are NumPy, float32 or float64. Labels are int32.
+- Images are NHWC. Convolution kernels are HWIO. A transposed convolution has the kernel of the convolution that it
+  transposes, so HWOI. Dense kernels are [inputs, outputs].
+- A parameter's name is the layer's dotted attribute path in the model, followed by `kernel`, `bias` or `scale`. A
+  buffer's name ends in `mean` or `var`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,24 +32,27 @@ Arrays = dict[str, Array]
 
 DEVICES = ("auto", "cpu", "cuda")
 BATCH_NORMS = ("sync", "local")
-"""Batch norm over devices: `sync`, the statistics of the whole batch; `local`, on each device those of its part."""
+"""Batch norm over devices: `sync` takes the statistics of the whole batch, `local` those of each device's part."""
 OWN_WEIGHTS = "own"
 
 
 def is_buffer(name: str) -> bool:
-    """Return whether a neutral name is a buffer's."""
+    """Return whether a neutral name belongs to a buffer."""
     return name.rpartition(".")[2] in ("mean", "var")
 
 
 KEPT_LOSSES = 4096
-"""Losses that a session keeps since `feed`."""
+"""Number of losses that a session keeps since `feed`."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One training or test batch: `images` [N, H, W, C], `labels` int32, [N] or, one a pixel, [N, H, W].
+    """One training or test batch.
 
-    Images are float32 values; or bytes (uint8), and `levels` [256, C] float32 says what value each is in each channel.
+    Attributes:
+        images: [N, H, W, C], float32 values or bytes (uint8).
+        labels: int32, [N], or [N, H, W] with a label for each pixel.
+        levels: [256, C] float32, the value of each byte in each channel; None if images are values.
     """
 
     images: Array
@@ -52,11 +61,11 @@ class Batch:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """What batches of one size have in common."""
+        """Return the shapes and the dtype that batches of one size share."""
         return self.images.shape, self.images.dtype, self.labels.shape
 
     def values(self, part: slice = slice(None)) -> Array:
-        """Return the values [N, H, W, C] float32 of the images, or a part of them; those of bytes are looked up."""
+        """Return the images, or a part of them, as float32 values [N, H, W, C]. Bytes are looked up in `levels`."""
         images = self.images[part]
         if self.levels is None:
             return images
@@ -68,28 +77,28 @@ class RunSpec:
     """Everything that one child process needs to build and train one contender.
 
     Attributes:
-        workload: its name, in `compare.base.workloads` unless it is described.
+        workload: its name in `compare.base.workloads`. Other workloads are given by `described`.
         precision: one of `compare.base.precisions.PRECISIONS`.
         device: `cpu` or `cuda` (already resolved, never `auto`).
         batch_size: images per step, over all devices.
         seed: fixes weights, data split and shuffles.
-        knobs: the resolved optimisation switches, every knob of `compare.base.knobs` by name.
+        knobs: value by name of every knob of `compare.base.knobs` that the backend has.
         epochs: passes over the training set in the training run.
-        data: safetensors file of the dataset (`compare.data.dataset_file`), written by the runner.
-        image_size: height and width in pixels in place of the workload's (certificates use odd and even sizes).
-        accumulate: micro-batches of a step: equal parts of the batch, taken one after the other. Batch norm sees each
-            alone; loss and gradients are the means of theirs.
+        data: safetensors file of the dataset (`compare.data.dataset_file`).
+        image_size: height and width in pixels in place of the workload's. Certificates use odd and even sizes.
+        accumulate: number of micro-batches of a step. They are equal parts of the batch, taken one after the other.
+            Batch norm sees each alone. Loss and gradients are the means over all.
         deterministic: ask the framework for its deterministic algorithms.
-        loss_scale: float16's first loss scale (torch.amp.GradScaler's default).
-        described: the whole workload as JSON (`compare.base.descriptions.to_json`), where `compare.base.workloads` has none of
-            that name: a user's own models.
-        weights: safetensors file of the initial weights, in place of `compare.data.weights.initialise`; `OWN_WEIGHTS`: a fresh
-            session has those that the user's factory gave its model.
-        devices: over how many each batch is split, in equal parts and in order, as the knob `parallel` says.
+        loss_scale: first loss scale of a precision that has one (the default is torch.amp.GradScaler's).
+        described: the whole workload as JSON (`compare.base.descriptions.to_json`) if `compare.base.workloads` has none
+            of that name.
+        weights: safetensors file of the initial weights. None takes `compare.data.weights.initialise`. `OWN_WEIGHTS`
+            keeps the weights that the user's factory gave its model.
+        devices: number of devices that share each batch, in equal parts and in order. The knob `parallel` says how.
         batch_norm: one of `BATCH_NORMS`.
-        memory_limit_bytes: most bytes that may be taken (None: as many as there are). On `cuda` a limit on the
-            framework's allocator; on `cpu` on all that the process takes after the framework's import
-            (`compare.worker.process_memory`, by the worker's command `open`).
+        memory_limit_bytes: most bytes that the session may take; None sets no limit. On `cuda` it limits the
+            framework's allocator. On `cpu` it limits all that the process takes after the framework's import
+            (`compare.worker.memory_limit`).
     """
 
     workload: str
@@ -111,13 +120,13 @@ class RunSpec:
     memory_limit_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON types; `RunSpec(**spec.to_json())` is the inverse."""
-        return dict(vars(self))  # whose values are of such types
+        """Return plain JSON types. `RunSpec(**spec.to_json())` is the inverse."""
+        return dict(vars(self))  # all values are JSON types
 
 
 @dataclass(frozen=True)
 class State:
-    """A training state: `parameters`, `buffers` and `optimizer` by name, and `step`, the steps taken so far."""
+    """A training state: arrays by name, and `step`, the number of steps taken so far."""
 
     parameters: Arrays
     buffers: Arrays
@@ -127,14 +136,15 @@ class State:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by the definitions of `compare.machine.memory`; None where the device or framework has no such figure.
+    """Bytes by the definitions of `compare.machine.memory`. A missing figure is None, with a reason.
 
     Attributes:
-        live_peak_bytes: most bytes held by live tensors and libraries' workspaces, not in searches for kernels, by the
-            framework's own allocator.
-        pool_peak_bytes: most bytes that allocator had reserved from the device, likewise.
-        process_bytes: bytes of the process (NVML on a GPU, peak resident set on a CPU), import-only process deducted.
-        static_bytes: the compiler's own plan for one step: arguments, outputs and temporaries (XLA only).
+        live_peak_bytes: most bytes that live tensors and workspaces of libraries held in the framework's allocator.
+            Searches for kernels are left out.
+        pool_peak_bytes: most bytes that this allocator had reserved from the device. Searches are left out, too.
+        process_bytes: bytes of the process, less those of a process that only imports the framework. NVML counts them
+            on a GPU; on a CPU they are the peak resident set.
+        static_bytes: the compiler's plan for one step: arguments, outputs and temporaries (XLA only).
         absent: figure name to the reason why it is None.
     """
 
@@ -146,9 +156,9 @@ class Memory:
 
 
 class Kernel(NamedTuple):
-    """One kernel or copy that a device carried out, as the framework's own profiler saw it.
+    """One kernel or copy that ran on a device, as the framework's profiler saw it.
 
-    `begin` and `end` are seconds of a clock that all kernels of a device share; `device` tells devices apart.
+    `begin` and `end` are seconds on one clock for all kernels of a device.
     """
 
     device: str
@@ -158,79 +168,88 @@ class Kernel(NamedTuple):
 
 
 class Session(Protocol):
-    """One model in training. Calls are made from one thread, in any order after `assign` and `feed`."""
+    """One model in training. samestep calls it from one thread: `assign` and `feed` first, then in any order."""
 
     @property
     def steps_per_dispatch(self) -> int:
-        """Steps that one dispatch trains; `run` takes multiples of it at full speed, any number correctly."""
+        """Return the steps that one call of the program trains.
+
+        `run` must train any number of steps correctly, and multiples of this number at full speed.
+        """
         ...
 
     def signature(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every parameter and buffer by name, in neutral layout, in execution order."""
+        """Return the neutral shape of every parameter and buffer by name, in execution order."""
         ...
 
     def assign(self, arrays: Arrays) -> None:
-        """Set every parameter and buffer (float64 arrays, cast to the storage dtype), reset optimizer and step."""
+        """Set every parameter and buffer from float64 arrays, and reset the optimizer and the step count."""
         ...
 
     def feed(self, batches: Sequence[Batch]) -> None:
-        """Take equal-sized batches; step i of what follows trains on batch i modulo their number.
+        """Take batches of one size. Step i from here on trains on batch i modulo their number.
 
-        They are placed on the device, or, where the knob `input` is `stream`, stay on the host until they are due.
+        Batches go to the device at once. With the knob `input=stream` they stay on the host until they are due.
 
         Raises:
-            ValueError: they differ in size; where they stay on the host, also in what their bytes mean.
+            ValueError: the batches differ in size. Streamed batches must also share the meaning of their bytes.
         """
         ...
 
     def run(self, steps: int) -> None:
-        """Dispatch that many training steps without waiting for the device."""
+        """Start that many training steps. Do not wait for the device."""
         ...
 
     def wait(self) -> None:
-        """Return when the device has finished all dispatched work: the only synchronisation."""
+        """Wait until the device has finished all steps. Timing uses no other synchronisation."""
         ...
 
     def losses(self) -> Array:
-        """Return the losses [steps] of the training steps since `feed`, at most the last `KEPT_LOSSES`; waits."""
+        """Wait, and return the losses [steps] since `feed`, at most the last `KEPT_LOSSES`."""
         ...
 
     def logits(self, images: Array) -> Array:
-        """Return evaluation-mode logits [*labels' shape, classes] for values [N, H, W, C]; waits."""
+        """Wait, and return the logits of float32 images [N, H, W, C] in evaluation mode.
+
+        Their shape is the labels' shape, followed by the number of classes.
+        """
         ...
 
     def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
-        """Return one layer's output for inputs in neutral layout, buffers left as they were.
+        """Return the output of one layer, by its neutral name, for inputs in neutral layout.
 
-        `layer` is its neutral name.
+        Buffers stay unchanged.
         """
         ...
 
     def inspect(self, batch: Batch) -> Arrays:
-        """Train one step on `batch` and return its internals.
+        """Train one step on a batch and return its internals in the parameters' dtype.
 
-        Keys: `loss`, `logits`, `activation/LAYER`, `gradient/PARAMETER`, `update/PARAMETER` (new value minus
-        old), `buffer/BUFFER` (new value). Gradients are those of the unscaled loss.
+        Keys are `loss`, `logits`, `activation/LAYER`, `gradient/PARAMETER` (of the unscaled loss), `update/PARAMETER`
+        (new value minus old) and `buffer/BUFFER` (new value).
         """
         ...
 
     def export(self) -> State:
-        """Return a copy of the whole training state; waits."""
+        """Wait, and return a copy of the whole training state."""
         ...
 
     def memory(self) -> Memory:
-        """Return the figures that the framework itself can report."""
+        """Return the memory figures that the framework itself reports."""
         ...
 
     def kernels(self, steps: int) -> list[Kernel]:
-        """Train that many steps under the framework's profiler; return what devices carried out for them; waits.
+        """Train that many steps under the framework's profiler, wait, and return the kernels that ran.
 
-        Empty where the profiler shows no devices' kernels, as on a CPU.
+        The list is empty if the profiler shows no kernels of devices, as on a CPU.
         """
         ...
 
     def settings(self) -> dict[str, Any]:
-        """Return the effective settings, read back from the framework, as JSON types."""
+        """Return the effective settings as JSON types, read back from the framework where possible.
+
+        `compare.agreement.effective_settings.SHARED` lists the settings that must agree between contenders.
+        """
         ...
 
 
@@ -239,39 +258,39 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """`jax`, `torch`, or a test backend's name."""
+        """Return the name that contenders use, such as `jax`."""
         ...
 
     def versions(self) -> dict[str, str]:
-        """Return package name to version for what takes part in a training step."""
+        """Return the versions, by name, of all packages that take part in a training step."""
         ...
 
     def open(self, spec: RunSpec) -> Session:
         """Build the model and training step of `spec`.
 
         Raises:
-            Refused: for anything in the spec that this framework, its version or the device cannot honour.
+            Refused: the framework, its version or the device cannot honour something in the spec.
         """
         ...
 
     def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:
-        """Return `compare.base.trace.Trace.to_json` of a user's model.
+        """Trace a user's model in one training-mode pass over that many images.
 
-        It is traced in one training-mode pass over that many images.
+        Returns `compare.base.trace.Trace.to_json`.
         """
         ...
 
     def out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an exception of the framework means that device or host memory ran out."""
+        """Return whether an exception of the framework means that device or host memory ran out."""
         ...
 
     def delay(self, seconds: float, device: str) -> Callable[[], None] | None:
-        """Return a function that keeps the device busy for so long, without waiting for it (`samestep selftest`).
+        """Return a function that starts work of so many seconds on the device (`samestep selftest`).
 
-        None where the device is the host, which the caller can keep busy itself.
+        Return None if the device is the host, which the caller can keep busy itself.
         """
         ...
 
     def ballast(self, size: int, device: str) -> Any:
-        """Return an object that holds `size` bytes of device memory while it lives (`samestep selftest`)."""
+        """Return an object that holds `size` bytes of device memory for its lifetime (`samestep selftest`)."""
         ...

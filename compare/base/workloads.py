@@ -1,7 +1,9 @@
-"""What is trained, said without any framework: model, data, loss, optimizer.
+"""Workloads: model, data, loss and optimizer, described without any framework.
 
-A workload is data only. Each backend's `models` folder builds the model that `ModelSpec` names, and its `optim.py`
-the optimizer, so that one description drives both twins.
+A workload is data only, and one description drives both twins. Each backend's `models` folder builds the model that
+`ModelSpec` names. Its `optim.py` builds the optimizer.
+
+To add a workload, add an entry to `_ALL`. If no family fits its model, add a file to `models` in both backends, too.
 """
 
 import re
@@ -25,24 +27,26 @@ BLOCKS: Mapping[str, tuple[str, ...]] = {
     "mobilenet": ("blocks",),
     "unet": ("down", "up"),
 }
-"""By family, the attributes of both twins that list a model's blocks: each is recomputed by `rematerialisation`.
+"""By family, the attributes of both twins that list a model's blocks. `rematerialisation` recomputes each block.
 
-`simple` has none: with one convolution, all that recomputing it could free is needed again at once.
+`simple` has none. Recomputing its only convolution would free nothing, because its output is needed again at once.
 """
 
 WITH_BATCH_NORM = ("staged", "resnet", "mobilenet", "unet")
-"""The families whose twins have batch norm, whose moments several devices exchange if it is synchronised."""
+"""The families with batch norm. Several devices exchange its moments if it is synchronised."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model: `family` names a file in each backend's `models`, `arguments` its keyword arguments.
+    """A model.
 
-    Of the family `pair`, a user's own models, `arguments` are: `jax` and `torch`, the references of their factories;
-    `arguments`, by backend, what these are called with; `names`, by backend, `compare.base.names.Names` as JSON,
-    once they are known; `allow`, the differences that are accepted (`compare.agreement.allowances`).
-
-    `image` is (height, width, channels) of one input, `classes` the number of outputs.
+    Attributes:
+        family: names a file in each backend's `models`; `pair` for a user's own models.
+        image: (height, width, channels) of one input.
+        classes: number of outputs.
+        arguments: keyword arguments of the model. A `pair` has these instead: `jax` and `torch`, the references of the
+            factories; `arguments`, the factories' arguments by backend; `names`, the JSON of
+            `compare.base.names.Names` by backend, once known; `allow`, the accepted differences (`compare.agreement.allowances`).
     """
 
     family: str
@@ -59,12 +63,15 @@ class ModelSpec:
 class Schedule:
     """The factor on the learning rate at each step, counted from 0.
 
-    `constant`: 1. `step`: `factor` to the power of how many `milestones` have been reached. `cosine`: half a cosine
-    wave from 1 at the end of warm-up to 0 at `total` steps (Loshchilov and Hutter 2017, without restarts). In the first
-    `warmup` steps, any of these times (step + 1) / warmup (Goyal et al. 2017).
+    - `constant` is 1.
+    - `step` multiplies by `factor` at each of the `milestones`.
+    - `cosine` is half a cosine wave, from 1 at the end of warm-up to 0 at `total` steps (Loshchilov and Hutter 2017,
+      without restarts).
 
-    A learning rate that is not constant is rounded to float32, whatever the precision: torch's fused updates read it
-    from the device's memory as such.
+    In the first `warmup` steps the factor is also multiplied by (step + 1) / warmup (Goyal et al. 2017).
+
+    A learning rate that is not constant is rounded to float32 in every precision. torch's fused updates read it from
+    the device's memory in that dtype.
     """
 
     name: str = "constant"
@@ -75,12 +82,12 @@ class Schedule:
 
     @property
     def is_constant(self) -> bool:
-        """Whether every step has the same learning rate."""
+        """Return whether every step has the same learning rate."""
         return self.name == "constant" and not self.warmup
 
     @property
     def turns(self) -> tuple[int, ...]:
-        """The first step, those around each point at which the rule changes, and the middle of the wave."""
+        """Return the first step, the steps around each change of the rule, and the middle of the wave."""
         points = [self.warmup, *self.milestones] + ([self.total] if self.name == "cosine" else [])
         middle = [(self.warmup + self.total) // 2] if self.name == "cosine" else []
         return tuple(sorted({0, *points, *middle, *(point - 1 for point in points if point)}))
@@ -90,18 +97,18 @@ class Schedule:
 class OptimizerSpec:
     """An update rule in torch's convention.
 
-    `sgd`: buffer = momentum * buffer + gradient (no dampening, first buffer = gradient); step = gradient + momentum *
-    buffer if nesterov else buffer (torch.optim.SGD; Sutskever et al. 2013 in torch's form).
+    `sgd`: buffer = momentum * buffer + gradient, without dampening. The first buffer is the gradient. With nesterov,
+    step = gradient + momentum * buffer, else step = buffer (torch.optim.SGD; Sutskever et al. 2013 in torch's form).
     `adam`: Kingma and Ba 2015, epsilon outside the square root (torch.optim.Adam, optax.adam with eps_root=0).
 
-    `weight_decay` times the parameter is added to the gradient, or, if `decoupled` (adam only), to the step (AdamW,
-    Loshchilov and Hutter 2019); only kernels decay if `decay_kernels_only`.
+    `weight_decay` times the parameter is added to the gradient. With `decoupled` (adam only) it is added to the step
+    (AdamW, Loshchilov and Hutter 2019). With `decay_kernels_only` only kernels decay.
 
-    Before all that, gradients whose common Euclidean norm exceeds `clip_norm` are scaled down to it: all are multiplied
-    by min(1, clip_norm / (norm + 1e-6)) (torch.nn.utils.clip_grad_norm_; Pascanu et al. 2013).
+    `clip_norm` limits the common Euclidean norm of all gradients first. They are multiplied by
+    min(1, clip_norm / (norm + 1e-6)) (torch.nn.utils.clip_grad_norm_; Pascanu et al. 2013).
 
     Raises:
-        ValueError: decoupled decay of another rule than adam; Nesterov's step without momentum.
+        ValueError: the rule decouples decay and is not adam, or has Nesterov's step and no momentum.
     """
 
     name: str
@@ -117,29 +124,38 @@ class OptimizerSpec:
     schedule: Schedule = Schedule()
 
     def __post_init__(self) -> None:
-        """Refuse a combination that frameworks understand differently."""
+        """Refuse combinations that frameworks understand differently."""
         if self.decoupled and self.name != "adam":
             raise ValueError(f"decoupled weight decay is defined for adam, not for {self.name}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
 
     def decays(self, name: str) -> bool:
-        """Tell whether weight decay applies to the parameter of that neutral name."""
+        """Return whether weight decay applies to the parameter of that neutral name."""
         return not self.decay_kernels_only or name.rpartition(".")[2] == "kernel"
 
     def slowed(self, part: float) -> "OptimizerSpec":
-        """Return the rule at that part of its learning rate if its steps grow with the gradient (SGD); else itself."""
+        """Return the rule with its learning rate times `part`.
+
+        Only SGD changes. Steps of Adam do not grow with the gradient.
+        """
         return replace(self, learning_rate=part * self.learning_rate) if self.name == "sgd" else self
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained. `data` names a source of `compare.data`; `batch_size` and `epochs` are defaults.
+    """One workload.
 
-    `label_smoothing` is spread evenly over all classes, the true one included (Szegedy et al. 2016).
+    Attributes:
+        name: as in `--workload`.
+        summary: one line for `samestep workloads`.
+        data: a source of `compare.data`.
+        batch_size: images per step, unless `--batch-size` says otherwise.
+        epochs: passes over the training set, unless `--epochs` says otherwise.
+        label_smoothing: is spread evenly over all classes, the true one included (Szegedy et al. 2016).
 
     Raises:
-        Refused: for a name that no result may have.
+        Refused: no result may have that name.
     """
 
     name: str
@@ -152,7 +168,7 @@ class Workload:
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a name that would only be refused with the finished result."""
+        """Refuse a name early that the finished result could not have."""
         if not _NAME.fullmatch(str(self.name)):
             allowed = f"a letter, then letters, digits and :=+#._,-, at most {LONGEST_NAME} together"
             raise Refused(f"workload name {self.name!r} is not allowed; allowed: {allowed}")
@@ -293,7 +309,7 @@ def get(name: str, more: Iterable[str] = ()) -> Workload:
     """Return the built-in workload of that name.
 
     Raises:
-        Refused: for an unknown name, listing those that exist, and `more`.
+        Refused: the name is unknown. The message lists all that exist, and `more`.
     """
     try:
         return WORKLOADS[name]
@@ -302,7 +318,7 @@ def get(name: str, more: Iterable[str] = ()) -> Workload:
 
 
 def is_built_in(workload: Workload) -> bool:
-    """Whether `get` returns this workload."""
+    """Return whether this is a built-in workload, unchanged."""
     return WORKLOADS.get(workload.name) == workload
 
 
@@ -310,11 +326,11 @@ def blocks(model: ModelSpec) -> tuple[str, ...]:
     """Return the attributes of a model's twins that list its blocks (`BLOCKS`).
 
     Raises:
-        Refused: it has none, so the knob `rematerialisation` has nothing to recompute.
+        Refused: the model has none, so the knob `rematerialisation` has nothing to recompute.
     """
     if model.family in BLOCKS:
         return BLOCKS[model.family]
-    why = "which of its layers make a block is not known" if model.family == PAIR else "it is one block as a whole"
+    why = "its blocks are not known" if model.family == PAIR else "it is one block as a whole"
     whose = "a model of your own" if model.family == PAIR else "this workload's model"
     having = (name for name, workload in WORKLOADS.items() if workload.model.family in BLOCKS)
     raise Refused(f"rematerialisation of {whose}: {why}; allowed: the workloads {', '.join(having)}")

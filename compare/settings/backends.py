@@ -26,7 +26,12 @@ GROUP = "samestep.backends"
 
 @dataclass(frozen=True)
 class BackendEntry:
-    """Where a backend is: `module` serves it as `python -m MODULE`; `distributions` must be installed for it."""
+    """Where a backend is.
+
+    Attributes:
+        module: serves the backend as `python -m MODULE`.
+        distributions: packages that must be installed for it.
+    """
 
     module: str
     distributions: tuple[str, ...] = ()
