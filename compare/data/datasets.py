@@ -1,7 +1,7 @@
-"""Deterministic NumPy data, the same bytes for every backend: images NHWC, an int32 label an image or pixel.
+"""The data set of a workload in NumPy, the same bytes for every backend.
 
-Images are bytes and their levels where the source has bytes; synthetic ones are float32, drawn from a normal
-distribution.
+Images are NHWC. Labels are int32, one for each image or pixel. A source of bytes gives bytes and their levels.
+Synthetic images are float32 from a normal distribution.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _NATIVE = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 _ORIGINAL = (*_NATIVE, "photographs")
 _SYNTHETIC_WITHOUT_FOLDER = ("cifar10", "photographs")
 _SYNTHETIC = {"synthetic": "images", "shapes": "shapes"}
-_BATCHES = 10  # of synthetic images, two of them to test on; fewer where so many would not fit
+_BATCHES = 10  # of synthetic images, with two for the test: fewer if ten would not fit into memory
 _BUILT_IN = {"digits": "its digits are embedded", **dict.fromkeys(_SYNTHETIC, "its images are synthetic")}
 
 
@@ -29,8 +29,8 @@ class BatchTooLarge(Refused):
 class Dataset:
     """A training and a test set, and `source`, a sentence for the report that says where they came from.
 
-    The training set may have several views of its N labelled images, one for each epoch: its images are then
-    [views * N, H, W, C], all of the first view before those of the second.
+    The training set may have several views of its N labelled images, one for each epoch. Its images are then
+    [views * N, H, W, C], with the whole first view before the second.
     """
 
     train: Batch
@@ -50,8 +50,9 @@ def load(
 ) -> Dataset:
     """Return the data that `workload` trains and is tested on.
 
-    Data are synthetic for workloads that name no dataset, for CIFAR-10 and photographs without a folder, and for every
-    workload whose images are not of its dataset's own size (a folder is then not read, and `source` says so).
+    Data are synthetic for workloads that name no dataset, and for CIFAR-10 and photographs without a folder. They are
+    also synthetic if the workload's images have another size than the dataset's. A folder is then not read, and
+    `source` says so.
 
     Args:
         workload: its `data` names the dataset: `digits`, `mnist`, `cifar10` or `photographs`, or `synthetic` or
@@ -88,9 +89,9 @@ def load(
 def load_for_other_machines(
     workload: Workload, *, folder: str | None, seed: int, batch_size: int, epochs: int = 1, images: int | None = None
 ) -> Dataset:
-    """Return what `load` would, or nothing in place of what lies in a folder or is made for its batch.
+    """Return the dataset of a plan that other machines execute: empty if it lies in a folder or depends on the batch.
 
-    For a plan that is carried out elsewhere: `folder` is then looked for there.
+    The other machines look for the folder.
 
     Raises:
         Refused: as `load`, but for a folder and what is in it.
@@ -112,7 +113,7 @@ def make_empty(source: str) -> Dataset:
 
 
 def is_made_for_batch(workload: Workload, folder: str | None, image_size: int | None = None) -> bool:
-    """Whether `load` makes synthetic images, as many as some batches take; else the data are the same at any batch."""
+    """Tell whether `load` makes synthetic images for a batch. Otherwise the batch size does not change the data."""
     image = workload.model.resized(image_size).image
     native = {**_NATIVE, "photographs": workload.model.image}.get(workload.data)
     return image != native or (workload.data in _SYNTHETIC_WITHOUT_FOLDER and folder is None)
@@ -142,7 +143,7 @@ def digest(*arrays: Array) -> str:
 
 
 def _check(workload: Workload, folder: str | None, batch_size: int, image_size: int | None, images: int | None) -> None:
-    """Check what can be known before anything is read; arguments are those of `load`."""
+    """Check the arguments of `load` before anything is read."""
     if workload.data not in (*_ORIGINAL, *_SYNTHETIC):
         allowed = ", ".join((*_ORIGINAL, *_SYNTHETIC))
         raise Refused(f"workload {workload.name}: unknown data {workload.data!r}; allowed: {allowed}")

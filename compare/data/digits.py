@@ -16,11 +16,10 @@ MEAN, DEVIATION = 0.305, 0.376
 def load(seed: int) -> tuple[Batch, Batch]:
     """Return the training and the test set: images [1437, 8, 8, 1] and [360, 8, 8, 1] as bytes.
 
-    Source: `sklearn.datasets.load_digits` (Alpaydin and Kaynak 1998, UCI optical recognition of handwritten digits,
-    its test part); grey values 0 to 16 are divided by 16, then
-    standardised by `MEAN` and `DEVIATION`. The split is `split(seed)`.
+    Grey values 0 to 16 are divided by 16, then standardised by `MEAN` and `DEVIATION`. `split(seed)` splits the sets.
+    Source: `sklearn.datasets.load_digits`, the test part of UCI's handwritten digits (Alpaydin and Kaynak 1998).
     """
-    # scikit-learn has no type stubs; its two arrays get their types below.
+    # scikit-learn has no type stubs, so its two arrays get their types below.
     from sklearn.datasets import load_digits  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     loaded = cast(Any, load_digits(return_X_y=True))

@@ -1,8 +1,8 @@
 """Photographs in folders, one a class, as ImageNet is usually laid out.
 
-DIR/train/CLASS/ and DIR/val/CLASS/ hold JPEG or PNG files; or DIR/CLASS/ alone, and then a fifth of each class is held
-out for the test. Classes are numbered in the order of their names. Hidden files, and files beside the class folders,
-are not looked at; everything in a class's folder must be an image.
+DIR/train/CLASS/ and DIR/val/CLASS/ hold JPEG or PNG files. If there is only DIR/CLASS/, a fifth of each class is held
+out for the test. Classes are numbered in the order of their names. Hidden files and files beside the class folders are
+ignored. All other files in a class's folder must be images.
 """
 
 import os
@@ -62,9 +62,9 @@ def load(
 ) -> tuple[Batch, Batch]:
     """Return the training set, a view for each epoch (`compare.data.datasets.Dataset`), and the test set.
 
-    Training images are `photographs.training_crop`, test images `photographs.test_crop`, as bytes; a channel's value is
-    (byte / 255 - mean) / std. What is drawn for image i in an epoch depends on (seed, epoch, i) alone, i counting the
-    training files that are read, by class and name.
+    Images are bytes, cropped by `photographs.training_crop` and `photographs.test_crop`. A channel's value is
+    (byte / 255 - mean) / std. The crop of image i depends on (seed, epoch, i) alone. The training files that are read
+    are numbered by class and name.
 
     Args:
         folder: DIR.
@@ -108,10 +108,11 @@ def load(
 
 
 def listed(folder: Path, *, classes: int, seed: int) -> tuple[Files, Files]:
-    """Return the files of the training and of the test set, none of them opened yet.
+    """Return the files of the training and of the test set, without opening them.
 
-    Without DIR/train and DIR/val, a fifth of each class is held out, at least one image: those whose draws from
-    (seed, CLASS/NAME) are the least. A file that is added or taken away does not change the draws of others.
+    Without DIR/train and DIR/val, a fifth of each class is held out, and at least one image. Those with the smallest
+    random numbers from (seed, CLASS/NAME) are held out, so adding or removing a file does not change the numbers of
+    others.
 
     Raises:
         Refused: see `load`.
@@ -151,7 +152,7 @@ def _images(folder: Path, root: Path) -> Sequence[Path]:
 
 
 def _entries(folder: Path, root: Path) -> list[Path]:
-    """Return what lies in a folder, by name, links out of `root` refused."""
+    """Return the entries of a folder by name, and refuse links out of `root`."""
     entries = sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=lambda e: e.name)
     for entry in entries:
         if entry.is_symlink():
@@ -193,8 +194,8 @@ def _check_memory(folder: Path, image: tuple[int, int, int], train: int, test: i
 
 
 def _each(work: Callable[[int], None], count: int, threads: int) -> None:
-    """Do the work of every index; of those that fail, the lowest one's error is raised."""
-    # Filters are the process's, not the thread's. What Pillow only warns of is refused by `photographs`, or harmless.
+    """Do the work of every index. If several fail, raise the error of the lowest one."""
+    # Filters hold for the whole process. `photographs` refuses what Pillow warns of, or it is harmless.
     with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
         warnings.filterwarnings("ignore", module=r"PIL\b")
         for _ in pool.map(work, range(count)):

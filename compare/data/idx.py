@@ -1,7 +1,7 @@
 """MNIST in its original IDX format (LeCun, Cortes and Burges 1998), as it is or compressed with gzip.
 
-An IDX file is: two zero bytes, a type byte (8: unsigned byte), the number of dimensions, each dimension as a
-big-endian 32-bit integer, then the values in C order. Byte offsets in messages are those of the decompressed data.
+An IDX file has two zero bytes, a type byte (8: unsigned byte) and the number of dimensions. Each dimension follows as
+a big-endian 32-bit integer. Then come the values in C order. Byte offsets in messages count decompressed bytes.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""What a byte of a pixel becomes: each channel standardised by its data set's mean and standard deviation."""
+"""The values that pixels' bytes stand for: channels standardised by their data set's mean and standard deviation."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,6 @@ from compare.base.interface import Array
 def table(mean: Sequence[float], std: Sequence[float]) -> Array:
     """Return (byte / 255 - mean) / std for every byte and channel, [256, C] float32.
 
-    A byte has 256 values: looked up, each is rounded once from float64, and no float64 images are ever made.
+    A lookup rounds each of a byte's 256 values once from float64, and needs no float64 images.
     """
     return ((np.arange(256)[:, np.newaxis] / 255 - np.asarray(mean)) / np.asarray(std)).astype(np.float32)

@@ -20,10 +20,10 @@ TEST_PART = 224 / 256
 def read(path: Path) -> Image.Image:
     """Return the image [H, W] of a JPEG or PNG file (by content, not by name) as 8-bit RGB.
 
-    Grey values stand in all three channels, of 16 bits the upper 8; palettes are looked up, CMYK is inverted without
-    a colour profile, and transparency is dropped, not blended. Orientation tags are not followed. All but the 16 bits
-    is as in torchvision's `ImageFolder`. Bytes changed within a JPEG's compressed data show only as other pixels, for
-    the format has no checksum; PNG's are checked.
+    Grey values fill all three channels. 16-bit values keep the upper 8 bits. Palettes are looked up, CMYK is inverted
+    without a colour profile, and transparency is dropped without blending. Orientation tags are ignored. Except for
+    16 bits, torchvision's `ImageFolder` does the same. PNG's checksums are checked. JPEG has none, so damaged
+    compressed data show only as other pixels.
 
     Raises:
         Refused: the file is no such image, is truncated or damaged, cannot be read, has more than 256 MiB or, before
@@ -50,8 +50,8 @@ def read(path: Path) -> Image.Image:
 def training_crop(image: Image.Image, side: int, random: np.random.Generator) -> Array:
     """Return a random crop of an RGB image, scaled to [side, side, 3] uint8 and flipped left to right half the time.
 
-    The crop is `random_box`; scaling is bilinear with antialiasing, from the crop's own pixels alone
-    (torchvision.transforms.RandomResizedCrop and RandomHorizontalFlip; Szegedy et al. 2015).
+    `random_box` chooses the crop. Scaling is bilinear with antialiasing and uses the crop's own pixels only. Source:
+    torchvision's RandomResizedCrop and RandomHorizontalFlip (Szegedy et al. 2015).
     """
     crop = image.crop(random_box(*image.size, random)).resize((side, side), Image.Resampling.BILINEAR)
     pixels = np.asarray(crop)
@@ -73,9 +73,9 @@ def test_crop(image: Image.Image, side: int) -> Array:
 def random_box(width: int, height: int, random: np.random.Generator) -> tuple[int, int, int, int]:
     """Return a random crop (left, top, right, bottom) in whole pixels, as torchvision's RandomResizedCrop draws it.
 
-    Its area is uniform in 0.08 to 1 of the image's, the logarithm of its width by its height uniform between those of
-    3/4 and 4/3, its place uniform where it fits. What fits nowhere is drawn again; after ten draws the crop is the
-    largest one in the middle whose ratio is allowed.
+    Its area is uniform in 0.08 to 1 of the image. The logarithm of width by height is uniform between those of 3/4 and
+    4/3. The place is uniform. A crop that does not fit is drawn again. After ten draws, the crop is the largest allowed
+    one in the middle.
     """
     for _ in range(ATTEMPTS):
         area = width * height * random.uniform(*SCALE)

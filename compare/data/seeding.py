@@ -12,8 +12,8 @@ from compare.base.interface import Batch, Refused
 def generator(domain: str, seed: int, *keys: int | str) -> np.random.Generator:
     """Return NumPy's PCG64 generator for one use of the run's seed.
 
-    Streams of different domains (`weights`, `split`, `shuffle`, ...), seeds or keys never coincide, whatever the
-    values are: SHA-256 of the unambiguous list [domain, seed, *keys] is the entropy of the `numpy.random.SeedSequence`.
+    Different domains (`weights`, `split`, `shuffle`, ...), seeds or keys give different streams. The entropy of the
+    `numpy.random.SeedSequence` is the SHA-256 of the list [domain, seed, *keys].
     """
     text = json.dumps(["samestep", domain, seed, *keys])
     entropy = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
@@ -23,11 +23,11 @@ def generator(domain: str, seed: int, *keys: int | str) -> np.random.Generator:
 def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int, most: int | None = None) -> list[Batch]:
     """Return the full batches of one shuffled epoch: images [batch_size, H, W, C], labels [batch_size], contiguous.
 
-    Only the first `most` of them, if that is given.
+    With `most`, return only that many.
 
-    The order depends on the number of labels, `seed` and `epoch` (from 0) only. Images that fill no batch at the
-    epoch's end are left out of it, other ones in every epoch. Where `train` has several views of its images
-    (`compare.data.datasets.Dataset`), each epoch takes the next, and after the last the first again.
+    The order depends on the number of labels, `seed` and `epoch` (from 0) only. Each epoch leaves out other images, if
+    the last ones fill no batch. If `train` has several views of its images (`compare.data.datasets.Dataset`), each
+    epoch takes the next view, and begins again after the last.
 
     Raises:
         Refused: `batch_size` is below 1 or above the number of training images.
@@ -46,10 +46,9 @@ def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int, most:
 
 
 def reorder(batch: Batch, parts: int, random: np.random.Generator) -> Batch:
-    """Return a batch in another order within each of `parts` equal parts, which may be taken apart from one another.
+    """Return a batch in another order within each of its `parts` equal parts.
 
-    What is trained on it is the same function, if that treats all images of a part alike; sums over them are rounded
-    otherwise.
+    A model that treats all images of a part alike trains the same function on it. Only the rounding of sums differs.
     """
     size = len(batch.labels) // parts
     order = np.concatenate([part * size + random.permutation(size) for part in range(parts)])

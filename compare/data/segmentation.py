@@ -15,9 +15,9 @@ def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, te
     """Return a training and a test set of `train` and `test` images [N, H, W, C], labels [N, H, W] in 0 to classes-1.
 
     One to six objects lie on the background, class 0, each a disc or a box of a random other class, later ones over
-    earlier ones. A pixel is its class's colour, whose root mean square is 1, plus independent standard normal noise:
-    one pixel alone does not tell its class, its neighbours do. All is fixed by the arguments; training and test images
-    share the colours only.
+    earlier ones. A pixel is the colour of its class, with a root mean square of 1, plus standard normal noise. So one
+    pixel does not show its class, but its neighbours do. The arguments fix everything. Training and test images share
+    only the colours.
 
     Raises:
         Refused: as `compare.data.synthetic.make`.

@@ -34,9 +34,9 @@ def check(image: tuple[int, int, int], count: int) -> None:
 def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, test: int) -> tuple[Batch, Batch]:
     """Return a training and a test set of `train` and `test` images [N, H, W, C], labels uniform in 0 to classes-1.
 
-    An image is its class's template plus independent standard normal noise. A template is a random sum of four plane
-    waves of up to three cycles per image, scaled to a root mean square of 0.3: a CNN learns 32x32 images in a few
-    epochs, not at once. All is fixed by the arguments; training and test images share the templates only.
+    An image is the template of its class plus standard normal noise. A template is a random sum of four plane waves
+    with up to three cycles per image. Its root mean square is 0.3, so a CNN learns 32x32 images in a few epochs and not
+    at once. The arguments fix everything. Training and test images share only the templates.
 
     Raises:
         Refused: the images would need more than 8 GiB of host memory.

@@ -19,10 +19,15 @@ _CONSTANTS = {"bias": 0.0, "scale": 1.0, "gamma": 1e-6, "mean": 0.0, "var": 1.0}
 def initialise(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
     """Return the initial value of every parameter and buffer, float64 arrays of the given shapes.
 
-    The last component of the dotted name decides. `kernel` [inputs, outputs]: Glorot and Bengio's uniform (2010);
-    `kernel` [height, width, inputs, outputs]: He et al.'s normal (2015) by fan-in, not truncated; `scale` and `var`: 1;
-    `bias` and `mean`: 0; `gamma`, a layer scale: 1e-6 (Liu et al. 2022). A kernel depends on the seed, its own name and
-    shape only. Every value is a float32 number, so that float64 and float32 sessions start from the same bits.
+    The last part of the dotted name decides:
+
+    - `kernel` [inputs, outputs] is uniform (Glorot and Bengio 2010).
+    - `kernel` [height, width, inputs, outputs] is normal by fan-in and not truncated (He et al. 2015).
+    - `scale` and `var` are 1, `bias` and `mean` are 0.
+    - `gamma`, a layer scale, is 1e-6 (Liu et al. 2022).
+
+    A kernel depends on the seed, its own name and its shape only. Every value is a float32 number, so float64 and
+    float32 sessions start from the same bits.
 
     Raises:
         Refused: a name ends in none of these, or a kernel has another rank or an empty dimension.
@@ -39,9 +44,11 @@ def load(path: str) -> Arrays:
 def randomise(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
     """Return `initialise`, with biases, scales and statistics drawn at random: at 0 and 1 they hide errors.
 
-    `scale` and `gamma`: uniform in [0.5, 0.9] or [1.1, 1.5]; `bias`: normal, standard deviation 0.1; `mean`: normal,
-    0.2; `var`: uniform in [0.5, 2]; of a user's own model also `embedding` and `free`: normal, 0.5. Every value is a
-    float32 number.
+    - `scale` and `gamma` are uniform in [0.5, 0.9] or [1.1, 1.5].
+    - `var` is uniform in [0.5, 2].
+    - `bias`, `mean`, and a user's `embedding` and `free` are normal. Their standard deviations are 0.1, 0.2 and 0.5.
+
+    Every value is a float32 number.
 
     Raises:
         Refused: as `initialise`.

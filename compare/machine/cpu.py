@@ -1,4 +1,4 @@
-"""Other programs on the CPUs that a run may use: what was busy there beyond the run itself."""
+"""The cores that this process may use, and how busy other programs keep them during a run."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 LEAST_SECONDS = 0.05
-"""CPU time that counting in ticks of 10 ms cannot tell from none."""
+"""CPU time that ticks of 10 ms cannot tell from none."""
 
 _STAT = Path("/proc/stat")
 _LIBC = ctypes.CDLL(None)
@@ -24,7 +24,7 @@ def count_usable_cores() -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """At one time, in seconds: `busy` CPU time of all programs (taken by a hypervisor included), `own` of this run."""
+    """CPU seconds at one time: `busy` of all programs including a hypervisor, and `own` of this run."""
 
     time: float
     busy: float
@@ -32,10 +32,10 @@ class Reading:
 
 
 def read(children: Collection[int]) -> Reading:
-    """Read CPU times of the CPUs that this process may use, and those of this process and `children`.
+    """Read the times of the CPUs that this process may use, and of this process and `children`.
 
-    What a child has started counts with it: the ranks of data-parallel training. So does what a process took that has
-    ended and was waited for.
+    Processes that a child has started count with it, for example the ranks of data-parallel training. Processes that
+    have ended count if their parent waited for them.
     """
     busy = _busy()
     own = _seconds(os.getpid()) + sum(_seconds(pid) for child in children for pid in list_family(child))
@@ -43,21 +43,21 @@ def read(children: Collection[int]) -> Reading:
 
 
 def count_foreign_cores(before: Reading, after: Reading) -> float:
-    """Return how many cores others kept busy between two readings, 0 where the counters cannot tell it from none."""
+    """Return how many cores others kept busy between two readings, or 0 if the counters cannot tell."""
     seconds = (after.busy - before.busy) - (after.own - before.own)
     elapsed = after.time - before.time
     return seconds / elapsed if elapsed > 0 and seconds > LEAST_SECONDS else 0.0
 
 
 def list_family(child: int) -> list[int]:
-    """Return a child's process id, and those of all that it has started."""
+    """Return the process ids of a child and of all processes that it has started."""
     return [child, *_descendants(child)]
 
 
 def sum_seconds(pids: Iterable[int]) -> float:
     """Return the CPU seconds that these processes have taken, on Linux to the microsecond (clock_getcpuclockid(3)).
 
-    One that is no more took none.
+    A process that has ended counts 0.
     """
     return sum(map(_own_seconds if sys.platform == "linux" else _seconds, pids))
 
@@ -76,12 +76,12 @@ def _busy() -> float:
     if sys.platform != "linux":
         return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name != "idle")
     listed, allowed = _listed(), os.sched_getaffinity(0)
-    # A container's /proc/stat may number its CPUs from 0 (lxcfs) where the scheduler has other numbers for them.
+    # A container's /proc/stat may number its CPUs from 0 (lxcfs), while the scheduler uses other numbers.
     return sum(listed[cpu] for cpu in (allowed if allowed <= listed.keys() else listed))
 
 
 def _listed() -> dict[int, float]:
-    """Return the busy seconds of each CPU by its number: one that is offline has no line (proc(5))."""
+    """Return the busy seconds of each CPU by its number. A CPU that is offline has no line (proc(5))."""
     found: dict[int, float] = {}
     for name, *ticks in map(str.split, _STAT.read_text(encoding="utf-8").splitlines()):
         if name.startswith("cpu") and name != "cpu":
@@ -103,5 +103,5 @@ def _seconds(pid: int) -> float:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
         return 0.0
-    # Of those that ended meanwhile, too: what they took would be missing, and would look like other programs' load.
+    # Children that have ended count too. Without them, their time would look like other programs' load.
     return times.user + times.system + times.children_user + times.children_system

@@ -1,4 +1,4 @@
-"""Where a run took place: all that a reader needs to repeat it, gathered without importing any framework."""
+"""The software and machine of a run, so that a reader can repeat it. No framework is imported for this."""
 
 import functools
 import importlib.metadata
@@ -40,7 +40,7 @@ PREFIXES = (
     *("XLA_", "JAX_", "PJRT_", "NPROC", "TORCH", "PYTORCH_", "ATEN_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NCCL_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "LD_PRELOAD"),
 )
-"""How the names of variables begin that frameworks and what they compute with read."""
+"""The beginnings of the names of variables that frameworks and their libraries read."""
 
 _SOURCE = Path(__file__).resolve().parents[2]
 
@@ -48,8 +48,8 @@ _SOURCE = Path(__file__).resolve().parents[2]
 def describe() -> dict[str, Any]:
     """Return the software, the machine and its load now, as JSON types.
 
-    Memory is in bytes, clocks in MHz, power in watts. What this machine does not tell is None; `nvidia` then says
-    why under `reason`. Never raises for something that could not be read.
+    Memory is in bytes, clocks in MHz, power in watts. A figure that cannot be read is None. `nvidia` then gives a
+    `reason`.
     """
     return {
         "samestep": __version__,
@@ -71,7 +71,7 @@ def describe() -> dict[str, Any]:
 
 
 def describe_checkout() -> dict[str, Any] | None:
-    """Return `commit` and `dirty` of the checkout that samestep runs from; None where it runs from none."""
+    """Return `commit` and `dirty` of the checkout that samestep runs from, or None without a checkout."""
     if not (_SOURCE / ".git").exists():
         return None
     commit = _git_output(_SOURCE, "rev-parse", "HEAD")

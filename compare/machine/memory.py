@@ -1,4 +1,4 @@
-"""What the four memory figures mean, and the bytes that a process holds as the machine counts them."""
+"""The definitions of the four memory figures, and the bytes of a process as the machine counts them."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ DEFINITIONS: Mapping[str, str] = {
 def process_bytes(device: str) -> int | None:
     """Return the bytes of this process: its device memory by NVML on `cuda`, its peak resident set on `cpu`.
 
-    None where NVML does not list the process (a container or virtual machine may hide process ids).
+    Return None if NVML does not list the process. A container or virtual machine may hide process ids.
     """
     if device == "cuda":
         return nvml.process_bytes(os.getpid())
@@ -37,14 +37,13 @@ def process_bytes(device: str) -> int | None:
 def device_bytes(device: str) -> int | None:
     """Return the memory of the GPU that contenders train on.
 
-    None where NVML does not tell, or a GPU is divided (MIG), and on `cpu`, where processes share part of what each
-    holds.
+    Return None if NVML does not report it, if the GPU is divided (MIG), and on `cpu`, where processes share memory.
     """
     gpu = nvml.find_first(nvml.describe()["gpus"]) if device == "cuda" else None
     return None if gpu is None or gpu["mig"] else gpu["memory_bytes"]
 
 
 def reset_peak() -> None:
-    """Let the peak resident set of this process begin anew at what it holds now (proc(5), clear_refs); Linux only."""
+    """Reset this process's peak resident set to its present one, on Linux only (proc(5), clear_refs)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

@@ -1,6 +1,6 @@
-"""NVIDIA's management library: which GPUs there are, what they say of themselves, and whose processes they run.
+"""NVIDIA's management library (NVML): the GPUs of this machine, their figures and their processes.
 
-Everything samestep asks of NVML is asked here. A figure that a GPU, driver or binding does not tell is None, never 0.
+Only this module calls NVML. A figure that a GPU, driver or binding does not report is None and never 0.
 Names and units are those of the NVML API reference (docs.nvidia.com/deploy/nvml-api).
 """
 
@@ -17,21 +17,21 @@ SLOWDOWNS = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Clock event reasons that come from outside the workload (nvmlClocksEventReasons), by bit."""
+"""Clock event reasons from outside the workload by bit (nvmlClocksEventReasons)."""
 
 POWER_CAP = 0x04
-"""The clock event reason of a power cap, which the workload itself brings about."""
+"""The clock event reason of a power cap, which the workload itself causes."""
 
 _XID = 0x08  # nvmlEventTypeXidCriticalError
 
 
 def load() -> Any:
-    """Return the NVML binding: the seam at which tests put a scripted one. It has no type annotations, hence Any."""
+    """Return the NVML binding, which has no type annotations. Tests replace it with a scripted one here."""
     return importlib.import_module("pynvml")
 
 
 def describe() -> dict[str, Any]:
-    """Return `gpus`, `driver` and `cuda_driver` as JSON types; without any GPU, also the `reason`.
+    """Return `gpus`, `driver` and `cuda_driver` as JSON types. Without any GPU, `reason` says why.
 
     Memory is in bytes, clocks in MHz, power in watts. Starts no CUDA context.
     """
@@ -59,9 +59,9 @@ def describe() -> dict[str, Any]:
 
 
 def process_bytes(pid: int) -> int | None:
-    """Return the memory of a process on the GPU where it holds most; None where NVML is not there or does not list it.
+    """Return the memory in bytes of a process on the GPU where it holds most.
 
-    A container or virtual machine may hide process ids.
+    Return None if NVML is missing or does not list the process. A container or virtual machine may hide process ids.
     """
     nvml = load()
     try:
@@ -78,7 +78,7 @@ def process_bytes(pid: int) -> int | None:
 
 
 def read(nvml: Any, get: Callable[[], T]) -> T | None:
-    """Return what `get` reads; None where this GPU, driver or binding does not tell."""
+    """Return the value of `get`, or None if this GPU, driver or binding does not report it."""
     try:
         return get()
     except (nvml.NVMLError, AttributeError):
@@ -86,21 +86,21 @@ def read(nvml: Any, get: Callable[[], T]) -> T | None:
 
 
 def text(value: str | bytes) -> str:
-    """Return text; bindings before 11.5 give bytes."""
+    """Return text. Bindings before 11.5 give bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 def list_named() -> list[str]:
-    """Return the entries of CUDA_VISIBLE_DEVICES, none where it is not set."""
+    """Return the entries of CUDA_VISIBLE_DEVICES, or none if it is not set."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return [] if chosen is None else [each.strip() for each in chosen.split(",")]
 
 
 def list_visible() -> list[str]:
-    """Return the GPUs that a child sees, by number or UUID: NVML's, or those that CUDA_VISIBLE_DEVICES names.
+    """Return the GPUs that a child sees by number or UUID: NVML's, or those that CUDA_VISIBLE_DEVICES names.
 
-    That list ends before the first entry that is no GPU of this machine (CUDA programming guide, environment variables)
-    or comes again.
+    The list ends before the first entry that is repeated or is no GPU of this machine. Source: CUDA programming guide,
+    environment variables.
     """
     uuids, found = [each.get("uuid") for each in describe()["gpus"]], list[str]()
     for entry in list_named() or map(str, range(len(uuids))):
@@ -112,9 +112,9 @@ def list_visible() -> list[str]:
 
 
 def denotes(entry: str, index: int, uuid: str | None) -> bool:
-    """Whether an entry of CUDA_VISIBLE_DEVICES means that GPU: by its number, or its UUID or the beginning of that.
+    """Tell whether an entry of CUDA_VISIBLE_DEVICES names that GPU by its number or the beginning of its UUID.
 
-    Each begins with `GPU-`.
+    A UUID begins with `GPU-`.
     """
     if entry.isdecimal():
         return int(entry) == index
@@ -122,20 +122,22 @@ def denotes(entry: str, index: int, uuid: str | None) -> bool:
 
 
 def first_name() -> str:
-    """Return number or UUID of the GPU that both frameworks train on: the first that CUDA_VISIBLE_DEVICES leaves."""
+    """Return number or UUID of the GPU that both frameworks train on, the first in CUDA_VISIBLE_DEVICES."""
     return (list_named() or ["0"])[0]
 
 
 def find_first(gpus: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return that of `describe`'s GPUs which `first_name` denotes; None where it denotes none."""
+    """Return the GPU among those of `describe` that `first_name` denotes, or None."""
     return next((gpu for gpu in gpus if denotes(first_name(), gpu["index"], gpu["uuid"])), None)
 
 
 class Device:
-    """A GPU that children train on: of those that CUDA_VISIBLE_DEVICES names, by number or UUID, or of all, a `number`.
+    """A GPU that children train on.
+
+    `number` counts the entries of CUDA_VISIBLE_DEVICES, or all GPUs if it is not set.
 
     Raises:
-        nvml.NVMLError, ImportError: where there is no NVML or no such GPU.
+        nvml.NVMLError, ImportError: there is no NVML or no such GPU.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -174,7 +176,7 @@ class Device:
         return None if millijoules is None else millijoules / 1000
 
     def clock_reasons(self) -> int | None:
-        """Return the bits of why clocks are not at their highest."""
+        """Return the bits of the reasons that keep clocks below their highest."""
         return self._read("nvmlDeviceGetCurrentClocksEventReasons")
 
     def uncorrected_errors(self) -> int | None:
@@ -192,7 +194,7 @@ class Device:
         return None if found is None else [process.pid for process in found if 0 < process.pid < 2**31]
 
     def xids(self) -> list[int] | None:
-        """Return the critical errors (Xid) since the last call, without waiting; None where they cannot be read."""
+        """Return the critical errors (Xid) since the last call without waiting, or None if they cannot be read."""
         if self._events is None:
             return None
         found: list[int] = []
@@ -204,7 +206,7 @@ class Device:
         nvml = self._nvml
         if wanted.isdigit():
             return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
-        # CUDA takes the beginning of a GPU's UUID, NVML only the whole.
+        # CUDA takes the beginning of a GPU's UUID, but NVML takes only the whole.
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = read(nvml, lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))
             uuid = read(nvml, lambda handle=handle: text(nvml.nvmlDeviceGetUUID(handle)))

@@ -1,4 +1,4 @@
-"""Environment variables of a child process: what a framework reads before it starts."""
+"""The environment variables of a child process, which a framework reads when it starts."""
 
 import os
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ def child_environment(
     devices: int = 1,
     machines: int = 1,
 ) -> dict[str, str]:
-    """Return the variables to add for one child process, merged with what the user has set.
+    """Return the variables to add for one child process, merged with the user's.
 
-    GPUs are numbered as NVML does, which watches them, so that on a machine of unlike GPUs both mean the same one.
-    No JAX process may claim the device's memory beforehand, since all contenders of a round are resident together
-    (jax.readthedocs.io, GPU memory allocation), whatever a user has set: its memory would be all that there is.
-    `memory_fraction` of a GPU's memory is the most that JAX's allocator grows to (None: JAX's default, 0.75). On a CPU,
-    JAX sees as many `devices` as asked, and has a thread for every exchange between them that may be waited for at
-    once: with fewer, all wait forever. One such device has as many threads as torch is told to have. On several
-    `machines`, with so many devices each, XLA's processes do not share out the search for kernels: one that
-    finds its program in its cache would leave the others waiting for its part.
+    - GPUs have NVML's numbers, so a machine with different GPUs watches the one that trains.
+    - JAX does not preallocate GPU memory, whatever the user has set, because all contenders of a round are resident
+      together (jax.readthedocs.io, GPU memory allocation).
+    - JAX's allocator grows to at most `memory_fraction` of a GPU's memory (None: JAX's default, 0.75).
+    - On a CPU, JAX sees `devices` devices. Each exchange between them that waits needs a thread, or all wait forever.
+      A single device has as many threads as torch.
+    - On several `machines`, XLA's processes do not divide the search for kernels. A process that finds its program in
+      its cache would let the others wait for its part.
     """
     added: dict[str, str] = {}
     flags: list[str] = []
@@ -42,13 +42,13 @@ def child_environment(
     if backend == "torch" and deterministic:
         added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch.use_deterministic_algorithms asks for it
     if backend == "torch" and knobs.get("graph-capture") and knobs.get("parallel") == "ddp":
-        added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # as a captured step needs it (pytorch.org, CUDA semantics)
+        added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # for captured steps (pytorch.org, CUDA semantics)
     if backend == "jax":
         added["JAX_PLATFORMS"] = device
         added["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if memory_fraction is not None and device == "cuda":
             added["XLA_CLIENT_MEM_FRACTION"] = repr(memory_fraction)
-            added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name; jaxlib refuses both
+            added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name: jaxlib refuses both together
         if device == "cuda" and not knobs.get("kernel-search", True):
             flags.append("--xla_gpu_autotune_level=0")
         if device == "cpu" and devices == 1:
@@ -58,7 +58,7 @@ def child_environment(
             added["PJRT_NPROC"] = inherited.get("PJRT_NPROC", str(_THREADS_PER_VIRTUAL_DEVICE * devices))
         if device == "cuda" and machines > 1:
             flags.append("--xla_gpu_shard_autotuning=false")
-        # What XLA captures is one chain, in which nothing runs beside an exchange.
+        # XLA captures one chain, in which nothing overlaps an exchange.
         if knobs.get("graph-capture") and not (devices * machines > 1 and knobs.get("overlap-exchanges")):
             flags.append(f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{_captured_too(devices, machines)}")
         if knobs.get("concurrent-kernels"):
@@ -73,25 +73,25 @@ def child_environment(
 
 
 def compiler_off(backend: str, inherited: Mapping[str, str]) -> str | None:
-    """Return the variable, as it is set, by which a framework compiles nothing; None where there is none.
+    """Return the variable and value that stop a framework from compiling, or None.
 
-    By `torch._dynamo.config` and docs.jax.dev, configuration options.
+    Sources: `torch._dynamo.config` and docs.jax.dev, configuration options.
     """
     meant = {name: (inherited.get(name, ""), off) for name, off in _COMPILERS_OFF.get(backend, {}).items()}
     return next((f"{name}={value}" for name, (value, off) in meant.items() if value.lower() in off), None)
 
 
 def _captured_too(devices: int, machines: int) -> str:
-    """Return what XLA is to capture beside convolutions: on several devices of a machine their exchanges, else loops.
+    """Return what XLA captures besides convolutions: exchanges on several devices of a machine, otherwise loops.
 
-    A loop that is captured is a conditional node, in which CUDA allows nothing that NCCL's captures have in them
-    (github.com/pytorch/pytorch/issues/180960); XLA then starts each turn of the loop from the host, as one graph.
+    CUDA does not allow NCCL's captures inside a captured loop (github.com/pytorch/pytorch/issues/180960). XLA then
+    starts each turn of the loop from the host as one graph.
     """
     return "+COLLECTIVES" if devices > 1 and machines == 1 else "+WHILE"
 
 
 def find_overridden_flags(flags: str) -> list[tuple[str, str]]:
-    """Return the first and the last text of every flag that is given twice, unlike: the last holds, a user's own."""
+    """Return the first and the last text of every flag with two values. The last, the user's own, holds."""
     first, last = dict[str, str](), dict[str, str]()
     for flag in flags.split():
         name = flag.partition("=")[0]
@@ -101,7 +101,7 @@ def find_overridden_flags(flags: str) -> list[tuple[str, str]]:
 
 
 def find_cache_folder(otherwise: Path) -> Path:
-    """Return the folder for compiled programs that are kept from run to run, or a run's own where there can be none."""
+    """Return the folder for compiled programs of all runs, or `otherwise` if it cannot be written."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,19 +111,19 @@ def find_cache_folder(otherwise: Path) -> Path:
 
 
 def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that gives a child so many threads, where it shares the cores with others; a user's own wins.
+    """Return the variable that gives a child so many threads if it shares the cores. A user's own value wins.
 
-    Torch's threads spin while they wait for each other. Those of two children that have every core each spend the time
-    waiting for threads that are not running.
+    Torch's threads spin while they wait for each other. Two children with a thread on every core would spend their time
+    waiting for threads that do not run.
     """
     return {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", str(threads))}
 
 
 def _as_many_threads(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that gives XLA the threads that a user's own variables give torch, and the user XLA none.
+    """Return the variable that gives XLA as many threads as the user's variables give torch.
 
-    Torch has as many as MKL, which asks these in this order and takes no more than there are cores; XLA asks neither,
-    and has a thread for each core.
+    Torch has as many threads as MKL. MKL reads these variables in this order, and uses at most one thread for each
+    core. XLA reads neither and has a thread for each core.
     """
     told = (inherited.get(name, "").partition(",")[0].strip() for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
     threads = next((int(each) for each in told if each.isdecimal() and int(each) > 0), cpu.count_usable_cores())
@@ -133,7 +133,7 @@ def _as_many_threads(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def matching_environment(backend: str) -> dict[str, str]:
-    """Return the variable by which a child leaves its programs unoptimised: to match a pair, each runs only once."""
+    """Return the variable that leaves a child's programs unoptimised, since matching a pair runs each only once."""
     return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"} if backend == "jax" else {}
 
 
@@ -147,6 +147,6 @@ def cache_environment(backend: str, folder: Path) -> dict[str, str]:
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
-        # Else a program with a torch.autograd.Function in it, such as the twins' max-pool, is traced anew every time.
+        # Otherwise torch traces a program with a torch.autograd.Function, such as the twins' max-pool, every time.
         "TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1",
     }

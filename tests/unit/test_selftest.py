@@ -56,7 +56,7 @@ def test_voiding_holds() -> None:
     ids=["none", "all"],
 )
 def test_voiding_too_little_or_too_much_is_found(voids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_validity, "voids", voids)
+    monkeypatch.setattr(round_validity, "find_void_rounds", voids)
     assert set(held(list(selftest.voided())).values()) == {False}
 
 

@@ -57,7 +57,7 @@ def test_an_interrupted_search_leaves_the_certificate(stage: Stage, monkeypatch:
     def interrupted(*_: object) -> str:
         raise SystemExit(143)
 
-    monkeypatch.setattr(batch_trial, "advice", interrupted)
+    monkeypatch.setattr(batch_trial, "find_smaller_batch", interrupted)
     good, bad = stage.agree(script={"other": {"most_images": 20}})["contenders"]
     assert (good["status"], bad["status"]) == ("ok", "oom")
 
