@@ -13,7 +13,7 @@ from benchmarks import step_time
 def test_a_step_time_of_a_loss_that_is_not_finite_is_refused(loss: float) -> None:
     session = SimpleNamespace(losses=lambda: np.array([2.0, loss]))
     worker: Any = SimpleNamespace(
-        warm_up=lambda *_: {"steps_per_block": 2, "steady": True},
+        warm_up=lambda *_: SimpleNamespace(steps_per_block=2, steady=True),
         block=lambda steps: steps * 1e-3,
         _open_session=session,
     )
