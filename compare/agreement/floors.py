@@ -1,4 +1,4 @@
-"""What rounding may do to a tensor: units of roundoff, noise that was measured, and the floors that follow from it."""
+"""Noise floors: how far rounding may move a tensor, derived from measured noise."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,40 +15,42 @@ from compare.base.precisions import PRECISIONS
 
 ULP64 = PRECISIONS["float64"].ulp
 
-# Kinds of tensors that belong to a parameter, and those that are sums over all pixels of a layer's output.
+# Kinds of tensors that belong to a parameter. These, and buffers, are sums over all pixels of a layer's output.
 _OF_PARAMETERS = ("gradient", "update")
 _OVER_PIXELS = (*_OF_PARAMETERS, "buffer")
-# An error this many times what one ulp of the inputs does is rounding: the precision gate's own measure.
+# An error up to this many times the effect of one ulp of the inputs is rounding, as in the precision gate.
 _ROUNDING = 10.0
 _LOST = 4.0
-# The precision gate allows ten floors; of what a sum in sequence loses it is to allow twice as much,
+# The precision gate allows ten floors. It shall allow twice the error of a sum in sequence,
 _OF_A_SUM = 2.0 / PRECISION.limit
-# and of one whose addends are alike, all that it loses where every sum is rounded the same way, by half a unit.
+# and the whole error of a sum of equal addends, in which every addition is rounded the same way, by half a unit.
 _OF_ALIKE = 0.25 / PRECISION.limit
-# An error of half the tensor, and two and a half times the other side's, is that side's own, whatever the noise. The
-# logarithm of the ratio of two errors of n independent elements scatters by 1 / sqrt(n): four of these more.
+# An error of half the tensor and of two and a half times the other side's belongs to that side, whatever the noise. The
+# logarithm of the ratio of two errors of n independent elements scatters by 1 / sqrt(n). Four of these come on top.
 _OWNED, _TIMES_THE_OTHER, _SCATTER = 0.5 / PRECISION.limit, 2.5 / PRECISION.limit, 4.0
 
 
 @dataclass(frozen=True)
 class Noise:
-    """By tensor, how far rounding the inputs moves it, relatively, float64 (`compare.worker.recording.measure_noise`).
+    """How far rounding the inputs moves each tensor in float64, relatively (`compare.worker.recording.measure_noise`).
 
     Attributes:
-        ulp: at one ulp of float64. Most tensors move by about as much. One that cancels moves by far more, and cannot
-            be known better: a bias before batch norm, say, whose gradient is zero but for rounding.
-        roundoff: at the timed precision's unit roundoff; None where that is float64.
+        ulp: for a change of one ulp of float64. Most tensors move by about one ulp. A tensor that cancels moves by far
+            more. One is the gradient of a bias before batch norm, which is zero but for rounding.
+        roundoff: for a change of the timed precision's unit roundoff. None if that precision is float64.
     """
 
     ulp: Mapping[str, float]
     roundoff: Mapping[str, float] | None = None
 
     def resolve(self, errors: Mapping[str, float], record: Arrays) -> dict[str, float]:
-        """Return errors, divided by how much worse a tensor is resolved than the semantic gate asks for.
+        """Return errors, reduced for tensors that float64 resolves worse than the semantic gate asks for.
 
-        It is resolved to its noise times the square root of the number of layers, as in `compute`, and a change of a stored
-        tensor of `record` (the baseline's, in float64) to what storage resolves of it: one element rounded the other
-        way may be more of a small change than the gate allows, and is chance, which the few runs of noise may not meet.
+        A tensor is resolved to its noise times the square root of the number of layers. A change of a stored tensor is
+        also resolved no better than its storage. If one element rounds the other way, a small change may already exceed
+        the gate. That is chance, and the few runs of noise may not meet it.
+
+        `record` is the baseline's in float64.
         """
         least, depth, ulp = SEMANTIC.limit / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
         times = measure_by_name(
@@ -62,35 +64,45 @@ class Noise:
 def compute(
     sides: Sequence[Mapping[str, float]], record: Arrays, precision: str, noise: Noise, *, normalised: bool
 ) -> dict[str, float]:
-    """Return the floor of every tensor that has one: rounding at `precision` may move it ten times as far, relatively.
+    """Return the noise floor of every tensor: how far rounding at `precision` may move it, relatively.
 
-    A tensor that is zero, and no longer where inputs are rounded, has none: behind a ReLU that opens then alone.
+    The precision gate allows an error of ten floors. A tensor has no floor if it is zero in float64 and not zero once
+    the inputs are rounded. A ReLU that opens only then makes such tensors.
 
-    `sides` are both sides' errors by tensor, `record` is the baseline's in float64.
+    A floor is the largest of these parts:
 
-    The floor of a tensor is its noise (`compare.worker.recording.measure_noise`) times the square root of the number
-    of layers, or what float32 storage resolves of it, or what a float32 sum loses, whichever is larger. It comes
-    from rounding the inputs once; every layer rounds its output once more, and independent errors add in quadrature
-    (Higham 2002, section 2.8). A kernel may add up n terms one after the other, whatever the precision of its
-    inputs: in float32 the rounded partial sums are off by the square root of n / 2 units of roundoff together
-    (Higham and Mary 2019). A bias's gradient is a sum over pixels that may be all alike, behind a mean over them
-    for instance, and is then rounded the same way n times: its error is proportional to n and to the sum of
-    absolute values (Higham 2002, section 4.2), which is at most the square root of n times what the noise is of.
-    torch's convolutions on a CPU lose that much. Where a tensor cancels, a bias before batch norm for instance, the
-    noise is that of float64's own rounding, scaled to the precision, if that is larger. Gradients of a layer that
-    computes in bfloat16 or float16 are rounded to that when they are stored, as torch.autocast casts its
-    parameters, whatever the noise: a loss that is all but certain has none. An update may besides be off in the
-    elements whose gradient is lost in noise, by a full step each if the optimizer divides by the gradient's size
-    (`normalised`: Adam, AdamW); all later steps start from parameters that are off by as much. The state after the
-    whole run (`delta/`), which comes by the path that is timed, may be off by what all updates may be off by
-    together.
+    1. The tensor's noise (`compare.worker.recording.measure_noise`) times the square root of the number of layers. The
+       noise comes from rounding the inputs once. Every layer rounds its output once more, and independent errors add in
+       quadrature (Higham 2002, section 2.8).
+    2. The resolution of float32 storage.
+    3. The error of a float32 sum. A kernel may add n terms one after the other. The rounded partial sums are then off
+       by the square root of n / 2 units of roundoff together (Higham and Mary 2019).
+    4. The error of a bias's gradient. It is a sum over pixels that may be all alike, for instance behind a mean. Each
+       addition is then rounded the same way. The error is proportional to n and to the sum of absolute values (Higham
+       2002, section 4.2), which is at most the square root of n times the base of the noise. torch's convolutions on a
+       CPU lose that much.
+    5. Float64's own rounding, scaled to the precision. It counts for tensors that cancel, such as the gradient of a
+       bias before batch norm.
+    6. One roundoff, for gradients of a layer that computes in bfloat16 or float16. They are rounded when they are
+       stored, as torch.autocast casts its parameters, even if a loss that is all but certain has no noise.
 
-    Deep models lose gradients in noise at half precision, and their floors would forgive one that is all zero. So no
-    floor of a first gradient, or of the state after the run, forgives an error of half the tensor that is two and
-    a half times the other side's, more where a tensor has few elements, unless the tensor cancels.
+    Updates may be off further, by a full step in each element whose gradient is lost in noise, if the optimizer divides
+    by the gradient's size. All later steps then start from parameters that are off by as much. The state after the
+    whole run (`delta/`) may be off by as much as all updates together.
+
+    Deep models lose gradients in noise at half precision, and their floors would forgive a gradient of zero. So a cap
+    holds for first gradients and for the state after the run, unless the tensor cancels. No floor forgives an error of
+    half the tensor that is two and a half times the other side's. Tensors of few elements need a larger factor.
+
+    Args:
+        sides: both sides' errors by tensor.
+        record: the baseline's record in float64.
+        precision: the timed precision.
+        noise: how far rounding the inputs moves each tensor.
+        normalised: whether the optimizer divides by the gradient's size, as Adam and AdamW do.
 
     Raises:
-        ValueError: `noise` has none for this precision.
+        ValueError: `noise` holds nothing for this precision.
     """
     if noise.roundoff is None:
         raise ValueError(f"no noise was measured for {precision}")
@@ -125,9 +137,9 @@ def compute(
 
 
 def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record: Arrays, stored: float) -> float:
-    """Return what the floors of a whole run's steps allow of its end: a parameter's change, or a buffer's.
+    """Return the floor of the state after a run: of a parameter's whole change, or of a buffer.
 
-    It is `stored` at least.
+    It follows from the floors of the steps and is at least `stored`.
     """
     leaf = name.removeprefix("delta/")
     if (buffer := f"{stages[-1]}/buffer/{leaf}") in floor:
@@ -139,9 +151,9 @@ def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record
 
 
 def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) -> None:
-    """Add to the floors what updates may be off by, and, in later steps, what the parameters then are.
+    """Raise the floors of updates with undecided elements, and the floors of all later steps.
 
-    A parameter is off by that part of its own norm, and what is computed from it by about as much.
+    Each parameter is then off by some part of its norm. All that later steps compute from it is off by about as much.
     """
     drift, depth = 0.0, _depth(floor)
     for names in ([name for name in floor if name.startswith(f"{stage}/")] for stage in _stages(floor)):
@@ -157,7 +169,7 @@ def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) ->
 
 
 def _part_of_parameter(record: Arrays, name: str) -> float:
-    """Return an update's norm over its parameter's, 0 where that is zero."""
+    """Return an update's norm over its parameter's norm, 0 if the latter is zero."""
     whole = norm(record[f"initial/{name.partition('/update/')[2]}"])
     return norm(record[name]) / whole if whole else 0.0
 
@@ -165,12 +177,15 @@ def _part_of_parameter(record: Arrays, name: str) -> float:
 def _undecided(floor: Mapping[str, float], record: Arrays, normalised: bool, name: str) -> float:
     """Return how far an update may be off because elements of its gradient are lost in noise, relatively.
 
-    A rule that divides by the gradient's size, as Adam does, moves such an element by a full step one way or the other,
-    so it may be off by twice its part of the update; one that does not moves it as little as it counts. That full step
-    is the largest in the tensor where the rule is known (`normalised`): a gradient of exactly zero, behind a ReLU that
-    never opens, moves nothing in float64, but a kernel that leaves a trace of rounding there moves it all the same.
-    Lost is what is less than four standard deviations of the error that the gradient may have, taken as equal in all
-    elements; parts are of the Euclidean norm.
+    A rule that divides by the gradient's size, as Adam does, moves such an element by a full step in either direction.
+    The element may then be off by twice its part of the update. Any other rule moves it only a little.
+
+    With `normalised`, the full step is the largest in the tensor. Behind a ReLU that never opens the gradient is
+    exactly zero and moves nothing in float64. But a kernel that leaves a trace of rounding there moves the parameter
+    fully.
+
+    An element is lost if its gradient is less than four standard deviations of the gradient's possible error, which is
+    taken as equal in all elements. Parts are of the Euclidean norm.
     """
     of_gradient = name.replace("/update/", "/gradient/")
     update, gradient = record[name], record[of_gradient]
@@ -188,9 +203,9 @@ def _undecided(floor: Mapping[str, float], record: Arrays, normalised: bool, nam
 
 
 def _of_gradients(noise: Mapping[str, float]) -> dict[str, float]:
-    """Return noise by tensor, that of a parameter's change being at least that of its gradient.
+    """Return noise by tensor. A parameter's change gets at least the noise of its gradient.
 
-    Where a gradient is zero but for rounding, weight decay may hide its noise in what is stored after one step.
+    If a gradient is zero but for rounding, weight decay may hide its noise in the stored parameter.
     """
     gradients: dict[str, float] = {}
     for name, value in noise.items():
@@ -205,10 +220,10 @@ def _of_gradients(noise: Mapping[str, float]) -> dict[str, float]:
 
 
 def _terms(record: Arrays) -> dict[str, int]:
-    """Return of how many terms the longest sum behind a layer's gradients is, and as "" that behind all others.
+    """Return by layer the number of terms in the longest sum behind its gradients, and under "" behind all others.
 
-    An output sums over its kernel, a parameter's gradient and a batch norm's statistics over all pixels of the layer's
-    output.
+    An output sums over the kernel. A parameter's gradient and a batch norm's statistics sum over all pixels of the
+    layer's output.
     """
     kernels = [array for name, array in record.items() if name.startswith("initial/") and name.endswith(".kernel")]
     forward = max((array.size // array.shape[-1] for array in kernels), default=1)
@@ -217,12 +232,12 @@ def _terms(record: Arrays) -> dict[str, int]:
 
 
 def _stages(names: Iterable[str]) -> list[str]:
-    """Return the stages that tensors are of, the steps and the evaluation, in execution order."""
+    """Return the stages of tensors (each step, and the evaluation) in execution order."""
     return list(dict.fromkeys(name.partition("/")[0] for name in sort_by_execution(list(names))))
 
 
 def _layer(name: str, kinds: Collection[str] = _OF_PARAMETERS) -> str:
-    """Return the layer of a tensor of one of these kinds, "" for others."""
+    """Return the layer of a tensor of one of these kinds, "" for other kinds."""
     return name.rpartition("/")[2].rpartition(".")[0] if any(f"/{kind}/" in name for kind in kinds) else ""
 
 

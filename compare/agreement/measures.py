@@ -1,6 +1,6 @@
-"""What is measured of a record's tensors, one at a time and in float64, and how their names are read.
+"""Measures of a record's tensors, one at a time and in float64, and the order of their names.
 
-An error is |a - b| / |b| in the Euclidean norm over one tensor, b being the baseline's.
+An error is |a - b| / |b| in the Euclidean norm over one tensor, where b is the baseline's.
 """
 
 import math
@@ -30,9 +30,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Updates:
-    """What a few steps change of a side's parameters and buffers, and the `noise` in it.
+    """How a few steps change one side's parameters and buffers.
 
-    That is by name how far `update_distances` it is, at most, from the same of runs whose initial weights one ulp has moved.
+    Attributes:
+        changes: change by name.
+        noise: by name, the largest distance (`update_distances`) to runs whose initial weights were moved by one ulp.
     """
 
     changes: Arrays
@@ -40,7 +42,7 @@ class Updates:
 
 
 def compute_changes(record: Arrays) -> Arrays:
-    """Return what is compared: all but the initial values, buffers as change from their initial value."""
+    """Return the tensors to compare: all but the initial values. Buffers become changes from their initial values."""
     found: Arrays = {}
     for name, array in record.items():
         stage, _, rest = name.partition("/")
@@ -56,9 +58,9 @@ def is_finite(array: Array) -> bool:
 
 
 def relative_error(value: Array, reference: Array, whole: float | None = None) -> float:
-    """Return |value - reference| / |reference|, 0 where both are zero, infinity where only the reference is.
+    """Return |value - reference| / |reference|: 0 if both are zero, infinity if only the reference is.
 
-    `whole` is what the error is relative to, where that is not the reference's `norm`.
+    `whole` replaces the reference's norm as the divisor.
     """
     difference = _root(np.subtract(a, b, dtype=np.float64) for a, b in chunks.of(value, reference))
     if not difference:
@@ -68,9 +70,9 @@ def relative_error(value: Array, reference: Array, whole: float | None = None) -
 
 
 def reference_size(name: str, array: Array, record: Arrays) -> float:
-    """Return what a tensor's error is relative to: its norm, or that of what float64 resolves of it.
+    """Return the divisor of a tensor's relative error: its norm, but no less than float64 resolves of it.
 
-    A change of a stored tensor of `record` by less than one roundoff of it is nothing but rounding, zero or not.
+    A change of a stored tensor by less than one roundoff of the tensor is only rounding.
     """
     initial = _stored(name, record)
     return norm(array) if initial is None else max(norm(array), ROUNDOFF64 * norm(initial))
@@ -84,13 +86,14 @@ def norm(array: Array) -> float:
 def _root(parts: Iterable[Array]) -> float:
     """Return the square root of the sum of the squares of all parts.
 
-    Not by `numpy.linalg.norm`: its BLAS divides every tensor among threads, which spin while others need the cores.
+    `numpy.linalg.norm` would use BLAS, which divides every tensor among threads. These spin while others need the
+    cores.
     """
     return math.sqrt(sum(float(np.einsum("i,i->", part, part)) for part in parts))
 
 
 def coarseness(name: str, record: Arrays) -> float:
-    """Return |stored tensor| / |its change| where `name` is a change of a parameter or buffer, at least 1."""
+    """Return |stored tensor| / |its change|, at least 1, if `name` is a change of a parameter or buffer; else 1."""
     initial = _stored(name, record)
     if initial is None:
         return 1.0
@@ -99,14 +102,14 @@ def coarseness(name: str, record: Arrays) -> float:
 
 
 def _stored(name: str, record: Arrays) -> Array | None:
-    """Return the initial value of what `name` is a change of, None where it is no change."""
+    """Return the initial value of the tensor that `name` is a change of, None if it is no change."""
     if "/gradient/" in name:
         return None
     return record.get(f"initial/{name.split('/', 2 if name.startswith('step') else 1)[-1]}")
 
 
 def sort_by_execution(names: Sequence[str]) -> list[str]:
-    """Return names as they come to be: by step, forward before backward, gradients from the last layer back."""
+    """Return names in the order of computation: by step, forward before backward, gradients from the last layer."""
     stages = ("activation", "logits", "loss", "gradient", "buffer", "update")
 
     def key(item: tuple[int, str]) -> tuple[int, int, int]:
@@ -121,16 +124,16 @@ def sort_by_execution(names: Sequence[str]) -> list[str]:
 
 
 def is_stored(change: Array, array: Array) -> bool:
-    """Whether what was added to an array is, in the root mean square, four units of its last place and more."""
+    """Return whether a change is at least four units of the array's last place, in the root mean square."""
     return norm(change) >= _STORED * float(np.finfo(array.dtype).eps) * norm(array)
 
 
 def update_distances(one: Arrays, other: Arrays) -> dict[str, float]:
-    """Return by name how far two updates a and b of it are apart: max(|a|^2, |b|^2) / <a, b>.
+    """Return by name the distance of two updates a and b of a tensor: max(|a|^2, |b|^2) / <a, b>.
 
-    That is 1 where they are equal, the more the more they differ in size or direction, and infinite where they have
-    nothing in common, neither moves it, or one side has none of that name and shape. Of a buffer, what it is more than
-    1 counts a hundred times.
+    Equal updates have the distance 1. It grows as they differ in size or direction. It is infinite if they have nothing
+    in common, if neither moves the tensor, or if one side lacks that name and shape. The excess over 1 counts a hundred
+    times for buffers.
     """
     found = {name: _distance(one.get(name), other.get(name)) for name in {**one, **other}}
     return {name: 1 + _BUFFER_FACTOR * (value - 1) if is_buffer(name) else value for name, value in found.items()}
@@ -150,8 +153,8 @@ def _product(a: Array, b: Array) -> float:
 def measure_by_name(names: Iterable[str], figure: Callable[[str], T], record: Arrays) -> dict[str, T]:
     """Return `figure(name)` for tensors of a record, in the order of the names, computed by several threads.
 
-    Every thread takes the next name when it is done with one. What `figure` raises is raised when all that was begun is
-    done, of several the first in the names' order.
+    NumPy lets other threads work while it computes on a chunk of an array. An exception of `figure` is raised once all
+    threads have stopped. Of several, the first in the order of the names is raised.
     """
     order = list(names)
     found, failed, left = dict[str, T](), dict[int, Exception](), iter(enumerate(order))

@@ -1,7 +1,7 @@
 """Workloads that installed packages add by name, through the entry-point group `samestep.workloads`.
 
-An entry point names a `compare.base.workloads.Workload`, or a function that returns one. It is loaded in a process of its
-own (`python -m compare.base.installed NAME`): no code of a user runs in samestep's.
+An entry point names a `compare.base.workloads.Workload`, or a function that returns one. It is loaded in a process of
+its own (`python -m compare.base.installed NAME`): no code of a user runs in samestep's.
 """
 
 import io

@@ -46,7 +46,8 @@ class ModelSpec:
         classes: number of outputs.
         arguments: keyword arguments of the model. A `pair` has these instead: `jax` and `torch`, the references of the
             factories; `arguments`, the factories' arguments by backend; `names`, the JSON of
-            `compare.base.names.Names` by backend, once known; `allow`, the accepted differences (`compare.agreement.allowances`).
+            `compare.base.names.Names` by backend, once known; `allow`, the accepted differences
+            (`compare.agreement.allowances`).
     """
 
     family: str

@@ -1,7 +1,7 @@
 """Backends: the two of samestep, and those that installed packages add.
 
-A package adds a backend through the entry-point group `samestep.backends`. The entry point's name is the backend's name,
-and its value is a module:
+A package adds a backend through the entry-point group `samestep.backends`. The entry point's name is the backend's
+name, and its value is a module:
 
     [project.entry-points."samestep.backends"]
     numpy = "numpybackend"
@@ -10,9 +10,9 @@ samestep runs that module in each child process (`python -m numpybackend PIPE PI
 `compare.worker.server.serve(BACKEND)`, where BACKEND fulfils `compare.base.interface.Backend`. samestep's own process
 reads the entry point's name and value only, and never imports the module.
 
-An added backend has no knobs: its only tuning is `stock`, and a contender that asks for a knob is refused. It gets every
-knob of a `RunSpec` at its default. It trains built-in and installed workloads, and refuses in `open` what it lacks. Pairs
-of a user's own models stay between jax and torch.
+An added backend has no knobs: its only tuning is `stock`, and a contender that asks for a knob is refused. It gets
+every knob of a `RunSpec` at its default. It trains built-in and installed workloads, and refuses in `open` what it
+lacks. Pairs of a user's own models stay between jax and torch.
 """
 
 from collections.abc import Mapping
