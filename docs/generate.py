@@ -14,7 +14,7 @@ from compare import results
 from compare.agreement.gates import RULES
 from compare.base import workloads
 from compare.base.interface import Refused
-from compare.base.knobs import KNOBS, PARALLEL
+from compare.base.knobs import KNOBS, PARALLEL, REMOVED
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WITH_BATCH_NORM, WORKLOADS, Workload
 from compare.cli.app import reference
@@ -315,6 +315,10 @@ def support() -> str:
         ),
         "## Knobs that exclude each other\n",
         table(("backend", "device", "knobs", "reason"), exclusions()),
+        "## Removed knobs\n",
+        table(("knob", "use instead"), ([f"`{name}`", instead] for name, instead in REMOVED.items())),
+        "## Backends that packages add\n",
+        "An [added backend](../howto/own-backend.md) has no knobs. It refuses the workloads and precisions that it lacks.\n",
         "## Several devices\n",
         table(("backend", "ways"), ([name, ", ".join(f"`{way}`" for way in PARALLEL[name])] for name in BACKENDS)),
     ]
