@@ -318,7 +318,8 @@ def support() -> str:
         "## Removed knobs\n",
         table(("knob", "use instead"), ([f"`{name}`", instead] for name, instead in REMOVED.items())),
         "## Backends that packages add\n",
-        "An [added backend](../howto/own-backend.md) has no knobs. It refuses the workloads and precisions that it lacks.\n",
+        "An [added backend](../howto/own-backend.md) has no knobs.",
+        "It refuses the workloads and precisions that it lacks.\n",
         "## Several devices\n",
         table(("backend", "ways"), ([name, ", ".join(f"`{way}`" for way in PARALLEL[name])] for name in BACKENDS)),
     ]
