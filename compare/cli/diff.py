@@ -38,9 +38,9 @@ def diff(
         bool, typer.Option("--anyway", help="Compare even another workload, precision, batch or device.")
     ] = False,
 ) -> None:
-    """Find what became slower or takes more memory between two results.
+    """Find what became slower or larger between two results.
 
-    Use it as a regression gate: it ends with exit code 1 if something did.
+    It compares times and memory. As a regression gate it ends with exit code 1 if something did.
     """
     threshold = fraction(fail_above)
     before, after = (result_file.load_true(result_file.named(file)) for file in (old, new))

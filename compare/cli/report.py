@@ -56,7 +56,7 @@ def report(
         typer.Option("--figures", metavar="DIR", parser=to_path, help="Write every picture as PDF and SVG."),
     ] = None,
 ) -> None:
-    """Show stored results, or write them as pages, tables and figures.
+    """Show stored results, or write them as pages and tables.
 
     Without an option the report goes to the terminal. The folders of files must exist.
     """
