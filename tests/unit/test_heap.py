@@ -62,16 +62,19 @@ def noted(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
     monkeypatch.setattr(process_memory, "reuse", kept)
 
 
-@pytest.mark.parametrize(("command", "arguments"), [("record", {"path": "record"}), ("noise", {"perturbations": []})])
+@pytest.mark.parametrize(
+    ("command", "function", "arguments"),
+    [("record", "record", {"path": "record"}), ("noise", "measure_noise", {"perturbations": []})],
+)
 def test_a_child_that_records_keeps_what_it_frees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, function: str, arguments: dict[str, Any]
 ):
     monkeypatch.chdir(tmp_path)  # a record that fails is deleted
     done = list[str]()
     noted(monkeypatch, done)
-    monkeypatch.setattr(recording, command, lambda *_, **__: done.append(command) or [])
+    monkeypatch.setattr(recording, function, lambda *_, **__: done.append(command) or [])
     worker = Worker(twins.BACKENDS["torch"], lambda: 0.0)
-    getattr(worker, command)(twins.spec("torch").to_json(), steps=1, **arguments)
+    getattr(worker, command)(twins.spec("torch"), steps=1, **arguments)
     assert done == ["kept", command, "given back"]
 
 

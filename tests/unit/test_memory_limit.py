@@ -28,9 +28,9 @@ def test_the_worker_limits_its_process_on_a_cpu_before_it_reads_data(
 
 def test_the_limit_of_a_process_counts_from_what_it_holds() -> None:
     program = (
-        "from compare.machine import limit\n"
+        "from compare.worker import process_memory\n"
         "kept = bytearray(200 << 20)\n"
-        "limit.hold(100 << 20)\n"
+        "process_memory.limit(100 << 20)\n"
         "more = bytearray(80 << 20)\n"
         "try:\n"
         "    most = bytearray(40 << 20)\n"
