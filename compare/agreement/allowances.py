@@ -1,4 +1,4 @@
-"""Differences between two models that are real but leave training the same, and may be accepted by name (`--allow`)."""
+"""Real differences between two models that leave training the same. A user may accept them by name (`--allow`)."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,15 +16,15 @@ ALLOWED: Mapping[str, str] = {
         "training is the same, evaluation after it is not"
     ),
 }
-"""Name to what it accepts, one line each. None is ever accepted without being named."""
+"""Name to the difference, in one line. samestep accepts none that the user does not name."""
 
 
 def read_momenta(layers: Iterable[tuple[Layer, Layer]]) -> dict[str, dict[str, float]]:
     """Return by side (`torch`, `jax`) the layers that keep the unbiased variance where the other keeps the biased one.
 
-    `layers` are matched layers (torch's, flax's); their names are torch's paths, with the momentum of the side named
-    (the weight of the new batch). A cumulative average has none and is left out: it is not accepted. So is a frozen
-    layer, which normalises by its running statistics and moves none.
+    `layers` are pairs of matched layers (torch, flax). The result names them by torch's paths, and gives the momentum
+    (the weight of the new batch). Two kinds are left out. A cumulative average has no momentum and is not accepted. A
+    frozen layer normalises by its running statistics and never changes them.
     """
     found: dict[str, dict[str, float]] = {"torch": {}, "jax": {}}
     for pair in layers:
@@ -40,12 +40,13 @@ def read_momenta(layers: Iterable[tuple[Layer, Layer]]) -> dict[str, dict[str, f
 def convert_to_biased_variance(record: Arrays, momenta: Mapping[str, float], *, accumulate: int = 1) -> Arrays:
     """Return a side's record as it would be if the layers of `momenta` kept the biased running variance.
 
-    With momentum c, the state after t updates is (1-c)^t start + c sum_i (1-c)^(t-i) variance_i. Of unbiased variances
-    every term of the sum is n/(n-1) times that of biased ones, n being the batch's elements a channel. So the state
-    minus (1-c)^t start, divided by n/(n-1), is the other side's; the decayed start is put back, so that gates compare
-    the change from the start as for any buffer, and a wrong momentum or factor still shows. Changed are
-    `step{s}/buffer/LAYER.var` and `delta/LAYER.var`, in the record's own dtype; a layer is left as it is where its
-    calls differ in n, or n is 1, which has no unbiased variance. n is counted from `step{s}/activation/LAYER`.
+    With momentum c, the state after t updates is (1-c)^t start + c sum_i (1-c)^(t-i) variance_i. An unbiased variance
+    is n/(n-1) times the biased one, where n is the number of elements of a channel in a batch. So the state minus
+    (1-c)^t start, divided by n/(n-1), is the sum of the other side. The decayed start is then added again. Gates
+    compare the change from the start, as for any buffer, and a wrong momentum or factor still shows.
+
+    This changes `step{s}/buffer/LAYER.var` and `delta/LAYER.var`, in the record's own dtype. n is counted from
+    `step{s}/activation/LAYER`. A layer stays unchanged if its calls differ in n, or if n is 1.
 
     Args:
         record: arrays of one side, as `compare.worker.recording` makes them.

@@ -19,7 +19,7 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Figures:
-    """One tensor's figures, in execution order; the last three are None where no precision gate was asked for.
+    """One tensor's figures. The last three are None if there is no precision gate.
 
     Attributes:
         e64, e32: error between the sides in float64 (as `floors.Noise` resolves it) and in float32.
@@ -79,7 +79,8 @@ class Certificate:
     def extended(
         self, added: Iterable[Gate], *, mismatch: str | None = None, notes: Iterable[str] = ()
     ) -> "Certificate":
-        """Return this certificate with further gates and notes; a failed one is the first mismatch if there was none.
+        """Return this certificate with more gates and notes. If there was no mismatch, the first failed gate becomes
+        it.
 
         `mismatch` says it in words, in place of the failed gate's name and tensor.
         """
@@ -102,7 +103,7 @@ def judge(
     *,
     normalised: bool = False,
 ) -> Certificate:
-    """Judge two contenders by their records (precision to arrays by name; `compare.worker.recording` makes them).
+    """Judge two contenders by their records, which `compare.worker.recording` makes: arrays by name, by precision.
 
     `normalised` says whether their optimizer divides by the gradient's size, as Adam does (`floors.compute`).
     Without a noise floor at `precision` (float64 is its own reference) the precision gate is left out.

@@ -19,26 +19,26 @@ SHARED = (
     "deterministic",
 )
 
-# Learning rates are rounded to float32, of which some operations each lose a unit.
+# Learning rates are rounded to float32, and several operations may each lose a unit in the last place.
 _ROUNDING = 1e-5
-# Of the knobs, those without which a contender is another than the one it is called.
+# If one of these knobs is not in effect, the contender does not deserve its name.
 _NAMED = ("compile", "rematerialisation")
 
 
 def find_ineffective(knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
-    """Return which knob was asked for and is not in effect, None where all are that a session tells of."""
+    """Return in words which requested knobs are not in effect, None if all are."""
     names = [name for name in _NAMED if knobs.get(name) and settings.get(name) is False]
     return f"{', '.join(names)} asked for and not in effect" if names else None
 
 
 def judge(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Gate:
-    """No setting that decides the mathematics differs; the value is the number of those that do."""
+    """Judge that no setting that decides the mathematics differs. The value counts those that do."""
     names = [name for name in SHARED if not are_alike(baseline.get(name), contender.get(name))]
     return SETTINGS.judge(float(len(names)), names[0] if names else None)
 
 
 def are_alike(a: Any, b: Any) -> bool:
-    """Whether two settings are the same; numbers that are no counts may differ by their rounding in float32."""
+    """Return whether two settings are the same. Floating-point numbers may differ by float32 rounding."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         first, second = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
         return first.keys() == second.keys() and all(are_alike(first[key], second[key]) for key in first)
@@ -48,7 +48,7 @@ def are_alike(a: Any, b: Any) -> bool:
 
 
 def describe_differences(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> str | None:
-    """Return what differs in the settings that decide the mathematics, None where nothing does."""
+    """Return in words how settings that decide the mathematics differ, None if they do not."""
     differing = [text for name in SHARED for text in _differences(name, baseline.get(name), contender.get(name))]
     return f"unequal effective settings: {', '.join(differing)}" if differing else None
 

@@ -136,12 +136,12 @@ def check_comparable(baseline: Arrays, contender: Arrays) -> None:
 def measure_scaling(
     e32: dict[str, float], e64: dict[str, float], baseline: Mapping[str, Arrays], contender: Mapping[str, Arrays]
 ) -> dict[str, float]:
-    """Return e32 / e64 by tensor, of sides whose records these are by precision.
+    """Return e32 / e64 by tensor, from both sides' records by precision.
 
-    Neither error is taken below what storage can resolve: bits that happen to agree prove nothing. A change of a stored
-    tensor is resolved to |tensor| / |change| units of roundoff only, because the tensor is rounded after the change is
-    added. Nor is e32 taken below what float32 costs either side by itself: two programs of one framework may round
-    alike in float32, and not in float64, for which it has other kernels.
+    Both errors have lower bounds. Storage can resolve no less, since bits may agree by chance. A change of a stored
+    tensor is resolved to |tensor| / |change| units of roundoff, because the tensor is rounded after the addition. And
+    e32 is at least the smaller of both sides' own float32 errors. Two programs of one framework may round alike in
+    float32 but not in float64, which has other kernels.
     """
 
     def ratio(name: str) -> float:
@@ -202,7 +202,7 @@ def judge_update(baseline: Updates, contender: Updates) -> Gate:
 
 
 def select_judged(baseline: Updates, contender: Updates) -> list[str]:
-    """Return the tensors whose update survives a one-ulp change of the initial weights, on one side at least.
+    """Return the tensors whose update survives a one-ulp change of the weights on at least one side.
 
     The update of any other tensor is only rounding, of computation or of storage.
     """

@@ -31,14 +31,14 @@ def find_cause(baseline: Arrays, contender: Arrays, failing: Sequence[str]) -> s
 
 
 def find_switched_outputs(exact: Arrays, rounded: Arrays, gradient: str, error: float) -> str | None:
-    """Return, in words, that rounding moved outputs of a layer across zero, where its gradient is off by as much.
+    """Return in words that rounding moved outputs of a layer across zero, if that explains its gradient's error.
 
-    A ReLU behind the layer then opens or shuts, and the gradient gains or loses what passes through it: about the
-    square root of the outputs' part of all. None where no output has another sign, or the error is too large for that.
+    A ReLU behind the layer then opens or shuts for these outputs, which changes the gradient. The error is about the
+    square root of their share of all outputs. Return None if no sign changed, or if the error is larger.
 
     Args:
         exact, rounded: one side's records in float64 and at the timed precision.
-        gradient: the tensor that fails; nothing is known of others than gradients.
+        gradient: the name of the gradient that fails.
         error: its relative error.
     """
     stage, _, name = gradient.partition("/gradient/")

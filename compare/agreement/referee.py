@@ -1,6 +1,7 @@
 """The float64 referee: each side's own error at the timed precision, measured against the precision's noise floor.
 
-A disagreement between two sides in low precision has no owner; each side's distance from its own float64 record has.
+In low precision, a difference between two sides does not show which one is wrong. Each side's distance from its own
+float64 record does.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +19,7 @@ from compare.agreement.measures import (
 )
 from compare.base.interface import Arrays
 
-# A side whose median error is this much smaller than the other's computes in a higher precision than was asked for.
+# If one side's median error is this much smaller than the other's, it computes in a higher precision than requested.
 _UNASKED = 30.0
 _FIRST_FORWARD = ("step1/activation/", "step1/logits", "step1/loss", "step1/buffer/")
 
@@ -49,10 +50,10 @@ class Referee:
 
     @property
     def mismatch(self) -> str | None:
-        """Say so where one side is systematically more precise than the other, None otherwise.
+        """Return in words that one side is systematically more precise, None if neither is.
 
-        Such a side is so from the first forward pass on. A ReLU that rounding switches on one side alone changes every
-        gradient and all that comes after: that is chance, which another batch has on the other side.
+        The difference must show from the first forward pass on. If rounding switches a ReLU on one side only, every
+        gradient behind it changes. That is chance, and another batch shows it on the other side.
         """
         forward = [name for name in self.floor if name.startswith(_FIRST_FORWARD)]
         medians = self._medians(self.floor), self._medians(forward or self.floor)
@@ -71,7 +72,7 @@ class Referee:
         return a, b
 
     def describe_owner(self, name: str) -> str:
-        """Say whose error is larger on one tensor, if either's is by two digits, and whether it is rounding."""
+        """Return in words whose error is larger on one tensor, to two digits, and whether it is rounding."""
         a, b = self.baseline[name], self.contender[name]
         side = "baseline" if a >= b else "contender"
         kind = "rounding" if max(a, b) <= PRECISION.limit * self.floor[name] else "more than rounding"

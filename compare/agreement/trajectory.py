@@ -32,7 +32,7 @@ class Curves:
 def judge_losses(baseline: Curves, contender: Curves) -> Gate:
     """Compare the distance between the sides with the wider envelope, both as their largest value so far.
 
-    A loss that is not finite on either side fails, and so do unequal numbers of losses.
+    A loss that is not finite fails. So do unequal numbers of losses.
     """
     if baseline.own.size != contender.own.size:
         shorter = min(baseline.own.size, contender.own.size)
@@ -55,9 +55,9 @@ def judge_accuracies(
 ) -> Gate:
     """Judge final test accuracies over seeds: TOST at 95 %, margin one point of accuracy.
 
-    Where training is so unsteady that rounding changes its end by more, no two programs could keep to a point. `twins`
-    are a side's accuracies beside its one-ulp twins'; the margin is then as many times their own bound as the
-    trajectory gate allows envelopes, if that is more.
+    If training is so unsteady that rounding alone moves accuracy by more, no two programs could stay within a point.
+    `twins` are pairs of a side's accuracies and its one-ulp twins'. Their own bound, times the limit of the trajectory
+    gate, replaces the margin if it is larger.
     """
     bound = _bound(baseline, contender)
     limit = max([ACCURACY.limit, *(TRAJECTORY.limit * _bound(own, twin) for own, twin in twins)])

@@ -1,4 +1,4 @@
-"""Arguments: checked, and in messages called what the caller calls them, an option or a name in Python."""
+"""Checks of arguments. A message names an argument as the caller does: as an option, or as in Python."""
 
 import functools
 import re
@@ -13,14 +13,14 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _OTHERWISE = {"input": "image", "model-args": "arguments"}
-"""Options that have another name in Python than their own."""
+"""Options with a different name in Python."""
 
 
 def check(right: bool, name: str, value: object, allowed: str) -> None:
-    """Check what is known of an argument.
+    """Refuse an argument that is not right.
 
     Raises:
-        Refused: it is not `right`.
+        Refused: `right` is false.
     """
     if not right:
         raise Refused(f"{name} {value!r} is not allowed; allowed: {allowed}")
@@ -55,12 +55,12 @@ def whole(name: str, value: object, least: int) -> None:
 
 
 def in_python(message: str, otherwise: Mapping[str, str] = _OTHERWISE) -> str:
-    """Return a message whose options are named as arguments in Python: `--batch-size` is `batch_size`."""
+    """Return a message with options renamed to Python arguments: `--batch-size` becomes `batch_size`."""
     return re.sub(r"--([a-z][a-z-]*)", lambda found: otherwise.get(found[1], found[1].replace("-", "_")), message)
 
 
 def of_python(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return a function that refuses in the words of Python what `call` refuses in those of the command line."""
+    """Return `call` with its refusals reworded from options to Python arguments."""
 
     @functools.wraps(call)
     def worded(*given: _P.args, **named: _P.kwargs) -> _T:

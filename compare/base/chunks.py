@@ -12,7 +12,7 @@ SIZE = 2**17
 
 
 def of(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Yield the same elements of every array, `SIZE` at a time, flat and in order; all have as many."""
+    """Yield the elements of equally large arrays, `SIZE` at a time, flat and in order."""
     flat = [array.reshape(-1) for array in arrays]
     for start in range(0, flat[0].size, SIZE):
         yield tuple(array[start : start + SIZE] for array in flat)

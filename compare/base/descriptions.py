@@ -20,7 +20,7 @@ def of(spec: RunSpec) -> Workload:
 
 
 def to_json(workload: Workload) -> dict[str, Any]:
-    """Return a whole workload as JSON types; `from_json` is the inverse."""
+    """Return a whole workload as JSON types. `from_json` is the inverse."""
     return json.loads(json.dumps(asdict(workload)))  # tuples become lists
 
 

@@ -15,13 +15,13 @@ _MOST_LINKS = 40
 
 
 def write(contents: Mapping[Path, bytes]) -> None:
-    """Write files, all or none; a reader sees each old file or the new one, never a part.
+    """Write all files or none. A reader sees either the old file or the new one.
 
-    Every file's bytes go to a temporary file of the same folder and are flushed to the disk; when all are there, they
-    take their names. Where a name is a link's, the file that it leads to is written. Folders are not made.
+    Each file is written to a temporary file in its folder and flushed to the disk. Once all are there, they take their
+    names. A link's target is written, not the link. Folders must exist.
 
     Raises:
-        Refused: where the file system refuses; every file is then as it was, and no temporary file stays.
+        Refused: the file system refuses. Every file is then unchanged, and no temporary file stays.
     """
     waiting: dict[Path, Path] = {}
     kept: dict[Path, Path | None] = {}

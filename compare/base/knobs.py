@@ -13,9 +13,16 @@ _A_PROCESS_EACH = ("ddp",)
 
 @dataclass(frozen=True)
 class Knob:
-    """One switch. `mechanism` says what it does per backend; one in `always` has it on, one in `never` off, and why.
+    """One switch. To add one, add an entry to `_ALL`, and its mechanism in each backend that can switch it.
 
-    Of a knob whose default is a word, `words` are the values that it may have.
+    Attributes:
+        name: as a user writes it in a tuning.
+        summary: the effect, in one line.
+        default: its value in `stock` if no tuning says otherwise.
+        mechanism: what it does, by backend that can switch it.
+        always: why it is always on, by backend.
+        never: why it does not exist, by backend.
+        words: the allowed values of a knob whose default is a word.
     """
 
     name: str
@@ -27,7 +34,7 @@ class Knob:
     words: Sequence[str] = ()
 
     def is_switch(self, backend: str) -> bool:
-        """Whether a framework has it as something that can be on or off."""
+        """Return whether a backend can switch it."""
         return backend in self.mechanism
 
     def describe(self, backend: str) -> str:

@@ -38,7 +38,7 @@ class Names:
     layers: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON types; `from_json` is the inverse."""
+        """Return plain JSON types. `from_json` is the inverse."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""Folders that are written to: that of a run's results, made before there are any or only looked at, and others."""
+"""Checks of the folders that samestep writes to."""
 
 import atexit
 import os
@@ -10,7 +10,7 @@ from compare.base.interface import Refused
 
 
 def writable(folder: Path) -> None:
-    """Make the output folder; if nothing has come into it when the program ends, it is gone again.
+    """Make the output folder. It is removed at the end of the program if it is still empty.
 
     Raises:
         Refused: when results could not be written there.
@@ -26,7 +26,7 @@ def writable(folder: Path) -> None:
 
 
 def is_there(folder: Path) -> bool:
-    """Whether the output folder is there; nothing is made.
+    """Return whether the output folder exists. Make nothing.
 
     Raises:
         Refused: it is not, and could not be made.

@@ -1,8 +1,8 @@
 """What one traced forward pass of a user's model says of it, the same words from both frameworks.
 
 Shapes are neutral (`compare.base.interface`): images NHWC, convolution kernels HWIO, a transposed convolution's HWOI,
-dense kernels [inputs, outputs]. A layer is a module without sub-modules that holds parameters or buffers; a module's
-own parameters beside its sub-modules make a layer as well.
+dense kernels [inputs, outputs]. A layer is a module without sub-modules that holds parameters or buffers; a module with
+parameters of its own beside its sub-modules is a layer as well.
 """
 
 from collections.abc import Collection, Mapping
@@ -103,7 +103,7 @@ class Trace:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON types; `from_json` is the inverse."""
+        """Return plain JSON types. `from_json` is the inverse."""
         return asdict(self)
 
 

@@ -7,10 +7,10 @@ from compare.base.knobs import NOT_PARALLEL, PARALLEL, Value
 
 
 def check(where: str, backend: str, device: str, values: Mapping[str, Value], given: Collection[str]) -> None:
-    """Check that a backend's values of all knobs go together on `cpu` or `cuda`; those that were `given` are a user's.
+    """Check that a backend's knobs go together on `cpu` or `cuda`. `given` names the knobs that the user set.
 
     Raises:
-        Refused: with `where`, for the first that does not go with the others.
+        Refused: the first conflict, with `where` in the message.
     """
     way, own = values["parallel"], PARALLEL.get(backend, ())
     if way not in (NOT_PARALLEL, *own):

@@ -17,7 +17,7 @@ PLAIN_CONTENDERS = ("torch:stock", "jax:pieces")
 
 @dataclass(frozen=True)
 class Contender:
-    """One side of a comparison; `name` is unique within a run (a repeated contender is named `torch#2`)."""
+    """One side of a comparison. `name` is unique within a run: a repeated contender is named `torch#2`."""
 
     name: str
     backend: str

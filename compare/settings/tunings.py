@@ -37,8 +37,7 @@ TUNINGS: Mapping[str, str] = {
     "tuned": "the fastest known for the workload and device, of its own in some precisions and over some devices",
 }
 
-# Flax's tutorials jit the training step, so JAX's `stock` is already compiled; `compiled` adds donated buffers. Layers
-# that the twins write out for a compiler to fuse are in it for that reason, and in torch where it compiles.
+# Flax's tutorials jit the training step, so `stock` is already compiled in JAX, and `compiled` adds donated buffers.
 GIVEN: Mapping[tuple[str, str], Mapping[str, Value]] = {
     ("jax", "stock"): {"compile": True},
     ("jax", "compiled"): {"compile": True, "donation": True},
@@ -122,8 +121,8 @@ def resolve(
 ) -> dict[str, Value]:
     """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
 
-    `tuned` differs from workload to workload, in some from precision to precision (None: as in most), and over several
-    devices by their `batch_norm`: unless a knob is given that is one of these, or asks for what excludes them.
+    `tuned` depends on the workload, for some workloads on the precision, and over several devices on `batch_norm`. It
+    leaves out knobs that conflict with those that the user wrote.
 
     Raises:
         Refused: for an unknown tuning, knob or value, or a knob that the backend or device has no switch for.
@@ -222,7 +221,7 @@ def _value(knob: Knob, text: str, where: str) -> Value:
 def soonest(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:
     """Return knobs of the same mathematics with which a session's first step comes soonest, however slow the next are.
 
-    Torch's operations are compiled already; each of JAX's would be compiled by itself, which takes longer.
+    torch's operations need no compiler. JAX would compile each operation by itself, which takes longer than the step.
     """
     return _without(_TO_COMPILE, values) if backend == "torch" else unsearched(values)
 
@@ -240,7 +239,7 @@ def on_one_device(values: Mapping[str, Value]) -> dict[str, Value]:
 def searches_anew(backend: str, values: Mapping[str, Value]) -> bool:
     """Tell whether kernels are timed against each other in every process, whatever compiled programs it finds.
 
-    cuDNN's are, for torch; XLA keeps in a program which it chose, and torch.compile beside it.
+    cuDNN searches kernels anew in every process of torch. XLA keeps its choice in the compiled program.
     """
     return backend == "torch" and values["kernel-search"] is True
 
