@@ -393,11 +393,10 @@ def test_a_tuning_for_all_is_that_of_contenders_that_name_none() -> None:
     assert resolve("torch", first.tuning, "cpu", "digits-cnn")["compile"] is True
 
 
-@pytest.mark.parametrize("closed", [(0,), (1,), (0, 1, 2)])
-def test_what_a_caller_has_closed_gets_no_pipe_of_ours(closed: tuple[int, ...]) -> None:
+def test_what_a_caller_has_closed_gets_no_pipe_of_ours() -> None:
     script = (
         "import os, sys\n"
-        f"for number in {closed}: os.close(number)\n"
+        "for number in (0, 1, 2): os.close(number)\n"
         "from compare.cli import app\n"
         "sys.argv = ['samestep', 'knobs', '--help']\n"
         "try: app.main()\n"

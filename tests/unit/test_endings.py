@@ -240,7 +240,6 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
     [
         (signal.SIGINT, 7, [4]),
         (signal.SIGTERM, 12, [4, 2]),
-        pytest.param(signal.SIGTERM, 5, [2], marks=pytest.mark.thorough),
     ],
 )
 def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(

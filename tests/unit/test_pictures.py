@@ -411,6 +411,7 @@ print(hashlib.sha256(b"".join(data)).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_every_format_is_the_same_bytes_in_another_process_and_second() -> None:
     paths = [str(stored.path(name)) for name in ("faster", "agree")]
     digests = {
