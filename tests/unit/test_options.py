@@ -44,7 +44,6 @@ VALUES: list[Any] = [
 @pytest.mark.parametrize("key", STORED)
 def test_the_schema_file_allows_what_the_definition_allows(key: str) -> None:
     schema = result_file.schema(result_file.SCHEMA)
-    described = schema["definitions"]["spec"]["properties"]
     theirs = jsonschema.Draft7Validator({"$ref": f"#/definitions/spec/properties/{key}", **schema})
     ours = jsonschema.Draft7Validator(options.spec_schema()[key])
     for value in VALUES if key != "deadline_seconds" else VALUES[:-8]:
