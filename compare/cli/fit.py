@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from compare.base import typed_json
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options
 from compare.execution import execute, progress
 from compare.settings.options import HOW, Settings
-from compare.studies import fit_report, fitting
+from compare.studies import fit_report, fit_result, fitting
 
 
 @takes_options("fit")
@@ -35,11 +36,11 @@ def fit(
     task = fitting.make(settings, memory=memory)
     with execute.interruptible(until="all searches were done, and nothing is kept"), progress.show() as advance:
         searches = fitting.run(task, advance)
-    result = fitting.result(task, searches, ["samestep", *sys.argv[1:]])
-    path = fitting.write(result, task.plan.out)
+    result = fit_result.build(task, searches, ["samestep", *sys.argv[1:]])
+    path = fit_result.write(result, task.plan.out)
     if as_json:
-        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+        typer.echo(json.dumps(typed_json.write(result), indent=2, allow_nan=False))
     else:
         fit_report.render(result, Console())
         typer.echo(f"\nresult file: {path}")
-    raise typer.Exit(exit_codes.CONTENDER_FAILED if fitting.failed(result) else 0)
+    raise typer.Exit(exit_codes.CONTENDER_FAILED if result.has_failure else 0)

@@ -14,7 +14,6 @@ from compare.execution import execute, progress
 from compare.settings.naming import DEFAULT_CONTENDERS
 from compare.settings.options import Settings
 from compare.studies import selftest as selftests
-from compare.studies import selftest_report
 
 
 @takes_options("selftest")
@@ -35,7 +34,7 @@ def selftest(
     if as_json:
         typer.echo(json.dumps([asdict(proof) for proof in proofs], indent=2))
     else:
-        selftest_report.render(proofs, Console())
+        selftests.render(proofs, Console())
     raise typer.Exit(_exit_code(proofs))
 
 

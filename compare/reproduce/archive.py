@@ -1,7 +1,7 @@
-"""Zip files of a few known members: written to the same bytes each time, and read as if an attacker had made them.
+"""Write zip files of a few known members, always to the same bytes, and read them as if an attacker had made them.
 
-Nothing is ever extracted to a disk. A member is decompressed only when all names, kinds, sizes and ratios are in order,
-and never beyond what it says of its size (Fifield, "A better zip bomb", WOOT 2019, for what such files try).
+Nothing is extracted to a disk. A member is decompressed only after all names, kinds, sizes and ratios were checked, and
+never beyond its stated size. Attacks with such files: Fifield, "A better zip bomb", WOOT 2019.
 """
 
 import io
@@ -19,24 +19,24 @@ TOTAL_LIMIT = 3 * SIZE_LIMIT
 """Most bytes of all members together, and of the archive itself."""
 
 RATIO_LIMIT = 200
-"""Most bytes that one compressed byte may become; results reach about 20, what deflate can do is 1032."""
+"""Most bytes that one compressed byte may become. Results reach about 20, deflate can reach 1032."""
 
-_FREE_OF_RATIO = 2**16  # so small a member harms nobody
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that the format knows
+_HARMLESS_SIZE = 2**16  # a smaller member may have any ratio
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of the format
 _MODE = stat.S_IFREG | 0o644
 _UNIX = 3
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _LOCAL_HEADER, _ZIP64_LOCATOR = b"PK\x03\x04", b"PK\x06\x07"
-_END = struct.Struct("<4s4H2LH")  # signature, 2 disks, 2 counts, size and place of the directory, length of a comment
+_END = struct.Struct("<4s4H2LH")  # signature, 2 disks, 2 counts, size and place of the directory, comment's length
 _END_SIGNATURE = b"PK\x05\x06"
 _DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, ValueError, OverflowError, OSError)
-_DIRECTORY_LIMIT = 2**16  # of a few short names
+_DIRECTORY_LIMIT = 2**16  # bytes, many for a few short names
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """Return an archive of the members, sorted by name; the same members give the same bytes on any machine.
+    """Return an archive of the members, sorted by name. The same members give the same bytes on any machine.
 
-    They are stored as they are: what deflate makes of them depends on the zlib at hand.
+    They are not compressed, because deflate's output depends on the version of zlib.
     """
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
@@ -47,73 +47,82 @@ def pack(members: Mapping[str, bytes]) -> bytes:
     return stream.getvalue()
 
 
+def is_zip(data: bytes) -> bool:
+    """Tell whether the bytes begin as a zip file does."""
+    return data.startswith(b"PK")
+
+
 def unpack(data: bytes, allowed: Collection[str]) -> dict[str, bytes]:
-    """Return the members of an archive, all of them out of `allowed`.
+    """Return the members of an archive.
+
+    Args:
+        data: the archive.
+        allowed: the names that members may have.
 
     Raises:
-        Refused: for what is no whole zip file, for any other member (a path, a folder, a link among them), a name
-            twice, encryption, a compression other than deflate, and more than `SIZE_LIMIT` bytes in a member,
-            `TOTAL_LIMIT` in all, or `RATIO_LIMIT`.
+        Refused: for incomplete zip files, other members (paths, folders and links too), repeated names, encryption,
+            compression other than deflate, and more than `SIZE_LIMIT` bytes in a member, `TOTAL_LIMIT` in all, or
+            `RATIO_LIMIT`.
     """
     _check_ends(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            listed = archive.infolist()
-            _check(listed, allowed, len(data))
-            return {info.filename: _read(archive, info) for info in listed}
+            infos = archive.infolist()
+            _check_members(infos, allowed, len(data))
+            return {info.filename: _read(archive, info) for info in infos}
     except _DAMAGED as error:
-        raise Refused(f"is damaged: {SHORT.repr(str(error))}; allowed: a bundle, whole") from None
+        raise Refused(f"is damaged: {SHORT.repr(str(error))}; allowed: a whole bundle") from None
     except (NotImplementedError, RuntimeError) as error:
-        raise Refused(f"is a zip file of a kind that is not read: {SHORT.repr(str(error))}") from None
+        raise Refused(f"is a zip file of an unsupported kind: {SHORT.repr(str(error))}") from None
 
 
 def _check_ends(data: bytes) -> None:
-    """Check that the archive is all that the bytes hold, and its directory short, before anything is made of them."""
+    """Check, before anything is parsed, that the archive fills the bytes and that its directory is short."""
     if not data.startswith(_LOCAL_HEADER):
         raise Refused("is not a zip file from its first byte on; allowed: a bundle")
     place = len(data) - _END.size
     signature, *_, directory, start, comment = _END.unpack(data[max(place, 0) :]) if place > 0 else (b"", 0, 0, 0)
     if signature != _END_SIGNATURE or comment or data[place - 20 : place].startswith(_ZIP64_LOCATOR):
-        raise Refused("does not end as a zip file without a comment does (truncated?); allowed: a bundle, whole")
+        raise Refused("does not end as a zip file without a comment does (truncated?); allowed: a whole bundle")
     if directory > _DIRECTORY_LIMIT or start + directory != place:
-        raise Refused("has a directory of its members that is too long or not in its place; allowed: a bundle, whole")
+        raise Refused("has a directory of its members that is too long or not in its place; allowed: a whole bundle")
 
 
-def _check(listed: list[ZipInfo], allowed: Collection[str], size: int) -> None:
-    if len(listed) > len(allowed):
-        raise Refused(f"holds {len(listed)} members; allowed: at most {len(allowed)}")
+def _check_members(infos: list[ZipInfo], allowed: Collection[str], size: int) -> None:
+    if len(infos) > len(allowed):
+        raise Refused(f"holds {len(infos)} members; allowed: at most {len(allowed)}")
     seen: set[str] = set()
-    for info in listed:
+    for info in infos:
         _check_member(info, allowed, size)
         if info.filename in seen:
             raise Refused(f"holds {info.filename} twice; allowed: once")
         seen.add(info.filename)
-    if sum(info.file_size for info in listed) > TOTAL_LIMIT:
+    if sum(info.file_size for info in infos) > TOTAL_LIMIT:
         raise Refused(f"would become more than {TOTAL_LIMIT:,} bytes; allowed: at most that")
 
 
 def _check_member(info: ZipInfo, allowed: Collection[str], size: int) -> None:
-    # The name as written: Python cuts it at a NUL character and turns other systems' separators.
+    # The original name, because Python cuts names at a NUL character and replaces other systems' separators.
     if info.orig_filename not in allowed or info.filename != info.orig_filename:
         raise Refused(f"holds {SHORT.repr(info.orig_filename)}; allowed: {', '.join(sorted(allowed))}")
     name, kind = info.filename, stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
-        raise Refused(f"{name} is no regular file in it (a link, a folder or a device); allowed: regular files")
+        raise Refused(f"{name} in it is a link, a folder or a device; allowed: regular files")
     if info.flag_bits & _ENCRYPTED:
-        raise Refused(f"{name} is encrypted; allowed: what anybody can read")
+        raise Refused(f"{name} is encrypted; allowed: members without encryption")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise Refused(f"{name} is compressed by method {info.compress_type}; allowed: stored, deflate")
     if info.compress_size > size:
-        raise Refused(f"{name} is longer in it than the whole; allowed: a bundle, whole")
+        raise Refused(f"{name} is longer than the whole file; allowed: a whole bundle")
     if info.file_size > SIZE_LIMIT:
         raise Refused(f"{name} would become {info.file_size:,} bytes; allowed: at most {SIZE_LIMIT:,}")
-    if info.file_size > max(_FREE_OF_RATIO, RATIO_LIMIT * info.compress_size):
-        raise Refused(f"{name} would become {RATIO_LIMIT} times as large as it is and more; allowed: less")
+    if info.file_size > max(_HARMLESS_SIZE, RATIO_LIMIT * info.compress_size):
+        raise Refused(f"{name} would become more than {RATIO_LIMIT} times as large; allowed: less")
 
 
 def _read(archive: zipfile.ZipFile, info: ZipInfo) -> bytes:
     with archive.open(info) as stream:
         data = stream.read(info.file_size + 1)
     if len(data) != info.file_size:
-        raise Refused(f"{info.filename} is not as long as it says; allowed: {info.file_size:,} bytes")
+        raise Refused(f"{info.filename} does not have its stated length; allowed: {info.file_size:,} bytes")
     return data

@@ -1,7 +1,6 @@
-"""The report that a person reads in a terminal after `samestep fit`: `render`."""
+"""Print the report of `samestep fit`."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.text import Text
@@ -9,95 +8,95 @@ from rich.text import Text
 from compare.base.interface import shortened
 from compare.report import columns
 from compare.report.sentences import DASH, printable
+from compare.studies.fit_result import Fit, FitContender, FitSpec
 
 _MEBIBYTE = 2**20
 _REASON_LENGTH = 160
 
 _LIMITS = {
-    "cpu": "what the process may hold beyond what it holds after the framework's import, counted as Linux counts data "
-    "(RLIMIT_DATA): private writable memory, the compiler's and the stacks of threads included. What a step needs "
-    "changes from process to process: in torch by about 2 %, in JAX, which runs operations side by side, by about 10 %",
-    "cuda": "what the framework's allocator may take of the GPU (torch.cuda.set_per_process_memory_fraction, "
-    "XLA_CLIENT_MEM_FRACTION, which counts from slightly less than NVML's total); the CUDA context and what libraries "
-    "take by themselves are not counted",
+    "cpu": "data of the process (RLIMIT_DATA: private writable memory, of the compiler and of thread stacks too) beyond "
+    "those after the framework's import. A step's need varies from process to process: in torch by about 2 %, in JAX, "
+    "which runs operations side by side, by about 10 %",
+    "cuda": "memory of the framework's allocator (torch.cuda.set_per_process_memory_fraction; XLA_CLIENT_MEM_FRACTION, "
+    "of slightly less than NVML's total). The CUDA context and allocations of libraries do not count",
 }
 
 
-def render(result: Mapping[str, Any], console: Console) -> None:
-    """Print the object of `fit.json` (`compare.studies.fitting`): a table, what stopped each search, and definitions."""
+def render(fit: Fit, console: Console) -> None:
+    """Print a table, the reasons that stopped each search, and definitions."""
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         console.print(Text(printable(text)))
 
-    spec = result["spec"]
-    image = "x".join(map(str, spec["image"]))
-    say(f"{spec['workload']} on {spec['device']} in {spec['precision']}: synthetic {image} images, seed {spec['seed']}")
-    say("")
-    _print_table(result, console)
-    for part in (_remarks(result), _definitions(spec)):
-        say("")
+    spec = fit.spec
+    image = "x".join(map(str, spec.image))
+    print_line(f"{spec.workload} on {spec.device} in {spec.precision}: synthetic {image} images, seed {spec.seed}")
+    print_line("")
+    _print_table(fit, console)
+    for part in (_remarks(fit), _definitions(spec)):
+        print_line("")
         for line in part:
-            say(line)
+            print_line(line)
 
 
-def _print_table(result: Mapping[str, Any], console: Console) -> None:
-    spec = result["spec"]
+def _print_table(fit: Fit, console: Console) -> None:
+    spec = fit.spec
     titles = (
         "",
-        f"largest batch in {_mebibytes(spec['memory_limit_bytes'])} MiB",
+        f"largest batch in {_mebibytes(spec.memory_limit_bytes)} MiB",
         "stopped by",
-        f"smallest memory for batch {spec['batch_size']:,} (MiB)",
+        f"smallest memory for batch {spec.batch_size:,} (MiB)",
     )
     rows = [
-        (each["name"], _largest(each), _stopped(each), _mebibytes(each["smallest_memory_bytes"]))
-        for each in result["contenders"]
+        (each.name, _largest_batch(each), _stopped_by(each), _mebibytes(each.smallest_memory_bytes))
+        for each in fit.contenders
     ]
     columns.show(titles, rows, console, prose=(0, 2), right=(1, 2, 3))
 
 
-def _largest(contender: Mapping[str, Any]) -> str:
-    if contender["largest_batch"] is None:
+def _largest_batch(contender: FitContender) -> str:
+    if contender.largest_batch is None:
         return DASH
-    known = contender["stopped_by"] == "memory"
-    return f"{'' if known else 'at least '}{contender['largest_batch']:,}"
+    is_exact = contender.stopped_by == "memory"
+    return f"{'' if is_exact else 'at least '}{contender.largest_batch:,}"
 
 
-def _stopped(contender: Mapping[str, Any]) -> str:
-    match contender["stopped_by"]:
+def _stopped_by(contender: FitContender) -> str:
+    match contender.stopped_by:
         case "memory":
-            return f"memory: {contender['smallest_failed_batch']:,} does not fit"
+            return f"memory: {contender.smallest_failed_batch:,} does not fit"
         case "cap":
             return "8 GiB of images on the host"
         case status:
-            return str(status)
+            return status
 
 
-def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
-    """Say what failed, and how the nearest tries that did not fit ended."""
-    for each in result["contenders"]:
-        if each["status"] != "ok":
-            yield f"{each['name']}: {each['status']}, {each['reason']}"
-        spec = result["spec"]
+def _remarks(fit: Fit) -> Iterator[str]:
+    """Yield failures, and the reasons why the nearest tries did not fit."""
+    spec = fit.spec
+    for contender in fit.contenders:
+        if contender.status != "ok":
+            yield f"{contender.name}: {contender.status}, {contender.reason}"
         for size, limit in (
-            (each["smallest_failed_batch"], spec["memory_limit_bytes"]),
-            (spec["batch_size"], each["largest_failed_memory_bytes"]),
+            (contender.smallest_failed_batch, spec.memory_limit_bytes),
+            (spec.batch_size, contender.largest_failed_memory_bytes),
         ):
-            for attempt in each["tries"]:
-                if not attempt["fitted"] and (attempt["batch_size"], attempt["memory_limit_bytes"]) == (size, limit):
-                    reason = shortened(attempt["reason"], _REASON_LENGTH)
-                    yield f"{each['name']}: batch {size:,} in {_mebibytes(limit)} MiB: {reason}"
+            for attempt in contender.tries:
+                if not attempt.fitted and (attempt.batch_size, attempt.memory_limit_bytes) == (size, limit):
+                    reason = shortened(attempt.reason or "", _REASON_LENGTH)
+                    yield f"{contender.name}: batch {size:,} in {_mebibytes(limit)} MiB: {reason}"
 
 
-def _definitions(spec: Mapping[str, Any]) -> Iterator[str]:
+def _definitions(spec: FitSpec) -> Iterator[str]:
     yield (
-        f"largest batch: most images a step with which a fresh process trained {spec['steps']} steps within the limit; "
-        "the smallest number seen not to fit is less than 1 % above it"
+        f"largest batch: most images per step with which a fresh process trained {spec.steps} steps within the limit; "
+        "the smallest number that did not fit is less than 1 % larger"
     )
     yield (
-        f"smallest memory: least limit within which a fresh process trained {spec['steps']} steps of batch "
-        f"{spec['batch_size']:,}, to 2 % or 1 MiB"
+        f"smallest memory: smallest limit within which a fresh process trained {spec.steps} steps of batch "
+        f"{spec.batch_size:,}, to 2 % or 1 MiB"
     )
-    yield f"limit: {_LIMITS[spec['device']]}"
+    yield f"limit: {_LIMITS[spec.device]}"
 
 
 def _mebibytes(value: int | None) -> str:

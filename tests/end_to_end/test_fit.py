@@ -6,7 +6,7 @@ import pytest
 
 from compare.execution import bisection
 from compare.settings.options import Settings
-from compare.studies import fitting
+from compare.studies import fit_result, fitting
 from compare.studies.fitting import MEBIBYTE
 
 MEMORY = 300
@@ -23,9 +23,11 @@ def test_both_frameworks_end_at_an_edge_that_is_there(tmp_path: Path, monkeypatc
         Settings(contenders=["torch:stock", "jax"], batch_size=BATCH, device="cpu", out=tmp_path), memory=MEMORY
     )
     found = fitting.run(task, lambda *_: None)
-    for each, contender in zip(found, fitting.result(task, found, [])["contenders"], strict=True):
-        assert (contender["status"], contender["reason"], contender["stopped_by"]) == ("ok", None, "memory")
-        largest, smallest = contender["largest_batch"], contender["smallest_memory_bytes"]
+    for each, contender in zip(found, fit_result.build(task, found, []).contenders, strict=True):
+        assert (contender.status, contender.reason, contender.stopped_by) == ("ok", None, "memory")
+        largest, smallest = contender.largest_batch, contender.smallest_memory_bytes
+        assert largest is not None
+        assert smallest is not None
         assert largest > BATCH
         assert smallest < MEMORY * MEBIBYTE
         # Far enough from the edge that a repetition, whose memory is not the same to the byte, decides alike.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from compare.base import typed_json
 from compare.base.commands import Block, Command
 from compare.base.interface import Refused
 from compare.data import synthetic
@@ -15,7 +16,7 @@ from compare.execution import batch_trial, bisection, child
 from compare.machine import environment, variables
 from compare.settings.options import Settings
 from compare.studies import fit_report as report
-from compare.studies import fitting
+from compare.studies import fit_result, fitting
 from compare.studies.fitting import MEBIBYTE
 from tests.fakebackend import plans
 
@@ -55,7 +56,7 @@ class Stage:
         task = self.make(*texts, script=script, **changes)
         found = fitting.run(task, lambda *step: self.progress.append(step))
         assert not plans.remaining(plans.started(self.folder), within=0.5)
-        return fitting.result(task, found, ["samestep", "fit"])["contenders"]
+        return typed_json.write(fit_result.build(task, found, ["samestep", "fit"]).contenders)
 
 
 @pytest.fixture
@@ -276,7 +277,7 @@ def test_a_long_reason_is_cut_after_a_word_and_says_so() -> None:
     for attempt in result["contenders"][0]["tries"]:
         attempt["reason"] = "oom: you tried to allocate 20578304 bytes. " * 10
     stream = io.StringIO()
-    report.render(result, Console(file=stream, width=1000))
+    report.render(typed_json.read(fit_result.Fit, result), Console(file=stream, width=1000))
     told = [line.rstrip() for line in stream.getvalue().splitlines() if "you tried" in line]
     assert told
     assert all(line.endswith("bytes. oom: you tried to allocate ...") for line in told), told
@@ -295,5 +296,5 @@ def test_a_largest_batch_that_memory_did_not_end_is_a_bound(stopped: str, told: 
     result = json.loads(file.read_text())
     result["contenders"][0] |= {"largest_batch": 1234, "smallest_failed_batch": 1240, "stopped_by": stopped}
     stream = io.StringIO()
-    report.render(result, Console(file=stream, width=1000))
+    report.render(typed_json.read(fit_result.Fit, result), Console(file=stream, width=1000))
     assert told in " ".join(stream.getvalue().split())

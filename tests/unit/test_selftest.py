@@ -14,7 +14,6 @@ from compare.base.interface import Refused
 from compare.base.statistics import Ratio
 from compare.execution import round_validity, simulation
 from compare.studies import selftest
-from compare.studies.selftest_report import render
 from tests.fakebackend import plans
 from tests.unit import programs
 
@@ -24,7 +23,7 @@ def held(proofs: list[selftest.Proof]) -> dict[str, bool | None]:
 
 
 def test_the_statistics_hold() -> None:
-    assert set(held(list(selftest.statistical(500))).values()) == {True}
+    assert set(held(list(selftest.prove_statistics(500))).values()) == {True}
 
 
 @pytest.mark.parametrize("factor", [0.3, 3.0])
@@ -37,17 +36,20 @@ def test_intervals_of_the_wrong_width_are_found(factor: float, monkeypatch: pyte
         return Ratio(ratio.estimate, ratio.estimate - half, ratio.estimate + half, ratio.confidence)
 
     monkeypatch.setattr(simulation.statistics, "paired_ratio", changed)
-    assert False in held(list(selftest.statistical(200))).values()
+    assert False in held(list(selftest.prove_statistics(200))).values()
 
 
 def test_an_order_that_does_not_alternate_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "make_palindrome", lambda contenders, repeats: [0] * 6 + [1] * 6)
-    monkeypatch.setattr(simulation, "order_contenders", lambda contenders, number: contenders)
-    assert held(list(selftest.statistical(200)))["A/A on a machine that slows down by 5 %: significant at 5 %"] is False
+    monkeypatch.setattr(simulation, "palindromic", lambda contenders, repeats: [0] * 6 + [1] * 6)
+    monkeypatch.setattr(simulation, "in_turn", lambda contenders, number: contenders)
+    assert (
+        held(list(selftest.prove_statistics(200)))["A/A on a machine that slows down by 5 %: significant at 5 %"]
+        is False
+    )
 
 
 def test_voiding_holds() -> None:
-    assert set(held(list(selftest.voided())).values()) == {True}
+    assert set(held(list(selftest.prove_voiding())).values()) == {True}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_voiding_holds() -> None:
 )
 def test_voiding_too_little_or_too_much_is_found(voids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_validity, "find_void_rounds", voids)
-    assert set(held(list(selftest.voided())).values()) == {False}
+    assert set(held(list(selftest.prove_voiding())).values()) == {False}
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "torch:tuned"])
@@ -69,7 +71,7 @@ def test_a_backend_that_is_not_there_is_refused(name: str) -> None:
 def proofs_of(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **script: Any) -> dict[str, bool | None]:
     plans.register(monkeypatch, tmp_path, {name: script})
     monkeypatch.setattr(selftest, "TRIALS", 10)
-    monkeypatch.setattr(selftest, "statistical", lambda: ())
+    monkeypatch.setattr(selftest, "prove_statistics", lambda: ())
     found = selftest.run([name], "cpu", lambda *step: None)
     return {proof.name: proof.held for proof in found if name in proof.name}
 
@@ -93,7 +95,7 @@ def test_a_clock_that_runs_too_fast_is_found(tmp_path: Any, monkeypatch: pytest.
 def test_a_backend_that_fails_is_exit_code_3(
     fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "statistical", lambda: ())
+    monkeypatch.setattr(selftest, "prove_statistics", lambda: ())
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
         plans.register(monkeypatch, tmp_path / "logs", {"fake": {"fault": fault, "at": "open"}})
         code, out, _ = program.run("selftest", "fake", "--device", "cpu", "--json")
@@ -117,12 +119,12 @@ def test_a_proof_that_fails_with_a_backend_that_works_is_exit_code_1(
     [
         ((True, True), "all of 2 proofs held"),
         ((True, None), "1 of 2 proofs held, 1 not possible here"),
-        ((False, None), "1 of 2 proofs failed; where the machine had other work to do, run it again"),
+        ((False, None), "1 of 2 proofs failed; if the machine had other work, run it again"),
     ],
 )
 def test_what_is_not_possible_here_is_not_counted_as_held(held: tuple[bool | None, ...], told: str) -> None:
     console = Console(file=io.StringIO())
-    render([selftest.Proof("A/A", "", "", held=each) for each in held], console)
+    selftest.render([selftest.Proof("A/A", "", "", held=each) for each in held], console)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().rstrip().endswith(f"\n{told}")
 
@@ -134,7 +136,7 @@ def test_a_backend_that_fails_is_a_proof_that_fails(tmp_path: Any, monkeypatch: 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_ballast_is_measured_in_a_real_backend(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftest, "statistical", lambda: ())
+    monkeypatch.setattr(selftest, "prove_statistics", lambda: ())
     monkeypatch.setattr(selftest, "_BLOCKS", 1)
     found = {proof.name: proof for proof in selftest.run([backend], "cpu", lambda *step: None)}
     assert found[f"{backend} on cpu: 1 GiB of ballast in process"].held
