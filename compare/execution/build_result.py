@@ -1,7 +1,7 @@
-"""From what was measured to what may be said: the state of a run becomes the result object."""
+"""Builds the result of a run from its state."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -9,51 +9,58 @@ from typing import Any
 from compare.agreement.certificate import Certificate
 from compare.base import descriptions, strict_json
 from compare.base.interface import Array
+from compare.base.typed_json import Json, read
 from compare.data import dataset_file
 from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import environment
 from compare.results import result_file, verdicts
+from compare.results.model import (
+    Agreement,
+    Communication,
+    Contender,
+    Energy,
+    Environment,
+    Memory,
+    Pair,
+    Result,
+    Spec,
+    StepTimes,
+    Telemetry,
+    TensorEvidence,
+    Training,
+    Trajectory,
+    Voided,
+)
 from compare.settings import options, tunings
 from compare.settings.plan import Plan
 
 
-def build(state: RunState, command: Sequence[str]) -> dict[str, Any]:
+def build(state: RunState, command: Sequence[str]) -> Result:
     """Return the result of a finished run. Without timed rounds it has no comparisons."""
     plan = state.plan
-    raw: dict[str, Any] = {
-        **result_file.head(result_file.SCHEMA_VERSION, command),
-        "spec": _spec(plan, state),
-        "environment": environment.describe() | _others(plan),
-        "contenders": [_contender(plan, run) for run in state.runs],
-        "comparisons": [],
-        "agreement": _agreement(plan, state),
-        "voided": [{"round": index + 1, "reason": reason} for index, reason in sorted(state.voided.items())],
-        "telemetry": {
-            **state.telemetry.to_json(),
-            "foreign_cores": [each.foreign_cores for each in state.rounds],
-            "idle_cores": [each.idle_cores for each in state.rounds],
-        },
+    telemetry = {
+        **state.telemetry.to_json(),
+        "foreign_cores": [each.foreign_cores for each in state.rounds],
+        "idle_cores": [each.idle_cores for each in state.rounds],
     }
-    return verdicts.completed(raw)
-
-
-def claim_failed(result: dict[str, Any]) -> bool:
-    """Whether the contenders ran but a claim failed: no agreement, or work that was not proved."""
-    return result["agreement"]["status"] == "fail" or any(
-        comparison["verdict"] == "INVALID" and comparison["reason"] not in (verdicts.SKIPPED, verdicts.SEQUENTIAL)
-        for comparison in result["comparisons"]
+    return verdicts.complete(
+        Result(
+            **result_file.head(result_file.SCHEMA_VERSION, command),
+            spec=read(Spec, _spec(plan, state)),
+            environment=Environment(extra=environment.describe() | _other_machines(plan)),
+            contenders=tuple(_contender(plan, state, run) for run in state.runs),
+            comparisons=(),
+            agreement=_agreement(plan, state),
+            voided=tuple(Voided(round=index + 1, reason=reason) for index, reason in sorted(state.voided.items())),
+            telemetry=read(Telemetry, telemetry),
+        )
     )
 
 
-def contender_failed(result: dict[str, Any]) -> bool:
-    """Whether any contender stopped working."""
-    return any(contender["status"] != "ok" for contender in result["contenders"])
-
-
-def _others(plan: Plan) -> dict[str, Any]:
-    """Return what the other machines of a run say of themselves, where there are any."""
-    found = [{"host": other.host, **other.environment} for other in plan.cluster.others]
-    return {"other_machines": found} if found else {}
+def _other_machines(plan: Plan) -> dict[str, Json]:
+    """Return the environments of a run's other machines, empty if there are none."""
+    others = [{"host": other.host, **other.environment} for other in plan.cluster.others]
+    return {"other_machines": others} if others else {}
 
 
 def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
@@ -78,40 +85,40 @@ def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
     }
 
 
-def _contender(plan: Plan, run: ContenderRun) -> dict[str, Any]:
-    # Beside other contenders, or with their programs, these times are not the contender's own.
+def _contender(plan: Plan, state: RunState, run: ContenderRun) -> Contender:
+    # Without a cold compilation, programs are shared and others run beside, so these times mean nothing.
     times = run.warm_up if plan.cold_compile else None
-    return {
-        "name": run.contender.name,
-        "backend": run.contender.backend,
-        "tuning": run.contender.tuning,
-        "status": run.status,
-        "reason": run.reason,
-        "unproven": run.unproven,
-        "settings": run.settings,
-        "variables": run.variables,
-        "versions": dict(run.versions),
-        "kernel_search": _kernel_search(plan, run),
-        "compile_seconds": None if times is None else times.compile_seconds,
-        "cached_compile_seconds": median(run.cached_compile_seconds) if run.cached_compile_seconds else None,
-        "first_step_seconds": None if times is None else times.first_step_seconds,
-        "warmup_seconds": None if times is None else times.warmup_seconds,
-        "steady": None if times is None else times.steady,
-        "unsteady_rounds": sum(run.unsteady),
-        "step_seconds": _blocks(run),
-        "images_per_second": None,
-        "memory": strict_json.encode(run.memory),
-        "energy": strict_json.encode(run.energy),
-        "communication": strict_json.encode(run.communication),
-        "training": strict_json.encode(run.training),
-    }
+    return Contender(
+        name=run.contender.name,
+        backend=run.contender.backend,
+        tuning=run.contender.tuning,
+        status=run.status,
+        reason=run.reason,
+        unproven=run.unproven,
+        settings=run.settings,
+        variables=run.variables,
+        versions=run.versions,
+        kernel_search=_kernel_search(plan, run),
+        compile_seconds=times and times.compile_seconds,
+        cached_compile_seconds=median(run.cached_compile_seconds) if run.cached_compile_seconds else None,
+        first_step_seconds=times and times.first_step_seconds,
+        warmup_seconds=times and times.warmup_seconds,
+        steady=times and times.steady,
+        unsteady_rounds=sum(run.unsteady),
+        step_seconds=_step_times(plan, state, run),
+        images_per_second=None,
+        memory=read(Memory, strict_json.encode(run.memory)) if run.memory else None,
+        energy=read(Energy, strict_json.encode(run.energy)) if run.energy else None,
+        communication=read(Communication, strict_json.encode(run.communication)) if run.communication else None,
+        training=read(Training, strict_json.encode(run.training)) if run.training else None,
+    )
 
 
 def _kernel_search(plan: Plan, run: ContenderRun) -> str | None:
-    """Return how often kernels were timed against each other for the rounds, None where they were not.
+    """Return how often the rounds' kernels were searched for, None if they were not or machines differ.
 
-    A user's own XLA_FLAGS may have another search than the knob. On several machines JAX keeps programs on the first
-    alone, so that there is no one answer.
+    A user's own XLA_FLAGS may search otherwise than the knob says. On several machines, JAX keeps programs on the
+    first one only.
     """
     contender, backend = run.contender, run.contender.backend
     values = plan.knobs(contender)
@@ -123,50 +130,47 @@ def _kernel_search(plan: Plan, run: ContenderRun) -> str | None:
     return "every round" if plan.device == "cuda" and tunings.searches_anew(backend, values) else None
 
 
-def _blocks(run: ContenderRun) -> dict[str, Any] | None:
-    if not run.samples:
+def _step_times(plan: Plan, state: RunState, run: ContenderRun) -> StepTimes | None:
+    if not run.samples or run.steps_per_block is None:
         return None
-    return {
-        "samples": run.samples,
-        "windows": [[list(window) for window in windows] for windows in run.windows],
-        "steps_per_block": run.steps_per_block,
-    }
+    void = {index + 1 for index in state.voided}
+    return verdicts.step_times(run.samples, run.windows, run.steps_per_block, void, plan.confidence)
 
 
-def _agreement(plan: Plan, state: RunState) -> dict[str, Any]:
+def _agreement(plan: Plan, state: RunState) -> Agreement:
     baseline = state.runs[0].contender.name
-    return {
-        "status": None,
-        "precision": plan.precision,
-        "reason": None,
-        "pairs": [_pair(baseline, name, certificate) for name, certificate in state.certificates.items()],
-        "gates": [],
-        "first_mismatch": None,
-        "accuracies": state.accuracies,
-        "twin_accuracies": state.twin_accuracies,
-        "trajectory": {
-            name: {"loss": _finite(curves.own), "envelope": _finite(curves.envelope)}
+    return Agreement(
+        status="skipped",  # until `verdicts.complete` concludes it from the pairs
+        precision=plan.precision,
+        reason=None,
+        pairs=tuple(_pair(baseline, name, certificate) for name, certificate in state.certificates.items()),
+        gates=(),
+        first_mismatch=None,
+        accuracies={name: tuple(values) for name, values in state.accuracies.items()},
+        twin_accuracies={name: tuple(values) for name, values in state.twin_accuracies.items()},
+        trajectory={
+            name: Trajectory(loss=_finite(curves.own), envelope=_finite(curves.envelope))
             for name, curves in state.curves.items()
         },
-    }
+    )
 
 
-def _finite(values: Array) -> list[float | None]:
-    return [float(value) if math.isfinite(value) else None for value in values]
+def _finite(values: Array) -> tuple[float | None, ...]:
+    return tuple(float(value) if math.isfinite(value) else None for value in values)
 
 
-def _pair(baseline: str, name: str, certificate: Certificate) -> dict[str, Any]:
-    return {
-        "baseline": baseline,
-        "contender": name,
-        "status": certificate.status,
-        "gates": [asdict(gate) for gate in certificate.gates],
-        "first_mismatch": certificate.first_mismatch,
-        "notes": list(certificate.notes),
-        "tensors": [_json(asdict(evidence)) for evidence in certificate.evidence],
-    }
+def _pair(baseline: str, name: str, certificate: Certificate) -> Pair:
+    return Pair(
+        baseline=baseline,
+        contender=name,
+        status=certificate.status,
+        gates=certificate.gates,
+        first_mismatch=certificate.first_mismatch,
+        notes=certificate.notes,
+        tensors=tuple(TensorEvidence(**_finite_figures(asdict(figures))) for figures in certificate.evidence),
+    )
 
 
-def _json(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures with None for infinity, which is the error of a tensor with a reference of zero."""
+def _finite_figures(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures with None for infinity, which is the error of a tensor whose reference is zero."""
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in figures.items()}

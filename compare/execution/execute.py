@@ -3,7 +3,6 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -12,6 +11,7 @@ from compare.base.interruptions import ENDING, HeldSignals
 from compare.execution import build_result, phases, progress
 from compare.execution.run_state import RunState
 from compare.results import result_file, thinning
+from compare.results.model import Result
 from compare.settings.plan import Plan
 
 PICTURE = "trajectory.svg"
@@ -46,7 +46,7 @@ def replacing(folder: Path, part: str = "") -> Generator[None]:
 
 def execute(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[Result, Path]:
     """Execute a plan and return its result and the result's file in the plan's folder.
 
     Contenders are trained, certified and timed. With `seeds`, the number of training runs per contender, they are
@@ -66,7 +66,7 @@ def execute(
 
 def execute_until_interrupted(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
-) -> tuple[dict[str, Any], Path, BaseException | None]:
+) -> tuple[Result, Path, BaseException | None]:
     """Return what `execute` returns, and the interruption, for callers that must clean up before they raise it."""
     with HeldSignals() as signals:
         with interruptible(part), progress.show(part) as advance:
@@ -77,7 +77,7 @@ def execute_until_interrupted(
         try:
             result = _shrink(build_result.build(state, command), part)
             with replacing(plan.out, part):
-                path = result_file.kept(result, plan.out)
+                path = result_file.write_or_spare(result, plan.out)
         except Refused as refusal:
             if signals.pending is None:
                 raise
@@ -99,12 +99,12 @@ def _describe_interruption(state: RunState) -> str:
     return f"{'in the search for a smaller batch' if searched else 'at the end'}; all that came before it is"
 
 
-def _shrink(result: dict[str, Any], part: str) -> dict[str, Any]:
+def _shrink(result: Result, part: str) -> Result:
     """Return the result without telemetry between blocks, if its file would be too large to read."""
-    if result_file.fits(result):
+    if result_file.is_readable_size(result):
         return result
-    less = thinning.thinned(result)
-    if count := less["telemetry"]["left_out"]:
+    less = thinning.thin(result)
+    if count := less.telemetry.left_out:
         left_out = f"{count:,} samples of telemetry between blocks are left out"
         typer.echo(f"samestep: {part}{left_out}, for the file's size", err=True)
     return less

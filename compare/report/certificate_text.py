@@ -1,7 +1,4 @@
-"""The certificate as a person reads it in a terminal after `samestep agree`."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Prints the certificate in a terminal, after `samestep agree`."""
 
 from rich.console import Console
 from rich.text import Text
@@ -15,39 +12,39 @@ from compare.report.gate_rows import (
     gate_rows,
     tensor_rows,
 )
-from compare.report.sentences import heading, plain
+from compare.report.sentences import agreement_status, heading, plain
+from compare.results.model import Result
 
 
-def render(result: Mapping[str, Any], console: Console, *, verbose: bool) -> None:
-    """Print the gates of every pair, the first mismatch, notes, and with `verbose` every tensor."""
+def render(result: Result, console: Console, *, verbose: bool) -> None:
+    """Print the gates of every pair, the first mismatch and notes; with `verbose` also every tensor."""
 
     def say(text: str, before: str = "") -> None:
         console.print(Text(before + plain(text)))
 
-    agreement = result["agreement"]
+    agreement = result.agreement
     say(heading(result))
-    for line in pair_text.lines(result):
+    for line in pair_text.lines(result.spec):
         say(line)
-    for contender in result["contenders"]:
-        if contender["status"] != "ok":
-            say(f"{contender['name']}: {contender['status']}, {contender['reason']}")
-    for made in agreement["pairs"]:
-        say(f"{made['contender']} against {made['baseline']}: {made['status'].upper()}", before="\n")
-        columns.show(GATE_COLUMNS, gate_rows(made), console, prose=(4,))
-        if made["first_mismatch"]:
-            say(f"first mismatch: {made['first_mismatch']}")
-        for note in made.get("notes", ()):
+    for contender in result.contenders:
+        if contender.status != "ok":
+            say(f"{contender.name}: {contender.status}, {contender.reason}")
+    for pair in agreement.pairs:
+        say(f"{pair.contender} against {pair.baseline}: {pair.status.upper()}", before="\n")
+        columns.show(GATE_COLUMNS, gate_rows(pair), console, prose=(4,))
+        if pair.first_mismatch:
+            say(f"first mismatch: {pair.first_mismatch}")
+        for note in pair.notes:
             say(note)
         if verbose:
-            columns.show(TENSOR_COLUMNS, tensor_rows(made), console)
-    if verbose and any(made.get("tensors") for made in agreement["pairs"]):
+            columns.show(TENSOR_COLUMNS, tensor_rows(pair), console)
+    if verbose and any(pair.tensors for pair in agreement.pairs):
         console.print()
         for name, meaning in TENSOR_MEANINGS.items():
             say(f"{name}: {meaning}")
-    shown = {gate["name"] for gate in agreement["gates"]}
+    shown = {gate.name for gate in agreement.gates}
     console.print()
     for name, meaning in MEANINGS.items():
         if name in shown:
             say(f"{name}: {meaning}")
-    reason = f" ({agreement['reason']})" if agreement["reason"] else ""
-    say(f"agreement in {agreement['precision']}: {agreement['status']}{reason}", before="\n")
+    say(agreement_status(agreement), before="\n")

@@ -1,4 +1,4 @@
-"""What a report consists of, whatever its format: parts, sections, tables. `compare.report.sections` fills them."""
+"""The parts of a report in any format: sections and tables. `compare.report.sections` fills them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ class Table:
     Attributes:
         name: short, unique in its section.
         caption: what it shows.
-        columns: the heads.
-        rows: one text a column.
-        basis: on what it rests, for where it stands alone: workload, n, interval, hardware.
-        marked: numbers of the rows, from 0, that ask for attention; each also says so in words.
-        nested: numbers of the rows, from 0, that are about the row above them; they are indented.
-        prose: whether cells hold words, which may be broken into lines, rather than figures.
-        detail: whether it is long and for those who look closer; formats for print leave it out.
+        columns: the column heads.
+        rows: one text for each column.
+        basis: what a reader must know if the table stands alone: workload, n, interval, hardware.
+        marked: rows, from 0, that need attention; each also says so in words.
+        nested: rows, from 0, that belong to the row above them; they are indented.
+        prose: whether cells hold words, which may be wrapped, rather than figures.
+        detail: whether the table is long; formats for print leave it out.
     """
 
     name: str
@@ -33,29 +33,35 @@ class Table:
     detail: bool = False
 
 
-@dataclass(frozen=True)
-class Section:
-    """A titled part of a report: sentences, a command, a picture or the reason why there is none, and tables."""
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """The content of a section: tables, a command, sentences, and a picture or the reason why there is none."""
 
-    name: str
-    title: str
     lines: Sequence[str] = ()
     command: str = ""
     picture: Picture | Absent | None = None
     tables: Sequence[Table] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Section(Content):
+    """Content with a title, and a name that is unique in its part."""
+
+    name: str
+    title: str
+
+
 @dataclass(frozen=True)
 class Part:
-    """What a report says of one result.
+    """The report of one result.
 
     Attributes:
-        claim: how the sentence of the verdict begins: what it says in short.
-        verdict: the sentence.
-        setting: what was trained on what, in a few words.
+        claim: the verdict in short, which begins its sentence.
+        verdict: the whole sentence.
+        setting: workload and device in a few words.
         heading: the same in full.
         source: which samestep measured it, when and how often.
-        sections: in the order in which they are read.
+        sections: in reading order.
     """
 
     claim: str
@@ -68,7 +74,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report: of one result, or of several with an overview before them; claim and verdict as in `Part`."""
+    """A whole report of one or several results. Several have an overview; claim and verdict are as in `Part`."""
 
     claim: str
     verdict: str
@@ -77,22 +83,23 @@ class Report:
 
     @property
     def evidence(self) -> str:
-        """Return the verdict's sentence after its claim."""
+        """Return the verdict without its claim."""
         return self.verdict.removeprefix(self.claim).strip()
 
     def pictures(self) -> Mapping[str, Picture]:
-        """Return every picture that can be drawn, by a file name without ending that is unique in the report."""
-        found: dict[str, Picture] = {}
+        """Return every picture that can be drawn, by a file name without suffix, unique in the report."""
+        pictures: dict[str, Picture] = {}
         if self.overview and isinstance(self.overview.picture, Picture):
-            found[self.overview.picture.name] = self.overview.picture
+            pictures[self.overview.picture.name] = self.overview.picture
         for number, part in enumerate(self.parts, start=1):
             prefix = f"{number}-" if self.overview else ""
             for section in part.sections:
                 if isinstance(section.picture, Picture):
-                    found[f"{prefix}{section.picture.name}"] = section.picture
-        return found
+                    pictures[f"{prefix}{section.picture.name}"] = section.picture
+        return pictures
 
     def undrawn(self) -> Sequence[str]:
-        """Return why there are no pictures where there could be some, each reason once."""
+        """Return why pictures are missing, each reason once."""
         sections = [section for part in self.parts for section in part.sections]
-        return list(dict.fromkeys(each.picture.reason for each in sections if isinstance(each.picture, Absent)))
+        reasons = [section.picture.reason for section in sections if isinstance(section.picture, Absent)]
+        return list(dict.fromkeys(reasons))

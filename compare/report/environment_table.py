@@ -1,10 +1,11 @@
-"""Where a result was measured, as a table: the facts that a reader asks for first, and everything that was recorded."""
+"""The environment of a result as tables: the facts that readers ask for first, and everything that was recorded."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
 
+from compare.base.typed_json import Json
 from compare.report.document import Table
 from compare.report.sentences import DASH
+from compare.results.model import Environment
 
 _FIRST = (
     "samestep",
@@ -20,56 +21,48 @@ _FIRST = (
     "nvidia.gpus[0].power_limit_watts",
     "nvidia.driver",
     "nvidia.cuda_driver",
-    *(
-        f"packages.{name}"
-        for name in (
-            "torch",
-            "triton",
-            "jax",
-            "jaxlib",
-            "flax",
-            "optax",
-            "nvidia-cudnn-cu12",
-            "nvidia-cudnn-cu13",
-            "numpy",
-        )
-    ),
+    "packages.torch",
+    "packages.triton",
+    "packages.jax",
+    "packages.jaxlib",
+    "packages.flax",
+    "packages.optax",
+    "packages.nvidia-cudnn-cu12",
+    "packages.nvidia-cudnn-cu13",
+    "packages.numpy",
 )
 
 
-def tables(result: Mapping[str, Any]) -> tuple[Table, Table]:
-    """Return the table of the first facts, seeds and hashes included, and that of everything."""
-    spec = result["spec"]
-    every = list(_flat("", result["environment"]))
-    known = dict(every)
-    rows = [(name, known[name]) for name in _FIRST if known.get(name, DASH) != DASH]
-    rows += [(name, value) for name, value in every if name.startswith("variables.")]
-    rows.append(("seed", str(spec["seed"])))
-    if "data_source" in spec:  # of a scaling, each number of devices has its own
-        rows += [("data", spec["data_source"]), ("data, SHA-256", spec["data_sha256"])]
-        rows.append(("initial weights, SHA-256", spec["weights_sha256"] or DASH))
-    heads = ("what", "value")
+def tables(environment: Environment, inputs: Mapping[str, str | None]) -> tuple[Table, Table]:
+    """Return the table of the first facts with the `inputs` (seed and hashes), and the table of everything."""
+    facts = dict(_flatten("", environment.extra))
+    rows = [(name, facts[name]) for name in _FIRST if facts.get(name, DASH) != DASH]
+    rows += [(name, value) for name, value in facts.items() if name.startswith("variables.")]
+    rows += [(name, value or DASH) for name, value in inputs.items()]
+    heads = ("fact", "value")
+    everything = list(facts.items())
     return (
-        Table("first", "Environment, seed and hashes of what went in.", heads, rows, prose=True),
-        Table("everything", "Everything that was recorded of the environment.", heads, every, prose=True, detail=True),
+        Table("first", "Environment, seed and hashes of all inputs.", heads, rows, prose=True),
+        Table("everything", "Everything recorded of the environment.", heads, everything, prose=True, detail=True),
     )
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
+def _flatten(path: str, value: Json) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of every value; a list of plain values is one text."""
     if isinstance(value, Mapping):
-        for key, item in cast("Mapping[str, Any]", value).items():
-            yield from _flat(f"{path}.{key}" if path else key, item)
-    elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in cast("list[Any]", value)):
-        for index, item in enumerate(cast("list[Any]", value)):
-            yield from _flat(f"{path}[{index}]", item)
-    elif isinstance(value, list):
-        yield path, ", ".join(_text(item) for item in cast("list[Any]", value)) or DASH
+        for key, item in value.items():
+            yield from _flatten(f"{path}.{key}" if path else key, item)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        if any(isinstance(item, (Mapping, list, tuple)) for item in value):
+            for index, item in enumerate(value):
+                yield from _flatten(f"{path}[{index}]", item)
+        else:
+            yield path, ", ".join(map(_text, value)) or DASH
     else:
         yield path, _text(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: Json) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or value == "":

@@ -1,23 +1,19 @@
-"""What a report of one result says, section by section; a section without data says why."""
+"""The sections of a report, in reading order: `SECTIONS`. To add a section, add an entry there.
+
+Pages show every section. The terminal report shows their remarks, claims and definitions.
+"""
 
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-from compare.report import (
-    environment_table,
-    fairness,
-    gate_rows,
-    measurements,
-    pair_text,
-    telemetry_text,
-)
-from compare.report.document import Part, Section, Table
-from compare.report.plots import loss_plot, memory_plot, ratio_plot, step_plot
-from compare.report.plots import telemetry_plot as telemetry_picture
+from compare.report import environment_table, fairness, gate_rows, measurements, pair_text, telemetry_text
+from compare.report.document import Content, Part, Section, Table
+from compare.report.plots import loss_plot, memory_plot, ratio_plot, step_plot, telemetry_plot
 from compare.report.sentences import (
     DASH,
     agreement_lines,
+    agreement_status,
     basis,
     claim,
     heading,
@@ -28,8 +24,9 @@ from compare.report.sentences import (
     setting,
     source,
 )
+from compare.results.model import Comparison, Pair, Result
 
-Result = Mapping[str, Any]
+Lines = Callable[[Result], Iterable[str]]
 
 _AGREES = {
     "pass": "{} agrees with {}",
@@ -38,146 +35,180 @@ _AGREES = {
 }
 
 
+@dataclass(frozen=True)
+class SectionKind:
+    """A section of every report.
+
+    Attributes:
+        name: unique; it becomes part of anchors and labels.
+        title: its heading.
+        make: returns the content for a result, None if the report of this result has no such section.
+        remarks: what the terminal says below the table of figures.
+        claims: what the terminal says next.
+        definitions: what the terminal says last.
+    """
+
+    name: str
+    title: str
+    make: Callable[[Result], Content | None]
+    remarks: Lines = lambda _: ()
+    claims: Lines = lambda _: ()
+    definitions: Lines = lambda _: ()
+
+
 def part(result: Result) -> Part:
-    """Return all that a report says of a valid result."""
+    """Return the whole report of a result."""
     said = verdict(result)
-    claims = [claim(each) for each in result["comparisons"]]
+    claims = [claim(comparison) for comparison in result.comparisons]
+    contents = [(kind, kind.make(result)) for kind in SECTIONS]
     return Part(
         claim=claims[0] if len(claims) == 1 and said.startswith(f"{claims[0]} (") else said,
         verdict=said,
         setting=setting(result),
         heading=heading(result),
-        source=source(result, replication(result)),
-        sections=tuple(
-            make(result)
-            for make in (
-                *(_ratio, _measured, _steps, _memory, _loss, _certificate),
-                *([_pair] if "pair" in result["spec"] else []),
-                *(_fairness, _telemetry, _environment),
-            )
-        ),
+        source=source(result.environment, result.created, result.id, replication(result)),
+        sections=[Section(name=kind.name, title=kind.title, **vars(content)) for kind, content in contents if content],
     )
 
 
 def verdict(result: Result) -> str:
-    """Return in one sentence what a result says: its comparison, all its comparisons, or else its agreement."""
-    comparisons = result["comparisons"]
+    """Return in one sentence what a result says: its comparisons, or else its agreement."""
+    comparisons = result.comparisons
     if len(comparisons) == 1:
         return sentence(comparisons[0])
     if comparisons:
-        return "; ".join(f"{claim(each)} ({each['verdict']})" for each in comparisons)
-    agreement = result["agreement"]
-    found = [_AGREES[each["status"]].format(each["contender"], each["baseline"]) for each in agreement["pairs"]]
-    if not found:
-        return f"{agreement_lines(agreement)[0]}; nothing was timed"
-    return f"{', '.join(found)} in {agreement['precision']}; nothing was timed"
+        return "; ".join(f"{claim(comparison)} ({comparison.verdict})" for comparison in comparisons)
+    agreement = result.agreement
+    said = [_AGREES[pair.status].format(pair.contender, pair.baseline) for pair in agreement.pairs]
+    if not said:
+        return f"{agreement_status(agreement)}; nothing was timed"
+    return f"{', '.join(said)} in {agreement.precision}; nothing was timed"
 
 
-def _ratio(result: Result) -> Section:
-    comparisons = result["comparisons"]
-    rows = [_ratio_row(each) for each in comparisons]
+def _ratio(result: Result) -> Content:
+    comparisons = result.comparisons
+    rows = [_ratio_row(comparison) for comparison in comparisons]
     columns = ("contender", "baseline", "ratio", "interval", "rounds", "verdict", "detectable")
     caption = "Step time of each contender over its baseline's; below 1 is faster."
-    return Section(
-        "ratio",
-        "Ratio of step times",
-        [f"{sentence(each)}." for each in comparisons] if len(comparisons) > 1 else (),
+    return Content(
+        lines=[f"{sentence(comparison)}." for comparison in comparisons] if len(comparisons) > 1 else (),
         picture=ratio_plot.picture([result]),
         tables=[Table("ratios", caption, columns, rows, basis([result]))] if rows else (),
     )
 
 
-def _ratio_row(comparison: Result) -> tuple[str, ...]:
-    ratio, seen = comparison["ratio"], comparison["detectable"]
+def _ratio_row(comparison: Comparison) -> tuple[str, ...]:
+    ratio, detectable = comparison.claimed_ratio, comparison.detectable
     estimate, interval = DASH, DASH
-    if ratio is not None and comparison["verdict"] != "INVALID":
+    if ratio is not None:
         estimate, low, high = ratio_figures(ratio)
         interval = f"{low} to {high}"
     return (
-        comparison["contender"],
-        comparison["baseline"],
+        comparison.contender,
+        comparison.baseline,
         estimate,
         interval,
-        str(comparison["rounds"]),
-        comparison["verdict"],
-        DASH if seen is None or estimate == DASH else percent(seen),
+        str(comparison.rounds),
+        comparison.verdict,
+        DASH if detectable is None or ratio is None else percent(detectable),
     )
 
 
-def _measured(result: Result) -> Section:
-    contenders = result["contenders"]
-    figures = measurements.rows(contenders, result["spec"])
+def _measured(result: Result) -> Content:
+    contenders = result.contenders
+    figures = measurements.rows(contenders, result.spec.confidence)
     rows = [(label.strip(), *cells) for label, cells in figures]
     nested = frozenset(index for index, (label, _) in enumerate(figures) if label.startswith(" "))
-    columns = ("", *(each["name"] for each in contenders))
+    columns = ("", *(contender.name for contender in contenders))
     lines = [*measurements.remarks(contenders), *measurements.step_definition(contenders)]
     if not rows:
         lines.append("No figure was measured.")
     table = Table("figures", "Times, throughput, memory and training.", columns, rows, basis([result]), nested=nested)
-    return Section("measured", "Measured", lines, tables=[table] if rows else ())
+    return Content(lines=lines, tables=[table] if rows else ())
 
 
-def _steps(result: Result) -> Section:
-    return Section("steps", "Step times by round", picture=step_plot.picture(result))
+def _memory(result: Result) -> Content:
+    return Content(lines=list(measurements.absent_memory(result.contenders)), picture=memory_plot.picture(result))
 
 
-def _memory(result: Result) -> Section:
-    lines = list(measurements.absent_memory(result["contenders"]))
-    return Section("memory", "Memory by definition", lines, picture=memory_plot.picture(result))
-
-
-def _loss(result: Result) -> Section:
-    return Section("loss", "Loss curves", picture=loss_plot.picture(result))
-
-
-def _certificate(result: Result) -> Section:
-    agreement = result["agreement"]
-    reason = f" ({agreement['reason']})" if agreement["reason"] else ""
-    lines = [f"Agreement in {agreement['precision']}: {agreement['status']}{reason}."]
-    if not agreement["pairs"]:
+def _certificate(result: Result) -> Content:
+    agreement = result.agreement
+    status = agreement_status(agreement)
+    lines = [f"{status[:1].upper()}{status[1:]}."]
+    if not agreement.pairs:
         lines.append("There is no certificate.")
-    for each in agreement["pairs"]:
-        if each["first_mismatch"]:
-            lines.append(f"{each['contender']} against {each['baseline']}: first mismatch {each['first_mismatch']}")
-    lines += [note for each in agreement["pairs"] for note in each.get("notes", ())]
-    tables = [
-        table
-        for number, each in enumerate(agreement["pairs"], 1)
-        for table in _certificate_tables(result, each, number)
-    ]
-    return Section("certificate", "Certificate", lines, tables=tables)
+    for pair in agreement.pairs:
+        if pair.first_mismatch:
+            lines.append(f"{pair.contender} against {pair.baseline}: first mismatch {pair.first_mismatch}")
+    lines += [note for pair in agreement.pairs for note in pair.notes]
+    numbered = enumerate(agreement.pairs, start=1)
+    tables = [table for number, pair in numbered for table in _certificate_tables(result, pair, number)]
+    return Content(lines=lines, tables=tables)
 
 
-def _certificate_tables(result: Result, made: Result, number: int) -> Iterator[Table]:
-    names = f"{made['contender']} against {made['baseline']}"
-    rows = [(*row, gate_rows.MEANINGS.get(row[0], DASH)) for row in gate_rows.gate_rows(made)]
-    failed = frozenset(index for index, gate in enumerate(made["gates"]) if not gate["passed"])
-    caption = f"Certificate of {names}: {made['status']}. Every gate at its worst over all recorded tensors and steps."
-    columns = (*(head or "outcome" for head in gate_rows.GATE_COLUMNS), "what it asks")
+def _certificate_tables(result: Result, pair: Pair, number: int) -> Iterator[Table]:
+    names = f"{pair.contender} against {pair.baseline}"
+    rows = [(*row, gate_rows.MEANINGS.get(row[0], DASH)) for row in gate_rows.gate_rows(pair)]
+    failed = frozenset(index for index, gate in enumerate(pair.gates) if not gate.passed)
+    caption = f"Certificate of {names}: {pair.status}. Every gate at its worst over all recorded tensors and steps."
+    columns = (*(head or "outcome" for head in gate_rows.GATE_COLUMNS), "meaning")
     yield Table(f"gates-{number}", caption, columns, rows, f"Setting: {setting(result)}.", failed, prose=True)
-    if tensors := gate_rows.tensor_rows(made):
+    if tensors := gate_rows.tensor_rows(pair):
         caption = f"Every tensor of {names} in execution order: relative errors."
         yield Table(f"tensors-{number}", caption, gate_rows.TENSOR_COLUMNS, tensors, detail=True)
 
 
-def _pair(result: Result) -> Section:
-    table = pair_text.table(result)
-    return Section(
-        "pair", "The pair", [f"{line}." for line in pair_text.lines(result)], tables=[table] if table else ()
-    )
+def _pair(result: Result) -> Content | None:
+    table = pair_text.table(result.spec)
+    return Content(lines=[f"{line}." for line in pair_text.lines(result.spec)], tables=[table]) if table else None
 
 
-def _fairness(result: Result) -> Section:
+def _fairness(result: Result) -> Content:
     table = fairness.table(result)
     lines = [] if table else ["No contender came far enough to have its settings read back."]
-    return Section("fairness", "Fairness: effective settings", lines, tables=[table] if table else ())
+    return Content(lines=lines, tables=[table] if table else ())
 
 
-def _telemetry(result: Result) -> Section:
-    lines = [*telemetry_text.lines(result), *telemetry_text.voids(result)]
-    return Section("telemetry", "Telemetry", lines, picture=telemetry_picture.picture(result))
+def _telemetry(result: Result) -> Content:
+    return Content(lines=list(_telemetry_lines(result)), picture=telemetry_plot.picture(result))
 
 
-def _environment(result: Result) -> Section:
-    command = shlex.join(result["command"])
-    return Section("environment", "Environment and command", command=command, tables=environment_table.tables(result))
+def _telemetry_lines(result: Result) -> Iterator[str]:
+    yield from telemetry_text.lines(result)
+    yield from telemetry_text.voids(result.voided)
+
+
+def _environment(result: Result) -> Content:
+    spec = result.spec
+    inputs = {
+        "seed": str(spec.seed),
+        "data": spec.data_source,
+        "data, SHA-256": spec.data_sha256,
+        "initial weights, SHA-256": spec.weights_sha256,
+    }
+    return Content(command=shlex.join(result.command), tables=environment_table.tables(result.environment, inputs))
+
+
+SECTIONS: tuple[SectionKind, ...] = (
+    SectionKind("ratio", "Ratio of step times", _ratio, claims=lambda result: map(sentence, result.comparisons)),
+    SectionKind(
+        "measured",
+        "Measured",
+        _measured,
+        remarks=lambda result: measurements.remarks(result.contenders),
+        definitions=lambda result: measurements.definitions(result.contenders),
+    ),
+    SectionKind("steps", "Step times by round", lambda result: Content(picture=step_plot.picture(result))),
+    SectionKind(
+        "memory",
+        "Memory by definition",
+        _memory,
+        remarks=lambda result: measurements.absent_memory(result.contenders),
+    ),
+    SectionKind("loss", "Loss curves", lambda result: Content(picture=loss_plot.picture(result))),
+    SectionKind("certificate", "Certificate", _certificate, claims=lambda result: agreement_lines(result.agreement)),
+    SectionKind("pair", "The pair", _pair, remarks=lambda result: pair_text.lines(result.spec)),
+    SectionKind("fairness", "Fairness: effective settings", _fairness),
+    SectionKind("telemetry", "Telemetry", _telemetry, remarks=_telemetry_lines),
+    SectionKind("environment", "Environment and command", _environment),
+)

@@ -1,92 +1,97 @@
-"""What went on beside the contenders while they were timed, in words: the GPU's state, and other programs."""
+"""Says what else happened while contenders were timed: the GPU's state, other programs, void rounds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
 from compare.machine.nvml import POWER_CAP
 from compare.report.sentences import percent
-from compare.results import verdicts
 from compare.results.consistency import SERIES
-from compare.settings.block_order import find_stored_gpus
+from compare.results.model import Gpu, Result, Telemetry, Voided
+from compare.settings.block_order import gpus_of_round
 
 _NOTICEABLE_CORES = 0.05
 
 
-def lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line on rounds that are missing, on their design, on the GPU, on other programs, and on each outlier."""
-    spec, telemetry = result["spec"], result.get("telemetry")
-    if verdicts.is_cut_off(result):
-        yield f"the run was interrupted after {spec['rounds']} of {verdicts.rounds_requested(result)} rounds"
-    if spec.get("design", "alternating") != "alternating":
-        reason = f" ({spec['design_reason']})" if spec.get("design_reason") else ""
-        yield f"design of the rounds: {spec['design']}{reason}"
-    if telemetry and spec["rounds"]:
-        if spec["device"] == "cuda":
-            yield from _gpu(result, telemetry)
-        yield from _others(telemetry)
-    for comparison in result["comparisons"]:
-        for number in comparison.get("outliers", ()):
-            pair = f"{comparison['contender']} against {comparison['baseline']}"
+def lines(result: Result) -> Iterator[str]:
+    """Yield lines on missing rounds, the design, the GPU, other programs, and outliers."""
+    spec, telemetry = result.spec, result.telemetry
+    if spec.is_cut_off:
+        yield f"the run was interrupted after {spec.rounds} of {spec.rounds_requested} rounds"
+    if spec.design != "alternating":
+        reason = f" ({spec.design_reason})" if spec.design_reason else ""
+        yield f"design of the rounds: {spec.design}{reason}"
+    if spec.rounds:
+        if spec.device == "cuda":
+            yield from _gpu_lines(result)
+        yield from _other_programs(telemetry)
+    for comparison in result.comparisons:
+        for number in comparison.outliers:
+            pair = f"{comparison.contender} against {comparison.baseline}"
             yield f"{pair}: round {number} is far from the others; it counts"
 
 
-def voids(result: Mapping[str, Any]) -> list[str]:
-    """Return one line for each void round, with its reason."""
-    return [f"round {each['round']} is void: {each['reason']}" for each in result["voided"]]
+def voids(voided: Sequence[Voided]) -> list[str]:
+    """Return a line for each void round, with its reason."""
+    return [f"round {void.round} is void: {void.reason}" for void in voided]
 
 
-def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Iterator[str]:
-    if telemetry["reason"]:
-        yield f"no telemetry of the GPU: {telemetry['reason']}"
+def _gpu_lines(result: Result) -> Iterator[str]:
+    telemetry = result.telemetry
+    if telemetry.reason:
+        yield f"no telemetry of the GPU: {telemetry.reason}"
         return
-    gpus = [telemetry, *telemetry.get("others", ())]
-    for number, gpu in enumerate(gpus):
+    for number, gpu in enumerate(telemetry.gpus):
         if windows := _windows(result, number):
-            yield from _state(gpu, windows, f"GPU {number}" if len(gpus) > 1 else "GPU")
-    if count := telemetry.get("left_out"):
-        yield f"{count:,} samples between blocks are left out, for the file's size; no void round depends on them"
+            yield from _state(gpu, windows, f"GPU {number}" if telemetry.others else "GPU")
+    if telemetry.left_out:
+        yield (
+            f"{telemetry.left_out:,} samples between blocks are left out to keep the file small; no void round depends "
+            "on them"
+        )
 
 
-def _state(gpu: Mapping[str, Any], windows: Sequence[Sequence[float]], name: str) -> Iterator[str]:
-    samples: Mapping[str, Sequence[Any]] = gpu["samples"]
-    seconds = samples.get("seconds", ())
+def _state(gpu: Gpu, windows: Sequence[Sequence[float]], name: str) -> Iterator[str]:
+    seconds = gpu.samples.get("seconds", ())
     timed = [index for index, at in enumerate(seconds) if any(start <= at <= end for start, end in windows)]
-    series = {name: [samples[name][index] for index in timed] if name in samples else [] for name in SERIES}
-    parts = [
+    series: dict[str, list[Any]] = {
+        key: [gpu.samples[key][index] for index in timed] if key in gpu.samples else [] for key in SERIES
+    }
+    spreads = [
         _spread("SM clock", series["sm_clock_mhz"], "MHz"),
         _spread("memory clock", series["memory_clock_mhz"], "MHz"),
         _spread("temperature", series["temperature_celsius"], "\N{DEGREE SIGN}C"),
         _spread("power", series["power_watts"], "W"),
     ]
-    yield f"{name} while blocks were timed ({len(timed)} samples): {', '.join(parts)}"
+    yield f"{name} while blocks were timed ({len(timed)} samples): {', '.join(spreads)}"
     reasons = [int(bits) for bits in series["clock_reasons"] if bits is not None]
     if capped := sum(bool(bits & POWER_CAP) for bits in reasons):
-        yield f"power was capped in {percent(capped / len(reasons))} of them, by the workload itself"
-    if not gpu["lists_processes"]:
-        yield f"NVML does not list this run's processes on the {name}, so that a foreign one could not have been found"
+        yield f"the workload itself reached the power limit in {percent(capped / len(reasons))} of them"
+    if not gpu.lists_processes:
+        yield f"NVML does not list this run's processes on the {name}, so it could not show a foreign one either"
 
 
-def _others(telemetry: Mapping[str, Any]) -> Iterator[str]:
-    for who, name in (("other programs", "foreign_cores"), ("contenders that were not timed", "idle_cores")):
-        cores = [value for value in telemetry.get(name, ()) if value is not None]
+def _other_programs(telemetry: Telemetry) -> Iterator[str]:
+    loads = {"other programs": telemetry.foreign_cores, "waiting contenders": telemetry.idle_cores}
+    for who, by_round in loads.items():
+        cores = [value for value in by_round if value is not None]
         if cores and max(cores) > _NOTICEABLE_CORES:
             yield f"{who} kept {median(cores):.2f} cores busy in the median round, {max(cores):.2f} at most"
 
 
-def _windows(result: Mapping[str, Any], number: int) -> list[Sequence[float]]:
+def _windows(result: Result, number: int) -> list[Sequence[float]]:
     """Return when blocks were timed in the rounds that used a GPU."""
-    found = list[Sequence[float]]()
-    for step in (each["step_seconds"] for each in result["contenders"] if each["step_seconds"]):
-        for index, blocks in enumerate(step.get("windows", ())):
-            gpus = find_stored_gpus(result["spec"], index)
-            found += blocks if gpus is None or number in gpus else ()
-    return found
+    spec, windows = result.spec, list[Sequence[float]]()
+    for contender in result.contenders:
+        for index, blocks in enumerate(contender.step_seconds.windows if contender.step_seconds else ()):
+            gpus = gpus_of_round(index, spec.devices, spec.rotation)
+            windows += blocks if gpus is None or number in gpus else ()
+    return windows
 
 
 def _spread(name: str, values: Sequence[float | None], unit: str) -> str:
     known = [value for value in values if value is not None]
     if not known:
-        return f"{name} not told"
+        return f"{name} not recorded"
     low, high = f"{min(known):,.0f}", f"{max(known):,.0f}"
     return f"{name} {low} {unit}" if low == high else f"{name} {low} to {high} {unit}"

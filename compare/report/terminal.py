@@ -1,10 +1,9 @@
-"""The report that a person reads in a terminal after `samestep compare`: `render`.
+"""Prints the terminal report of `samestep compare`: `render`.
 
-Nothing depends on colour, and nothing in a result is taken for markup or sent to the terminal as a control code.
+Nothing depends on colour. Text of a result becomes neither markup nor a control code.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich import box
 from rich.cells import cell_len
@@ -12,13 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report import columns, measurements, pair_text, telemetry_text
+from compare.report import columns, measurements
 from compare.report.document import Section
-from compare.report.sentences import DASH, agreement_lines, heading, plain, sentence
+from compare.report.sections import SECTIONS
+from compare.report.sentences import DASH, heading, plain
+from compare.results.model import Result
 
 
-def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) -> None:
-    """Print the terminal report of a valid result object (see `compare.results.result_file`) on the console.
+def render(result: Result, console: Console, *, brief: bool = False) -> None:
+    """Print the figures of a result, and what its sections say of them.
 
     `brief` leaves out definitions, and the gates of a certificate that did not fail.
     """
@@ -26,30 +27,23 @@ def render(result: Mapping[str, Any], console: Console, *, brief: bool = False) 
     def say(text: str) -> None:
         console.print(Text(_printable(text, console)), soft_wrap=False)
 
-    contenders: Sequence[Mapping[str, Any]] = result["contenders"]
+    contenders = result.contenders
     say(heading(result))
     say("")
-    rows = measurements.rows(contenders, result["spec"])
-    _print_figures(rows, [each["name"] for each in contenders], console)
-    certificate = agreement_lines(result["agreement"])
-    if brief and result["agreement"]["status"] != "fail":
-        certificate = certificate[:1]
-    claims = [*map(sentence, result["comparisons"]), *certificate]
-    definitions = [] if brief else list(measurements.definitions(contenders))
-    remarks = [
-        *pair_text.lines(result),
-        *measurements.remarks(contenders),
-        *measurements.absent_memory(contenders),
-        *telemetry_text.lines(result),
-        *telemetry_text.voids(result),
-    ]
-    for index, part in enumerate(part for part in (remarks, claims, definitions) if part):
-        for line in ([""] if index else []) + part:
+    rows = measurements.rows(contenders, result.spec.confidence)
+    _print_figures(rows, [contender.name for contender in contenders], console)
+    remarks = [line for kind in SECTIONS for line in kind.remarks(result)]
+    claims = [line for kind in SECTIONS for line in kind.claims(result)]
+    if brief and result.agreement.status != "fail":
+        claims = [line for line in claims if not line.startswith(" ")]
+    definitions = [] if brief else [line for kind in SECTIONS for line in kind.definitions(result)]
+    for index, paragraph in enumerate(lines for lines in (remarks, claims, definitions) if lines):
+        for line in [""] * bool(index) + paragraph:
             say(line)
 
 
 def render_matrix(overview: Section, console: Console) -> None:
-    """Print what `compare.report.matrix.overview` found in several results."""
+    """Print the overview of several results (`compare.report.matrix.overview`)."""
     for table in overview.tables:
         columns.show(table.columns, table.rows, console, prose=range(len(table.columns)))
         console.print()
@@ -58,7 +52,7 @@ def render_matrix(overview: Section, console: Console) -> None:
 
 
 def _print_figures(rows: list[tuple[str, list[str]]], names: list[str], console: Console) -> None:
-    """Print tables that each fit the console, with as many contenders side by side as fit."""
+    """Print tables that fit the console, each with as many contenders as fit side by side."""
     rows = [(_printable(label, console), [_printable(cell, console) for cell in cells]) for label, cells in rows]
     names = [_printable(name, console) for name in names]
     first = max((cell_len(label) for label, _ in rows), default=0)

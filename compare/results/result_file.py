@@ -1,7 +1,7 @@
-"""The result file: `result.json`, one self-contained object whose shape is `result.schema.json` (JSON Schema draft-07).
+"""Reads and writes `result.json`, one object of the shape in `result.schema.json` (JSON Schema draft-07).
 
-The same checks hold on writing and on reading, so a file that samestep wrote is a file that samestep reads. Reading
-trusts nothing: the file may come from somebody else.
+The same checks hold on writing and on reading, so samestep can read every file that it wrote. Reading trusts nothing,
+because anybody may have written the file.
 """
 
 import json
@@ -32,7 +32,7 @@ SCHEMA = "result.schema.json"
 
 
 def head(schema_version: int, command: Sequence[str]) -> dict[str, Any]:
-    """Return what the objects of all commands begin with: the schema's version, an id, the time, and `command`."""
+    """Return the first keys of every command's object: the schema's version, an id, the time, and the command."""
     return {
         "schema_version": schema_version,
         "id": uuid.uuid4().hex,
@@ -41,23 +41,24 @@ def head(schema_version: int, command: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def validate(result: Any) -> None:
-    """Check a result object against the schema, and that it holds nothing that JSON cannot.
+def validate(value: Any) -> Result:
+    """Return a result object as a typed result, if it fits the schema and does not contradict itself.
 
     Raises:
         Refused: with the path of the first fault, for example `contenders[0].status`, and what is allowed there. Also
-            for NaN and Infinity, for integers outside 64 bits, and for parts that contradict each other
-            (`compare.results.consistency`).
+            for NaN, infinity and integers over 64 bits.
     """
-    conform(result, SCHEMA)
+    check_schema(value, SCHEMA)
+    result = model.from_json(value)
     consistency.check(result)
+    return result
 
 
-def conform(value: Any, schema: str) -> None:
-    """Check an object against a schema that is shipped with the package, a file's name, and as JSON (`validate`).
+def check_schema(value: Any, schema: str) -> None:
+    """Check a JSON value against a schema of the package, given by its file name.
 
     Raises:
-        Refused: with the path of the first fault.
+        Refused: with the path of the first fault, as `validate`.
     """
     untrusted.check_plain(value)
     try:
@@ -73,41 +74,46 @@ class OfScale(Refused):
     """A file is a scaling's, which `compare.studies.scaling_result` reads."""
 
 
-def write(result: Mapping[str, Any], folder: Path) -> Path:
-    """Validate the result and write `folder/result.json` atomically; return that path.
+def write(result: Result, folder: Path) -> Path:
+    """Check the result and write `folder/result.json` atomically; return its path.
 
     Raises:
         Refused: as `validate` and `replace`.
     """
-    validate(result)
-    return replace(folder / FILE_NAME, result)
+    return replace(folder / FILE_NAME, _checked(result))
 
 
-def kept(result: Mapping[str, Any], folder: Path) -> Path:
-    """Write the result as `write` does, and, where that is refused, into a temporary folder: it cost hours.
+def write_or_spare(result: Result, folder: Path) -> Path:
+    """Write the result as `write` does. If the folder refuses it, write it to a temporary one, for it took hours.
 
-    There it may be larger than `load` takes.
+    There it may be larger than `read` takes.
 
     Raises:
-        Refused: as `validate`; where the folder or the size was refused, with the place that the result is at.
+        Refused: as `validate`. Also if the folder refused the file, with the place where the result lies instead.
     """
-    validate(result)
+    value = _checked(result)
     try:
-        return replace(folder / FILE_NAME, result)
+        return replace(folder / FILE_NAME, value)
     except Refused as error:
-        raise Refused(f"{error}; the result is kept: {_spared(_text(result))}") from None
+        raise Refused(f"{error}; the result is kept: {_spare(_text(value))}") from None
 
 
-def fits(result: Mapping[str, Any]) -> bool:
-    """Tell whether the result's file would be small enough for `load`."""
+def is_readable_size(result: Result) -> bool:
+    """Tell whether the result's file is small enough for `read`."""
     try:
-        untrusted.check_size(_text(result, allow_nan=True))  # `validate` refuses it, and names the place
+        untrusted.check_size(_text(model.to_json(result), allow_nan=True))  # `write` refuses NaN and names its place
     except Refused:
         return False
     return True
 
 
-def _spared(data: bytes) -> Path:
+def _checked(result: Result) -> dict[str, Any]:
+    value = model.to_json(result)
+    validate(value)
+    return value
+
+
+def _spare(data: bytes) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="samestep-result-"))
     try:
         return replace_bytes(folder / FILE_NAME, data)
@@ -162,8 +168,8 @@ def named(path: Path) -> Path:
         return path
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read and validate a result file.
+def read(path: Path) -> Result:
+    """Read and check a result file.
 
     Raises:
         OfScale, Refused: with the file's name, as `parse`.
@@ -175,50 +181,48 @@ def load(path: Path) -> dict[str, Any]:
         raise type(error)(f"{path}: {error}") from None
 
 
-def read(path: Path) -> Result:
-    """Read and validate a result file, as a typed result.
+def read_with_true_verdicts(path: Path) -> Result:
+    """Read and check a result file whose verdicts and agreement must follow from its figures.
 
     Raises:
-        OfScale, Refused: as `load`.
+        OfScale, Refused: with the file's name, as `read` and `compare.results.consistency.check_verdicts`.
     """
-    return model.from_json(load(path))
-
-
-def load_true(path: Path) -> dict[str, Any]:
-    """Read and validate a result file whose verdicts and agreement, too, are what its figures give.
-
-    Raises:
-        OfScale, Refused: as `load`, and as `compare.results.consistency.check_verdicts`, with the file's name.
-    """
-    found = load(path)
+    result = read(path)
     try:
-        consistency.check_verdicts(found)
+        consistency.check_verdicts(result)
     except Refused as error:
         raise Refused(f"{path}: {error}") from None
-    return found
+    return result
 
 
-def parse(data: bytes) -> dict[str, Any]:
-    """Return the result object that the bytes of a result file hold.
+def load(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a result file, checked as `read` does."""
+    return model.to_json(read(path))
+
+
+def parse(data: bytes) -> Result:
+    """Return the result that the bytes of a result file hold.
 
     Raises:
         OfScale: for a result of `samestep scale`.
-        Refused: for what is no JSON (`compare.base.untrusted.parse`), comes from a newer samestep or another command, or
-            breaks the schema.
+        Refused: for bytes that are not JSON, a result of another command or another samestep, and faults that
+            `validate` finds.
     """
-    result = untrusted.parse(data)
-    if isinstance(result, dict) and "scaling" in result:
+    value = untrusted.parse(data)
+    keys = cast("dict[str, Any]", value).keys() if isinstance(value, dict) else set[str]()
+    if "scaling" in keys:
         raise OfScale(
             "is of samestep scale; allowed: the result of one number of devices, such as devices-1/result.json"
         )
-    if isinstance(result, dict) and "contenders" in result and result.keys().isdisjoint(_NOT_OF_FIT):
-        allowed = "that of compare or agree, for a report of scale, too"
-        raise Refused(f"is of samestep fit, which no command reads again; allowed: {allowed}")
-    if isinstance(result, dict) and "claims" in result and "contenders" not in result:
+    if "contenders" in keys and keys.isdisjoint(_NOT_OF_FIT):
+        raise Refused(
+            "is of samestep fit, which no command reads again; allowed: a result of compare or agree, for a report "
+            "also of scale"
+        )
+    if "claims" in keys and "contenders" not in keys:
         raise Refused(f"is of samestep reproduce; allowed: the {FILE_NAME} beside it")
-    _check_version(result)
-    validate(result)
-    return cast("dict[str, Any]", result)
+    _check_version(value)
+    return validate(value)
 
 
 def _check_version(result: Any) -> None:
@@ -255,6 +259,6 @@ def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
     value: Any = error.value
     if error.rule == "required":
         missing = [key for key in cast("list[str]", error.rule_definition) if key not in value]
-        return f"{path} lacks {', '.join(missing)}; all of these are required there"
+        return f"{path} lacks {', '.join(missing)}: the file is incomplete, or an older samestep wrote it"
     allowed = str(error.message).removeprefix(name).strip()
     return f"{path} is {'null' if value is None else SHORT.repr(value)}; it {allowed}"

@@ -1,41 +1,44 @@
-"""Telemetry of a result that would be too large to be read again, less the samples that nothing is computed from."""
+"""Leaves out telemetry that nothing is computed from, so that a long run's result file stays small enough to read."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-Samples = Mapping[str, Sequence[Any]]
+from compare.results.model import Gpu, Result, Samples
 
 
-def thinned(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result without the samples that lie between two blocks, but for the nearest to each block.
+def thin(result: Result) -> Result:
+    """Return a result without the telemetry between blocks. The samples next to each block stay.
 
-    The same rounds are void, for the same reasons. `telemetry.left_out` is how many are gone, of all GPUs together.
+    The same rounds are void, for the same reasons. `telemetry.left_out` counts the samples of all GPUs that are gone.
     """
-    telemetry = result["telemetry"]
-    steps = [each["step_seconds"] for each in result["contenders"] if each["step_seconds"]]
-    windows = [window for step in steps for blocks in step.get("windows", ()) for window in blocks]
-    gpus = [telemetry, *telemetry.get("others", ())]
-    first, *others = kept = [_chosen(gpu, windows) for gpu in gpus]
-    left_out = sum(map(_count, gpus)) - sum(map(_count, kept))
-    return {**result, "telemetry": {**first, "others": others, "left_out": left_out}}
+    telemetry = result.telemetry
+    windows = [
+        window
+        for contender in result.contenders
+        if contender.step_seconds
+        for blocks in contender.step_seconds.windows
+        for window in blocks
+    ]
+    first, *others = (replace(gpu, samples=_thin_samples(gpu.samples, windows)) for gpu in telemetry.gpus)
+    left_out = sum(map(_count, telemetry.gpus)) - sum(map(_count, (first, *others)))
+    return replace(result, telemetry=replace(telemetry, samples=first.samples, others=tuple(others), left_out=left_out))
 
 
-def _count(gpu: Mapping[str, Any]) -> int:
-    return len(gpu["samples"].get("seconds", ()))
+def _count(gpu: Gpu) -> int:
+    return len(gpu.samples.get("seconds", ()))
 
 
-def _chosen(gpu: Mapping[str, Any], windows: Sequence[Sequence[float]]) -> dict[str, Any]:
-    samples: Samples = gpu["samples"]
-    kept = _needed(samples, windows)
-    return {**gpu, "samples": {name: [values[index] for index in kept] for name, values in samples.items()}}
+def _thin_samples(samples: Samples, windows: Sequence[Sequence[float]]) -> Samples:
+    needed = _needed(samples, windows)
+    return {name: [values[index] for index in needed] for name, values in samples.items()}
 
 
 def _needed(samples: Samples, windows: Sequence[Sequence[float]]) -> list[int]:
     seconds = samples.get("seconds", ())
-    # Whether NVML lists this run's processes at all is told by the first sample that has one, wherever it lies.
-    found = {next((index for index, own in enumerate(samples.get("own", ())) if own), 0)}
+    # The first sample that lists one of this run's processes shows that NVML lists them at all.
+    needed = {next((index for index, own in enumerate(samples.get("own", ())) if own), 0)}
     for start, end in windows:
-        # Counters tell what happened since the sample before, so that one on either side is needed.
-        found.update(range(bisect_left(seconds, start) - 1, bisect_right(seconds, end) + 1))
-    return [index for index in sorted(found) if 0 <= index < len(seconds)]
+        # A counter tells what happened since the sample before, so one sample on either side is needed.
+        needed.update(range(bisect_left(seconds, start) - 1, bisect_right(seconds, end) + 1))
+    return [index for index in sorted(needed) if 0 <= index < len(seconds)]

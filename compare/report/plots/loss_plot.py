@@ -1,4 +1,4 @@
-"""Training losses: of every step with the one-ulp envelope after `samestep agree`, of every epoch after `compare`."""
+"""Training losses: of every step with the one-ulp envelope after `samestep agree`, else of every epoch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,33 +23,34 @@ from compare.report.plots.canvas import (
     panels,
     plain_powers,
 )
+from compare.results.model import Result
 
 _LOSS_INCHES, _DISTANCE_INCHES, _AXIS_INCHES = 1.5, 1.1, 0.45
-_MOST_SPAN = 1e12  # of distances that are drawn on a logarithmic axis
+_MOST_SPAN = 1e12  # quotient of the largest and the smallest distance drawn
 
 _LEAST_SPAN = 0.01
 Curves = Mapping[str, Array]
-"""Contender to one loss a step or epoch, NaN where there is none to draw."""
+"""Contender to its loss of each step or epoch, NaN if there is none to draw."""
 
 
-def picture(result: Mapping[str, Any]) -> Picture | Absent:
-    """Return the picture of the losses with their envelope where whole runs were certified, else of the losses."""
-    spec = result["spec"]
-    epochs = sentences.counted(spec["epochs"], "epoch")
-    basis = f"Setting: {sentences.setting(result)}, {epochs}, seed {spec['seed']}; one training run each (n = 1)."
-    trajectory: Mapping[str, Any] = result["agreement"].get("trajectory", {})
-    curves = {name: _curve(each["loss"]) for name, each in trajectory.items()}
+def picture(result: Result) -> Picture | Absent:
+    """Return the picture of the losses, with their envelope if whole runs were certified."""
+    spec = result.spec
+    epochs = sentences.counted(spec.epochs, "epoch")
+    basis = f"Setting: {sentences.setting(result)}, {epochs}, seed {spec.seed}; one training run each (n = 1)."
+    trajectory = result.agreement.trajectory
+    curves = {name: _curve(losses.loss) for name, losses in trajectory.items()}
     if shown := _shown(curves):
-        envelopes = {name: _curve(trajectory[name]["envelope"]) for name in shown}
+        envelopes = {name: _curve(trajectory[name].envelope) for name in shown}
         caption = (
-            "Training loss of every step; bands: the one-ulp envelope, the largest distance so far of a run from "
-            "initial weights moved by one ulp, each batch's images in another order. Below: the largest distance so "
+            "Training loss of every step. Bands: the one-ulp envelope, the largest distance so far of a run whose "
+            "initial weights moved by one ulp and whose batches are ordered otherwise. Below: the largest distance so "
             "far between contenders, and the envelopes themselves."
         ) + drawn_of(len(curves))
         return Picture("loss", "Loss curves with envelope", caption, basis, lambda: _certified(shown, envelopes))
-    trained = {each["name"]: each["training"]["loss"] for each in result["contenders"] if each["training"]}
+    trained = {contender.name: contender.training.loss for contender in result.contenders if contender.training}
     if shown := _shown({name: _curve(losses) for name, losses in trained.items()}):
-        caption = "Training loss, mean of each epoch; without an envelope, which samestep agree measures."
+        caption = "Training loss, mean of each epoch. Only samestep agree measures an envelope."
         caption += drawn_of(len(trained))
         return Picture("loss", "Loss curves", caption, basis, lambda: _trained(shown))
     return Absent("no training loss was recorded, or none is finite")
@@ -60,7 +61,7 @@ def _curve(values: Sequence[float | None]) -> Array:
 
 
 def _shown(curves: Curves) -> Curves:
-    """Return the curves that have anything to draw, no more than a picture can hold."""
+    """Return the curves with finite losses, at most as many as a picture can hold."""
     return {name: each for name, each in list(curves.items())[:MOST_CONTENDERS] if np.isfinite(each).any()}
 
 
@@ -92,11 +93,11 @@ def _certified(curves: Curves, envelopes: Curves) -> Figure:
 
 
 def _draw(axes: Axes, curves: Curves) -> None:
-    """Draw losses so that curves that cover each other are all seen: the first is wide, later ones are dashed."""
+    """Draw losses so that a covered curve stays visible: the first is wide, later ones are dashed."""
     from matplotlib.ticker import LogLocator
 
     least, most = (float(bound([bound(each) for each in curves.values()])) for bound in (np.nanmin, np.nanmax))
-    if most - least < _LEAST_SPAN * abs(most):  # alike but for rounding, which an axis of its own would blow up
+    if most - least < _LEAST_SPAN * abs(most):  # only rounding differs, which the axis would blow up
         axes.set_ylim(most - _LEAST_SPAN * abs(most), most + _LEAST_SPAN * abs(most))
         axes.ticklabel_format(useOffset=False)
     elif least > 0:
@@ -113,7 +114,7 @@ def _draw(axes: Axes, curves: Curves) -> None:
             linestyle=DASHES[index % len(DASHES)],
             color=colour(index),
             linewidth=1.1 if index else 3.2,
-            marker="o" if np.isfinite(losses).sum() == 1 else "",  # of a single point no line is drawn
+            marker="o" if np.isfinite(losses).sum() == 1 else "",  # a single point has no line
             label=f"{label(name)}{lost}",
         )
         lines.append(line)
@@ -122,7 +123,7 @@ def _draw(axes: Axes, curves: Curves) -> None:
 
 
 def _draw_distances(axes: Axes, lines: Mapping[str, tuple[Array, str]]) -> None:
-    """Draw distances on a logarithmic axis, on which 0 lies below every other."""
+    """Draw distances on a logarithmic axis that has 0 at its lower end."""
     positive = np.concatenate([each[each > 0] for each, _ in lines.values()])
     least = max(positive.min(), positive.max() / _MOST_SPAN) if positive.size else 1.0
     axes.set_yscale("symlog", linthresh=float(least))

@@ -1,7 +1,6 @@
-"""The memory figures as bars, by definition, with their values, or with the word that there is none."""
+"""The memory figures as bars, grouped by definition, with their values."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from compare.machine.memory import DEFINITIONS
 from compare.report import sentences
@@ -20,46 +19,47 @@ from compare.report.plots.canvas import (
     label,
     panels,
 )
+from compare.results.model import Contender, Result
 
 _BAR_INCHES, _AXIS_INCHES = 0.19, 0.4
-_GAP = 0.3  # of a bar, between definitions
+_GAP = 0.3  # between definitions, as a share of a bar
 
 
-def picture(result: Mapping[str, Any]) -> Picture | Absent:
-    """Return the picture of all memory figures that any contender has."""
-    drawn = result["contenders"][:MOST_CONTENDERS]
+def picture(result: Result) -> Picture | Absent:
+    """Return the picture of all measured memory figures."""
+    drawn = result.contenders[:MOST_CONTENDERS]
     figures = [
         name
         for name in memory_figures(drawn)
-        if any(each["memory"] and each["memory"][name] is not None for each in drawn)
+        if any(contender.memory and contender.memory.figure(name) is not None for contender in drawn)
     ]
     if not figures:
         return Absent("no memory figure was measured")
     meanings = "; ".join(f"{memory_label(name)}: {DEFINITIONS[name]}" for name in figures)
-    some = drawn_of(len(result["contenders"]))
+    some = drawn_of(len(result.contenders))
     caption = f"Memory of one training process, in a pass of its own.{some} {meanings[:1].upper()}{meanings[1:]}."
     basis = f"Setting: {sentences.setting(result)}; one process each (n = 1)."
     return Picture("memory", "Memory by definition", caption, basis, lambda: _draw(drawn, figures))
 
 
-def _draw(contenders: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> Figure:
+def _draw(contenders: Sequence[Contender], figures: Sequence[str]) -> Figure:
     rows = len(figures) * (len(contenders) + 1 + _GAP)
     figure, (axes,) = panels([_BAR_INCHES * rows], _AXIS_INCHES)
     y, longest = 0.0, 0
     for name in figures:
         axes.annotate(memory_label(name), (0, y), xycoords=("axes fraction", "data"), va="center", fontweight="bold")
-        for index, each in enumerate(contenders):
+        for index, contender in enumerate(contenders):
             y -= 1
-            value = each["memory"][name] if each["memory"] else None
-            longest = max(longest, _draw_bar(axes, y, value, label(each["name"], 21), colour(index)))
+            value = contender.memory.figure(name) if contender.memory else None
+            longest = max(longest, _draw_bar(axes, y, value, label(contender.name, 21), colour(index)))
         y -= 1 + _GAP
     axes.axvline(0, color=light("muted"), linewidth=0.8)
     axes.set_ylim(y + 0.3 + _GAP, 0.7)
     axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
+    axes.spines.left.set_visible(False)
     axes.margins(x=0.0)
     low, high = axes.get_xlim()
-    room = 1 - LETTER_INCHES * (longest + 1) / WIDTH  # beside what is said at the bars' ends
+    room = 1 - LETTER_INCHES * (longest + 1) / WIDTH  # beside the texts at the bars' ends
     axes.set_xlim(min(0.0, low * 1.1), max(high, -0.1 * low, 1.0) / room)
     axes.set_xlabel("MiB")
     axes.xaxis.get_major_locator().set_params(nbins=5)

@@ -1,9 +1,7 @@
-"""The ratio of step times of each comparison, with its interval and every round's own ratio."""
+"""The ratio of step times of each comparison, with its interval and the ratio of every round."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Any
 
 from compare.report import sentences
 from compare.report.palette import light
@@ -18,21 +16,23 @@ from compare.report.plots.canvas import (
     label,
     panels,
 )
+from compare.results import verdicts
+from compare.results.model import Comparison, Result
 
 _ROW_INCHES, _LINE_INCHES, _AXIS_INCHES = 0.42, 0.18, 0.5
-_DOTS_INCHES, _BELOW_INCHES = 0.085, 0.18  # below a row's interval: the rounds' dots, the next row or the axis
+_DOTS_INCHES, _BELOW_INCHES = 0.085, 0.18  # from a row's interval down to its dots, and to the next row
 _LONGEST = int(WIDTH / LETTER_INCHES)  # letters of a line
 _LIMITS = 1e-3, 1e3
 _MOST_ROWS = 60
-_ABOVE_INCHES = 0.045  # above a row's interval: as far as the margin and the line at 1 reach, below the row's words
+_ABOVE_INCHES = 0.045  # from a row's interval up to the end of the margin and of the line at 1
 _DECADES = tuple(10.0**power for power in range(-3, 4))
 _STEPS = tuple(sorted({step * decade for decade in _DECADES for step in (1, 2, 5)}))
-_NARROW, _WIDE = 4, 100  # quotients of an axis's ends: below, even ticks read best; above, powers of ten
+_NARROW, _WIDE = 4, 100  # quotients of the axis's ends: even ticks below the first, powers of ten above the second
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the picture: an interval, the ratios of its rounds, and what is said: where, of whom, how much."""
+    """One line of the picture: an interval with the ratios of its rounds, and its text in three parts."""
 
     place: str
     pair: str
@@ -44,8 +44,8 @@ class Row:
     margin: float
 
 
-def picture(results: Sequence[Mapping[str, Any]]) -> Picture | Absent:
-    """Return the picture of all comparisons of one or several results that may be drawn."""
+def picture(results: Sequence[Result]) -> Picture | Absent:
+    """Return the picture of all comparisons that have a ratio to show."""
     rows = [row for result in results for row in _rows(result, many=len(results) > 1)]
     if not rows:
         return Absent(_reason(results))
@@ -53,49 +53,46 @@ def picture(results: Sequence[Mapping[str, Any]]) -> Picture | Absent:
         return Absent(f"{len(rows):,} comparisons are too many to draw; the table has them")
     caption = (
         "Step time of the contender over the baseline's, on a logarithmic scale; left of 1 the contender is faster. "
-        "Diamond and bar: estimate and interval; dots: the single rounds that count; shaded: the margin within which "
-        "a difference does not matter."
+        "Diamond and bar: estimate and interval. Dots: single rounds that count. Shaded: the margin, within which a "
+        "difference does not matter."
     )
     title = "Ratio of step times with its interval"
     return Picture("ratio", title, caption, sentences.basis(results), lambda: _draw(rows))
 
 
-def round_ratios(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> list[float]:
-    """Return contender's over baseline's median block of each round that counts."""
-    samples: dict[str, Sequence[Sequence[float]]] = {
-        each["name"]: each["step_seconds"]["samples"] for each in result["contenders"] if each["step_seconds"]
-    }
-    void = {each["round"] for each in result["voided"]}
-    pairs = zip(samples.get(comparison["baseline"], ()), samples.get(comparison["contender"], ()), strict=False)
-    return [median(b) / median(a) for number, (a, b) in enumerate(pairs, start=1) if a and b and number not in void]
+def round_ratios(result: Result, comparison: Comparison) -> list[float]:
+    """Return the ratio of median blocks, contender over baseline, of each round that counts."""
+    medians = {contender.name: verdicts.medians(result, contender) for contender in result.contenders}
+    baseline, contender = medians[comparison.baseline], medians[comparison.contender]
+    return [contender[number] / baseline[number] for number in baseline if number in contender]
 
 
-def _rows(result: Mapping[str, Any], many: bool) -> Iterator[Row]:
-    spec = result["spec"]
-    devices = f", {spec['devices']} devices" if spec.get("devices", 1) > 1 else ""
-    place = f"{spec['workload']} {spec['precision']}{devices}" if many else ""
-    for each in result["comparisons"]:
-        if each["verdict"] == "INVALID" or each["ratio"] is None:
+def _rows(result: Result, many: bool) -> Iterator[Row]:
+    spec = result.spec
+    devices = f", {spec.devices} devices" if spec.devices > 1 else ""
+    place = f"{spec.workload} {spec.precision}{devices}" if many else ""
+    for comparison in result.comparisons:
+        ratio = comparison.claimed_ratio
+        if ratio is None:
             continue
-        estimate, low, high = sentences.ratio_figures(each["ratio"])
-        ratio = each["ratio"]
+        estimate, low, high = sentences.ratio_figures(ratio)
         yield Row(
             label(place, _LONGEST),
-            f"{label(each['contender'], 21)} / {label(each['baseline'], 21)}",
-            f"{estimate} ({low} to {high})  {each['verdict']}",
-            ratio["low"],
-            ratio["estimate"],
-            ratio["high"],
-            round_ratios(result, each),
-            each["margin"],
+            f"{label(comparison.contender, 21)} / {label(comparison.baseline, 21)}",
+            f"{estimate} ({low} to {high})  {comparison.verdict}",
+            ratio.low,
+            ratio.estimate,
+            ratio.high,
+            round_ratios(result, comparison),
+            comparison.margin,
         )
 
 
-def _reason(results: Sequence[Mapping[str, Any]]) -> str:
-    comparisons = [each for result in results for each in result["comparisons"]]
+def _reason(results: Sequence[Result]) -> str:
+    comparisons = [comparison for result in results for comparison in result.comparisons]
     if not comparisons:
         return "nothing was timed"
-    return "; ".join(sentences.sentence(each) for each in comparisons[:10])
+    return "; ".join(sentences.sentence(comparison) for comparison in comparisons[:10])
 
 
 def _draw(rows: Sequence[Row]) -> Figure:
@@ -108,13 +105,13 @@ def _draw(rows: Sequence[Row]) -> Figure:
     _scale(axes, [value for row in rows for value in (row.low, row.estimate, row.high, *row.rounds)])
     axes.set_ylim(-height * (len(rows) - 1) - _BELOW_INCHES, height - _BELOW_INCHES)
     axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
+    axes.spines.left.set_visible(False)
     axes.set_xlabel("step time, contender / baseline")
     return figure
 
 
 def _lines(rows: Sequence[Row]) -> list[list[str]]:
-    """Return what is said above each row, for all of them on as many lines: the fewest that are wide enough."""
+    """Return the text above each row, on as few lines as fit the width, and on equally many for all rows."""
     pairs = [": ".join(filter(None, (row.place, row.pair))) for row in rows]
     one = [[f"{pair}  {row.figures}"] for pair, row in zip(pairs, rows, strict=True)]
     two = [[pair, row.figures] for pair, row in zip(pairs, rows, strict=True)]

@@ -1,8 +1,7 @@
-"""Step times by round: every block's, the median of each round, and which rounds are void; a panel for a contender."""
+"""Step times by round: every block, the median of each round, void rounds shaded; a panel for each contender."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 from compare.report import sentences
 from compare.report.measurements import time_unit
@@ -20,19 +19,16 @@ from compare.report.plots.canvas import (
     panels,
     shade,
 )
+from compare.results.model import Result
 
 _PANEL_INCHES, _AXIS_INCHES = 1.0, 0.32
 _MOST_BLOCKS = 20_000
-_SPREAD = 0.5  # of the distance between rounds, over which a round's blocks lie side by side
+_SPREAD = 0.5  # a round's blocks lie over this share of the distance between rounds
 
 
-def picture(result: Mapping[str, Any]) -> Picture | Absent:
-    """Return the picture of the step times of all contenders that were timed."""
-    samples: dict[str, Sequence[Sequence[float]]] = {
-        each["name"]: each["step_seconds"]["samples"]
-        for each in result["contenders"]
-        if each["step_seconds"] and any(each["step_seconds"]["samples"])
-    }
+def picture(result: Result) -> Picture | Absent:
+    """Return the picture of all step times."""
+    samples = {contender.name: contender.samples for contender in result.contenders if any(contender.samples)}
     if not samples:
         return Absent("no steps were timed")
     drawn = dict(list(samples.items())[:MOST_CONTENDERS])
@@ -40,22 +36,22 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
     rounds = max(map(len, drawn.values()))
     if blocks > _MOST_BLOCKS or rounds > MOST_ROUNDS:
         return Absent(f"{blocks:,} blocks of {rounds:,} rounds are too many to draw; the CSV file has them")
-    places = {each["name"]: index for index, each in enumerate(result["contenders"])}
-    void = {each["round"] for each in result["voided"]}
+    places = {contender.name: index for index, contender in enumerate(result.contenders)}
+    void = result.void_rounds
     caption = (
-        "Time per training step by round of fresh processes; dots: the single blocks in the order in which they were "
-        "timed, lines: each round's median. Each panel has its own scale, which does not begin at 0."
+        "Time per training step by round of fresh processes. Dots: single blocks in the order of timing. Lines: the "
+        "median of each round. Each panel has its own scale, which does not begin at 0."
     ) + drawn_of(len(samples))
     if void:
         caption += " Shaded: void rounds, which count for no ratio."
-    invalid = [sentences.sentence(each) for each in result["comparisons"] if each["verdict"] == "INVALID"]
+    invalid = [sentences.sentence(each) for each in result.comparisons if each.verdict == "INVALID"]
     caption = " ".join([caption, *(f"{each}." for each in invalid)])
     return Picture(
         "steps", "Step times by round", caption, sentences.basis([result]), lambda: _draw(drawn, places, void)
     )
 
 
-def _draw(samples: Mapping[str, Sequence[Sequence[float]]], places: Mapping[str, int], void: set[int]) -> Figure:
+def _draw(samples: Mapping[str, Sequence[Sequence[float]]], places: Mapping[str, int], void: Collection[int]) -> Figure:
     figure, found = panels([_PANEL_INCHES] * len(samples), _AXIS_INCHES)
     most = max(len(rounds) for rounds in samples.values())
     for axes, (name, rounds) in zip(found, samples.items(), strict=True):

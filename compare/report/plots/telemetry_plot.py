@@ -1,21 +1,21 @@
-"""What went on beside the contenders while rounds were timed, void ones shaded: the GPU's state, or other programs."""
+"""The GPU's state over time, or the load of other programs by round on a CPU; void rounds are shaded."""
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise, zip_longest
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from math import nan
-from typing import Any
 
 from compare.execution.round_validity import FOREIGN_CORES
 from compare.execution.telemetry import SLOWEST_SECONDS
 from compare.report import sentences
 from compare.report.palette import light
 from compare.report.plots.canvas import MOST_ROUNDS, Absent, Axes, Figure, Picture, colour, drawable, panels, shade
-from compare.settings.block_order import find_stored_gpus
+from compare.results.model import Result
+from compare.settings.block_order import gpus_of_round
 
 _PANEL_INCHES, _AXIS_INCHES = 0.75, 0.5
-_UNSEEN_CORES = 0.005  # a bar this low needs a mark
+_UNSEEN_CORES = 0.005  # a lower bar needs a mark to be seen
 _MOST_SAMPLES = 50_000
-_APART_SECONDS = 2 * SLOWEST_SECONDS  # so far apart are two samples only where others were left out between them
+_APART_SECONDS = 2 * SLOWEST_SECONDS  # a longer gap means that samples were left out
 _PANELS = {
     "sm_clock_mhz": "SM clock\nMHz",
     "memory_clock_mhz": "memory\nMHz",
@@ -24,43 +24,38 @@ _PANELS = {
 }
 
 Spans = Mapping[int, tuple[float, float]]
-"""Round, the first being 1, to when its first block began and its last ended, seconds since the run's start."""
+"""Round, from 1, to the start of its first block and the end of its last, in seconds since the run's start."""
 
 
-def picture(result: Mapping[str, Any]) -> Picture | Absent:
-    """Return the picture of the GPU's state over time, or on a CPU that of other programs' load by round."""
-    telemetry = result.get("telemetry")
-    if telemetry is None:
-        return Absent("the result has no telemetry: samestep did not yet watch the machine when it was made")
-    if not result["spec"]["rounds"]:
+def picture(result: Result) -> Picture | Absent:
+    """Return the picture of the GPU's state, or of other programs' load on a CPU."""
+    if not result.spec.rounds:
         return Absent(sentences.nothing_timed([result]))
-    return _gpu(result, telemetry) if result["spec"]["device"] == "cuda" else _load(result, telemetry)
+    return _gpu(result) if result.spec.device == "cuda" else _load(result)
 
 
-def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | Absent:
-    samples: Mapping[str, Any] = telemetry["samples"]
+def _gpu(result: Result) -> Picture | Absent:
+    telemetry, samples = result.telemetry, result.telemetry.samples
     seconds: Sequence[float] = samples.get("seconds", ())
     series = {
         label: [drawable(value) for value in samples[name]]
         for name, label in _PANELS.items()
         if any(value is not None for value in samples.get(name, ()))
     }
-    if telemetry["reason"] or not series:
-        return Absent(telemetry["reason"] or "no figure of the GPU could be read")
+    if telemetry.reason or not series:
+        return Absent(telemetry.reason or "no figure of the GPU could be read")
     spans = _on_first(result)
-    void = {each["round"] for each in result["voided"]} & spans.keys()
+    void = result.void_rounds & spans.keys()
     if len(seconds) > _MOST_SAMPLES or len(spans) > MOST_ROUNDS:
         return Absent(f"{len(seconds):,} samples of {len(spans):,} rounds are too many to draw")
-    which = "first GPU" if telemetry.get("others") else "GPU"
+    which = "first GPU" if telemetry.others else "GPU"
     caption = (
         f"SM clock, memory clock, temperature and power of the {which}, sampled through NVML "
-        f"(n = {len(seconds):,}); numbers: rounds on it, shaded: void ones."
+        f"(n = {len(seconds):,}). Numbers: its rounds. Shaded: void rounds."
     )
-    if telemetry.get("left_out"):
+    if telemetry.left_out:
         caption += " Where a line is broken, samples between blocks were left out."
         seconds, series = _broken(seconds, series)
-    if not spans:
-        caption += " When each round was timed is not in the result."
     return Picture(
         "telemetry",
         "Telemetry over time",
@@ -73,7 +68,7 @@ def _gpu(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | A
 def _broken(
     seconds: Sequence[float], series: Mapping[str, Sequence[float]]
 ) -> tuple[Sequence[float], dict[str, Sequence[float]]]:
-    """Return samples with one that is NaN, which breaks a line, wherever others lay between two."""
+    """Return the samples with a NaN, which breaks the line, wherever samples were left out."""
     order = list[int | None]([0])
     for index, (before, after) in enumerate(pairwise(seconds), start=1):
         order += [None, index] if after - before > _APART_SECONDS else [index]
@@ -84,42 +79,43 @@ def _broken(
     return ordered(seconds), {name: ordered(values) for name, values in series.items()}
 
 
-def _load(result: Mapping[str, Any], telemetry: Mapping[str, Any]) -> Picture | Absent:
-    both = [telemetry.get(name, ()) for name in ("foreign_cores", "idle_cores")]
-    cores = [max(map(drawable, each)) for each in zip_longest(*both)]  # NaN where the first is
+def _load(result: Result) -> Picture | Absent:
+    loads = zip(result.telemetry.foreign_cores, result.telemetry.idle_cores, strict=False)
+    cores = [max(map(drawable, pair)) for pair in loads]  # NaN if the first is
     if not any(value == value for value in cores):
         return Absent("the load of other programs was not recorded")
     if len(cores) > MOST_ROUNDS:
         return Absent(f"{len(cores):,} rounds are too many to draw")
-    void = {each["round"] for each in result["voided"]}
+    void = result.void_rounds
     caption = (
-        f"Cores that other programs, or contenders that were not timed, kept busy while blocks were timed, whichever "
-        f"kept more, by round, a mark at 0 for none; more than {FOREIGN_CORES:g} (dashed) voids a round, shaded."
+        "Cores that were busy with other programs, or with waiting contenders if that is more, while blocks were "
+        f"timed, by round. More than {FOREIGN_CORES:g} (dashed) voids a round (shaded)."
     )
     return Picture("telemetry", "Load by round", caption, sentences.basis([result]), lambda: _draw_load(cores, void))
 
 
-def _on_first(result: Mapping[str, Any]) -> Spans:
-    """Return when each round was timed that was on the first GPU."""
-    found = rounds(result)
-    used = {number: find_stored_gpus(result["spec"], number - 1) or range(1) for number in found}
-    return {number: span for number, span in found.items() if 0 in used[number]}
+def _on_first(result: Result) -> Spans:
+    """Return the spans of the rounds on the first GPU."""
+    spec = result.spec
+    spans = rounds(result).items()
+    return {n: span for n, span in spans if 0 in (gpus_of_round(n - 1, spec.devices, spec.rotation) or range(1))}
 
 
-def rounds(result: Mapping[str, Any]) -> Spans:
-    """Return when each round was timed, over all contenders; empty for a result that does not tell."""
-    found: dict[int, tuple[float, float]] = {}
-    for contender in result["contenders"]:
-        step: Mapping[str, Any] = contender["step_seconds"] or {}
-        windows: Sequence[Sequence[Sequence[float]]] = step.get("windows", ())
-        for number, blocks in enumerate(windows, start=1):
+def rounds(result: Result) -> Spans:
+    """Return the span of each round over all contenders."""
+    spans: dict[int, tuple[float, float]] = {}
+    for contender in result.contenders:
+        step = contender.step_seconds
+        for number, blocks in enumerate(step.windows if step else (), start=1):
             for start, end in blocks:
-                first, last = found.get(number, (start, end))
-                found[number] = min(first, start), max(last, end)
-    return found
+                first, last = spans.get(number, (start, end))
+                spans[number] = min(first, start), max(last, end)
+    return spans
 
 
-def _draw(seconds: Sequence[float], series: Mapping[str, Sequence[float]], spans: Spans, void: set[int]) -> Figure:
+def _draw(
+    seconds: Sequence[float], series: Mapping[str, Sequence[float]], spans: Spans, void: Collection[int]
+) -> Figure:
     figure, found = panels([_PANEL_INCHES] * len(series), _AXIS_INCHES)
     for axes, (name, values) in zip(found, series.items(), strict=True):
         axes.plot(seconds, values, color=colour(0), linewidth=0.9)
@@ -152,7 +148,7 @@ def _number_rounds(axes: Axes, spans: Spans) -> None:
             )
 
 
-def _draw_load(cores: Sequence[float], void: set[int]) -> Figure:
+def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
     figure, (axes,) = panels([1.5 * _PANEL_INCHES], _AXIS_INCHES)
     numbers = range(1, len(cores) + 1)
     axes.bar(numbers, cores, width=0.6, color=colour(0), zorder=2)

@@ -1,21 +1,23 @@
-"""A report as one HTML page that needs nothing else: no network, no script, pictures and style inside it."""
+"""HTML: a report as one page that needs no network and no script; pictures and style are inside it."""
 
 import base64
 import hashlib
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from compare.report import figures, svg
 from compare.report.document import Report
+from compare.report.formats import Format
 from compare.report.palette import TONES
 from compare.report.plots.canvas import Picture
 from compare.report.sentences import plain
 
 
 def render(report: Report) -> str:
-    """Return the page. Everything that comes from a result is escaped; the page's policy lets no script run."""
+    """Return the page. All text of a result is escaped, and the page's policy lets no script run."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # takes a while to import
+
     environment = Environment(
         loader=PackageLoader("compare.report"),
         autoescape=True,
@@ -25,6 +27,9 @@ def render(report: Report) -> str:
     style = environment.get_template("page.css").render(light=_variables(0), dark=_variables(1))
     page = environment.get_template("page.html")
     return page.render(report=report, inline=_inline, style=Markup(style), policy=_policy(style)).lstrip() + "\n"
+
+
+FORMAT = Format("html", "One page with everything in it.", lambda report, _, __: render(report))
 
 
 def _policy(style: str) -> str:

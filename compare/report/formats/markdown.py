@@ -1,9 +1,11 @@
-"""A report as Markdown with the tables of GitHub: for a page of a repository, an issue or a pull request."""
+"""Markdown with GitHub's tables: a report for a page of a repository, an issue or a pull request."""
 
 import re
 from collections.abc import Iterator, Mapping
+from urllib.parse import quote
 
 from compare.report.document import Report, Section, Table
+from compare.report.formats import Format
 from compare.report.plots.canvas import Absent, Picture
 from compare.report.sentences import plain
 
@@ -16,9 +18,8 @@ def render(report: Report, pictures: Mapping[str, str]) -> str:
     """Return the report.
 
     Args:
-        report: what to say.
-        pictures: where the file of each picture lies, by its name in `report.pictures()`, as a link from this page; a
-            picture that is not among them is left out.
+        report: the content.
+        pictures: link from this page to each picture, by its name in `report.pictures()`; others are left out.
     """
     blocks = [f"# {escape(report.verdict)}"]
     if report.overview:
@@ -33,11 +34,19 @@ def render(report: Report, pictures: Mapping[str, str]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+FORMAT = Format(
+    "markdown",
+    "Tables as GitHub shows them.",
+    lambda report, _, pictures: render(report, {name: quote(path) for name, path in pictures.items()}),
+    pictures="svg",
+)
+
+
 def escape(text: str) -> str:
-    """Return text of a result file as Markdown that shows exactly that text, as words, on one line."""
+    """Return Markdown that shows exactly the given text, on one line."""
     text = _MARKUP.sub(r"\\\1", plain(text))
-    text = _LINK.sub(lambda found: f"&#{ord(found[0])};", text)  # a backslash does not stop GitHub's own links
-    return _LIST.sub(lambda found: f"&#{ord(found[0][0])};{found[0][1:]}", text)  # nor does it hide a list's number
+    text = _LINK.sub(lambda match: f"&#{ord(match[0])};", text)  # a backslash does not stop GitHub's own links
+    return _LIST.sub(lambda match: f"&#{ord(match[0][0])};{match[0][1:]}", text)  # nor does it hide a list's number
 
 
 def _section(section: Section, level: str, prefix: str, pictures: Mapping[str, str]) -> Iterator[str]:
@@ -50,7 +59,7 @@ def _section(section: Section, level: str, prefix: str, pictures: Mapping[str, s
         yield f"![{escape(section.picture.title)}](<{link}>)"
         yield f"{escape(section.picture.caption)} {escape(section.picture.basis)}"
     elif section.picture:
-        yield "The picture is a file of its own: `--figures DIR`."
+        yield "`--figures DIR` writes the picture to a file."
     for table in section.tables:
         if not table.detail:
             yield f"{escape(table.caption)} {escape(table.basis)}".strip()

@@ -1,6 +1,6 @@
-r"""A report as LaTeX tables in booktabs style, and figures where their files are written too: a file to \input.
+r"""LaTeX: a report as tables in booktabs style, with figures if their files are written too, to \input into a paper.
 
-Captions state what a reader must know: n, interval and hardware. What has no table stands in comments.
+Captions state n, interval and hardware. Text that belongs to no table stands in comments.
 """
 
 import re
@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from compare.base.interface import Refused
 from compare.report.document import Report, Section, Table
+from compare.report.formats import Format
 from compare.report.plots.canvas import WIDTH, Picture
 from compare.report.sentences import plain
 
 PACKAGES = r"\usepackage{array,booktabs,graphicx}"
 
-_NARROW = 4  # most columns of figures that fit a column of a paper in two columns
+_NARROW = 4  # at most so many columns of figures fit one column of a two-column paper
 _LONG_WORD, _LONGEST_RUN = 16, 8
 _LEAST_SHARE, _MOST_SHARE = 10, 32
 _COMMANDS = {
@@ -24,14 +25,14 @@ _COMMANDS = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': r"\char34{}",
-    "[": "{[}",  # at the start of a row, TeX takes these two for arguments of the line break before
+    "[": "{[}",  # at the start of a row, TeX takes [ and * for arguments of the line break before it
     "*": "{*}",
     "\N{EN DASH}": "--",
     "\N{HORIZONTAL ELLIPSIS}": r"\ldots{}",
     "\N{MICRO SIGN}": r"\ensuremath{\mu}",
     "\N{DEGREE SIGN}": r"\ensuremath{^\circ}",
-} | {each: f"\\{each}" for each in "{}$&#%_"}
-# Letters that every TeX font can compose; of others, a name is written by its number.
+} | {character: f"\\{character}" for character in "{}$&#%_"}
+# Letters that every TeX font can compose. Others are written as their code point.
 _LETTERS = set("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿ")
 _LIGATURE = re.compile(r"([-`'!?,])(?=[-`'])")
 _READABLE = re.compile(r"[0-9A-Za-z ._/+=-]*")
@@ -42,9 +43,8 @@ def render(report: Report, pictures: Mapping[str, str]) -> str:
     """Return the report.
 
     Args:
-        report: what to say.
-        pictures: where the PDF of each picture lies, by its name in `report.pictures()`, as \\includegraphics finds
-            it; a picture that is not among them is left out.
+        report: the content.
+        pictures: path of each picture's PDF, by its name in `report.pictures()`; others are left out.
 
     Raises:
         Refused: for a path that LaTeX cannot read.
@@ -60,6 +60,14 @@ def render(report: Report, pictures: Mapping[str, str]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+FORMAT = Format(
+    "latex",
+    "Tables in booktabs style, to \\input.",
+    lambda report, _, pictures: render(report, pictures),
+    pictures="pdf",
+)
+
+
 def _check_paths(paths: Iterable[str]) -> None:
     for path in paths:
         if not _READABLE.fullmatch(path):
@@ -67,7 +75,7 @@ def _check_paths(paths: Iterable[str]) -> None:
 
 
 def escape(text: str) -> str:
-    """Return text of a result file as LaTeX that prints exactly that text; long words may be broken."""
+    """Return LaTeX that prints exactly the given text; long words may be broken."""
     return " ".join(map(_word, plain(text).split(" ")))
 
 
@@ -149,7 +157,7 @@ def _table(table: Table, notes: Sequence[str], label: str) -> str:
 
 
 def _columns(table: Table) -> str:
-    """Return the columns' format; those of prose share the line by the length of what they hold."""
+    """Return the format of the columns; columns of prose share the line by the length of their texts."""
     count = len(table.columns)
     if not table.prose:
         return f"l{'r' * (count - 1)}"

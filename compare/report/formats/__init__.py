@@ -1,0 +1,36 @@
+"""The file formats of a report, a file each, which defines `FORMAT`. To add a format, add a file here."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from compare.report.document import Report
+from compare.results.model import Result
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format of a report.
+
+    Attributes:
+        name: of the option, without the dashes.
+        help: the option's help.
+        render: returns the file's text for a report, the results it is of, and paths of pictures by name.
+        pictures: the suffix of the pictures that the text links to, "" if it links to none.
+        is_of_blocks: whether it holds timed blocks, which a scaling does not have.
+    """
+
+    name: str
+    help: str
+    render: Callable[[Report, Sequence[Result], Mapping[str, str]], str]
+    pictures: str = ""
+    is_of_blocks: bool = False
+
+
+@cache
+def find_formats() -> tuple[Format, ...]:
+    """Return every format, in the order of their names."""
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    return tuple(module.FORMAT for module in modules)

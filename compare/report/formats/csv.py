@@ -1,0 +1,69 @@
+"""CSV: every timed block of one or several results in one tidy table, a row a block, in the order of timing.
+
+The columns are the run (`result` to `device`), the block (`contender` to `seconds_per_step`), whether its round is void
+(`void`, 0 or 1, with `void_reason`), and the contender's comparison with its baseline, the same in each of its rows
+(`baseline` to `winner`, empty for a baseline). INVALID has no ratio. Rounds and blocks count from 1.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from compare.report.formats import Format
+from compare.report.sentences import plain, winner
+from compare.results.model import Comparison, Result
+
+COLUMNS = (
+    *("result", "created", "workload", "precision", "batch_size", "device"),
+    *("contender", "round", "block", "steps", "seconds_per_step", "void", "void_reason"),
+    *("baseline", "ratio", "ratio_low", "ratio_high", "confidence", "verdict", "winner"),
+)
+_FORMULA = tuple("=+-@")
+
+
+Cell = str | int | float
+
+
+def render(results: Sequence[Result]) -> str:
+    """Return the table as CSV (RFC 4180, with line feeds).
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for result in results:
+        writer.writerows([_escape(cell) for cell in row] for row in _rows(result))
+    return stream.getvalue()
+
+
+FORMAT = Format("csv", "A row for each timed block.", lambda _, results, __: render(results), is_of_blocks=True)
+
+
+def _rows(result: Result) -> Iterator[tuple[Cell, ...]]:
+    spec = result.spec
+    run = result.id, result.created, spec.workload, spec.precision, spec.batch_size, spec.device
+    void = {voided.round: voided.reason for voided in result.voided}
+    comparisons = {comparison.contender: _comparison_cells(comparison) for comparison in result.comparisons}
+    for contender in result.contenders:
+        name, step = contender.name, contender.step_seconds
+        if step is None:
+            continue
+        for number, blocks in enumerate(step.samples, start=1):
+            for block, seconds in enumerate(blocks, start=1):
+                timed = name, number, block, step.steps_per_block, seconds
+                counts = int(number in void), void.get(number, "")
+                yield *run, *timed, *counts, *comparisons.get(name, ("",) * 7)
+
+
+def _comparison_cells(comparison: Comparison) -> tuple[Cell, ...]:
+    ratio = comparison.claimed_ratio
+    figures = (ratio.estimate, ratio.low, ratio.high, ratio.confidence) if ratio else ("",) * 4
+    return comparison.baseline, *figures, comparison.verdict, winner(comparison)
+
+
+def _escape(cell: Cell) -> Cell:
+    if not isinstance(cell, str):
+        return cell
+    cell = plain(cell)
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
