@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,8 @@ from compare.execution import execute
 from compare.report import certificate_text, figures
 from compare.report.plots import loss_plot
 from compare.report.plots.canvas import Picture
+from compare.results import model
+from compare.results.model import Result
 from compare.settings import plan
 from compare.settings.options import OUTPUT, Settings
 
@@ -34,11 +36,11 @@ def agree(
     """
     chosen = plan.make(plan.for_certificate(settings), cluster=cluster)
 
-    def show(result: dict[str, Any], path: Path) -> None:
-        if result["agreement"]["trajectory"] and isinstance(curves := loss_plot.picture(result), Picture):
+    def show(result: Result, path: Path) -> None:
+        if result.agreement.trajectory and isinstance(curves := loss_plot.picture(result), Picture):
             files.write({chosen.out / execute.PICTURE: figures.vector(curves, "svg")})
         if as_json:
-            typer.echo(json.dumps(result, indent=2, allow_nan=False))
+            typer.echo(json.dumps(model.to_json(result), indent=2, allow_nan=False))
         else:
             certificate_text.render(result, Console(), verbose=verbose)
             typer.echo(f"result file: {path}")

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -11,6 +10,8 @@ from compare.cli.command_line import takes_options
 from compare.cli.prepared_run import Prepared
 from compare.cluster.cluster import Cluster
 from compare.report import terminal
+from compare.results import model
+from compare.results.model import Result
 from compare.settings import plan
 from compare.settings.options import Settings
 
@@ -22,9 +23,9 @@ def compare(settings: Settings, as_json: bool, cluster: Cluster | None = None) -
     Write DIR/result.json.
     """
 
-    def show(result: dict[str, Any], path: Path) -> None:
+    def show(result: Result, path: Path) -> None:
         if as_json:
-            typer.echo(json.dumps(result, indent=2, allow_nan=False))
+            typer.echo(json.dumps(model.to_json(result), indent=2, allow_nan=False))
         else:
             terminal.render(result, Console())
             typer.echo(f"\nresult file: {path}")

@@ -15,7 +15,7 @@ from compare.cli import exit_codes
 from compare.cli.command_line import takes_options, to_path
 from compare.reproduce import regression
 from compare.reproduce import regression_report as report
-from compare.results import result_file
+from compare.results import model, result_file
 
 
 @takes_options("diff")
@@ -43,7 +43,7 @@ def diff(
     It compares times and memory. As a regression gate it ends with exit code 1 if something did.
     """
     threshold = fraction(fail_above)
-    before, after = (result_file.load_true(result_file.named(file)) for file in (old, new))
+    before, after = (model.to_json(result_file.read_with_true_verdicts(result_file.named(file))) for file in (old, new))
     unlike = regression.unlike(before, after)
     if unlike and not anyway:
         raise Refused(f"{old} and {new} are not of the same work: {'; '.join(unlike)}; allowed with --anyway")

@@ -14,6 +14,7 @@ from compare.cli import exit_codes
 from compare.cluster import cluster
 from compare.cluster.cluster import Cluster
 from compare.execution import execute
+from compare.results.model import Result
 from compare.settings.plan import Plan
 
 Prepare = Callable[..., "Prepared"]
@@ -31,7 +32,7 @@ class Prepared:
     """
 
     plan: Plan
-    show: Callable[[dict[str, Any], Path], None]
+    show: Callable[[Result, Path], None]
     seeds: int | None = None
 
 

@@ -1,10 +1,10 @@
 """`samestep report`."""
 
+import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
@@ -12,20 +12,15 @@ from rich.console import Console
 from compare.base import files, output
 from compare.base.interface import Refused
 from compare.cli.command_line import to_path
-from compare.report import (
-    certificate_text,
-    csv,
-    figures,
-    html,
-    latex,
-    markdown,
-    matrix,
-    terminal,
-)
+from compare.report import certificate_text, figures, matrix, terminal
 from compare.report.document import Report
+from compare.report.formats import Format, find_formats
 from compare.report.plots.canvas import Picture
-from compare.results import result_file, verdicts
+from compare.results import result_file
+from compare.results.model import Result
 from compare.studies import scaling_report, scaling_result, scaling_sections
+
+Scaling: TypeAlias = Mapping[str, Any]
 
 
 def report(
@@ -37,130 +32,121 @@ def report(
             help="A result.json, or its folder. Several make a matrix. A result of scale stands alone.",
         ),
     ],
-    html_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", parser=to_path, help="Write one page with everything.")
-    ] = None,
-    markdown_file: Annotated[
-        Path | None,
-        typer.Option("--markdown", metavar="FILE", parser=to_path, help="Write tables for GitHub."),
-    ] = None,
-    latex_file: Annotated[
-        Path | None,
-        typer.Option("--latex", metavar="FILE", parser=to_path, help="Write tables in booktabs style, for \\input."),
-    ] = None,
-    csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", parser=to_path, help="Write a row for each timed block.")
-    ] = None,
     figure_folder: Annotated[
         Path | None,
         typer.Option("--figures", metavar="DIR", parser=to_path, help="Write every picture as PDF and SVG."),
     ] = None,
+    **format_files: Path | None,
 ) -> None:
     """Show stored results, or write them as pages and tables.
 
     Without an option the report goes to the terminal. The folders of files must exist.
     """
     sources = [result_file.named(path) for path in result]
-    results = [_load(path) for path in sources]
-    _check_for_repetition(sources, results)
-    _check_kinds(sources, results, csv_file)
-    files_by_option = {"--html": html_file, "--markdown": markdown_file, "--latex": latex_file, "--csv": csv_file}
-    pages = {option: page for option, page in files_by_option.items() if page}
+    loaded = [_load(path) for path in sources]
+    _check_each_is_given_once(sources, loaded)
+    pages = [(each, page) for each in find_formats() if (page := format_files[each.name])]
+    _check_kinds(sources, loaded, [page_format for page_format, _ in pages])
     if not pages and not figure_folder:
-        _print(results)
+        _print(loaded)
         return
-    for option, page in pages.items():
-        output.check_there(option, page.parent)
+    for page_format, page in pages:
+        output.check_there(f"--{page_format.name}", page.parent)
     if figure_folder:
         output.check_there("--figures", figure_folder)
-    document = _report(results)
-    drawings: dict[Path, tuple[Picture, str]] = {}
-    if figure_folder:
-        pictures = document.pictures()
-        if not pictures:
-            reasons = "; ".join(document.undrawn())
-            allowed = "two and more numbers of devices" if _is_scaling(results[0]) else "a result with times or losses"
-            raise Refused(f"--figures: there is nothing to draw: {reasons}; allowed: {allowed}")
-        for name, picture in pictures.items():
-            drawings |= {figure_folder / f"{name}.{kind}": (picture, kind) for kind in figures.KINDS}
-    _check_names([*pages.values(), *drawings], sources)
-    contents = {page: _page(option, page, document, results, figure_folder).encode() for option, page in pages.items()}
+    report = _report(loaded)
+    drawings = _drawings(report, figure_folder, isinstance(loaded[0], Result)) if figure_folder else {}
+    _check_names([*(page for _, page in pages), *drawings], sources)
+    contents = {
+        page: page_format.render(report, _results(loaded), _links(report, figure_folder, page, page_format)).encode()
+        for page_format, page in pages
+    }
     contents |= {path: figures.vector(picture, kind) for path, (picture, kind) in drawings.items()}
     files.write(contents)
     for path in contents:
         typer.echo(f"report file: {path}")
 
 
-def _page(
-    option: str, page: Path, document: Report, results: Sequence[Mapping[str, Any]], figure_folder: Path | None
-) -> str:
-    """Return what the file of that option holds."""
-    match option:
-        case "--html":
-            return html.render(document)
-        case "--markdown":
-            links = _links(document, figure_folder, page, "svg")
-            return markdown.render(document, {name: quote(link) for name, link in links.items()})
-        case "--latex":
-            return latex.render(document, _links(document, figure_folder, page, "pdf"))
-        case _:
-            return csv.render(results)
+def _add_format_options() -> None:
+    """Give the command an option for each format, in place of `format_files`."""
+    signature = inspect.signature(report)
+    *parameters, figure_folder, _ = signature.parameters.values()
+    for page_format in find_formats():
+        option = typer.Option(f"--{page_format.name}", metavar="FILE", parser=to_path, help=page_format.help)
+        kind = Annotated[Path | None, option]
+        parameters.append(inspect.Parameter(page_format.name, figure_folder.kind, default=None, annotation=kind))
+        report.__annotations__[page_format.name] = kind
+    report.__signature__ = signature.replace(parameters=[*parameters, figure_folder])  # type: ignore[attr-defined]
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """Return a result that says of itself what its figures say: any other could not be reported truly."""
+_add_format_options()
+
+
+def _load(path: Path) -> Result | Scaling:
+    """Return a result whose verdicts follow from its figures, for no other can be reported truly."""
     try:
-        return result_file.load_true(path)
+        return result_file.read_with_true_verdicts(path)
     except result_file.OfScale:
         return scaling_result.load(path)
 
 
-def _is_scaling(result: Mapping[str, Any]) -> bool:
-    return "scaling" in result
+def _results(loaded: Sequence[Result | Scaling]) -> list[Result]:
+    return [each for each in loaded if isinstance(each, Result)]
 
 
-def _check_for_repetition(sources: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> None:
-    for number, result in enumerate(results):
-        first = results.index(result)
+def _check_each_is_given_once(sources: Sequence[Path], loaded: Sequence[Result | Scaling]) -> None:
+    for number, result in enumerate(loaded):
+        first = loaded.index(result)
         if first < number:
             raise Refused(f"{sources[number]}: the same result as {sources[first]}; allowed: each result once")
 
 
-def _check_kinds(sources: Sequence[Path], results: Sequence[Mapping[str, Any]], csv_file: Path | None) -> None:
-    scalings = [path for path, result in zip(sources, results, strict=True) if _is_scaling(result)]
-    if scalings and len(results) > 1:
-        raise Refused(f"{scalings[0]}: a result of samestep scale with others is not allowed; allowed: alone")
-    if csv_file and scalings:
-        raise Refused("--csv: a scaling has no blocks of its own; allowed: the results under devices-N")
-    if csv_file and not any(contender["step_seconds"] for result in results for contender in result["contenders"]):
-        raise Refused("--csv: no round was timed, so that there are no blocks; allowed: a result with a whole round")
+def _check_kinds(sources: Sequence[Path], loaded: Sequence[Result | Scaling], formats: Sequence[Format]) -> None:
+    scalings = [path for path, each in zip(sources, loaded, strict=True) if not isinstance(each, Result)]
+    if scalings and len(loaded) > 1:
+        raise Refused(f"{scalings[0]}: a result of samestep scale is allowed alone only, not with others")
+    for of_blocks in (f"--{each.name}" for each in formats if each.is_of_blocks):
+        if scalings:
+            raise Refused(f"{of_blocks}: a scaling has no blocks of its own; allowed: the results under devices-N")
+        if not any(contender.samples for result in _results(loaded) for contender in result.contenders):
+            raise Refused(f"{of_blocks}: no block was timed; allowed: a result with a complete round")
 
 
-def _report(results: Sequence[Mapping[str, Any]]) -> Report:
-    if not _is_scaling(results[0]):
-        return matrix.report(results)
-    part = scaling_sections.part(results[0])
+def _drawings(report: Report, folder: Path, is_comparison: bool) -> dict[Path, tuple[Picture, str]]:
+    """Return every picture with its kind of file, by the path of that file."""
+    pictures = report.pictures()
+    if not pictures:
+        allowed = "a result with times or losses" if is_comparison else "two or more numbers of devices"
+        raise Refused(f"--figures: there is nothing to draw: {'; '.join(report.undrawn())}; allowed: {allowed}")
+    return {folder / f"{name}.{kind}": (picture, kind) for name, picture in pictures.items() for kind in figures.KINDS}
+
+
+def _report(loaded: Sequence[Result | Scaling]) -> Report:
+    first = loaded[0]
+    if isinstance(first, Result):
+        return matrix.report(_results(loaded))
+    part = scaling_sections.part(first)
     return Report(part.claim, part.verdict, None, [part])
 
 
-def _print(results: Sequence[Mapping[str, Any]]) -> None:
-    console = Console()
-    if _is_scaling(results[0]):
-        scaling_report.render(results[0], console)
-        return
+def _print(loaded: Sequence[Result | Scaling]) -> None:
+    console, results = Console(), _results(loaded)
+    for scaling in loaded:
+        if not isinstance(scaling, Result):
+            scaling_report.render(scaling, console)
     if len(results) > 1:
         terminal.render_matrix(matrix.overview(results), console)
-    for index, result in enumerate(results):
+    for number, result in enumerate(results, start=1):
         if len(results) > 1:
-            console.rule(f"{index + 1}", align="left", style="", characters="-")
-        if verdicts.is_comparison(result):
+            console.rule(str(number), align="left", style="", characters="-")
+        if result.spec.is_comparison:
             terminal.render(result, console)
         else:
             certificate_text.render(result, console, verbose=False)
 
 
 def _check_names(targets: Sequence[Path], sources: Iterable[Path]) -> None:
-    """Refuse to write one file twice, or over a result that is reported."""
+    """Refuse to write one file twice, or over a reported result."""
     taken = {_resolve(source) for source in sources}
     for target in targets:
         if _resolve(target) in taken:
@@ -175,9 +161,9 @@ def _resolve(path: Path) -> Path:
         raise Refused(f"{path} cannot be followed: {error}") from error
 
 
-def _links(document: Report, folder: Path | None, page: Path, kind: str) -> dict[str, str]:
-    """Return each picture's path relative to a page. It is empty if no pictures are written."""
-    if folder is None:
+def _links(report: Report, folder: Path | None, page: Path, page_format: Format) -> dict[str, str]:
+    """Return the path from a page to each picture, empty if no pictures are written."""
+    if folder is None or not page_format.pictures:
         return {}
     way = Path(os.path.relpath(folder.resolve(), page.resolve().parent))
-    return {name: (way / f"{name}.{kind}").as_posix() for name in document.pictures()}
+    return {name: (way / f"{name}.{page_format.pictures}").as_posix() for name in report.pictures()}

@@ -13,7 +13,7 @@ from compare.base.interface import Refused
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options, to_path
 from compare.data import dataset_file
-from compare.execution import build_result, execute, phases
+from compare.execution import execute, phases
 from compare.machine import environment
 from compare.reproduce import (
     claims,
@@ -23,7 +23,8 @@ from compare.reproduce import (
     user_code,
 )
 from compare.reproduce import reproduction_report as report
-from compare.results import result_file, verdicts
+from compare.results import model, result_file, verdicts
+from compare.results.model import Result
 from compare.settings.options import OWN_MODELS
 from compare.settings.plan import default_out
 
@@ -59,9 +60,9 @@ def reproduce(
     If you interrupt it after timed rounds have begun, it judges the rounds that are complete.
     """
     file = result_file.named(file)
-    stored = result_file.load_true(file)
+    stored = model.to_json(result_file.read_with_true_verdicts(file))
     user_code.check_trust(stored, trusted=trust_code, changed=changed_code)
-    seeds = None if verdicts.is_comparison(stored) else repetition.read_seeds(stored)
+    seeds = None if stored["spec"]["rounds_requested"] else repetition.read_seeds(stored)
     folder = changes.setdefault("out", default_out())
     if (folder / result_file.FILE_NAME).resolve() == file.resolve():
         raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
@@ -75,7 +76,8 @@ def reproduce(
     report.render_start(stored, before, console)
     if user_code.is_named(stored):
         report.render_code(user_code.lines(stored), changed_code, console)
-    result, target, interruption = execute.execute_until_interrupted(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
+    measured, target, interruption = execute.execute_until_interrupted(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
+    result = model.to_json(measured)
     after = differences.after_run(stored, result)
     judgements = [*claims.judge(stored, result), *training_claims.judge(stored, result)]
     console.print()
@@ -94,13 +96,13 @@ def reproduce(
     console.print(f"result file: {target}", markup=False, highlight=False, soft_wrap=True)
     if interruption is not None:
         raise interruption
-    raise typer.Exit(exit_code(stored, result, judgements))
+    raise typer.Exit(exit_code(model.from_json(stored), measured, judgements))
 
 
-def exit_code(stored: dict[str, Any], result: dict[str, Any], judgements: list[claims.Claim]) -> int:
+def exit_code(stored: Result, result: Result, judgements: list[claims.Claim]) -> int:
     """Return 3 where a contender failed here, 1 where a claim did not come again or one of this run failed, else 0."""
-    if build_result.contender_failed(result):
+    if verdicts.contender_failed(result):
         return exit_codes.CONTENDER_FAILED
     refuted = any(claim.outcome == claims.NOT_REPRODUCED for claim in judgements)
-    broken = build_result.claim_failed(result) and not build_result.claim_failed(stored)
+    broken = verdicts.claim_failed(result) and not verdicts.claim_failed(stored)
     return exit_codes.CLAIM_FAILED if refuted or broken else 0

@@ -14,6 +14,7 @@ from compare.cli.command_line import takes_options
 from compare.execution import execute
 from compare.report import figures
 from compare.report.plots.canvas import Picture
+from compare.results import model
 from compare.settings.options import SEVERAL_DEVICES, Settings
 from compare.studies import scaling, scaling_plot, scaling_report, scaling_result
 
@@ -69,4 +70,4 @@ def scale(
     else:
         scaling_report.render(result, Console())
         typer.echo(f"\nresult file: {path}")
-    raise typer.Exit(max(exit_codes.exit_code(run) for run, _ in runs))
+    raise typer.Exit(max(exit_codes.exit_code(model.from_json(run)) for run, _ in runs))

@@ -44,9 +44,7 @@ def replacing(folder: Path, part: str = "") -> Generator[None]:
         (folder / name).unlink(missing_ok=True)
 
 
-def execute(
-    plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
-) -> tuple[Result, Path]:
+def execute(plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = "") -> tuple[Result, Path]:
     """Execute a plan and return its result and the result's file in the plan's folder.
 
     Contenders are trained, certified and timed. With `seeds`, the number of training runs per contender, they are

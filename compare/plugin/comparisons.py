@@ -48,7 +48,7 @@ class Comparisons:
         from compare.results import result_file
 
         path = self._folder / request.slug / result_file.FILE_NAME
-        return Result(result_file.load(path), path) if path.exists() else None
+        return Result(result_file.read(path), path) if path.exists() else None
 
     def _run(self, request: ComparisonRequest) -> Result:
         from compare.execution import execute

@@ -1,12 +1,16 @@
 """A comparison's result, as a test or a caller of `compare.run` gets it."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from compare.results import model
 
 
 class Ratio(NamedTuple):
-    """A contender's time per step over the baseline's, with its interval: below 1 is faster."""
+    """A contender's time per step over the baseline's, with its interval; below 1 is faster."""
 
     estimate: float
     low: float
@@ -15,7 +19,7 @@ class Ratio(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """The measurements of one contender. None stands for an absent figure.
+    """Everything measured of one contender; None stands for a missing figure.
 
     Attributes:
         name: unique within the comparison; a repeated contender is named `torch#2`.
@@ -38,124 +42,126 @@ class Contender(NamedTuple):
 
 
 class Result:
-    """One comparison's result.
+    """The result of one comparison. `path` is its file, and `raw` the JSON object in it."""
 
-    Attributes:
-        raw: the whole result object (`compare/results/result.schema.json`).
-        path: its file.
-    """
+    def __init__(self, result: "model.Result", path: Path) -> None:
+        self._result, self.path = result, path
 
-    def __init__(self, raw: dict[str, Any], path: Path) -> None:
-        self.raw, self.path = raw, path
+    @cached_property
+    def raw(self) -> dict[str, Any]:
+        """The whole result as the JSON object of its file (`compare/results/result.schema.json`)."""
+        from compare.results import model
+
+        return model.to_json(self._result)
 
     @property
     def baseline(self) -> str:
-        """The name of the contender that the others are compared with."""
-        return self.raw["contenders"][0]["name"]
+        """The name of the first contender, which the others are compared with."""
+        return self._result.contenders[0].name
 
     @property
     def agreement(self) -> str:
         """`pass`, `fail` or `skipped`."""
-        return self.raw["agreement"]["status"]
+        return self._result.agreement.status
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
         """All contenders, the baseline first."""
-        void = {entry["round"] - 1 for entry in self.raw["voided"]}
-        return tuple(_contender(contender, void) for contender in self.raw["contenders"])
+        return tuple(_contender(self._result, contender) for contender in self._result.contenders)
 
     def contender(self, name: str) -> Contender:
         """Return one contender by name.
 
         Raises:
-            LookupError: for an unknown name.
+            LookupError: for an unknown name, with the known ones.
         """
-        __tracebackhide__ = True  # pytest then shows the line of the test
-        by_name = {contender.name: contender for contender in self.contenders}
-        if name not in by_name:
-            raise LookupError(f"no contender {name!r} in this comparison; there are: {', '.join(by_name)}")
-        return by_name[name]
+        __tracebackhide__ = True  # a failure shows the line of the test instead
+        contenders = {contender.name: contender for contender in self.contenders}
+        if name not in contenders:
+            raise LookupError(f"no contender {name!r} in this comparison; there are: {', '.join(contenders)}")
+        return contenders[name]
 
     def verdict(self, name: str) -> str:
-        """Return FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE or INVALID, for a contender against the baseline.
+        """Return FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE or INVALID for a contender against the baseline.
 
         Raises:
-            LookupError: for the baseline, an unknown name, or a run that timed nothing.
+            LookupError: for the baseline, for an unknown name, and if nothing was timed.
         """
         __tracebackhide__ = True
-        return self._comparison(name)["verdict"]
+        return self._comparison(name).verdict
 
     def ratio(self, name: str) -> Ratio:
         """Return a contender's ratio to the baseline.
 
         Raises:
-            LookupError: for the baseline, an unknown name, or a run that timed nothing.
-            AssertionError: for a verdict INVALID, or too few rounds that count.
+            LookupError: for the baseline, for an unknown name, and if nothing was timed.
+            AssertionError: if there is no ratio, because the verdict is INVALID or too few rounds count.
         """
         __tracebackhide__ = True
         comparison = self._comparison(name)
-        if comparison["verdict"] == "INVALID" or comparison["ratio"] is None:
+        ratio = comparison.claimed_ratio
+        if ratio is None:
             from compare.report import sentences
 
             raise AssertionError(sentences.sentence(comparison))
-        return Ratio(**{key: comparison["ratio"][key] for key in ("estimate", "low", "high", "confidence")})
+        return Ratio(ratio.estimate, ratio.low, ratio.high, ratio.confidence)
 
     def comparable(self, name: str) -> bool:
-        """Return whether a contender's times can be compared with another's."""
-        verdicts = {comparison["contender"]: comparison["verdict"] for comparison in self.raw["comparisons"]}
-        wanted = verdicts.values() if name == self.baseline else [verdicts.get(name, "INVALID")]
-        return any(verdict != "INVALID" for verdict in wanted)
+        """Tell whether a contender's times may be compared with another's."""
+        verdicts = {comparison.contender: comparison.verdict for comparison in self._result.comparisons}
+        chosen = verdicts.values() if name == self.baseline else [verdicts.get(name, "INVALID")]
+        return any(verdict != "INVALID" for verdict in chosen)
 
     @property
     def voids(self) -> str:
-        """The void rounds with their reasons, in words."""
-        return "; ".join(f"round {entry['round']} is void: {entry['reason']}" for entry in self.raw["voided"])
+        """The rounds that count for no contender, and why, in words."""
+        from compare.report import telemetry_text
+
+        return "; ".join(telemetry_text.voids(self._result.voided))
 
     @property
     def failure(self) -> str | None:
-        """The reason why a contender or a claim failed, or None."""
-        from compare.execution import build_result
+        """Why a contender or a claim failed, None if neither did."""
         from compare.report import sentences
+        from compare.results import verdicts
 
-        if build_result.contender_failed(self.raw):
-            failed = [contender for contender in self.contenders if contender.status != "ok"]
-            return "; ".join(
-                f"{contender.name} failed ({contender.status}): {contender.reason}" for contender in failed
-            )
-        if not build_result.claim_failed(self.raw):
+        result = self._result
+        if verdicts.contender_failed(result):
+            failed = [contender for contender in result.contenders if contender.status != "ok"]
+            return "; ".join(f"{each.name} failed ({each.status}): {each.reason}" for each in failed)
+        if not verdicts.claim_failed(result):
             return None
-        invalid = [comparison for comparison in self.raw["comparisons"] if comparison["verdict"] == "INVALID"]
-        return "; ".join(sentences.sentence(comparison) for comparison in invalid)
+        invalid = [comparison for comparison in result.comparisons if comparison.verdict == "INVALID"]
+        return "; ".join(map(sentences.sentence, invalid))
 
     def __repr__(self) -> str:
-        verdicts = [f"{comparison['contender']} {comparison['verdict']}" for comparison in self.raw["comparisons"]]
-        claims = ", ".join([f"agreement {self.agreement}", *(verdicts or ["nothing timed"])])
-        return f"<comparison of {self.raw['spec']['workload']} with {self.baseline}: {claims}>"
+        verdicts = [f"{comparison.contender} {comparison.verdict}" for comparison in self._result.comparisons]
+        said = ", ".join([f"agreement {self.agreement}", *(verdicts or ["nothing timed"])])
+        return f"<comparison of {self._result.spec.workload} with {self.baseline}: {said}>"
 
-    def _comparison(self, name: str) -> Mapping[str, Any]:
+    def _comparison(self, name: str) -> "model.Comparison":
         __tracebackhide__ = True
         self.contender(name)
-        for comparison in self.raw["comparisons"]:
-            if comparison["contender"] == name:
+        for comparison in self._result.comparisons:
+            if comparison.contender == name:
                 return comparison
-        if not self.raw["comparisons"]:
+        if not self._result.comparisons:
             raise LookupError(f"nothing was timed, so there is no verdict on {name}; there is `agreement`")
         raise LookupError(f"{name} is the baseline, which the others are compared with")
 
 
-def _contender(raw: Mapping[str, Any], void: set[int]) -> Contender:
-    from compare.results import verdicts
+def _contender(result: "model.Result", contender: "model.Contender") -> Contender:
+    from compare.machine.memory import DEFINITIONS
 
-    step = raw["step_seconds"]
-    rounds = enumerate(step["samples"]) if step else ()
-    memory: Mapping[str, Any] = raw["memory"] or {}
+    memory = contender.memory
+    rounds = enumerate(contender.samples, start=1)
     return Contender(
-        name=raw["name"],
-        status=raw["status"],
-        reason=raw["reason"],
-        compile_seconds=raw["compile_seconds"],
-        step_seconds=verdicts.step_seconds(raw),
-        images_per_second=raw["images_per_second"],
-        memory={name: value for name, value in memory.items() if name.endswith("_bytes")},
-        blocks=tuple(block for index, blocks in rounds if index not in void for block in blocks),
+        name=contender.name,
+        status=contender.status,
+        reason=contender.reason,
+        compile_seconds=contender.compile_seconds,
+        step_seconds=contender.step_seconds and contender.step_seconds.estimate,
+        images_per_second=contender.images_per_second,
+        memory={name: memory.figure(name) for name in DEFINITIONS} if memory else {},
+        blocks=tuple(block for number, blocks in rounds if number not in result.void_rounds for block in blocks),
     )

@@ -29,7 +29,7 @@ from compare.report import terminal
 from compare.report.sentences import printable
 from compare.reproduce import archive, authorship
 from compare.reproduce.authorship import Writer
-from compare.results import result_file
+from compare.results import model, result_file
 
 FORMAT = 1
 RESULT, ABOUT, SUMS = result_file.FILE_NAME, "bundle.json", "SHA256SUMS"
@@ -65,7 +65,10 @@ def samples(result: Object) -> str:
 def report(result: Object) -> str:
     """Return the terminal's report, the same whatever terminal this is and its variables say."""
     stream = io.StringIO()
-    terminal.render(result, Console(file=stream, width=_WIDTH, color_system=None, legacy_windows=False, _environ={}))
+    terminal.render(
+        model.from_json(result),
+        Console(file=stream, width=_WIDTH, color_system=None, legacy_windows=False, _environ={}),
+    )
     return stream.getvalue()
 
 
@@ -101,7 +104,7 @@ def make(data: bytes) -> bytes:
     Raises:
         Refused: for bytes that are no valid result (`compare.results.result_file.parse`).
     """
-    members = {RESULT: data, ABOUT: _about(), **rendered(result_file.parse(data))}
+    members = {RESULT: data, ABOUT: _about(), **rendered(model.to_json(result_file.parse(data)))}
     return archive.pack({**members, SUMS: sums(members)})
 
 

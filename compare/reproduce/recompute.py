@@ -13,7 +13,7 @@ from compare.execution import round_validity
 from compare.execution.round_validity import Round
 from compare.execution.telemetry import Telemetry
 from compare.reproduce import rejudge_gates
-from compare.results import verdicts
+from compare.results import model, verdicts
 from compare.settings.block_order import find_stored_gpus
 
 Object = Mapping[str, Any]
@@ -53,7 +53,7 @@ def mismatches(result: Object) -> list[Mismatch]:
     """
     with np.errstate(all="ignore"):  # figures that overflow are figures that differ
         raw = rejudge_gates.recertified({**result, "voided": _voided(result), "contenders": _contenders(result)})
-        again = verdicts.completed(raw)
+        again = model.to_json(verdicts.complete(model.from_json(raw)))
         pairs = zip(result["contenders"], again["contenders"], strict=True)
         again["contenders"] = [_earlier_rate(result, stored, _earlier_spread(stored, each)) for stored, each in pairs]
         causes_first = {key: again[key] for key in ("voided", "agreement", *again)}

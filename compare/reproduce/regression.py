@@ -22,11 +22,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compare.base import statistics
+from compare.base import statistics, typed_json
 from compare.base.interface import Refused
 from compare.base.statistics import Ratio
-from compare.report.sentences import device_name
-from compare.results import verdicts
+from compare.results import model, verdicts
 
 Object = Mapping[str, Any]
 
@@ -61,7 +60,7 @@ def unlike(old: Object, new: Object) -> list[str]:
     """Return in what two results are not of the same work on the same kind of device, in words."""
     pairs = {key: (old["spec"][key], new["spec"][key]) for key in _SAME_WORK}
     pairs |= {key: (old["spec"].get(key, other), new["spec"].get(key, other)) for key, other in _ALSO.items()}
-    a, b = (device_name(each["environment"], each["spec"]["device"]) for each in (old, new))
+    a, b = (model.Environment(extra=each["environment"]).device_name(each["spec"]["device"]) for each in (old, new))
     pairs["device's name"] = a, b
     return [f"{key} is {a} against {b}" for key, (a, b) in pairs.items() if a != b]
 
@@ -131,10 +130,10 @@ def _contender(old: Object, new: Object, before: Object, after: Object, threshol
     elif before["step_seconds"] and after["step_seconds"]:
         yield _step_time(old, new, before, after, threshold)
     elif before["step_seconds"]:
-        was = verdicts.step_seconds(before) or "no round"
+        was = _estimate(before) or "no round"
         yield Change(name, STEP_TIME, was, "not timed", None, INCONCLUSIVE, "NEW has no timed rounds")
-    elif verdicts.is_cut_off(old):
-        now = verdicts.step_seconds(after) or "not timed"
+    elif old["spec"]["rounds"] < old["spec"]["rounds_requested"]:
+        now = _estimate(after) or "not timed"
         yield Change(name, STEP_TIME, "not timed", now, None, INCONCLUSIVE, "OLD has no timed rounds")
     for figure in (*MEMORY, "process_bytes"):
         a, b = (_bytes(side, figure) for side in (before, after))
@@ -144,16 +143,24 @@ def _contender(old: Object, new: Object, before: Object, after: Object, threshol
             yield Change(name, figure, a, b, ratio, outcome)
 
 
+def _estimate(contender: Object) -> float | None:
+    return contender["step_seconds"]["estimate"] if contender["step_seconds"] else None
+
+
+def _medians(result: Object, contender: Object) -> list[float]:
+    return list(verdicts.medians(model.from_json(result), typed_json.read(model.Contender, contender)).values())
+
+
 def _bytes(contender: Object, figure: str) -> int:
     return (contender["memory"] or {figure: 0})[figure] or 0
 
 
 def _step_time(old: Object, new: Object, before: Object, after: Object, threshold: float) -> Change:
     name, confidence = before["name"], new["spec"]["confidence"]
-    rounds = [list(verdicts.medians(*side).values()) for side in ((old, before), (new, after))]
+    rounds = [_medians(*side) for side in ((old, before), (new, after))]
     counts = " against ".join(str(len(each)) for each in rounds)
     if min(map(len, rounds)) < verdicts.LEAST_ROUNDS:
-        a, b = (verdicts.step_seconds(side) or "no round" for side in (before, after))
+        a, b = (_estimate(side) or "no round" for side in (before, after))
         return Change(name, STEP_TIME, a, b, None, INCONCLUSIVE, f"{counts} rounds count; needed: 2 and 2")
     a, b = (statistics.geometric_interval(each, confidence).estimate for each in rounds)
     ratio = statistics.independent_ratio(rounds[0], rounds[1], confidence)

@@ -19,6 +19,7 @@ from compare.agreement.certificate import Certificate
 from compare.agreement.gates import ACCURACY, RULES, TRAJECTORY, Gate
 from compare.agreement.referee import Referee
 from compare.agreement.trajectory import Curves
+from compare.base import typed_json
 from compare.base.interface import is_buffer
 from compare.results import verdicts
 
@@ -78,7 +79,7 @@ def _kinds(name: str) -> Sequence[str]:
 
 def _pair(result: Object, pair: Object) -> dict[str, Any]:
     tensors = {each["name"]: each for each in pair.get("tensors", ())}
-    shown, stored = _of_tensors(tensors), verdicts.gates(pair["gates"])
+    shown, stored = _of_tensors(tensors), [typed_json.read(Gate, gate) for gate in pair["gates"]]
     found = shown | _of_sides(result, pair)
     judged = [_again(gate, found.get(gate.name), tensors) for gate in stored]
     judged += [gate for name, gate in shown.items() if name not in {each.name for each in stored}]

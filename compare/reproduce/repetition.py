@@ -9,10 +9,10 @@ from compare.base import descriptions, installed
 from compare.base.interface import Refused
 from compare.base.workloads import OptimizerSpec
 from compare.machine import environment
-from compare.report import sentences
 from compare.reproduce import user_code
 from compare.reproduce.differences import differing
 from compare.results import verdicts
+from compare.results.model import Environment
 from compare.settings import contenders, options, plan
 from compare.settings.options import Settings
 from compare.settings.plan import Plan
@@ -40,7 +40,7 @@ def make_plan(stored: Object, changes: Mapping[str, Any], *, changed_code: bool 
     names = [contender["name"] for contender in stored["contenders"]]
     if names != spec["contenders"]:
         raise Refused(f"spec.contenders are {', '.join(spec['contenders'])}, contenders are {', '.join(names)}")
-    if "rounds" in changes and not verdicts.is_comparison(stored):
+    if "rounds" in changes and not stored["spec"]["rounds_requested"]:
         raise Refused(
             f"--rounds {changes['rounds']}: the result is of `samestep agree`, which times nothing; leave --rounds out"
         )
@@ -49,7 +49,7 @@ def make_plan(stored: Object, changes: Mapping[str, Any], *, changed_code: bool 
         if (here.name, here.backend, here.tuning) != (known["name"], known["backend"], known["tuning"]):
             raise Refused(f"contender {known['name']} is stored as {known['backend']} with tuning {known['tuning']}")
     if spec["device"] == "cuda" and not environment.has_cuda():
-        gpu = sentences.device_name(stored["environment"], "cuda") or "a GPU"
+        gpu = Environment(extra=stored["environment"]).device_name("cuda") or "a GPU"
         raise Refused(
             f"the result was measured on {gpu}, and {environment.explain_no_cuda()}; allowed: a machine with one"
         )
@@ -87,7 +87,7 @@ def _rotation(spec: Object) -> int:
 
 def _rounds(stored: Object) -> int | None:
     whole = stored["spec"]["rounds"]
-    return whole if whole >= verdicts.LEAST_ROUNDS else verdicts.rounds_requested(stored) or None
+    return whole if whole >= verdicts.LEAST_ROUNDS else stored["spec"]["rounds_requested"] or None
 
 
 def _planned_design(spec: Object) -> str:

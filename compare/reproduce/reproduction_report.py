@@ -15,7 +15,7 @@ from compare.report.sentences import DASH, heading, printable
 from compare.report.telemetry_text import voids
 from compare.reproduce.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, Claim
 from compare.reproduce.differences import Difference
-from compare.results import verdicts
+from compare.results import model
 
 _OUTCOMES = (REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE)
 
@@ -31,7 +31,9 @@ def render_differences(differences: Sequence[Difference], console: Console, same
 
 def render_start(stored: Mapping[str, Any], differences: Sequence[Difference], console: Console) -> None:
     """Print which run is repeated, and what differs before it begins."""
-    console.print(Text(printable(f"repeats the run {stored['id']} of {stored['created']}: {heading(stored)}")))
+    console.print(
+        Text(printable(f"repeats the run {stored['id']} of {stored['created']}: {heading(model.from_json(stored))}"))
+    )
     console.print()
     same = "environment and data" if "pair" in stored["spec"] else "environment, data and initial weights"
     render_differences(differences, console, f"{same} are as they were")
@@ -52,7 +54,7 @@ def render_claims(
     """Print void rounds, every claim with both sides and the reason of its outcome, and how many came again."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
-    for line in voids(result):
+    for line in voids(model.from_json(result).voided):
         console.print(Text(printable(line)))
     for claim in claims:
         said = f"{claim.subject}: {claim.stored} stored, {claim.here} here; {claim.reason}"
@@ -70,14 +72,18 @@ def render_claims(
 def _step_times(stored: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     """Say the step times, which no claim is about: they belong to the machine."""
     found: list[str] = []
-    now = {each["name"]: verdicts.step_seconds(each) for each in result["contenders"]}
+    now = {each["name"]: _estimate(each) for each in result["contenders"]}
     for each in stored["contenders"]:
-        before, here = verdicts.step_seconds(each), now[each["name"]]
+        before, here = _estimate(each), now[each["name"]]
         if before and here:
             scale, unit = time_unit([before, here])
             times = f"{before / scale:.4g} {unit} stored, {here / scale:.4g} {unit} here"
             found.append(f"{each['name']}: step time {times} (the machine's, not judged)")
     return found
+
+
+def _estimate(contender: Mapping[str, Any]) -> float | None:
+    return contender["step_seconds"]["estimate"] if contender["step_seconds"] else None
 
 
 def _value(value: Any) -> str:

@@ -13,7 +13,7 @@ from compare.base.untrusted import SHORT
 from compare.reproduce import archive, authorship, bundle, recompute
 from compare.reproduce.authorship import Writer
 from compare.reproduce.recompute import Mismatch
-from compare.results import result_file
+from compare.results import model, result_file
 
 Object = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ def verify(data: bytes) -> tuple[Object, list[Check]]:
     packer = bundle.packed_by(members[bundle.ABOUT])
     digests = bundle.manifest(members[bundle.SUMS])
     try:
-        result = result_file.parse(members[bundle.RESULT])
+        result = model.to_json(result_file.parse(members[bundle.RESULT]))
     except Refused as error:
         raise Refused(f"{bundle.RESULT} {error}") from None
     found = recompute.mismatches(result)

@@ -9,13 +9,14 @@ from rich.text import Text
 
 from compare.report.sentences import heading, printable
 from compare.reproduce.verification import Check
+from compare.results import model
 
 _MOST = 10
 
 
 def render(result: Mapping[str, Any], checks: Sequence[Check], console: Console) -> None:
     """Print which run it is, every check with its first problems, and how many failed."""
-    console.print(Text(printable(f"run {result['id']} of {result['created']}: {heading(result)}")))
+    console.print(Text(printable(f"run {result['id']} of {result['created']}: {heading(model.from_json(result))}")))
     console.print()
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)

@@ -6,8 +6,9 @@ law", CACM 31(5), 1988), in strong scaling all devices together have (Amdahl, AF
 are more devices. It is 1 where a device more is worth as much as one of the fewest, and may be above.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Any, cast
 
 from compare.base.knobs import PARALLEL_WORDS
@@ -86,13 +87,14 @@ def _following(result: Object, index: int) -> dict[str, Any]:
     position = index % len(runs)
     run, fewest = runs[position], result["scaling"][index - position]
     size = spec["batch_size"] * (entry["devices"] if spec["mode"] == "weak" else 1)
-    blocks = {"spec": {"batch_size": size, "confidence": spec["confidence"]}, "voided": run["voided"]}
+    void = {each["round"] for each in run["voided"]}
+    estimate = _estimate(entry["step_seconds"], void, spec["confidence"])
     return {
         "parallel": _named_way(entry["contender"]) or fewest["parallel"],
         "mode": spec["mode"],
         "batch_size": size,
         "efficiency": _completed(entry, fewest, runs[0], run)["efficiency"],
-        "images_per_second": verdicts.timed(blocks, entry)["images_per_second"],
+        "images_per_second": size / estimate if estimate else None,
     }
 
 
@@ -151,9 +153,20 @@ def _completed(entry: Object, fewest: Object, first_run: Object, run: Object) ->
         found = Ratio(1.0, 1.0, 1.0, level)  # by definition
     else:
         worth = entry["batch_size"] / fewest["batch_size"] * fewest["devices"] / entry["devices"]
-        before, after = verdicts.medians(first_run, fewest), verdicts.medians(run, entry)
+        before, after = _medians(first_run, fewest), _medians(run, entry)
         found = efficiency(list(before.values()), list(after.values()), worth, level)
     return {**entry, "efficiency": asdict(found), "absent": absent}
+
+
+def _medians(run: Object, entry: Object) -> dict[int, float]:
+    void, step = {each["round"] - 1 for each in run["voided"]}, entry["step_seconds"]
+    return {index: median(blocks) for index, blocks in enumerate(step["samples"] if step else ()) if index not in void}
+
+
+def _estimate(step: Object | None, void: Collection[int], confidence: float) -> float | None:
+    if not step:
+        return None
+    return verdicts.step_times(step["samples"], step["windows"], step["steps_per_block"], void, confidence).estimate
 
 
 def _lacking(entry: Object, run: Object) -> str | None:
@@ -165,7 +178,7 @@ def _lacking(entry: Object, run: Object) -> str | None:
         return f"{where} it {verdicts.UNPROVEN}: {entry['unproven']}"
     if entry["agreement"] != "pass":
         return f"no {'agreement' if entry['agreement'] == 'fail' else 'certificate'} {where}"
-    if len(verdicts.medians(run, entry)) < verdicts.LEAST_ROUNDS:
+    if len(_medians(run, entry)) < verdicts.LEAST_ROUNDS:
         return f"too few rounds {where} that are not void"
     return None
 

@@ -13,6 +13,7 @@ from compare.data import datasets
 from compare.execution import execute
 from compare.machine import nvml
 from compare.report.sentences import counted
+from compare.results import model
 from compare.results.verdicts import LEAST_ROUNDS
 from compare.settings import block_order, contenders, plan, tunings
 from compare.settings.contenders import Contender
@@ -115,8 +116,8 @@ def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], 
             result, path, interruption = execute.execute_until_interrupted(each, command, part=part)
         except ENDING as error:
             return found, error
-        if interruption is None or result["spec"]["rounds"] >= LEAST_ROUNDS:
-            found.append((result, path))
+        if interruption is None or result.spec.rounds >= LEAST_ROUNDS:
+            found.append((model.to_json(result), path))
         if interruption is not None:
             return found, interruption
     return found, None

@@ -20,6 +20,7 @@ from compare.report.plots.canvas import (
     panels,
     plain_powers,
 )
+from compare.results.model import Environment
 from compare.studies.scaling_report import batch, definition
 
 _EFFICIENCY_INCHES, _SPEED_INCHES, _AXIS_INCHES = 1.3, 1.3, 0.45
@@ -44,9 +45,10 @@ def picture(result: Mapping[str, Any]) -> Picture | Absent:
         f"Above: efficiency, {definition(result)}, with {sentences.percent(spec['confidence'], 6)} intervals; 1 is "
         f"ideal. Below: images per second; dotted: the ideal, from each contender's own speed on {spec['devices'][0]}."
     ) + drawn_of(len(names))
+    device = sentences.name_device(spec["device"], Environment(extra=result["environment"]))
     basis = (
         f"Setting: {spec['mode']} scaling of {spec['workload']} in {spec['precision']}, {batch(spec)}, on "
-        f"{sentences.device(result)}; {sentences.counted(spec['rounds'], 'round')} of fresh processes on each number "
+        f"{device}; {sentences.counted(spec['rounds'], 'round')} of fresh processes on each number "
         "of devices, Welch's t over rounds."
     )
     return Picture("scaling", "Efficiency by number of devices", caption, basis, lambda: _draw(rows, spec["devices"]))

@@ -6,11 +6,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from compare.base import communication
+from compare.base import communication, typed_json
 from compare.machine.memory import DEFINITIONS
 from compare.report import columns
-from compare.report.measurements import ONE_SEARCH, is_of_one_search, mebibytes
-from compare.report.sentences import DASH, counted, device, percent, plain, ratio_figures, sentence
+from compare.report.measurements import ONE_SEARCH, has_one_search, mebibytes
+from compare.report.sentences import DASH, counted, name_device, percent, plain, ratio_figures, sentence
+from compare.results.model import Comparison, Environment
 from compare.settings import block_order
 
 _TITLES = ("devices", "images/s", "efficiency", "MiB", "exposed", "agrees")  # all of it within 80 letters
@@ -38,8 +39,9 @@ def render(result: Mapping[str, Any], console: Console) -> None:
 def heading(result: Mapping[str, Any]) -> str:
     """Return in words what was scaled, on what and how often."""
     spec = result["spec"]
+    device = name_device(spec["device"], Environment(extra=result["environment"]))
     return (
-        f"{spec['mode']} scaling of {spec['workload']} on {device(result)} in {spec['precision']}: {batch(spec)}, "
+        f"{spec['mode']} scaling of {spec['workload']} on {device} in {spec['precision']}: {batch(spec)}, "
         f"batch norm {spec['batch_norm']}, {counted(spec['rounds'], 'round')} on each number of devices, seed "
         f"{spec['seed']}"
     )
@@ -116,7 +118,9 @@ def remarks(result: Mapping[str, Any]) -> Iterator[str]:
     told: dict[str, dict[str, list[int]]] = {}
     for each in result["scaling"]:
         lacking = [f"no {_FIGURES.get(name, name)}: {reason}" for name, reason in each["absent"].items()]
-        for said in ([ONE_SEARCH] if is_of_one_search(each) else []) + lacking:
+        for said in (
+            [ONE_SEARCH] if has_one_search(each["kernel_search"], each["step_seconds"] is not None) else []
+        ) + lacking:
             told.setdefault(said, {}).setdefault(each["contender"], []).append(each["devices"])
     for said, of in told.items():
         yield f"{said} ({_places(of, result['spec'])})"
@@ -161,7 +165,7 @@ def claims(result: Mapping[str, Any]) -> Iterator[str]:
     """Say how the comparison on each number of devices ended."""
     for run in result["runs"]:
         for comparison in run["comparisons"]:
-            yield f"on {counted(run['devices'], 'device')}: {sentence(comparison)}"
+            yield f"on {counted(run['devices'], 'device')}: {sentence(typed_json.read(Comparison, comparison))}"
 
 
 def definitions(result: Mapping[str, Any]) -> Iterator[str]:

@@ -53,7 +53,7 @@ def validate(found: Any) -> None:
     Raises:
         Refused: with the path of the first fault, and what is allowed there.
     """
-    result_file.conform(found, SCHEMA)
+    result_file.check_schema(found, SCHEMA)
     for fault in efficiency.faults(found):
         raise Refused(fault)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from compare.report import environment_table
 from compare.report.document import Part, Section, Table
-from compare.report.sentences import counted, device, percent, source
+from compare.report.sentences import counted, name_device, percent, source
+from compare.results.model import Environment
 from compare.studies import scaling_plot as picture
 from compare.studies import scaling_report
 
@@ -18,8 +19,9 @@ _COLUMNS = ("contender", "devices", "images/s", "efficiency", "MiB", "exposed", 
 def part(result: Result) -> Part:
     """Return all that a report says of a valid scaling (`compare.studies.scaling_result`)."""
     spec, said = result["spec"], verdict(result)
+    environment = Environment(extra=result["environment"])
     setting = f"{spec['mode']} scaling of {spec['workload']} in {spec['precision']}, {scaling_report.batch(spec)}, on "
-    setting += device(result)
+    setting += name_device(spec["device"], environment)
     rounds = f"{counted(spec['rounds'], 'round')} of fresh processes on each number of devices"
     level = f"{percent(spec['confidence'], 6)} intervals by Welch's t over rounds"
     rows = [(each["contender"], str(each["devices"]), *scaling_report.cells(each)) for each in result["scaling"]]
@@ -30,22 +32,30 @@ def part(result: Result) -> Part:
         verdict=said,
         setting=setting,
         heading=scaling_report.heading(result),
-        source=source(result, rounds),
+        source=source(environment, result["created"], result["id"], rounds),
         sections=(
             Section(
-                "scaling",
-                "Efficiency by number of devices",
-                [f"{line}." for line in scaling_report.remarks(result)],
+                name="scaling",
+                title="Efficiency by number of devices",
+                lines=[f"{line}." for line in scaling_report.remarks(result)],
                 picture=picture.picture(result),
                 tables=[table],
             ),
-            Section("comparisons", "Against each other", [f"{line}." for line in scaling_report.claims(result)]),
-            Section("definitions", "Definitions", [f"{line}." for line in scaling_report.definitions(result)]),
             Section(
-                "environment",
-                "Environment and command",
+                name="comparisons",
+                title="Against each other",
+                lines=[f"{line}." for line in scaling_report.claims(result)],
+            ),
+            Section(
+                name="definitions",
+                title="Definitions",
+                lines=[f"{line}." for line in scaling_report.definitions(result)],
+            ),
+            Section(
+                name="environment",
+                title="Environment and command",
                 command=shlex.join(result["command"]),
-                tables=environment_table.tables(result),
+                tables=environment_table.tables(environment, {"seed": str(spec["seed"])}),
             ),
         ),
     )

@@ -37,7 +37,7 @@ def render(results: Sequence[Result]) -> str:
     return stream.getvalue()
 
 
-FORMAT = Format("csv", "A row for each timed block.", lambda _, results, __: render(results), is_of_blocks=True)
+FORMAT = Format("csv", "Write a row for each timed block.", lambda _, results, __: render(results), is_of_blocks=True)
 
 
 def _rows(result: Result) -> Iterator[tuple[Cell, ...]]:

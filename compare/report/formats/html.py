@@ -29,7 +29,7 @@ def render(report: Report) -> str:
     return page.render(report=report, inline=_inline, style=Markup(style), policy=_policy(style)).lstrip() + "\n"
 
 
-FORMAT = Format("html", "One page with everything in it.", lambda report, _, __: render(report))
+FORMAT = Format("html", "Write one page with everything.", lambda report, _, __: render(report))
 
 
 def _policy(style: str) -> str:

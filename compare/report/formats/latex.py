@@ -62,7 +62,7 @@ def render(report: Report, pictures: Mapping[str, str]) -> str:
 
 FORMAT = Format(
     "latex",
-    "Tables in booktabs style, to \\input.",
+    "Write tables in booktabs style, for \\input.",
     lambda report, _, pictures: render(report, pictures),
     pictures="pdf",
 )

@@ -36,7 +36,7 @@ def render(report: Report, pictures: Mapping[str, str]) -> str:
 
 FORMAT = Format(
     "markdown",
-    "Tables as GitHub shows them.",
+    "Write tables for GitHub.",
     lambda report, _, pictures: render(report, {name: quote(path) for name, path in pictures.items()}),
     pictures="svg",
 )
