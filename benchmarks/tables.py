@@ -11,7 +11,7 @@ from typing import Any
 
 from compare.base.workloads import WORKLOADS
 from compare.reproduce import archive, bundle
-from compare.results import result_file
+from compare.results import model, result_file
 
 EVIDENCE = Path(__file__).parent
 PAGE = EVIDENCE.parent / "docs" / "reference" / "measured.md"
@@ -108,7 +108,7 @@ def page() -> str:
 
 def load(path: Path) -> Mapping[str, Any]:
     """Return the result in a bundle."""
-    return result_file.parse(archive.unpack(path.read_bytes(), bundle.MEMBERS)[bundle.RESULT])
+    return model.to_json(result_file.parse(archive.unpack(path.read_bytes(), bundle.MEMBERS)[bundle.RESULT]))
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:

@@ -70,8 +70,8 @@ def reproduce(
     console = Console(quiet=as_json)
     hashes: dict[str, str | None] = {"data_sha256": dataset_file.sha256(plan.dataset)}
     if not user_code.is_named(stored):  # a pair has weights only after matching
-        model = phases.describe_model(plan)
-        hashes["weights_sha256"] = None if model is None else model.weights_sha256
+        description = phases.describe_model(plan)
+        hashes["weights_sha256"] = None if description is None else description.weights_sha256
     before = differences.before_run(stored, environment.describe(), hashes)
     report.render_start(stored, before, console)
     if user_code.is_named(stored):

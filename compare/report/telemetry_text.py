@@ -72,7 +72,7 @@ def _state(gpu: Gpu, windows: Sequence[Sequence[float]], name: str) -> Iterator[
 
 
 def _other_programs(telemetry: Telemetry) -> Iterator[str]:
-    loads = {"other programs": telemetry.foreign_cores, "waiting contenders": telemetry.idle_cores}
+    loads = {"other programs": telemetry.foreign_cores, "contenders that were not timed": telemetry.idle_cores}
     for who, by_round in loads.items():
         cores = [value for value in by_round if value is not None]
         if cores and max(cores) > _NOTICEABLE_CORES:

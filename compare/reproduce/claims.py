@@ -20,6 +20,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from compare.base import typed_json
+from compare.base.statistics import Ratio
 from compare.report.sentences import ratio_text
 
 Object = Mapping[str, Any]
@@ -116,4 +118,4 @@ def _pair(each: Object) -> str:
 def _told(comparison: Object | None) -> str:
     if comparison is None or comparison["verdict"] == "INVALID" or comparison["ratio"] is None:
         return comparison["verdict"] if comparison else "none"  # no ratio: it must not be read as a speed
-    return f"{comparison['verdict']}, {ratio_text(comparison['ratio'])}"
+    return f"{comparison['verdict']}, {ratio_text(typed_json.read(Ratio, comparison['ratio']))}"

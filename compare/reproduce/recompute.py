@@ -96,7 +96,8 @@ def _judged(result: Object, pair: Object) -> list[str]:
     Earlier samesteps had not all of them, and did not record what idle contenders did.
     """
     agreement, ended = result["agreement"], {each["name"] for each in result["contenders"] if each["status"] == "ok"}
-    if "idle_cores" not in result.get("telemetry", {}) or not {pair["baseline"], pair["contender"]} <= ended:
+    recorded = any(cores is not None for cores in result["telemetry"]["idle_cores"])
+    if not recorded or not {pair["baseline"], pair["contender"]} <= ended:
         return []
     whole = ["trajectory", "accuracy"] if agreement.get("accuracies") else []
     timed = ["update"] if result["comparisons"] else []

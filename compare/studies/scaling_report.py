@@ -11,7 +11,7 @@ from compare.machine.memory import DEFINITIONS
 from compare.report import columns
 from compare.report.measurements import ONE_SEARCH, has_one_search, mebibytes
 from compare.report.sentences import DASH, counted, name_device, percent, plain, ratio_figures, sentence
-from compare.results.model import Comparison, Environment
+from compare.results.model import Comparison, Environment, Interval
 from compare.settings import block_order
 
 _TITLES = ("devices", "images/s", "efficiency", "MiB", "exposed", "agrees")  # all of it within 80 letters
@@ -95,7 +95,7 @@ def efficiency(entry: Mapping[str, Any]) -> str:
         return DASH
     if found["low"] == found["high"] == 1:
         return "1"  # on the fewest devices, by definition
-    estimate, low, high = ratio_figures(found)
+    estimate, low, high = ratio_figures(typed_json.read(Interval, found))
     return f"{estimate} ({low}{DASH}{high})"
 
 

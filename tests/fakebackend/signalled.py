@@ -34,10 +34,10 @@ def refuse(*_: Any) -> NoReturn:
 when = sys.argv.pop(1)
 if sys.argv[1] == "no-room":
     del sys.argv[1]
-    result_file.kept = refuse
+    result_file.write_or_spare = refuse
 if when == "comparison":
     build_result.build = send_signals_and(build_result.build)
-    result_file.kept = send_signals_and(result_file.kept)
+    result_file.write_or_spare = send_signals_and(result_file.write_or_spare)
 else:
     scaling_result.result = send_signals_and(scaling_result.result)
 app.main()

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from compare.results import result_file, verdicts
-from tests.unit.result_factory import make_contender, make_result
+from compare.results import result_file
+from tests.unit.result_factory import complete, make_contender, make_result
 
 _STEP = ("logits", "loss", "gradient/dense.kernel", "buffer/norm.mean", "update/dense.kernel")
 _WHOLE = ("evaluation/logits", "delta/dense.kernel", "delta/norm.mean")
@@ -18,7 +18,7 @@ TENSORS = [*(f"step{step}/{name}" for step in (1, 2, 3) for name in _STEP), *_WH
 
 H200_FOLDER = Path(__file__).resolve().parents[1] / "data" / "h200"
 H200 = sorted(H200_FOLDER.glob("*/result.json"))
-"""Results of real runs on an NVIDIA H200, unedited."""
+"""Results of real runs on an NVIDIA H200. Keys that came later have the value that then always held."""
 
 
 def consistent() -> dict[str, Any]:
@@ -56,7 +56,7 @@ def consistent() -> dict[str, Any]:
         )
     ]
     agreement["pairs"][0] |= {"tensors": tensors, "gates": gates, "notes": ["rounding"]}
-    return verdicts.completed(make_result(contenders=sides, telemetry=telemetry, voided=voided, agreement=agreement))
+    return complete(make_result(contenders=sides, telemetry=telemetry, voided=voided, agreement=agreement))
 
 
 def on_a_gpu() -> dict[str, Any]:
@@ -76,13 +76,13 @@ def on_a_gpu() -> dict[str, Any]:
         "xids": [[79] if tick == 11 else [] for tick in ticks],
     }
     telemetry = {"reason": None, "cost_cores": 0.004, "lists_processes": True, "samples": samples}
-    return verdicts.completed(
+    return complete(
         json.loads(
             json.dumps(
                 {
                     **result,
                     "spec": result["spec"] | {"device": "cuda", "precision": "tf32"},
-                    "telemetry": telemetry | {"foreign_cores": [0.0] * 10},
+                    "telemetry": telemetry | {"others": [], "foreign_cores": [0.0] * 10, "idle_cores": [None] * 10},
                     "voided": [{"round": 2, "reason": "Xid 79"}],
                 }
             )

@@ -4,6 +4,9 @@ import json
 from copy import deepcopy
 from typing import Any
 
+from compare.base import typed_json
+from compare.results import model, verdicts
+
 _GATES = [
     {"name": "semantic", "value": 3.1e-13, "limit": 1e-10, "passed": True, "worst_tensor": "gradient/conv1.kernel"},
     {"name": "precision", "value": 1.8, "limit": 10.0, "passed": True, "worst_tensor": "update/dense2.bias"},
@@ -161,7 +164,7 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "samples": {},
             "others": [],
             "foreign_cores": [0.0] * 10,
-            "idle_cores": [0.0] * 10,
+            "idle_cores": [None] * 10,
         },
     }
     result = json.loads(json.dumps(result))  # unlike deepcopy, two uses of one list become two lists
@@ -185,3 +188,17 @@ def make_watched(voided: tuple[int, ...] = ()) -> dict[str, Any]:
     result["voided"] = [{"round": number, "reason": "software thermal slowdown"} for number in voided]
     result["comparisons"] = [make_comparison(rounds=10 - len(voided))]
     return result
+
+
+def typed(result: dict[str, Any]) -> model.Result:
+    """Return a result object as a typed result."""
+    return model.from_json(result)
+
+
+def typed_comparison(comparison: dict[str, Any]) -> model.Comparison:
+    return typed_json.read(model.Comparison, comparison)
+
+
+def complete(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result object with everything that follows from its samples."""
+    return model.to_json(verdicts.complete(model.from_json(result)))

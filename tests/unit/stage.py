@@ -8,7 +8,7 @@ import pytest
 from compare.base.interruptions import HeldSignals
 from compare.execution import build_result, phases
 from compare.reproduce import bundle, recompute, verification
-from compare.results import result_file
+from compare.results import model, result_file, verdicts
 from tests.fakebackend import plans
 
 Result = dict[str, Any]
@@ -50,18 +50,20 @@ class Stage:
         return [call for call in self.log if call[-1] == place]
 
 
-def _kept(result: Result, folder: Path) -> Result:
+def _kept(result: model.Result, folder: Path) -> Result:
     """Return a result that survives its file and a bundle, and whose every figure its raw samples give again."""
     path = result_file.write(result, folder)
-    assert result_file.load(path) == result
-    assert recompute.mismatches(result) == []
+    assert result_file.read(path) == result
+    value = model.to_json(result)
+    assert recompute.mismatches(value) == []
     packed, checks = verification.verify(bundle.make(path.read_bytes()))
-    assert packed == result
+    assert packed == value
     assert all(check.held for check in checks)
-    return result
+    return value
 
 
 def exit_code(result: Result) -> int:
-    if build_result.contender_failed(result):
+    typed = model.from_json(result)
+    if verdicts.contender_failed(typed):
         return 3
-    return 1 if build_result.claim_failed(result) else 0
+    return 1 if verdicts.claim_failed(typed) else 0

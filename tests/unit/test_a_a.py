@@ -6,6 +6,7 @@ Its steps take their time and are counted; what they compute, no figure of these
 import contextlib
 import functools
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from compare.execution import build_result, rounds
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cpu
-from compare.results import result_file
+from compare.results import model, result_file
 from compare.worker import process_memory
 from compare.worker.worker import Worker
 from tests.fakebackend import plans
@@ -110,8 +111,10 @@ class Trials:
         outcomes = RunState(self._plan, [ContenderRun(contender) for contender in self._plan.contenders])
         rounds.time_rounds(self._launcher, outcomes, lambda *step: None, HeldSignals())
         result = build_result.build(outcomes, ["samestep"])
-        result_file.validate(result)
-        return result["comparisons"][0]["ratio"]
+        result_file.validate(model.to_json(result))
+        ratio = result.comparisons[0].ratio
+        assert ratio
+        return asdict(ratio)
 
 
 def _count(session: FakeSession, _: Any) -> tuple[Array, Array, Arrays]:

@@ -14,7 +14,7 @@ from compare.results import result_file
 from compare.settings import options
 from compare.settings.plan import Plan
 from tests.fakebackend import plans
-from tests.unit.result_factory import make_comparison, make_contender, make_result
+from tests.unit.result_factory import make_comparison, make_contender, make_result, typed
 
 PAIR = compare.pair("a.b:c", "d.e:f", image="8x8x1", classes=3)
 
@@ -57,7 +57,7 @@ def test_times_may_be_laid_beside_others_where_any_claim_is_made_of_them():
 
     def comparable(*verdicts: str) -> list[bool]:
         claims = [make_comparison(name, verdict) for name, verdict in zip(("jax", "flax"), verdicts, strict=True)]
-        found = Result(make_result(contenders=sides, comparisons=claims), Path())
+        found = Result(typed(make_result(contenders=sides, comparisons=claims)), Path())
         return [found.comparable(name) for name in ("torch", "jax", "flax")]
 
     assert comparable("FASTER", "INVALID") == [True, True, False]

@@ -19,8 +19,9 @@ from compare import __version__
 from compare.base.interface import Refused
 from compare.machine import environment
 from compare.reproduce import archive, authorship, bundle, verification
-from compare.results import result_file, verdicts
+from compare.results import result_file
 from tests.unit.mutations import H200, consistent, text
+from tests.unit.result_factory import complete
 
 GOOD = bundle.make(text(consistent()))
 MEMBERS = archive.unpack(GOOD, bundle.MEMBERS)
@@ -247,7 +248,7 @@ def test_a_reason_may_be_worded_otherwise_by_another_samestep(git: Any, reason: 
     result = consistent()
     result["environment"] |= {"samestep": __version__, "git": git}
     result["voided"][0]["reason"] = reason
-    made = bundle.make(text(verdicts.completed(result)))
+    made = bundle.make(text(complete(result)))
     told = (failed if fails else unchecked)(made)
     assert told.keys() == {REASONS}
     assert told[REASONS][0].startswith(f"voided[0].reason is {reason!r}, the raw samples give 'other programs kept")

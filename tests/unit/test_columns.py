@@ -16,15 +16,19 @@ from compare.studies import scaling_result as scalings
 from tests.fakebackend.plans import ROOT
 from tests.unit import stored
 from tests.unit.mutations import H200_FOLDER
+from tests.unit.result_factory import typed
 
 FASTER = result_file.load(stored.path("faster"))
 AGREE = result_file.load(H200_FOLDER / "agree-digits-cnn-float32" / "result.json")
 SCALE = scalings.load(ROOT / "benchmarks" / "h200" / "scale-resnet50-jax" / "result.json")
 CHANGES = judged.changes(FASTER, FASTER, 0.03)
 SHOWN: dict[str, tuple[Callable[[Console], Any], list[str]]] = {
-    "compare": (lambda console: terminal.render(FASTER, console), ["33,311", "53,713", "0.2204", "97.01", "1.921"]),
+    "compare": (
+        lambda console: terminal.render(typed(FASTER), console),
+        ["33,311", "53,713", "0.2204", "97.01", "1.921"],
+    ),
     "agree": (
-        lambda console: certificate_text.render(AGREE, console, verbose=True),
+        lambda console: certificate_text.render(typed(AGREE), console, verbose=True),
         ["2.1e-14", ">= 1e+06", "3.3e+07", "<= 0.01"],
     ),
     "scale": (
@@ -36,7 +40,7 @@ SHOWN: dict[str, tuple[Callable[[Console], Any], list[str]]] = {
         ["1.921", "66.3", "-0.8 to +0.8 %", "torch:stock step time", "UNCHANGED"],
     ),
     "matrix": (
-        lambda console: terminal.render_matrix(matrix.overview([FASTER, FASTER]), console),
+        lambda console: terminal.render_matrix(matrix.overview(list(map(typed, [FASTER, FASTER]))), console),
         ["0.620", "(0.616", "0.625)"],
     ),
 }

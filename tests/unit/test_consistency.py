@@ -9,7 +9,7 @@ from compare.base.interface import Refused
 from compare.results import consistency, result_file
 from tests.unit import stored
 from tests.unit.mutations import H200
-from tests.unit.result_factory import make_comparison, make_contender, make_result
+from tests.unit.result_factory import make_comparison, make_contender, make_result, typed
 
 CURVES = {"loss": [1.0, 0.5], "envelope": [0.0]}
 VOID = {"round": 3, "reason": "a busy machine"}
@@ -22,7 +22,7 @@ def _step(**changes: Any) -> dict[str, Any]:
 
 def _checked(result: dict[str, Any]) -> None:
     result_file.validate(result)
-    consistency.check_verdicts(result)
+    consistency.check_verdicts(typed(result))
 
 
 def _gate(**changes: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _agreement(pair: str = "pass", gate: bool = True) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", [*map(stored.path, stored.NAMES), *H200], ids=lambda path: path.parent.name)
 def test_what_samestep_wrote_holds(path: Path) -> None:
-    result_file.load_true(path)
+    result_file.read_with_true_verdicts(path)
 
 
 @pytest.mark.parametrize(

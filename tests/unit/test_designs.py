@@ -18,9 +18,11 @@ from compare.execution.launcher import Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cpu, memory
 from compare.reproduce import recompute
-from compare.results import result_file
+from compare.results import model, result_file, verdicts
 from compare.settings import contenders
+from compare.settings.plan import Plan
 from tests.fakebackend import plans
+from tests.unit.result_factory import typed
 from tests.unit.stage import Stage
 
 NOISE = {"step_noise": 0.001, "seed": 1}
@@ -40,6 +42,11 @@ def working(folder: Path, place: str = "open") -> list[str]:
 
 def windows(result: dict[str, Any], number: int) -> list[list[list[float]]]:
     return [each["step_seconds"]["windows"][number] for each in result["contenders"]]
+
+
+def _result(plan: Plan) -> dict[str, Any]:
+    state = phases.run_comparison(plan, lambda *step: None, HeldSignals())
+    return model.to_json(build_result.build(state, ["samestep"]))
 
 
 def test_alternating_blocks_of_a_round_interleave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +71,8 @@ def test_sequential_rounds_are_named_an_invalid_design(tmp_path: Path, monkeypat
     assert working(tmp_path) == ["fake", "fake", "other", "other"]
     (comparison,) = result["comparisons"]
     assert comparison["verdict"] == "INVALID"
-    assert comparison["reason"].startswith("invalid design: all rounds of one contender were timed before the other's")
-    assert not build_result.claim_failed(result), "it was asked for"
+    assert comparison["reason"].startswith("invalid design: all rounds of one contender ran before the other's")
+    assert not verdicts.claim_failed(typed(result)), "it was asked for"
 
 
 def test_contenders_that_do_not_fit_together_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +181,7 @@ def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
     plans.register(monkeypatch, tmp_path, script)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=4)
     scripted_load(monkeypatch, [0.0, 0.8, 0.1, 0.0])
-    result = build_result.build(phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
+    result = _result(plan)
     assert result["voided"] == [{"round": 2, "reason": "other programs kept 0.80 cores busy"}]
     (comparison,) = result["comparisons"]
     assert (comparison["rounds"], comparison["verdict"]) == (3, "SLOWER")
@@ -191,12 +198,12 @@ def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=3)
     scripted_load(monkeypatch, [0.9, 0.0, 0.9])
-    result = build_result.build(phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
+    result = _result(plan)
     (comparison,) = result["comparisons"]
     assert (comparison["verdict"], comparison["rounds"]) == ("INCONCLUSIVE", 1)
     assert comparison["reason"] == "2 of 3 rounds are void"
-    assert not build_result.claim_failed(result)
-    assert result_file.load(result_file.write(result, plan.out)) == result
+    assert not verdicts.claim_failed(typed(result))
+    assert result_file.load(result_file.write(typed(result), plan.out)) == result
 
 
 def test_an_unknown_design_is_refused(tmp_path: Path) -> None:
@@ -218,7 +225,7 @@ def test_contenders_that_compute_while_another_is_timed_void_the_round(
     scripted_load(monkeypatch, [0.0, 0.0, 0.0])
     monkeypatch.setattr(cpu, "sum_seconds", taken)
     monkeypatch.setattr(timed_round, "_MOST_LEAD_SECONDS", 0.0)
-    result = build_result.build(phases.run_comparison(plan, lambda *step: None, HeldSignals()), ["samestep"])
+    result = _result(plan)
     assert set(looked) == {2}  # the processes of the two others
     assert result["telemetry"]["idle_cores"] == pytest.approx([0.4] * 3, rel=0.1)
     reasons = [each["reason"] for each in result["voided"]]

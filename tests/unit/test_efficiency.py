@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compare.results import verdicts
 from compare.studies import efficiency
-from tests.unit.result_factory import make_contender, make_result
+from tests.unit.result_factory import complete, make_contender, make_result
 
 Result = dict[str, Any]
 FIRST, SECOND = [0.010, 0.011, 0.009], [0.0125, 0.0130, 0.0128]
@@ -25,7 +24,7 @@ def made(devices: int, batch_size: int, *times: list[float], **overrides: Any) -
         each["step_seconds"] |= {"samples": [[seconds] * 3 for seconds in rounds]}
         contenders.append(each)
     spec = {"devices": devices, "batch_size": batch_size, "rounds": len(times[0])}
-    return verdicts.completed(make_result(spec=spec, contenders=contenders, **overrides))
+    return complete(make_result(spec=spec, contenders=contenders, **overrides))
 
 
 def weak(**overrides: Any) -> list[Result]:
@@ -112,7 +111,7 @@ def test_strong_scaling_is_the_speed_up_over_the_devices() -> None:
 
 def test_void_rounds_do_not_count() -> None:
     runs = [made(1, 64, FIRST, FIRST), made(2, 128, [*SECOND, 9.0], [*FIRST, 9.0])]
-    runs[1] = verdicts.completed({**runs[1], "voided": [{"round": 4, "reason": "x"}]})
+    runs[1] = complete({**runs[1], "voided": [{"round": 4, "reason": "x"}]})
     assert listed(runs)[1]["efficiency"] == listed(weak())[1]["efficiency"]
     void = [{"round": number, "reason": "x"} for number in (1, 2)]
     assert listed(weak(voided=void))[1]["absent"]["efficiency"] == "too few rounds on 2 devices that are not void"

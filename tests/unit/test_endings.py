@@ -18,9 +18,10 @@ from rich.console import Console
 from compare.execution import round_validity
 from compare.report import telemetry_text
 from compare.reproduce import recompute
-from compare.results import result_file
+from compare.results import model, result_file
 from compare.studies import scaling_report, scaling_result
 from tests.fakebackend import plans
+from tests.unit.result_factory import typed
 
 COMPARE = ["compare", "fake", "other", "--device", "cpu", "--epochs", "1", "--rounds", "2"]
 
@@ -134,7 +135,7 @@ def test_what_came_before_the_rounds_is_kept(
     assert (parent.returncode, out) == (128 + number, "")
     (path,) = parents.folder.glob("samestep-out/*/result.json")
     assert f"samestep: {whole}: {path.relative_to(parents.folder)}\n" in error
-    result = result_file.load_true(path)
+    result = model.to_json(result_file.read_with_true_verdicts(path))
     assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (process - 3, 4)
     (comparison,) = result["comparisons"]
     why = f"interrupted after {process - 3} of 4 rounds"
@@ -230,7 +231,7 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
     assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]
     assert [comparison["rounds"] for comparison in result["comparisons"]] == [2]
     assert recompute.mismatches(result) == []
-    assert "the run was interrupted after 2 of 4 rounds" in list(telemetry_text.lines(result))
+    assert "the run was interrupted after 2 of 4 rounds" in list(telemetry_text.lines(typed(result)))
 
 
 # On each number of devices process 0 of a contender trains, 1 makes the certificate, 2 takes the memory, 3 to 6 are of
@@ -294,7 +295,9 @@ def test_a_search_for_a_smaller_batch_that_is_interrupted_loses_no_round(parents
     assert (parent.returncode, out) == (128 + signal.SIGINT, "")
     kept = "in the search for a smaller batch; all that came before it is kept: out/result.json"
     assert f"samestep: interrupted {kept}\n" in error
-    *timed, short = result_file.load_true(parents.folder / "out" / "result.json")["contenders"]
+    *timed, short = model.to_json(result_file.read_with_true_verdicts(parents.folder / "out" / "result.json"))[
+        "contenders"
+    ]
     assert [len(each["step_seconds"]["samples"]) for each in timed] == [2, 2]
     assert short["status"] == "oom"
 

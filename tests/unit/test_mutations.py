@@ -25,8 +25,9 @@ from compare.reproduce import (
 from compare.reproduce import regression_report as regression_report
 from compare.reproduce import reproduction_report as reproduction_report
 from compare.reproduce import verification_report as verification_report
-from compare.results import result_file
+from compare.results import model, result_file
 from tests.unit.mutations import SOURCES, consistent, results_mutated, text
+from tests.unit.result_factory import typed
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 UNTOUCHED = consistent()
@@ -35,7 +36,7 @@ UNTOUCHED = consistent()
 def loaded(result: Any) -> dict[str, Any] | None:
     """Return a result that survived reading, None where it is refused in few words."""
     try:
-        return result_file.parse(text(result))
+        return model.to_json(result_file.parse(text(result)))
     except Refused as error:
         words = str(error)
     assert 0 < len(words) < 2000
@@ -54,7 +55,7 @@ def shown(render: Any) -> str:
 def test_a_mutated_result_is_refused_or_shown(mutated: dict[str, Any]) -> None:
     result = loaded(mutated)
     if result is not None:
-        shown(lambda console: terminal.render(result, console))
+        shown(lambda console: terminal.render(typed(result), console))
 
 
 @settings(QUICK, max_examples=150)
@@ -121,4 +122,4 @@ def test_a_plan_for_a_mutated_result_is_made_or_refused(
 
 def test_what_nobody_touched_comes_again() -> None:
     for source in SOURCES:
-        assert recompute.mismatches(result_file.parse(text(source))) == []
+        assert recompute.mismatches(model.to_json(result_file.parse(text(source)))) == []

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from compare.report import html, matrix
+from compare.report import matrix
+from compare.report.formats import html
 from tests.unit import chromium, stored
 from tests.unit.chromium import Tab
 from tests.unit.mutations import HOSTILE_TEXTS
-from tests.unit.result_factory import make_comparison, make_contender, make_result
+from tests.unit.result_factory import make_comparison, make_contender, make_result, typed
 
 PROGRAM = chromium.find()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=f"no browser is installed ({', '.join(chromium.NAMES)})")
@@ -29,9 +30,11 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Generator[Tab]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     for name in stored.NAMES:
-        (folder / name).write_text(html.render(matrix.report([stored.result(name)])))
-    (folder / "several").write_text(html.render(matrix.report([stored.result("faster"), stored.result("agree")])))
-    (folder / "hostile").write_text(html.render(matrix.report([_hostile()])))
+        (folder / name).write_text(html.render(matrix.report([typed(stored.result(name))])))
+    (folder / "several").write_text(
+        html.render(matrix.report(list(map(typed, [stored.result("faster"), stored.result("agree")]))))
+    )
+    (folder / "hostile").write_text(html.render(matrix.report([typed(_hostile())])))
     for path in folder.iterdir():
         path.rename(path.with_suffix(".html"))
     return folder

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compare.base import statistics
 from compare.reproduce import recompute, rejudge_gates
-from compare.results import result_file, verdicts
+from compare.results import result_file
 from tests.unit.mutations import H200, TENSORS, consistent, on_a_gpu
-from tests.unit.result_factory import make_comparison
+from tests.unit.result_factory import complete, make_comparison
 
-FLOAT32 = next(path for path in H200 if path.parent.name == "cifar-cnn-float32")
+FLOAT32 = next(path for path in H200 if path.parent.name == "cifar-cnn-bfloat16")
 ON_A_CPU = Path(__file__).resolve().parents[1] / "data" / "faster" / "result.json"
 
 
@@ -36,7 +35,7 @@ def test_what_happens_on_a_gpu_that_a_round_was_not_on_does_not_void_it() -> Non
     made["telemetry"]["others"] = [{"lists_processes": True, "samples": quiet}]
     assert {each.place for each in recompute.mismatches(made)} >= {"number of voided"}
     made["voided"] = []
-    again = verdicts.completed(made)
+    again = complete(made)
     result_file.validate(again)
     assert recompute.mismatches(again) == []
 
@@ -176,7 +175,7 @@ def test_a_gate_that_was_left_out_is_found(name: str) -> None:
 
 def test_a_gate_that_passed_without_evidence_is_found() -> None:
     result = consistent()
-    del result["agreement"]["pairs"][0]["tensors"]
+    result["agreement"]["pairs"][0]["tensors"] = []
     found = {each.place: each.recomputed for each in recompute.mismatches(result)}
     assert found["agreement.pairs[0].gates[0].value"] is None
     assert found["agreement.pairs[0].status"] == "fail"
@@ -214,45 +213,7 @@ def test_several_cases_are_judged_one_by_one() -> None:
     assert recompute.mismatches(result) == []
 
 
-def test_what_an_older_result_says_only_in_words_is_believed_where_it_claims_less() -> None:
-    result = consistent()
-    del result["contenders"][1]["unproven"]
-    reason = "jax did not do the work that was timed: the loss was not finite at step 2 of a timed round"
-    result["comparisons"][0] |= {"verdict": "INVALID", "reason": reason}
-    assert recompute.mismatches(result) == []
-    result["contenders"][1]["unproven"] = None
-    assert {each.place for each in recompute.mismatches(result)} == {"comparisons[0].verdict", "comparisons[0].reason"}
-
-
-def test_rounds_on_a_cpu_are_void_whatever_is_left_of_their_windows() -> None:
-    result = consistent()
-    for side in result["contenders"]:
-        del side["step_seconds"]["windows"]
-    assert recompute.mismatches(result) == []
-    result["voided"] = []
-    assert "number of voided" in {each.place for each in recompute.mismatches(result)}
-
-
-def test_spreads_over_void_rounds_too_are_those_of_earlier_results() -> None:
-    result = consistent()
-    step = result["contenders"][0]["step_seconds"]
-    counting, earlier = step["mean"], statistics.summarise(step["samples"])
-    assert earlier["mean"] != counting
-    step |= earlier
-    assert recompute.mismatches(result) == []
-    step["mean"] *= 1.01
-    assert "contenders[0].step_seconds.mean" in {each.place for each in recompute.mismatches(result)}
-
-
-def test_images_per_second_of_the_first_results_were_by_the_median_and_of_later_ones_are_not() -> None:
-    result = result_file.load(FLOAT32)
-    side = result["contenders"][0]
-    assert side["images_per_second"] == 512 / side["step_seconds"]["median"]
-    side["step_seconds"]["estimate"] = verdicts.step_seconds(side)  # which came with what the rate is by since
-    assert "contenders[0].images_per_second" in {each.place for each in recompute.mismatches(result)}
-
-
-@pytest.mark.parametrize("path", [ON_A_CPU, FLOAT32])
+@pytest.mark.parametrize("path", [ON_A_CPU])
 def test_a_pair_passes_with_all_its_evidence_alone(path: Path) -> None:
     pair = result_file.load(path)["agreement"]["pairs"][0]
     assert not list(rejudge_gates.missing(pair, "float32"))

@@ -19,8 +19,7 @@ from compare.reproduce.regression import (
     UNCHANGED,
     Change,
 )
-from compare.results import verdicts
-from tests.unit.result_factory import make_contender, make_result
+from tests.unit.result_factory import complete, make_contender, make_result
 
 
 def timed(name: str, seconds: float, noise: float = 0.0, seed: int = 0, rounds: int = 10) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def timed(name: str, seconds: float, noise: float = 0.0, seed: int = 0, rounds: 
 
 
 def result(*contenders: Any) -> dict[str, Any]:
-    return verdicts.completed(make_result(contenders=list(contenders)))
+    return complete(make_result(contenders=list(contenders)))
 
 
 def found(old: Any, new: Any, threshold: float = 0.03) -> dict[tuple[str, str], Change]:

@@ -8,10 +8,9 @@ import pytest
 from compare.base.interface import Refused
 from compare.machine import environment
 from compare.reproduce import repetition
-from compare.results import verdicts
 from compare.settings import plan
 from tests.fakebackend import plans
-from tests.unit.result_factory import make_contender, make_result
+from tests.unit.result_factory import make_contender, make_result, typed
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +82,7 @@ def test_rounds_that_could_not_alternate_are_planned_to_alternate_again(tmp_path
 @pytest.mark.parametrize(("whole", "planned_now"), [(2, 2), (1, 6), (0, 6)])
 def test_an_interrupted_run_is_planned_with_rounds(tmp_path: Path, whole: int, planned_now: int) -> None:
     result = stored("fake", "other", spec={"rounds": whole, "rounds_requested": 6})
-    assert verdicts.is_comparison(result)
+    assert typed(result).spec.is_comparison
     assert planned(result, tmp_path).rounds == planned_now
 
 
@@ -101,7 +100,7 @@ def test_as_many_images_are_drawn_again(tmp_path: Path) -> None:
 
 def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
     certificate = stored("fake", "other", spec={"rounds": 0, "rounds_requested": 0})
-    assert not verdicts.is_comparison(certificate)
+    assert not typed(certificate).spec.is_comparison
     assert planned(certificate, tmp_path).rounds == 0
     assert repetition.read_seeds(certificate) == 5
     certificate["agreement"]["accuracies"] = {"fake": [0.9, 0.9], "other": [0.9, 0.9, 0.9]}

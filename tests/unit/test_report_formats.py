@@ -12,23 +12,14 @@ from typing import Any
 import pytest
 
 from compare.base.interface import Refused
-from compare.report import (
-    csv,
-    environment_table,
-    figures,
-    html,
-    latex,
-    markdown,
-    matrix,
-)
+from compare.report import environment_table, figures, matrix
 from compare.report.document import Report
-from compare.report.sentences import plain, sentence
-from compare.results import verdicts
+from compare.report.formats import csv, html, latex, markdown
+from compare.report.sentences import DASH, plain, sentence
+from compare.results.model import Environment
 from tests.unit import markup, stored
 from tests.unit.mutations import HOSTILE_TEXTS
-from tests.unit.result_factory import make_comparison, make_contender, make_result
-
-OPTIONAL = {"telemetry", "label_smoothing", "design", "design_reason", "unsteady_rounds", "energy", "outliers"}
+from tests.unit.result_factory import complete, make_comparison, make_contender, make_result, typed
 
 
 def _hostile() -> dict[str, Any]:
@@ -47,20 +38,18 @@ def _hostile() -> dict[str, Any]:
     return result
 
 
-def _old() -> dict[str, Any]:
-    """A result without the keys that came later, as benchmarks/h200 has them."""
-    result = make_result()
-    del result["telemetry"]
-    for place in [result["spec"], *result["contenders"], *result["comparisons"]]:
-        for key in OPTIONAL & set(place):
-            del place[key]
-    for contender in result["contenders"]:
-        del contender["step_seconds"]["windows"]
-    return result
+_SIDE = {"framework": "torch", "source_sha256": "0" * 64, "dropout": [], "notes": []}
+PAIR = {
+    "map": {},
+    "weights_from": "torch",
+    "allowed": [],
+    "different_alone": {},
+    "sides": {"torch": _SIDE, "jax": _SIDE},
+}
 
 
 def _report(*found: dict[str, Any]) -> Report:
-    return matrix.report(found)
+    return matrix.report(list(map(typed, found)))
 
 
 def _rows(text: str) -> list[dict[str, str]]:
@@ -72,7 +61,7 @@ def test_the_page_leads_with_the_verdict_and_holds_every_section(name: str) -> N
     result = stored.result(name)
     page = markup.check_page(html.render(_report(result)))
     said = (
-        sentence(result["comparisons"][0])
+        sentence(typed(result).comparisons[0])
         if result["comparisons"]
         else "jax agrees with torch in float32; nothing was timed"
     )
@@ -200,7 +189,7 @@ def test_latex_compiles(tmp_path: Path, document: str) -> None:
 
 def test_csv_has_a_row_for_every_block_with_what_became_of_it() -> None:
     result = make_result(voided=[{"round": 2, "reason": "a foreign process"}])
-    rows = _rows(csv.render([result]))
+    rows = _rows(csv.render([typed(result)]))
     assert list(rows[0]) == list(csv.COLUMNS)
     for contender in result["contenders"]:
         own = [row for row in rows if row["contender"] == contender["name"]]
@@ -218,8 +207,11 @@ def test_csv_has_a_row_for_every_block_with_what_became_of_it() -> None:
 
 def test_csv_claims_nothing_that_is_invalid_and_holds_no_formula() -> None:
     invalid = make_result(comparisons=[make_comparison(verdict="INVALID")])
-    assert {(row["ratio"], row["winner"]) for row in _rows(csv.render([invalid]))} == {("", ""), ("", "INVALID")}
-    texts = {row["contender"] for row in _rows(csv.render([_hostile()]))}
+    assert {(row["ratio"], row["winner"]) for row in _rows(csv.render([typed(invalid)]))} == {
+        ("", ""),
+        ("", "INVALID"),
+    }
+    texts = {row["contender"] for row in _rows(csv.render([typed(_hostile())]))}
     assert "'=1+1 7" in texts
     assert not any(text.startswith(("=", "+", "-", "@")) for text in texts)
 
@@ -243,7 +235,10 @@ def test_several_results_give_a_matrix_in_every_format() -> None:
     lines = markdown.render(report, {}).splitlines()
     assert "| cifar-cnn, batch 64, cpu (Example CPU) | INVALID | jax 0.699 (0.688 to 0.711) |" in lines
     assert markup.check_latex(latex.render(report, {}))["samestep-matrix-matrix"][1:3] == expected[1:3]
-    rows = {(row["workload"], row["precision"], row["winner"], row["ratio"]) for row in _rows(csv.render(found))}
+    rows = {
+        (row["workload"], row["precision"], row["winner"], row["ratio"])
+        for row in _rows(csv.render(list(map(typed, found))))
+    }
     assert {("cifar-cnn", "bfloat16", "jax", "0.699"), ("digits-cnn", "bfloat16", "torch", "1.43")} <= rows
     assert ("cifar-cnn", "float32", "INVALID", "") in rows
     assert report.verdict == (
@@ -256,7 +251,7 @@ def test_pairs_and_levels_stand_in_the_matrix_where_they_differ() -> None:
     ratio = make_comparison()["ratio"] | {"confidence": 0.99}
     other = make_comparison("flax", ratio=ratio)
     found = [make_result(), make_result(contenders=[make_contender(), make_contender("flax")], comparisons=[other])]
-    (table,) = matrix.overview(found).tables
+    (table,) = matrix.overview(list(map(typed, found))).tables
     assert table.columns[:2] == ("workload", "contenders")
     assert table.rows == [
         ("digits-cnn, batch 64", "jax / torch", "jax 0.699 (95 % 0.688 to 0.711)"),
@@ -269,26 +264,26 @@ def test_users_own_pairs_have_rows_of_their_own() -> None:
         model = {"family": "pair"} | {
             side: f"{name}:model" for side, name in zip(("torch", "jax"), models, strict=True)
         }
-        spec = {"workload": "pair", "pair": {"sides": {"torch": {}, "jax": {}}}, "model": model}
+        spec = {"workload": "pair", "pair": PAIR, "model": model}
         found.append(make_result(spec=spec))
-        return matrix.overview(found).tables[0].rows[-1][0]
+        return matrix.overview(list(map(typed, found))).tables[0].rows[-1][0]
 
     found = [make_result()]
     assert row("theirs.py", "mine.py") == "pair, batch 64"
     assert row("theirs.py", "mine.py") == "pair, batch 64"
     assert row("theirs.py", "new.py") == "pair (theirs.py:model and new.py:model), batch 64"
-    assert len(matrix.overview(found).tables[0].rows) == 3
+    assert len(matrix.overview(list(map(typed, found))).tables[0].rows) == 3
 
 
 def test_a_run_that_was_cut_off_before_a_round_says_so_in_every_format() -> None:
     sides = [make_contender(name, step_seconds=None, images_per_second=None) for name in ("torch", "jax")]
-    cut = verdicts.completed(make_result(contenders=sides, spec={"rounds": 0, "rounds_requested": 4}))
+    cut = complete(make_result(contenders=sides, spec={"rounds": 0, "rounds_requested": 4}))
     said = "jax against torch: INCONCLUSIVE, interrupted after 0 of 4 rounds"
     assert said in markup.check_page(html.render(_report(cut))).text
-    assert "no round was whole" in markdown.render(_report(cut), {})
+    assert "no round was completed" in markdown.render(_report(cut), {})
     assert f"# {said}" in markdown.render(_report(cut), {})
-    assert latex.render(_report(cut), {}).count("no round was whole")
-    several = matrix.report([cut, make_result()])
+    assert latex.render(_report(cut), {}).count("no round was completed")
+    several = matrix.report([typed(cut), typed(make_result())])
     assert "jax against torch is INCONCLUSIVE in 1 of 2, FASTER in 1 of 2" in several.claim
 
 
@@ -296,7 +291,7 @@ def test_a_workload_s_rows_stand_together_in_the_matrix() -> None:
     found = [make_result() for _ in range(3)]
     found[1]["spec"]["workload"] = "cifar-cnn"
     found[2]["spec"]["batch_size"] = 8
-    (table,) = matrix.overview(found).tables
+    (table,) = matrix.overview(list(map(typed, found))).tables
     assert [row[0] for row in table.rows] == ["digits-cnn, batch 64", "digits-cnn, batch 8", "cifar-cnn, batch 64"]
 
 
@@ -304,22 +299,13 @@ def test_other_numbers_of_devices_have_a_row_each_in_the_matrix() -> None:
     specs: list[dict[str, Any]] = [{}, {"devices": 2}, {"devices": 4}, {"devices": 4, "batch_norm": "local"}]
     sides = [make_contender(name, settings={"devices": count}) for name, count in (("torch", 2), ("jax", 1))]
     found = [make_result(spec=spec) for spec in specs] + [make_result(spec={"devices": 2}, contenders=sides)]
-    (table,) = matrix.overview(found).tables
+    (table,) = matrix.overview(list(map(typed, found))).tables
     assert [row[0] for row in table.rows] == [
         "digits-cnn, batch 64",
         "digits-cnn, batch 64 over 2 devices, batch norm sync",
         "digits-cnn, batch 64 over 4 devices, batch norm sync",
         "digits-cnn, batch 64 over 4 devices, batch norm local",
     ]
-
-
-def test_a_result_without_the_keys_that_came_later_is_told_in_every_format() -> None:
-    report = _report(_old())
-    page = markup.check_page(html.render(report))
-    assert "samestep did not yet watch the machine when it was made" in page.text
-    markup.check_markdown(markdown.render(report, {}))
-    markup.check_latex(latex.render(report, {}))
-    assert len(_rows(csv.render([_old()]))) == 60
 
 
 def test_nothing_of_an_invalid_comparison_reads_as_a_speed() -> None:
@@ -338,7 +324,7 @@ def test_the_first_facts_of_an_environment_hold_its_variables_and_what_went_in()
         "memory_bytes": 16 * 2**30,
         "git": {"dirty": True},
     }
-    first, everything = environment_table.tables(make_result(environment=environment))
+    first, everything = environment_table.tables(Environment(extra=environment), {"seed": "0", "weights": None})
     assert first.rows == [
         ("git.dirty", "yes"),
         ("memory_bytes", "17,179,869,184"),
@@ -346,9 +332,7 @@ def test_the_first_facts_of_an_environment_hold_its_variables_and_what_went_in()
         ("packages.torch", "2.13"),
         ("variables.XLA_FLAGS", "--xla_dump_to=/a"),
         ("seed", "0"),
-        ("data", "digits"),
-        ("data, SHA-256", "0" * 64),
-        ("initial weights, SHA-256", "f" * 64),
+        ("weights", DASH),
     ]
     assert ("packages.rich", "14") in everything.rows
 
@@ -383,14 +367,14 @@ def test_fairness_marks_what_differs() -> None:
     (table,) = section.tables
     assert [row for row in table.rows if row[-1]] == [
         ("compile", "on", "off", "differs"),
-        ("tf32", "off", "on", "differs, and decides the mathematics"),
+        ("tf32", "off", "on", "differs, and changes the mathematics"),
         (
             "layer_dtypes",
             "float32 (2 of 2)",
             "float32 (1 of 2), float16 (1 of 2)",
-            "differs, and decides the mathematics",
+            "differs, and changes the mathematics",
         ),
-        ("layer_dtypes of dense", "float32", "float16", "differs, and decides the mathematics"),
+        ("layer_dtypes of dense", "float32", "float16", "differs, and changes the mathematics"),
         ("donation", "–", "none", "not on every side"),  # noqa: RUF001 -- the report's dash
     ]
     assert [table.rows[index][0] for index in sorted(table.marked)] == [
@@ -402,7 +386,7 @@ def test_fairness_marks_what_differs() -> None:
 
 
 def test_rows_about_the_row_above_are_indented_in_every_format() -> None:
-    made = matrix.report([make_result()])
+    made = matrix.report([typed(make_result())])
     page, text, tables = html.render(made), markdown.render(made, {}), latex.render(made, {})
     for label in ("from cache (s)", "95 % interval"):
         assert f'<tr class="nested"><th scope="row" class="short">{label}</th>' in page

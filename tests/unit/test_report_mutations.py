@@ -11,19 +11,12 @@ from hypothesis import HealthCheck, given, settings, strategies
 from rich.console import Console
 
 from compare.base.interface import Refused
-from compare.report import (
-    certificate_text,
-    csv,
-    html,
-    latex,
-    markdown,
-    matrix,
-    terminal,
-)
+from compare.report import certificate_text, matrix, terminal
+from compare.report.formats import csv, html, latex, markdown
 from compare.report.sentences import plain, sentence
 from compare.results import consistency, result_file
 from tests.unit import markup, mutations, stored
-from tests.unit.result_factory import make_watched
+from tests.unit.result_factory import make_watched, typed
 
 RESULTS = {name: stored.result(name) for name in stored.NAMES} | {"watched": make_watched(voided=(3,))}
 CHANGED = strategies.sampled_from(sorted(RESULTS)).flatmap(lambda name: mutations.changed(RESULTS[name]))
@@ -39,7 +32,7 @@ def _loaded(data: bytes) -> dict[str, Any] | None:
         path.write_bytes(data)
         try:
             found = result_file.load(path)
-            consistency.check_verdicts(found)
+            consistency.check_verdicts(typed(found))
             return found
         except Refused:
             return None
@@ -51,15 +44,15 @@ def test_a_changed_result_is_refused_or_told_truly(changed: dict[str, Any]) -> N
     result = _loaded(json.dumps(changed).encode())
     if result is None:
         return
-    report = matrix.report([result, result])
+    report = matrix.report(list(map(typed, [result, result])))
     told = [plain(sentence(comparison)) for comparison in result["comparisons"]]
     words = markup.check_markdown(markdown.render(report, {}))
     tables = markup.check_latex(latex.render(report, {}))
-    rows = list(reader.DictReader(io.StringIO(csv.render([result]))))
+    rows = list(reader.DictReader(io.StringIO(csv.render([typed(result)]))))
     stream = io.StringIO()
     console = Console(file=stream, width=10_000)
-    terminal.render(result, console)
-    certificate_text.render(result, console, verbose=True)
+    terminal.render(typed(result), console)
+    certificate_text.render(typed(result), console, verbose=True)
     for text in told:
         assert text in words
         assert text in stream.getvalue()
@@ -75,8 +68,8 @@ def test_nothing_of_a_changed_result_runs_on_its_page(changed: dict[str, Any]) -
     result = _loaded(json.dumps(changed).encode())
     if result is None:
         return
-    page = markup.check_page(html.render(matrix.report([result])))
-    assert plain(matrix.report([result]).claim) in page.text
+    page = markup.check_page(html.render(matrix.report([typed(result)])))
+    assert plain(matrix.report([typed(result)]).claim) in page.text
     for contender in result["contenders"]:
         assert plain(contender["name"]) in page.text
 
@@ -87,4 +80,4 @@ def test_a_damaged_file_is_refused_or_valid(data: bytes) -> None:
     result = _loaded(data)
     if result is not None:
         result_file.validate(result)
-        markup.check_latex(latex.render(matrix.report([result]), {}))
+        markup.check_latex(latex.render(matrix.report([typed(result)]), {}))

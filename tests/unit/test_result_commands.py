@@ -8,11 +8,11 @@ import pytest
 
 from compare.execution import round_validity
 from compare.reproduce import archive, bundle
-from compare.results import result_file, verdicts
+from compare.results import result_file
 from tests.unit import programs
 from tests.unit.mutations import consistent, text
 from tests.unit.programs import Program
-from tests.unit.result_factory import make_comparison
+from tests.unit.result_factory import complete, make_comparison
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def slower(factor: float) -> dict[str, object]:
     result = consistent()
     step = result["contenders"][1]["step_seconds"]
     step["samples"] = [[factor * seconds for seconds in blocks] for blocks in step["samples"]]
-    return verdicts.completed(result)
+    return complete(result)
 
 
 @pytest.mark.parametrize(

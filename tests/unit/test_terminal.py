@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from compare.base import typed_json
 from compare.machine.memory import DEFINITIONS
 from compare.report import pair_text
 from compare.report.measurements import time_unit
 from compare.report.sentences import agreement_lines, gate_value, heading, ratio_figures, sentence, setting
 from compare.report.terminal import render
+from compare.results import model
 from compare.results.result_file import validate
-from tests.unit.result_factory import make_comparison, make_contender, make_result
+from tests.unit.result_factory import make_comparison, make_contender, make_result, typed, typed_comparison
 
 SPEED_WORDS = re.compile(r"fast|slow|times as|ratio|speed|equivalent|same time", re.IGNORECASE)
 
@@ -20,7 +22,7 @@ def _rendered(width: int = 100, encoding: str = "utf-8", brief: bool = False, **
     result = make_result(**overrides)
     validate(result)
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    render(result, Console(file=stream, width=width), brief=brief)
+    render(typed(result), Console(file=stream, width=width), brief=brief)
     stream.seek(0)
     return stream.read()
 
@@ -31,7 +33,7 @@ def _row(text: str, label: str) -> list[str]:
 
 
 def test_heading_says_what_was_trained_where_and_how() -> None:
-    text = heading(make_result())
+    text = heading(typed(make_result()))
     for part in (
         "digits-cnn",
         "cpu (Example CPU)",
@@ -42,11 +44,11 @@ def test_heading_says_what_was_trained_where_and_how() -> None:
         "34,826 parameters",
     ):
         assert part in text
-    assert "batch 64 in 4 micro-batches," in heading(make_result(spec={"accumulate": 4}))
+    assert "batch 64 in 4 micro-batches," in heading(typed(make_result(spec={"accumulate": 4})))
     assert "cuda (H200)" in heading(
-        make_result(spec={"device": "cuda"}, environment={"nvidia": {"gpus": [{"name": "H200"}]}})
+        typed(make_result(spec={"device": "cuda"}, environment={"nvidia": {"gpus": [{"name": "H200"}]}}))
     )
-    assert " on cuda in " in heading(make_result(spec={"device": "cuda"}, environment={"nvidia": None}))
+    assert " on cuda in " in heading(typed(make_result(spec={"device": "cuda"}, environment={"nvidia": None})))
 
 
 def test_reports_say_over_how_many_devices_batches_were_split() -> None:
@@ -54,13 +56,13 @@ def test_reports_say_over_how_many_devices_batches_were_split() -> None:
     sides = [make_contender(name, settings={"devices": count}) for name, count in (("torch", 4), ("jax", 1))]
     split = "batch 64 over 4 devices of 2 machines (jax: 1 device), batch norm local, "
     result = make_result(spec=spec, contenders=sides)
-    assert f"{split}30 epochs" in heading(result)
-    assert setting(result) == f"digits-cnn in float32, {split}on cpu (Example CPU)"
-    assert "over 2 devices, batch norm sync, 30 epochs" in heading(make_result(spec={"devices": 2}))
+    assert f"{split}30 epochs" in heading(typed(result))
+    assert setting(typed(result)) == f"digits-cnn in float32, {split}on cpu (Example CPU)"
+    assert "over 2 devices, batch norm sync, 30 epochs" in heading(typed(make_result(spec={"devices": 2})))
     text = _rendered(width=200, spec={"devices": 2, "machines": 1, "batch_norm": "sync"})
     assert "batch 64 over 2 devices, batch norm sync, 30 epochs" in text
     one = make_result(spec={"devices": 1, "machines": 1, "batch_norm": "sync"})
-    assert (heading(one), setting(one)) == (heading(make_result()), setting(make_result()))
+    assert (heading(typed(one)), setting(typed(one))) == (heading(typed(make_result())), setting(typed(make_result())))
 
 
 def test_kernels_that_were_searched_for_once_are_told_for_no_interval_contains_another_search() -> None:
@@ -69,7 +71,7 @@ def test_kernels_that_were_searched_for_once_are_told_for_no_interval_contains_a
         sides = [make_contender(name, kernel_search=each) for name, each in zip(names, searches, strict=True)]
         return " ".join(_rendered(contenders=sides).split())
 
-    once = "one search for kernels for all rounds; no interval contains what another would choose (--search-anew)"
+    once = "one search for kernels serves all rounds, and no interval shows what another search would choose (--search-anew)"
     assert f"torch, jax#2: {once}" in told("once", "every round", "once")
     assert "search for" not in told("every round", None, None)
     untimed = make_contender("jax", kernel_search="once", step_seconds=None, images_per_second=None)
@@ -84,7 +86,7 @@ def test_unlike_numbers_of_threads_are_told_where_both_are_known() -> None:
         counts = {"torch": torch, "jax": jax}
         return _rendered(contenders=[make_contender(name, settings={"threads": counts[name]}) for name in counts])
 
-    assert "unlike numbers of threads: torch 1, jax 2" in told(1, 2)
+    assert "unequal numbers of threads: torch 1, jax 2" in told(1, 2)
     assert "threads" not in told(2, 2) + told(2, None)
     ranks = [make_contender(name, settings={"threads": 2 // count, "devices": count}) for name, count in RANKS.items()]
     assert "threads" not in _rendered(contenders=ranks)
@@ -93,21 +95,21 @@ def test_unlike_numbers_of_threads_are_told_where_both_are_known() -> None:
 
 
 def test_sentence_for_faster() -> None:
-    assert sentence(make_comparison()) == (
+    assert sentence(typed_comparison(make_comparison())) == (
         "jax is 1.43 times as fast as torch (ratio 0.699, 95 % interval 0.688 to 0.711, 10 rounds): FASTER; "
         "the smallest difference that 10 rounds would show is about 2.34 %"
     )
 
 
 def test_sentence_for_slower_is_turned_round() -> None:
-    assert sentence(make_comparison(verdict="SLOWER")) == (
+    assert sentence(typed_comparison(make_comparison(verdict="SLOWER"))) == (
         "jax takes 1.43 times as long as torch (ratio 1.430, 95 % interval 1.406 to 1.453, 10 rounds): SLOWER; "
         "the smallest difference that 10 rounds would show is about 2.34 %"
     )
 
 
 def test_sentence_for_equivalent() -> None:
-    assert sentence(make_comparison(verdict="EQUIVALENT")) == (
+    assert sentence(typed_comparison(make_comparison(verdict="EQUIVALENT"))) == (
         "jax and torch take the same time to within 1 % "
         "(ratio 1.001, 95 % interval 0.996 to 1.006, 10 rounds): EQUIVALENT; "
         "the smallest difference that 10 rounds would show is about 2.34 %"
@@ -117,26 +119,28 @@ def test_sentence_for_equivalent() -> None:
 @pytest.mark.parametrize(("low", "estimate", "high"), [(1.001, 1.006, 1.012), (0.985, 0.993, 0.999)])
 def test_sentence_for_undecided_names_the_margin_that_decides(low: float, estimate: float, high: float) -> None:
     ratio = {"estimate": estimate, "low": low, "high": high, "confidence": 0.95}
-    text = sentence(make_comparison(verdict="INCONCLUSIVE", ratio=ratio, margin=0.011))
-    said = "INCONCLUSIVE; the interval excludes 1, but holds differences both below and above the margin of 1.1 %; the"
+    text = sentence(typed_comparison(make_comparison(verdict="INCONCLUSIVE", ratio=ratio, margin=0.011)))
+    said = "INCONCLUSIVE; the interval excludes 1, but reaches both below and above the margin of 1.1 %; the"
     assert said in text
-    assert "margin" not in sentence(make_comparison(verdict="INCONCLUSIVE"))
+    assert "margin" not in sentence(typed_comparison(make_comparison(verdict="INCONCLUSIVE")))
 
 
 def test_sentence_for_inconclusive_says_what_it_could_have_seen() -> None:
-    text = sentence(make_comparison(verdict="INCONCLUSIVE"))
+    text = sentence(typed_comparison(make_comparison(verdict="INCONCLUSIVE")))
     assert text.startswith("jax against torch is undecided (ratio 1.010, ")
     assert text.endswith("INCONCLUSIVE; the smallest difference that 10 rounds would show is about 2.34 %")
     without = sentence(
-        make_comparison(verdict="INCONCLUSIVE", ratio=None, detectable=None, reason="every round is void")
+        typed_comparison(
+            make_comparison(verdict="INCONCLUSIVE", ratio=None, detectable=None, reason="every round is void")
+        )
     )
     assert without == "jax against torch: INCONCLUSIVE, every round is void"
 
 
 def test_invalid_gives_its_reason_and_claims_nothing() -> None:
     invalid = make_comparison(verdict="INVALID")
-    assert sentence(invalid).endswith("the semantic gate failed")
-    assert not SPEED_WORDS.search(sentence(invalid))
+    assert sentence(typed_comparison(invalid)).endswith("the semantic gate failed")
+    assert not SPEED_WORDS.search(sentence(typed_comparison(invalid)))
     report = _rendered(comparisons=[invalid])
     assert "INVALID" in report
     assert not SPEED_WORDS.search(report)
@@ -145,24 +149,30 @@ def test_invalid_gives_its_reason_and_claims_nothing() -> None:
 
 def test_a_small_difference_does_not_read_as_none() -> None:
     ratio = {"estimate": 0.9989, "low": 0.9981, "high": 0.99991, "confidence": 0.99}
-    text = sentence(make_comparison(ratio=ratio, margin=0.0))
+    text = sentence(typed_comparison(make_comparison(ratio=ratio, margin=0.0)))
     assert "jax is 1.001 times as fast" in text
     assert "ratio 0.9989, 99 % interval 0.9981 to 0.9999" in text
 
 
 def test_a_bound_that_is_0_or_1_asks_for_no_more_decimals() -> None:
-    assert ratio_figures({"estimate": 0.5, "low": 0.0, "high": 1.0}) == ("0.500", "0.000", "1.000")
+    assert ratio_figures(
+        typed_json.read(model.Interval, {"estimate": 0.5, "low": 0.0, "high": 1.0, "confidence": 0.95})
+    ) == (
+        "0.500",
+        "0.000",
+        "1.000",
+    )
 
 
 @pytest.mark.parametrize(("value", "shown"), [(10.41, "10.4"), (10.0004, "10.0004"), (10.0, "10"), (9.96, "9.96")])
 def test_a_value_beside_its_limit_is_told_from_it(value: float, shown: str) -> None:
     gate = {"name": "precision", "value": value, "limit": 10, "passed": value <= 10, "worst_tensor": None}
-    assert gate_value(gate, 2) == shown
+    assert gate_value(typed_json.read(model.Gate, gate), 2) == shown
 
 
 def test_report_holds_the_sentence_and_the_figures() -> None:
     text = _rendered()
-    assert sentence(make_comparison()) in " ".join(text.split())
+    assert sentence(typed_comparison(make_comparison())) in " ".join(text.split())
     assert _row(text, "compile (s)") == ["12.3", "12.3"]
     assert _row(text, "from cache (s)") == ["1.23", "1.23"]
     assert _row(text, "first step (s)") == ["0.457", "0.457"]
@@ -184,8 +194,8 @@ def test_one_unit_for_all_times(seconds: list[float], unit: str) -> None:
     assert time_unit(seconds)[1] == unit
 
 
-def test_without_an_interval_the_median_stands() -> None:
-    step = {**make_contender()["step_seconds"], "interval": None, "median": 3e-3}
+def test_a_step_time_may_have_no_interval() -> None:
+    step = {**make_contender()["step_seconds"], "interval": None, "estimate": 3e-3}
     text = _rendered(contenders=[make_contender(step_seconds=step), make_contender("jax", step_seconds=step)])
     assert _row(text, "step time (ms)") == ["3.000", "3.000"]
     assert "95 % interval –" not in text  # noqa: RUF001 -- the report's dash
@@ -280,13 +290,13 @@ def test_the_gpus_state_while_blocks_were_timed_is_told() -> None:
         "clock_reasons": [1, 4, 0],
         "foreign": [[], [], []],
     }
-    telemetry = {"reason": None, "cost_cores": 0.004, "lists_processes": False, "samples": samples, "foreign_cores": []}
+    telemetry = make_result()["telemetry"] | {"reason": None, "lists_processes": False, "samples": samples}
     text = " ".join(_rendered(spec={"device": "cuda"}, telemetry=telemetry).split())
     assert (
         "GPU while blocks were timed (2 samples): SM clock 1,965 to 1,980 MHz, memory clock 3,201 MHz, "
         "temperature 41 to 42 °C, power 600 W" in text
     )
-    assert "power was capped in 50 % of them, by the workload itself" in text
+    assert "the workload itself reached the power limit in 50 % of them" in text
     assert "NVML does not list this run's processes" in text
     assert "other programs" not in text
     telemetry["foreign_cores"] = [3.0]
@@ -328,7 +338,7 @@ def test_what_was_found_of_a_users_own_pair_is_told() -> None:
         "sides": sides,
     }
     model = {"family": "pair", "torch": "t.py:net", "jax": "m.py:net"}
-    told = pair_text.lines(make_result(spec={"pair": found, "model": model}))
+    told = pair_text.lines(typed(make_result(spec={"pair": found, "model": model})).spec)
     alone = "alone, on the same input and weights, does not compute the same on both sides"
     assert told == [
         "torch model: t.py:net (source SHA-256 0123456789ab)",
@@ -340,12 +350,12 @@ def test_what_was_found_of_a_users_own_pair_is_told() -> None:
         "dropout at rate 0 in flax: drop1, drop2",
         "m.py:net imported torch",
     ]
-    assert pair_text.lines(make_result()) == []
+    assert pair_text.lines(typed(make_result()).spec) == []
 
 
 def test_agreement_names_each_gate_and_the_mismatch() -> None:
     agreement = make_result()["agreement"]
-    assert agreement_lines(agreement) == [
+    assert agreement_lines(typed_json.read(model.Agreement, agreement)) == [
         "agreement in float32: pass",
         "  semantic: 3.1e-13 (limit 1e-10), pass, worst tensor gradient/conv1.kernel",
         "  precision: 1.8 (limit 10), pass, worst tensor update/dense2.bias",
@@ -353,13 +363,13 @@ def test_agreement_names_each_gate_and_the_mismatch() -> None:
     gate = {"name": "semantic", "value": None, "limit": 1e-10, "passed": False, "worst_tensor": None}
     agreement["pairs"][0] |= {"status": "fail", "first_mismatch": "activation/conv1: padding"}
     failed = {**agreement, "status": "fail", "reason": "one pair differs", "gates": [gate]}
-    assert agreement_lines(failed) == [
+    assert agreement_lines(typed_json.read(model.Agreement, failed)) == [
         "agreement in float32: fail (one pair differs)",
         "  semantic: – (limit 1e-10), FAIL",  # noqa: RUF001 -- the report's dash
         "  jax against torch: fail, first mismatch activation/conv1: padding",
     ]
     lone = {**agreement, "pairs": [], "gates": [], "first_mismatch": "logits"}
-    assert agreement_lines(lone)[-1] == "  first mismatch logits"
+    assert agreement_lines(typed_json.read(model.Agreement, lone))[-1] == "  first mismatch logits"
 
 
 _FOUR = [

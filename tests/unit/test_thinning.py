@@ -15,22 +15,22 @@ from compare.execution.run_state import RunState
 from compare.execution.telemetry import Telemetry
 from compare.report import telemetry_text
 from compare.reproduce import recompute
-from compare.results import result_file
-from compare.results.thinning import thinned
+from compare.results import model, result_file
+from compare.results.thinning import thin
 from tests.unit.mutations import on_a_gpu
-from tests.unit.result_factory import make_watched
+from tests.unit.result_factory import make_contender, make_result, make_watched, typed
 
 
 def _drawn(chance: random.Random) -> dict[str, Any]:
     """Return a result of which only the windows and two GPUs' samples, full of faults, are of interest."""
     starts = sorted(chance.uniform(0, 60) for _ in range(6))
     blocks = [[[start, start + chance.choice((0.01, 0.4, 3))]] for start in starts]
-    windowed: list[Any] = [{"step_seconds": {"windows": blocks}}, {"step_seconds": None}]
+    step = make_contender()["step_seconds"] | {"windows": blocks}
+    windowed = [make_contender(step_seconds=step), make_contender("jax", step_seconds=None)]
     gpus = [{"lists_processes": True, "samples": _faulty(chance)} for _ in range(2)]
-    return {
-        "contenders": windowed,
-        "telemetry": {**gpus[0], "reason": None, "cost_cores": 0.01, "others": gpus[1:]},
-    }
+    result = make_result(contenders=windowed)
+    result["telemetry"] |= {**gpus[0], "reason": None, "cost_cores": 0.01, "others": gpus[1:]}
+    return result
 
 
 def _faulty(chance: random.Random) -> dict[str, list[Any]]:
@@ -56,7 +56,7 @@ def test_the_same_rounds_are_void_for_the_same_reasons() -> None:
     for _ in range(200):
         result = _drawn(chance)
         before = deepcopy(result)
-        less = thinned(result)
+        less = model.to_json(thin(typed(result)))
         assert result == before
         assert _voids(less) == _voids(result)
         each, rest = (Telemetry.of_json(found["telemetry"]).each for found in (result, less))
@@ -69,7 +69,7 @@ def test_the_same_rounds_are_void_for_the_same_reasons() -> None:
 
 def test_what_is_left_of_a_result_is_a_result_that_comes_again() -> None:
     result = on_a_gpu()
-    less = thinned(result)
+    less = model.to_json(thin(typed(result)))
     result_file.validate(less)
     assert recompute.mismatches(less) == recompute.mismatches(result) == []
 
@@ -85,13 +85,14 @@ def test_a_result_of_many_hours_is_kept_and_says_what_is_left_out(
     monkeypatch.setattr(untrusted, "ITEM_LIMIT", ticks)
     plan: Any = SimpleNamespace(out=tmp_path / "out")
     monkeypatch.setattr(phases, "run_comparison", lambda *_: RunState(plan, []))
-    monkeypatch.setattr(build_result, "build", lambda *_: made)
-    result, path = execute.execute(plan, [])
+    monkeypatch.setattr(build_result, "build", lambda *_: typed(made))
+    thinned, path = execute.execute(plan, [])
+    result = model.to_json(thinned)
     assert result_file.load(path) == result
     left = len(result["telemetry"]["samples"]["seconds"])
     assert 60 <= left < 130
     said = f"{ticks - left:,} samples of telemetry between blocks are left out, for the file's size"
     assert said in capfd.readouterr().err
-    before, after = ([*telemetry_text.lines(each)] for each in (made, result))
+    before, after = ([*telemetry_text.lines(typed(each))] for each in (made, result))
     assert after[:-1] == before
     assert after[-1].startswith(f"{ticks - left:,} samples between blocks are left out")
