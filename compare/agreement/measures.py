@@ -93,7 +93,7 @@ def _root(parts: Iterable[Array]) -> float:
 
 
 def coarseness(name: str, record: Arrays) -> float:
-    """Return |stored tensor| / |its change|, at least 1, if `name` is a change of a parameter or buffer; else 1."""
+    """Return |stored tensor| / |its change|, at least 1. Tensors that are no change of a stored one give 1."""
     initial = _stored(name, record)
     if initial is None:
         return 1.0

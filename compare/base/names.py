@@ -43,7 +43,7 @@ class Names:
 
 
 def join_path(parts: Iterable[Any]) -> str:
-    """Return the parts of a path joined by dots; empty parts are left out."""
+    """Return the parts of a path joined by dots, without empty parts."""
     return ".".join(str(part) for part in parts if part != "")
 
 

@@ -57,7 +57,7 @@ def check_there(option: str, folder: Path) -> None:
 
 
 def check_scratch() -> None:
-    """Look whether files can be written where the variable TMPDIR says; Python would take another folder in silence.
+    """Check that TMPDIR, if set, is a folder that takes files. Python would silently use another folder.
 
     Raises:
         Refused: they cannot.

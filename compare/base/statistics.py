@@ -1,9 +1,10 @@
 """Ratios, intervals and verdicts from block times: pure functions, no input or output.
 
-The round (one fresh process per contender) is the unit of replication, never the block: blocks of one process share
-its memory layout, kernel choice and clock state, so treating them as independent gives intervals that are too narrow
-(Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013; Georges, Buytaert and Eeckhout,
-"Statistically rigorous Java performance evaluation", OOPSLA 2007).
+The round, one fresh process per contender, is the unit of replication. Blocks are not independent: those of one process
+share its memory layout, kernel choice and clock state. Intervals over blocks would be too narrow.
+
+Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013. Georges, Buytaert and Eeckhout,
+"Statistically rigorous Java performance evaluation", OOPSLA 2007.
 """
 
 import math
@@ -25,8 +26,8 @@ _MAD_TO_SIGMA = 1.482602218505602
 class Ratio:
     """A positive estimate with its two-sided interval, `low <= estimate <= high`.
 
-    From `paired_ratio` it is dimensionless, above 1 meaning that the contender is slower than the baseline; from
-    `geometric_interval` it has the unit of the values. `confidence` is a fraction, for example 0.95.
+    A ratio of `paired_ratio` has no unit. Above 1 the contender is slower than the baseline. A value of
+    `geometric_interval` has the unit of its inputs. `confidence` is a fraction, for example 0.95.
     """
 
     estimate: float
@@ -38,9 +39,9 @@ class Ratio:
 def paired_ratio(baseline: Sequence[float], contender: Sequence[float], confidence: float = 0.95) -> Ratio:
     """Return how many times as long as the baseline the contender takes per step.
 
-    With d = ln(contender / baseline) of each round, the estimate is exp(mean d), the geometric mean ratio (Fleming
-    and Wallace, CACM 29(3), 1986), and the interval is Student's t over rounds of the paired d, carried back by exp
-    (Student, Biometrika 6, 1908). Pairing cancels what both contenders of a round have in common.
+    Each round has d = ln(contender / baseline). The estimate is exp(mean d), the geometric mean ratio (Fleming and
+    Wallace, CACM 29(3), 1986). The interval is Student's t interval of d over rounds, carried back by exp (Student,
+    Biometrika 6, 1908). Pairing cancels the influences that both contenders of a round share.
 
     Args:
         baseline: [rounds] median block time of each round, seconds per step.
@@ -60,9 +61,9 @@ def paired_ratio(baseline: Sequence[float], contender: Sequence[float], confiden
 def independent_ratio(before: Sequence[float], after: Sequence[float], confidence: float = 0.95) -> Ratio:
     """Return how many times as long as `before` steps take in `after`, for rounds of two separate runs.
 
-    The rounds are not paired, nor need they be as many or spread as widely: the interval of the difference of mean
-    ln(time) is Welch's (Biometrika 34, 1947) with Satterthwaite's degrees of freedom (Biometrics Bulletin 2(6), 1946),
-    carried back by exp. What differs from run to run only (another day, another clock) is no part of it.
+    The rounds are not paired. The runs may differ in their number of rounds and in their spread. The interval is
+    Welch's for the difference of mean ln(time), carried back by exp (Biometrika 34, 1947). Its degrees of freedom are
+    Satterthwaite's (Biometrics Bulletin 2(6), 1946). It does not cover differences between runs, such as another day.
 
     Args:
         before: [rounds] median block time of each round of the first run, seconds per step.
@@ -103,8 +104,8 @@ def verdict(ratio: Ratio, margin: float) -> str:
     FASTER and SLOWER: the interval excludes 1, and the estimate is at most 1 / (1 + margin) or at least 1 + margin.
     EQUIVALENT: the interval lies inside [1 / (1 + margin), 1 + margin] (Schuirmann's two one-sided tests, J.
     Pharmacokinetics and Biopharmaceutics 15, 1987, made stricter: their interval at level a covers 1 - 2a, ours
-    1 - a). INCONCLUSIVE: neither. Both hold only for an interval of no width exactly on the margin; FASTER or SLOWER
-    wins then, because a difference of the margin itself counts as one.
+    1 - a). INCONCLUSIVE: neither. An interval of no width exactly on the margin fulfils both. It is FASTER or SLOWER,
+    because a difference as large as the margin counts as one.
 
     Args:
         ratio: from `paired_ratio`.
@@ -130,8 +131,8 @@ def verdict(ratio: Ratio, margin: float) -> str:
 def equivalence(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval that two one-sided tests (TOST) judge by: two means are equivalent if it is inside a margin.
 
-    For paired `differences` it is the mean plus and minus Student's t at level 1 - confidence, one-sided (Schuirmann
-    1987): at 95 % confidence, the ordinary 90 % interval.
+    It is the mean of paired `differences` plus and minus Student's one-sided t at level 1 - confidence (Schuirmann
+    1987). At 95 % confidence this is the ordinary 90 % interval.
     """
     values = _finite("differences", differences, 2)
     half = _critical(2 * confidence - 1, values.size - 1) * _standard_error(values)
@@ -141,11 +142,11 @@ def equivalence(differences: Sequence[float], confidence: float = 0.95) -> tuple
 def minimum_detectable_effect(differences: Sequence[float], confidence: float = 0.95, power: float = 0.8) -> float:
     """Return the smallest relative slowdown that this many rounds, spread like this, would have detected.
 
-    The d at which the paired two-sided t test rejects "no difference" on the slow side with probability `power`, for
-    the observed standard deviation s of the differences: d = nc * s / sqrt(rounds), where the noncentral t with
+    At this effect the paired two-sided t test finds the slowdown with probability `power`. The effect is
+    d = nc * s / sqrt(rounds), where s is the observed standard deviation of the differences. The noncentral t with
     noncentrality nc exceeds the critical value with that probability (Cohen, Statistical Power Analysis, 2nd edition,
-    1988, chapter 2). The noncentral t is used, not its normal approximation, which is too hopeful for few rounds. The
-    verdict's margin is no part of it: an effect below the margin may be detectable and still not be SLOWER.
+    1988, chapter 2). Its normal approximation would be too hopeful for few rounds. The verdict's margin plays no role:
+    an effect below the margin may be detectable and still not be SLOWER.
 
     Args:
         differences: [rounds] ln(contender / baseline) of each round.
@@ -181,9 +182,10 @@ class Change:
 def change_point(values: Sequence[float]) -> Change:
     """Return the most likely change of level in a series, by ranks, so that single wild values do not matter.
 
-    With U(t) the number of pairs across t that fall minus those that rise, t maximises |U|, and the probability is
-    2 exp(-6 U^2 / (n^3 + n^2)) (Pettitt, "A non-parametric approach to the change-point problem", Applied Statistics
-    28(2), 1979). A steady trend counts as a change, too. Fewer than eleven values can never give less than 0.05.
+    U(t) counts the pairs across t that fall, minus those that rise. The change is at the t with the largest |U|. Its
+    probability is 2 exp(-6 U^2 / (n^3 + n^2)) (Pettitt, "A non-parametric approach to the change-point problem",
+    Applied Statistics 28(2), 1979). A steady trend counts as a change, too. Fewer than eleven values can never give
+    less than 0.05.
 
     Args:
         values: [n] in order of time, any unit, positive; at least two.
@@ -220,9 +222,9 @@ def summarise(samples: Sequence[Sequence[float]]) -> dict[str, float]:
 def outliers(values: Sequence[float]) -> list[int]:
     """Return the indices of values more than five scaled median absolute deviations from the median.
 
-    For warnings only: no sample is ever dropped. The factor 1.4826 makes the deviation estimate a normal standard
-    deviation (Rousseeuw and Croux, JASA 88, 1993; Leys et al., J. Experimental Social Psychology 49, 2013). Where
-    more than half of the values are equal the deviation is 0, and every other value is flagged.
+    For warnings only: no sample is ever dropped. The factor 1.4826 scales the deviation to a normal standard
+    deviation (Rousseeuw and Croux, JASA 88, 1993). If more than half of the values are equal, the deviation is 0 and
+    every other value is flagged. Leys et al. recommend the rule (J. Experimental Social Psychology 49, 2013).
 
     Args:
         values: [n] any unit; fewer than three values have no outliers.
@@ -274,7 +276,7 @@ def _standard_error(values: NDArray[np.float64]) -> float:
 
 
 def _exponential(value: float) -> float:
-    # Two wild rounds can put a bound beyond a double; Infinity has no place in a result file.
+    # Two wild rounds can put a bound beyond a double. A result file cannot hold infinity.
     return math.exp(min(value, math.log(sys.float_info.max)))
 
 

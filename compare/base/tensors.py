@@ -30,7 +30,7 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4",
 
 
 def save(arrays: Arrays, path: Path) -> None:
-    """Write arrays to a file, in the place of one that was there; folders are made.
+    """Write arrays to a file and replace an old one. Folders are made.
 
     Raises:
         DiskFull: where the disk has no space for them.
@@ -80,9 +80,9 @@ def _file_system(folder: Path) -> str:
 
 
 def load(path: Path, *, writable: bool = False) -> Arrays:
-    """Map the arrays of a file that `save` wrote, read-only or `writable`; what is never looked at is never read.
+    """Map the arrays of a file that `save` wrote, read-only or `writable`. Unused arrays are never read.
 
-    What is written to them is this process's alone, and never reaches the file.
+    Changes stay in this process and never reach the file.
     """
     mapped = np.asarray(np.memmap(path, np.uint8, "c" if writable else "r"))
     (length,) = _LENGTH.unpack(mapped[: _LENGTH.size].tobytes())

@@ -1,7 +1,7 @@
 """What one traced forward pass of a user's model says of it, the same words from both frameworks.
 
 Shapes are neutral (`compare.base.interface`): images NHWC, convolution kernels HWIO, a transposed convolution's HWOI,
-dense kernels [inputs, outputs]. A layer is a module without sub-modules that holds parameters or buffers; a module with
+dense kernels [inputs, outputs]. A layer is a module that holds parameters or buffers and no sub-modules. A module with
 parameters of its own beside its sub-modules is a layer as well.
 """
 

@@ -27,7 +27,7 @@ SHORT.maxstring = SHORT.maxother = 60
 
 
 def read(path: Path, limit: int, kind: str) -> bytes:
-    """Return the bytes of a regular file, of whose size nothing is read before it is known to be within `limit`.
+    """Return the bytes of a regular file. Its size is checked against `limit` before anything is read.
 
     Raises:
         Refused: for a file that cannot be read, is none, or is larger; `kind` says in the message what is allowed.
