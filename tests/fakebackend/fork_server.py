@@ -96,6 +96,9 @@ def _server() -> _Server:
     return _Server()
 
 
+_ONE_SERVER = threading.Lock()
+
+
 def _serve(channel: socket.socket) -> None:
     """Fork a child for every message, and write its exit code when it ends, until no process can ask any more."""
     statuses = dict[int, tuple[int, int]]()
