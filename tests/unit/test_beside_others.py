@@ -25,14 +25,14 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def _spied(monkeypatch: pytest.MonkeyPatch, kind: type, *methods: str) -> list[tuple[str, Any]]:
-    """Return a list that every call to one of the methods is added to: its name and first argument, if there is one."""
+    """Return a list that every call to one of the methods is added to: its name, and its first argument or the command's name."""
     calls = list[tuple[str, Any]]()
 
     def spy(method: str) -> None:
         original = getattr(kind, method)
 
         def told(self: Any, *arguments: Any, **named: Any) -> Any:
-            calls.append((method, arguments[0] if arguments else None))
+            calls.append((method, getattr(arguments[0], "name", arguments[0]) if arguments else None))
             return original(self, *arguments, **named)
 
         monkeypatch.setattr(kind, method, told)
@@ -181,7 +181,7 @@ def test_contenders_train_beside_others_while_what_they_held_at_first_leaves_roo
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     reply = Child.reply
     holding = {"held": gigabytes << 30}
-    monkeypatch.setattr(Child, "reply", lambda *asked: (told := reply(*asked), holding.get(asked[1], told))[1])
+    monkeypatch.setattr(Child, "reply", lambda *asked: (told := reply(*asked), holding.get(asked[1].name, told))[1])
     monkeypatch.setattr(memory, "device_bytes", lambda device: 18 << 30)
     told = _spied(monkeypatch, Child, "__init__", "send")
     stage.run("fake", "other", agreement=False)
