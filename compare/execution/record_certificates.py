@@ -165,11 +165,11 @@ def _noise_call(
     spec = _make_spec(launcher, run, "float64", case, dataset)
     # Noise belongs to the function and not to the program, so the program need not be compiled for it. Without
     # compilation, one device can compute what several devices do, because each takes its part of every step.
-    switches = tunings.soonest(run.contender.backend, spec.knobs)
+    switches = tunings.reduce_compilation(run.contender.backend, spec.knobs)
     plan = launcher.plan
     spec = replace(spec, knobs=switches)
     if spec.devices > 1 and not switches["compile"] and plan.batch_norm == "sync" and plan.cluster.count == 1:
-        spec = replace(spec, knobs=tunings.on_one_device(switches), devices=1)
+        spec = replace(spec, knobs=tunings.drop_parallel(switches), devices=1)
 
     def keep(floors: Sequence[Mapping[str, float | None]]) -> None:
         evidence.floors[case].update(zip(perturbations, map(protocol.or_infinite, floors), strict=True))
@@ -183,7 +183,7 @@ def _record_call(
     folder = launcher.scratch / f"record-{next(_NUMBERS)}"
     spec = _make_spec(launcher, run, precision, case, dataset)
     if precision != launcher.plan.precision:  # this program is not timed, so it need not have the fastest kernels
-        spec = replace(spec, knobs=tunings.unsearched(spec.knobs))
+        spec = replace(spec, knobs=tunings.drop_search(spec.knobs))
     command = commands.Record(spec, certificate.STEPS, str(folder), _takes_batches_evenly(launcher, spec.knobs))
     return Call(command, lambda names: keep(Record(folder, names)))
 

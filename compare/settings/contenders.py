@@ -34,12 +34,12 @@ def default_tuning(backend: str) -> str:
     return DEFAULT_TUNING if has_knobs(backend) else tunings.STOCK
 
 
-def of_certificate(workload: Workload) -> tuple[str, ...]:
+def choose_certificate_contenders(workload: Workload) -> tuple[str, ...]:
     """Return the contenders of a certificate that nobody has named, where nothing is timed."""
     return PLAIN_CONTENDERS if workload.model.family == PAIR else naming.DEFAULT_CONTENDERS
 
 
-def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[str]:
+def add_tuning(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[str]:
     """Return the contenders with the tuning of `--tuning`, or the knobs of `--knobs`, where they name none.
 
     Raises:
@@ -60,7 +60,7 @@ def tuned(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[s
     return [text if ":" in text else f"{text}:{chosen}" for text in texts]
 
 
-def spread(texts: Sequence[str], parallel: str | None, otherwise: str | None = None) -> list[str]:
+def add_parallel(texts: Sequence[str], parallel: str | None, otherwise: str | None = None) -> list[str]:
     """Return the contenders with the way of `--parallel` to use several devices, where they name none.
 
     A backend without one there takes that of `otherwise`, if any.

@@ -191,9 +191,9 @@ def spell_contenders(settings: Settings, parallel: str | None = None) -> Setting
     """
     texts = DEFAULT_CONTENDERS if settings.contenders is None else settings.contenders
     if settings.tuning is not None or settings.knobs is not None:
-        texts = contenders.tuned(texts, settings.tuning, settings.knobs)
+        texts = contenders.add_tuning(texts, settings.tuning, settings.knobs)
     if settings.parallel is not None or parallel is not None:
-        texts = contenders.spread(texts, settings.parallel, parallel)
+        texts = contenders.add_parallel(texts, settings.parallel, parallel)
     return replace(settings, contenders=texts, tuning=None, knobs=None, parallel=None)
 
 
@@ -207,7 +207,7 @@ def for_certificate(settings: Settings) -> Settings:
     workload = find_workload(settings.workload)
     settings = replace(settings, workload=workload, rounds=None)
     if settings.contenders is None and settings.tuning is None and settings.knobs is None:
-        settings = replace(settings, contenders=contenders.of_certificate(workload))
+        settings = replace(settings, contenders=contenders.choose_certificate_contenders(workload))
     return settings
 
 

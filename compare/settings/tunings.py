@@ -218,20 +218,20 @@ def _value(knob: Knob, text: str, where: str) -> Value:
     return int(text)
 
 
-def soonest(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:
+def reduce_compilation(backend: str, values: Mapping[str, Value]) -> dict[str, Value]:
     """Return knobs of the same mathematics with which a session's first step comes soonest, however slow the next are.
 
     torch's operations need no compiler. JAX would compile each operation by itself, which takes longer than the step.
     """
-    return _without(_TO_COMPILE, values) if backend == "torch" else unsearched(values)
+    return _without(_TO_COMPILE, values) if backend == "torch" else drop_search(values)
 
 
-def unsearched(values: Mapping[str, Value]) -> dict[str, Value]:
+def drop_search(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return knobs with which no kernels are timed against each other."""
     return _without(_TO_SEARCH, values)
 
 
-def on_one_device(values: Mapping[str, Value]) -> dict[str, Value]:
+def drop_parallel(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return knobs with which a contender uses one device."""
     return _without(("parallel", "overlap-reduction", "compiled-autograd", "overlap-exchanges"), values)
 

@@ -22,9 +22,9 @@ from compare.settings.options import Settings
 from compare.settings.tunings import (
     SYNCHRONISED,
     TUNED,
+    drop_search,
+    reduce_compilation,
     resolve,
-    soonest,
-    unsearched,
 )
 from tests.fakebackend import plans
 from tests.unit import programs
@@ -384,9 +384,9 @@ def test_every_knob_says_what_it_is_in_both_frameworks_and_where_a_tuning_was_me
 
 def test_a_tuning_for_all_is_that_of_contenders_that_name_none() -> None:
     texts = ["torch", "jax:stock", "torch"]
-    assert contenders.tuned(texts, None, None) == texts
-    assert contenders.tuned(texts, "tuned", None) == ["torch:tuned", "jax:stock", "torch:tuned"]
-    chosen = contenders.tuned(texts, None, "compile,channels-last=off")
+    assert contenders.add_tuning(texts, None, None) == texts
+    assert contenders.add_tuning(texts, "tuned", None) == ["torch:tuned", "jax:stock", "torch:tuned"]
+    chosen = contenders.add_tuning(texts, None, "compile,channels-last=off")
     assert chosen == ["torch:compile+channels-last=off", "jax:stock", "torch:compile+channels-last=off"]
     first, _, again = contenders.parse(chosen)
     assert (first.name, again.name) == (chosen[0], f"{chosen[0]}#2")
@@ -409,7 +409,7 @@ def test_what_a_caller_has_closed_gets_no_pipe_of_ours() -> None:
 @pytest.mark.parametrize(("chosen", "option"), [(("tuned", None), "--tuning"), ((None, "compile"), "--knobs")])
 def test_a_tuning_that_no_contender_takes_is_refused(chosen: tuple[str | None, str | None], option: str) -> None:
     with pytest.raises(Refused, match=f"{option}: every contender names its own tuning; allowed: with a contender"):
-        contenders.tuned(["torch:stock", "jax:stock"], *chosen)
+        contenders.add_tuning(["torch:stock", "jax:stock"], *chosen)
 
 
 def test_what_a_backend_always_does_may_be_asked_for() -> None:
@@ -434,9 +434,9 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
 def test_what_only_makes_later_steps_fast_is_left_out_where_the_first_step_is_to_come_soon() -> None:
     tuned = resolve("torch", "tuned+rematerialisation", "cuda", "resnet50")
     plain = resolve("torch", "stock+channels-last+fused-optimizer+rematerialisation", "cuda", "resnet50")
-    assert soonest("torch", tuned) == plain
+    assert reduce_compilation("torch", tuned) == plain
     jitted = resolve("jax", "tuned", "cuda", "resnet50")
-    assert soonest("jax", jitted) == unsearched(jitted) == {**jitted, "kernel-search": False}
+    assert reduce_compilation("jax", jitted) == drop_search(jitted) == {**jitted, "kernel-search": False}
 
 
 def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:

@@ -141,16 +141,16 @@ def test_a_gpu_that_no_child_sees_is_not_used(
 def test_parallel_is_for_contenders_that_name_no_way() -> None:
     given = ["torch", "jax:tuned", "jax:pmap", "torch:stock+parallel=none"]
     spread = ["torch:compiled+ddp", "jax:tuned+sharded", "jax:pmap", "torch:stock+parallel=none"]
-    assert contenders.spread(given, "ddp,sharded") == spread
-    assert contenders.spread(given, None) == given
-    assert contenders.spread(given, "pmap", "sharded,ddp")[:2] == ["torch:compiled+ddp", "jax:tuned+pmap"]
-    assert contenders.spread(given[2:], None, "sharded,ddp") == given[2:]
+    assert contenders.add_parallel(given, "ddp,sharded") == spread
+    assert contenders.add_parallel(given, None) == given
+    assert contenders.add_parallel(given, "pmap", "sharded,ddp")[:2] == ["torch:compiled+ddp", "jax:tuned+pmap"]
+    assert contenders.add_parallel(given[2:], None, "sharded,ddp") == given[2:]
 
 
 @pytest.mark.parametrize("given", [["torch", "torch:tuned"], ["torch", "jax:stock+pmap"]])
 def test_a_way_that_no_contender_takes_is_refused(given: list[str]) -> None:
     with pytest.raises(Refused, match="--parallel ddp,sharded: no contender of jax takes sharded; allowed: with a"):
-        contenders.spread(given, "ddp,sharded")
+        contenders.add_parallel(given, "ddp,sharded")
 
 
 @pytest.mark.parametrize(
