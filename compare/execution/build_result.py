@@ -43,9 +43,10 @@ def build(state: RunState, command: Sequence[str]) -> Result:
         "foreign_cores": [each.foreign_cores for each in state.rounds],
         "idle_cores": [each.idle_cores for each in state.rounds],
     }
+    head: dict[str, Any] = {**result_file.head(result_file.SCHEMA_VERSION, command), "command": tuple(command)}
     return verdicts.complete(
         Result(
-            **result_file.head(result_file.SCHEMA_VERSION, command),
+            **head,
             spec=read(Spec, _spec(plan, state)),
             environment=Environment(extra=environment.describe() | _other_machines(plan)),
             contenders=tuple(_contender(plan, state, run) for run in state.runs),
