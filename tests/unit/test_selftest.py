@@ -40,8 +40,8 @@ def test_intervals_of_the_wrong_width_are_found(factor: float, monkeypatch: pyte
 
 
 def test_an_order_that_does_not_alternate_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "palindromic", lambda contenders, repeats: [0] * 6 + [1] * 6)
-    monkeypatch.setattr(simulation, "in_turn", lambda contenders, number: contenders)
+    monkeypatch.setattr(simulation, "make_palindrome", lambda contenders, repeats: [0] * 6 + [1] * 6)
+    monkeypatch.setattr(simulation, "order_contenders", lambda contenders, number: contenders)
     assert (
         held(list(selftest.prove_statistics(200)))["A/A on a machine that slows down by 5 %: significant at 5 %"]
         is False
