@@ -13,9 +13,9 @@ from compare.base.interface import Refused
 from compare.base.untrusted import SHORT
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options, to_path
-from compare.reproduce import regression
+from compare.reproduce import regression, stored_result
 from compare.reproduce import regression_report as report
-from compare.results import model, result_file
+from compare.results.model import Result
 
 
 @takes_options("diff")
@@ -24,12 +24,14 @@ def diff(
     old: Annotated[
         Path,
         typer.Argument(
-            metavar="OLD", parser=to_path, help="The earlier result.json, or its folder.", show_default=False
+            metavar="OLD", parser=to_path, help="The earlier result.json, its folder, or a bundle.", show_default=False
         ),
     ],
     new: Annotated[
         Path,
-        typer.Argument(metavar="NEW", parser=to_path, help="The later result.json, or its folder.", show_default=False),
+        typer.Argument(
+            metavar="NEW", parser=to_path, help="The later result.json, its folder, or a bundle.", show_default=False
+        ),
     ],
     fail_above: Annotated[
         str, typer.Option(metavar="3%|0.03", help="Fail above this slowdown, or this growth of memory.")
@@ -43,16 +45,17 @@ def diff(
     It compares times and memory. As a regression gate it ends with exit code 1 if something did.
     """
     threshold = fraction(fail_above)
-    before, after = (model.to_json(result_file.read_with_true_verdicts(result_file.named(file))) for file in (old, new))
-    unlike = regression.unlike(before, after)
-    if unlike and not anyway:
-        raise Refused(f"{old} and {new} are not of the same work: {'; '.join(unlike)}; allowed with --anyway")
-    changes = regression.changes(before, after, threshold)
+    before, after = stored_result.load(old), stored_result.load(new)
+    other_work = regression.find_other_work(before, after)
+    if other_work and not anyway:
+        raise Refused(f"{old} and {new} are not of the same work: {'; '.join(other_work)}; allowed with --anyway")
+    changes = regression.find_changes(before, after, threshold)
     failed = any(change.outcome == regression.REGRESSION for change in changes)
     if as_json:
-        typer.echo(json.dumps(_to_json(before, after, threshold, unlike, changes, failed), indent=2, allow_nan=False))
+        value = _to_json(before, after, threshold, other_work, changes, failed)
+        typer.echo(json.dumps(value, indent=2, allow_nan=False))
     else:
-        report.render(changes, threshold, [f"not the same work: {difference}" for difference in unlike], Console())
+        report.render(changes, threshold, [f"not the same work: {each}" for each in other_work], Console())
     raise typer.Exit(exit_codes.CLAIM_FAILED if failed else 0)
 
 
@@ -70,18 +73,18 @@ def fraction(text: str) -> float:
 
 
 def _to_json(
-    before: dict[str, Any],
-    after: dict[str, Any],
+    before: Result,
+    after: Result,
     threshold: float,
-    unlike: list[str],
+    other_work: list[str],
     changes: list[regression.Change],
     failed: bool,
 ) -> dict[str, Any]:
     return {
-        "old": {key: before[key] for key in ("id", "created")},
-        "new": {key: after[key] for key in ("id", "created")},
+        "old": {"id": before.id, "created": before.created},
+        "new": {"id": after.id, "created": after.created},
         "fail_above": threshold,
-        "unlike": unlike,
+        "unlike": other_work,
         "changes": [asdict(change) for change in changes],
         "regression": failed,
     }

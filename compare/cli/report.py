@@ -2,9 +2,9 @@
 
 import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -16,11 +16,11 @@ from compare.report import certificate_text, figures, matrix, terminal
 from compare.report.document import Report
 from compare.report.formats import Format, find_formats
 from compare.report.plots.canvas import Picture
+from compare.reproduce import stored_result
 from compare.results import result_file
 from compare.results.model import Result
 from compare.studies import scaling_report, scaling_result, scaling_sections
-
-Scaling: TypeAlias = Mapping[str, Any]
+from compare.studies.scaling_model import Scaling
 
 
 def report(
@@ -29,7 +29,7 @@ def report(
         typer.Argument(
             metavar="RESULT",
             parser=to_path,
-            help="A result.json, or its folder. Several make a matrix. A result of scale stands alone.",
+            help="A result.json, its folder, or a bundle. Several make a matrix. A result of scale stands alone.",
         ),
     ],
     figure_folder: Annotated[
@@ -85,7 +85,7 @@ _add_format_options()
 def _load(path: Path) -> Result | Scaling:
     """Return a result whose verdicts follow from its figures, for no other can be reported truly."""
     try:
-        return result_file.read_with_true_verdicts(path)
+        return stored_result.load(path)
     except result_file.OfScale:
         return scaling_result.load(path)
 
@@ -125,7 +125,7 @@ def _report(loaded: Sequence[Result | Scaling]) -> Report:
     first = loaded[0]
     if isinstance(first, Result):
         return matrix.report(_results(loaded))
-    part = scaling_sections.part(first)
+    part = scaling_sections.build_part(first)
     return Report(part.claim, part.verdict, None, [part])
 
 

@@ -19,11 +19,12 @@ from compare.reproduce import (
     claims,
     differences,
     repetition,
+    stored_result,
     training_claims,
     user_code,
 )
 from compare.reproduce import reproduction_report as report
-from compare.results import model, result_file, verdicts
+from compare.results import result_file, verdicts
 from compare.results.model import Result
 from compare.settings.options import OWN_MODELS
 from compare.settings.plan import default_out
@@ -36,7 +37,10 @@ def reproduce(
     changes: dict[str, Any],
     as_json: bool,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", parser=to_path, help="A result.json, or its folder.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE", parser=to_path, help="A result.json, its folder, or a bundle.", show_default=False
+        ),
     ],
     trust_code: Annotated[
         bool,
@@ -60,43 +64,42 @@ def reproduce(
     If you interrupt it after timed rounds have begun, it judges the rounds that are complete.
     """
     file = result_file.named(file)
-    stored = model.to_json(result_file.read_with_true_verdicts(file))
+    stored = stored_result.load(file)
     user_code.check_trust(stored, trusted=trust_code, changed=changed_code)
-    seeds = None if stored["spec"]["rounds_requested"] else repetition.read_seeds(stored)
+    seeds = None if stored.spec.is_comparison else repetition.read_seeds(stored)
     folder = changes.setdefault("out", default_out())
     if (folder / result_file.FILE_NAME).resolve() == file.resolve():
         raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
     plan = repetition.make_plan(stored, changes, changed_code=changed_code)
     console = Console(quiet=as_json)
     hashes: dict[str, str | None] = {"data_sha256": dataset_file.sha256(plan.dataset)}
-    if not user_code.is_named(stored):  # a pair has weights only after matching
+    if not user_code.names_code(stored):  # the weights of a pair are known after its match
         description = phases.describe_model(plan)
         hashes["weights_sha256"] = None if description is None else description.weights_sha256
-    before = differences.before_run(stored, environment.describe(), hashes)
+    before = differences.find_before_run(stored, environment.describe(), hashes)
     report.render_start(stored, before, console)
-    if user_code.is_named(stored):
-        report.render_code(user_code.lines(stored), changed_code, console)
-    measured, target, interruption = execute.execute_until_interrupted(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
-    result = model.to_json(measured)
-    after = differences.after_run(stored, result)
+    if user_code.names_code(stored):
+        report.render_code(user_code.describe(stored), changed_code, console)
+    result, target, interruption = execute.execute_until_interrupted(plan, ["samestep", *sys.argv[1:]], seeds=seeds)
+    after = differences.find_after_run(stored, result)
     judgements = [*claims.judge(stored, result), *training_claims.judge(stored, result)]
     console.print()
     report.render_differences(after, console, "contenders ran with the versions and settings that are stored")
     console.print()
     report.render_claims(judgements, stored, result, console)
-    report_object = {
-        "stored": {key: stored[key] for key in ("id", "created", "command")},
-        "result": result["id"],
+    value = {
+        "stored": {"id": stored.id, "created": stored.created, "command": list(stored.command)},
+        "result": result.id,
         "differences": [asdict(difference) for difference in (*before, *after)],
         "claims": [asdict(claim) for claim in judgements],
     }
-    result_file.replace(plan.out / FILE_NAME, report_object)
+    result_file.replace(plan.out / FILE_NAME, value)
     if as_json:
-        typer.echo(json.dumps(report_object, indent=2, allow_nan=False))
+        typer.echo(json.dumps(value, indent=2, allow_nan=False))
     console.print(f"result file: {target}", markup=False, highlight=False, soft_wrap=True)
     if interruption is not None:
         raise interruption
-    raise typer.Exit(exit_code(model.from_json(stored), measured, judgements))
+    raise typer.Exit(exit_code(stored, result, judgements))
 
 
 def exit_code(stored: Result, result: Result, judgements: list[claims.Claim]) -> int:

@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare.base import files
+from compare.base import files, typed_json
 from compare.base.interruptions import HeldSignals
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options
 from compare.execution import execute
 from compare.report import figures
 from compare.report.plots.canvas import Picture
-from compare.results import model
 from compare.settings.options import SEVERAL_DEVICES, Settings
 from compare.studies import scaling, scaling_plot, scaling_report, scaling_result
 
@@ -47,14 +46,14 @@ def scale(
     (torch) and sharded (jax). DIR/devices-N has each whole comparison.
     """
     command = ["samestep", *sys.argv[1:]]
-    task = scaling.make(settings, scaling.counts(devices), strong=strong)
+    task = scaling.make(settings, scaling.parse_counts(devices), strong=strong)
     folder = task.out
-    runs, interruption = scaling.run(task, command)
-    if interruption is not None and not runs:
+    completed, interruption = scaling.run(task, command)
+    if interruption is not None and not completed:
         raise interruption
     with HeldSignals() as held:
         held.hold()
-        result = scaling_result.result(task, runs, command)
+        result = scaling_result.build(task, completed, command)
         with execute.replacing(folder):
             path = scaling_result.write(result, folder)
         if isinstance(picture := scaling_plot.picture(result), Picture):
@@ -62,12 +61,12 @@ def scale(
         else:
             typer.echo(f"samestep: no {execute.SCALING_PICTURE}: {picture.reason}", err=True)
     if (interruption := interruption or held.pending) is not None:
-        whole = f"{len(runs)} of {len(task.plans)} numbers of devices"
+        whole = f"{len(completed)} of {len(task.plans)} numbers of devices"
         typer.echo(f"samestep: interrupted after {whole}, which are kept: {path}", err=True)
         raise interruption
     if as_json:
-        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+        typer.echo(json.dumps(typed_json.write(result), indent=2, allow_nan=False))
     else:
         scaling_report.render(result, Console())
         typer.echo(f"\nresult file: {path}")
-    raise typer.Exit(max(exit_codes.exit_code(model.from_json(run)) for run, _ in runs))
+    raise typer.Exit(max(exit_codes.exit_code(run) for run, _ in completed))

@@ -1,82 +1,90 @@
-"""Which samestep wrote a text, and what of it another one, which may word it otherwise, can still check."""
+"""Tell which samestep wrote a text, and compare its figures and verdicts with a text that this samestep writes.
+
+Two versions of samestep may choose other words for the same figures, so words are compared only within one version.
+"""
 
 import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
 
 from compare import __version__
+from compare.base.typed_json import Json
 from compare.machine import environment
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-_SHOWN = 12  # digits of a commit
+_DIGITS_SHOWN = 12  # of a commit
 _UNKNOWN = "unknown"
 _VERDICT = r"\b(?:FASTER|SLOWER|EQUIVALENT|INCONCLUSIVE|INVALID)\b"
-_TOLD = rf"(?:(?<!\d)-)?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|{_VERDICT}|\b(?:pass|fail)\b"
-"""A figure, digits in names among them, or a verdict."""
+_FIGURE = rf"(?:(?<!\d)-)?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|{_VERDICT}|\b(?:pass|fail)\b"
+"""A number, also within a name, or a verdict."""
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A samestep, as it told of itself.
+    """One samestep, as it describes itself.
 
     Attributes:
         version: its version.
-        commit: of its checkout; None where it ran from none, `unknown` where nothing was told.
-        changed: whether the checkout held, or may have held, what no commit does.
+        commit: of its checkout; None for an installed package, `unknown` if it was not recorded.
+        is_changed: whether the checkout had, or may have had, uncommitted changes.
     """
 
     version: str
     commit: str | None
-    changed: bool
+    is_changed: bool
 
     def __str__(self) -> str:
         if self.commit is None:
             return f"samestep {self.version}"
-        changes = " with changes" if self.changed and self.commit != _UNKNOWN else ""
-        return f"samestep {self.version} (commit {self.commit[:_SHOWN]}{changes})"
+        changes = " with changes" if self.is_changed and self.commit != _UNKNOWN else ""
+        return f"samestep {self.version} (commit {self.commit[:_DIGITS_SHOWN]}{changes})"
 
-    def words_as(self, other: "Writer") -> bool:
-        """Whether the other is known to word everything alike."""
-        return self == other and not self.changed
+    def has_words_of(self, other: "Writer") -> bool:
+        """Tell whether both certainly choose the same words."""
+        return self == other and not self.is_changed
 
 
 @functools.cache
-def here() -> Writer:
+def describe_this() -> Writer:
     """Return this samestep."""
-    return told(__version__, environment.describe_checkout())
+    return read_writer(__version__, environment.describe_checkout())
 
 
-def told(version: Any, git: Any) -> Writer:
-    """Return the samestep that told this of itself, `git` as `compare.machine.environment.checkout`; both may be anything."""
+def read_writer(version: Json, git: Json) -> Writer:
+    """Return the samestep of a file's values, which may be anything.
+
+    Args:
+        version: its version.
+        git: `compare.machine.environment.describe_checkout` of it.
+    """
     version = version if isinstance(version, str) else "of an unknown version"
     if git is None:
         return Writer(version, None, False)
-    values = cast("dict[str, Any]", git) if isinstance(git, dict) else {}
+    values = git if isinstance(git, dict) else {}
     commit = values.get("commit")
-    known = isinstance(commit, str) and _COMMIT.fullmatch(commit)
-    return Writer(version, commit if known else _UNKNOWN, values.get("dirty") is not False)
+    is_known = isinstance(commit, str) and _COMMIT.fullmatch(commit)
+    return Writer(version, str(commit) if is_known else _UNKNOWN, values.get("dirty") is not False)
 
 
-def unmatched(stored: str, made: str, names: Iterable[str] = ()) -> str | None:
-    """Return what a stored text tells and the one made now does not: None where all of it comes again, in its order.
+def find_unmatched(stored: str, new: str, names: Iterable[str] = ()) -> str | None:
+    """Return the first figure that a stored text and the new one do not share, if any.
 
-    Compared are figures, verdicts and the `names` of contenders. One that `made` lacks, or has elsewhere, is returned
-    with its line, or the next one is. Of what `made` tells besides, comparisons' verdicts alone are missed.
+    Figures are numbers, verdicts and the given names of contenders. Each figure of the stored text must be in the new
+    one, in the same order. Of the figures that only the new text has, verdicts alone count.
     """
     longest_first = [re.escape(name) for name in sorted(names, key=len, reverse=True)]
-    if added := _first_alone("|".join([*longest_first, _TOLD]), stored, made):
+    if added := _find_extra("|".join([*longest_first, _FIGURE]), stored, new):
         return f"{added[0]!r} in line {added[1]}"
-    if missing := _first_alone(_VERDICT, made, stored):
-        return f"{missing[0]!r} no more where line {missing[1]} of this one's has it"
+    if missing := _find_extra(_VERDICT, new, stored):
+        return f"no {missing[0]!r} as in line {missing[1]} of this one's"
     return None
 
 
-def _first_alone(pattern: str, text: str, other: str) -> tuple[str, int] | None:
+def _find_extra(pattern: str, text: str, other: str) -> tuple[str, int] | None:
     """Return the first match in a text, and its line, that another text does not have in the same order."""
     rest = (match[0] for match in re.finditer(pattern, other))
     for match in re.finditer(pattern, text):
-        if match[0] not in rest:  # which takes from the rest all that comes before it
+        if match[0] not in rest:  # `in` consumes all matches up to this one
             return match[0], text.count("\n", 0, match.start()) + 1
     return None

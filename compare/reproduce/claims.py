@@ -1,31 +1,28 @@
-"""Whether what a stored result claims holds in a run that repeated it: status, speed and agreement. Pure functions.
+"""Judge whether a repeated run reproduces the claims of a stored result: status, speed and agreement. Pure functions.
 
-A claim of speed is a verdict and a ratio with its interval. It is
+A claim of speed is a verdict and a ratio with its interval. Its outcome is
 
-- REPRODUCED, where the new verdict is the same and the intervals do not exclude each other, or both are INVALID for the
+- REPRODUCED, if the new verdict is the same and the intervals do not exclude each other, or if both are INVALID for the
   same reason;
-- NOT REPRODUCED, where the new verdict is another decided one (of an INVALID one, any), or the intervals exclude each
-  other;
-- INCONCLUSIVE else: one of the runs decided nothing, or the new one may claim nothing.
+- NOT REPRODUCED, if both verdicts are decided and differ, if the intervals exclude each other, or if the stored one is
+  INVALID and the new one is decided;
+- INCONCLUSIVE otherwise: one of the runs decided nothing, or the new one is INVALID.
 
-Two intervals exclude each other where one lies wholly above the other and their estimates differ by at least the
-margin. That is `compare.base.statistics.verdict`'s own rule for one interval and 1, and as there, a difference below the
-margin does not count. Two 95 % intervals without a common point are stronger evidence than a test at 5 % asks for
-(Schenker and Gentleman, "On judging the significance of differences by examining the overlap between confidence
-intervals", The American Statistician 55(3), 2001), so that NOT REPRODUCED is said with care. What differs from one day
-or machine to another is in neither interval: the differences in environment are listed for that reason.
+Two intervals exclude each other if they have no common point and their estimates differ by at least the margin. This is
+the rule of `compare.base.statistics.verdict` for an interval and 1. Two separate 95 % intervals are stronger evidence
+than a test at 5 % needs, so NOT REPRODUCED is a careful statement. The source is Schenker and Gentleman, "On judging the
+significance of differences by examining the overlap between confidence intervals", The American Statistician 55(3),
+2001. Neither interval covers changes from day to day or between machines. Therefore the report lists all differences
+between the environments.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from compare.base import typed_json
-from compare.base.statistics import Ratio
 from compare.report.sentences import ratio_text
+from compare.results.model import Comparison, Interval, Pair, Result
 
-Object = Mapping[str, Any]
-Judged = tuple[str, str]
+Judgement = tuple[str, str]
 """An outcome and its reason."""
 
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "REPRODUCED", "NOT REPRODUCED", "INCONCLUSIVE"
@@ -35,7 +32,15 @@ _DECIDED = ("FASTER", "SLOWER", "EQUIVALENT")
 
 @dataclass(frozen=True)
 class Claim:
-    """What a stored result says of `subject`, what the new run says, and whether the one is reproduced by the other."""
+    """One claim of a stored result.
+
+    Attributes:
+        subject: the contenders and the figure.
+        stored: the stored figure.
+        here: the new run's figure.
+        outcome: REPRODUCED, NOT REPRODUCED or INCONCLUSIVE.
+        reason: why.
+    """
 
     subject: str
     stored: str
@@ -44,78 +49,81 @@ class Claim:
     reason: str
 
 
-def judge(stored: Object, result: Object) -> Iterator[Claim]:
-    """Yield a claim for each contender that failed, each comparison, and each pair that was certified."""
-    now = {each["name"]: each for each in result["contenders"]}
-    for each in stored["contenders"]:
-        if each["status"] != "ok":
-            here = now[each["name"]]["status"]
-            judged = (REPRODUCED, "it failed alike") if here == each["status"] else (NOT_REPRODUCED, "another status")
-            yield Claim(f"{each['name']}: status", each["status"], here, *judged)
-    compared = {_pair(each): each for each in result["comparisons"]}
-    for each in stored["comparisons"]:
-        here = compared.get(_pair(each))
-        yield Claim(f"{_pair(each)}: speed", _told(each), _told(here), *speed(each, here))
-    certified = {_pair(each): each for each in result["agreement"]["pairs"]}
-    for each in stored["agreement"]["pairs"]:
-        here = certified.get(_pair(each))
-        status = here["status"] if here else "skipped"
-        yield Claim(f"{_pair(each)}: agreement", each["status"], status, *agreement(each["status"], status))
+def judge(stored: Result, result: Result) -> Iterator[Claim]:
+    """Yield a claim for each contender that failed, each comparison, and each certified pair."""
+    statuses = {contender.name: contender.status for contender in result.contenders}
+    for contender in stored.contenders:
+        if contender.status != "ok":
+            here = statuses[contender.name]
+            same = here == contender.status
+            judgement = (REPRODUCED, "the same failure") if same else (NOT_REPRODUCED, "another status")
+            yield Claim(f"{contender.name}: status", contender.status, here, *judgement)
+    comparisons = {_describe_pair(comparison): comparison for comparison in result.comparisons}
+    for comparison in stored.comparisons:
+        name = _describe_pair(comparison)
+        new = comparisons.get(name)
+        yield Claim(f"{name}: speed", _describe(comparison), _describe(new), *judge_speed(comparison, new))
+    pair_statuses = {_describe_pair(pair): pair.status for pair in result.agreement.pairs}
+    for pair in stored.agreement.pairs:
+        name = _describe_pair(pair)
+        status = pair_statuses.get(name, "skipped")
+        yield Claim(f"{name}: agreement", pair.status, status, *judge_agreement(pair.status, status))
 
 
-def speed(stored: Object, here: Object | None) -> Judged:
-    """Judge one comparison by the module's rule; `here` is None where it was not made."""
+def judge_speed(stored: Comparison, here: Comparison | None) -> Judgement:
+    """Judge one comparison by the module's rule. Without such a comparison in the new run, `here` is None."""
     if here is None:
         return INCONCLUSIVE, "they were not compared here"
-    if stored["verdict"] == "INVALID":
-        return _invalid(stored, here)
-    if here["verdict"] == "INVALID":
-        return INCONCLUSIVE, f"no speed may be claimed here: {here['reason']}"
-    verdicts = stored["verdict"], here["verdict"]
-    if all(each in _DECIDED for each in verdicts) and verdicts[0] != verdicts[1]:
-        return NOT_REPRODUCED, "the verdict is contradicted"
-    if stored["ratio"] is None or here["ratio"] is None:
-        return INCONCLUSIVE, "too few rounds count to give an interval"
-    if excluded(stored["ratio"], here["ratio"], stored["margin"]):
+    if stored.verdict == "INVALID":
+        return _judge_invalid(stored, here)
+    if here.verdict == "INVALID":
+        return INCONCLUSIVE, f"no speed may be claimed here: {here.reason}"
+    if stored.verdict in _DECIDED and here.verdict in _DECIDED and stored.verdict != here.verdict:
+        return NOT_REPRODUCED, "this run contradicts the verdict"
+    if stored.ratio is None or here.ratio is None:
+        return INCONCLUSIVE, "too few rounds count for an interval"
+    if exclude_each_other(stored.ratio, here.ratio, stored.margin):
         return NOT_REPRODUCED, "the intervals exclude each other"
-    if verdicts[0] == "INCONCLUSIVE":
+    if stored.verdict == "INCONCLUSIVE":
         return INCONCLUSIVE, "the stored run decided nothing"
-    if verdicts[1] == "INCONCLUSIVE":
+    if here.verdict == "INCONCLUSIVE":
         return INCONCLUSIVE, "this run decided nothing; more rounds may"
     return REPRODUCED, "the same verdict, and intervals that do not exclude each other"
 
 
-def excluded(a: Object, b: Object, margin: float) -> bool:
-    """Tell whether two ratios exclude each other: no common point, and estimates at least the margin apart."""
-    apart = a["high"] < b["low"] or b["high"] < a["low"]
-    low, high = sorted((a["estimate"], b["estimate"]))
-    return apart and high >= low * (1 + margin)
+def exclude_each_other(a: Interval, b: Interval, margin: float) -> bool:
+    """Tell whether two ratios have no common point and estimates that differ by at least the margin."""
+    separate = a.high < b.low or b.high < a.low
+    low, high = sorted((a.estimate, b.estimate))
+    return separate and high >= low * (1 + margin)
 
 
-def agreement(stored: str, here: str) -> Judged:
+def judge_agreement(stored: str, here: str) -> Judgement:
     """Judge the status of a pair's certificate, `pass`, `fail` or `skipped`."""
     if "skipped" in (stored, here):
-        return INCONCLUSIVE, "there is no complete certificate on both sides"
+        return INCONCLUSIVE, "one of the runs has no complete certificate"
     return (REPRODUCED, "the same status") if stored == here else (NOT_REPRODUCED, "another status")
 
 
-def _invalid(stored: Object, here: Object) -> Judged:
-    """Judge a comparison of which nothing could be claimed: only what kept it from that can come again."""
-    if here["verdict"] == "INCONCLUSIVE":
-        return INCONCLUSIVE, f"this run decided nothing; it was INVALID: {stored['reason']}"
-    if here["verdict"] != "INVALID":
-        return NOT_REPRODUCED, f"it was INVALID, but here nothing speaks against it; it was: {stored['reason']}"
-    kinds = [each["reason"].partition(": ")[0] for each in (stored, here)]
+def _judge_invalid(stored: Comparison, here: Comparison) -> Judgement:
+    """Judge a stored comparison that is INVALID: only its reason can come again."""
+    if here.verdict == "INCONCLUSIVE":
+        return INCONCLUSIVE, f"this run decided nothing; the stored one was INVALID: {stored.reason}"
+    if here.verdict != "INVALID":
+        return NOT_REPRODUCED, f"this run is valid; the stored one was INVALID: {stored.reason}"
+    kinds = [(comparison.reason or "").partition(": ")[0] for comparison in (stored, here)]
     if kinds[0] == kinds[1]:
-        return REPRODUCED, f"INVALID again: {here['reason']}"
-    return INCONCLUSIVE, f"INVALID for another reason: {here['reason']}"
+        return REPRODUCED, f"INVALID again: {here.reason}"
+    return INCONCLUSIVE, f"INVALID for another reason: {here.reason}"
 
 
-def _pair(each: Object) -> str:
-    return f"{each['contender']} against {each['baseline']}"
+def _describe_pair(pair: Comparison | Pair) -> str:
+    return f"{pair.contender} against {pair.baseline}"
 
 
-def _told(comparison: Object | None) -> str:
-    if comparison is None or comparison["verdict"] == "INVALID" or comparison["ratio"] is None:
-        return comparison["verdict"] if comparison else "none"  # no ratio: it must not be read as a speed
-    return f"{comparison['verdict']}, {ratio_text(typed_json.read(Ratio, comparison['ratio']))}"
+def _describe(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return "none"
+    if comparison.claimed_ratio is None:  # nothing that a reader may take for a speed
+        return comparison.verdict
+    return f"{comparison.verdict}, {ratio_text(comparison.claimed_ratio)}"

@@ -1,77 +1,93 @@
-"""What is not as it was when a stored result was made: versions, devices, variables, data, settings. Pure functions."""
+"""Find what differs from a stored run: versions, devices, variables, data, settings. Pure functions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, cast
+from typing import cast
 
-Object = Mapping[str, Any]
+from compare.base import typed_json
+from compare.base.typed_json import Json
+from compare.results.model import Contender, Result, Spec
 
 MOMENTARY = frozenset({"load_average", "sm_clock_mhz", "memory_clock_mhz"})
 """Keys of an environment that describe the moment, not the machine."""
 
 
-_OF_A_PAIR = ("pair", "weights_sha256")
-
-
 @dataclass(frozen=True)
 class Difference:
-    """A place, for example `packages.torch`, what was stored of it and what is here; None where there is nothing."""
+    """A place, for example `packages.torch`, with the stored value and the value here. None stands for nothing."""
 
     place: str
-    stored: Any
-    here: Any
+    stored: Json
+    here: Json
 
 
-def differing(stored: Any, here: Any, place: str = "") -> Iterator[Difference]:
-    """Yield the leaves in which two JSON values differ, in the order of the stored one, then what is new here.
+def find_differences(stored: Json, here: Json, place: str = "") -> Iterator[Difference]:
+    """Yield the leaves in which two JSON values differ, in the order of the stored one, then those that are new here.
 
-    A key that is missing counts as null.
+    A missing key counts as null.
     """
     if isinstance(stored, Mapping) and isinstance(here, Mapping):
-        a, b = cast(Object, stored), cast(Object, here)
+        a, b = cast("Mapping[str, Json]", stored), cast("Mapping[str, Json]", here)
         for key in dict.fromkeys((*a, *b)):
             if key not in MOMENTARY:
-                yield from differing(a.get(key), b.get(key), f"{place}.{key}" if place else key)
-    elif isinstance(stored, list) and isinstance(here, list):
-        before, now = cast("Sequence[Any]", stored), cast("Sequence[Any]", here)
-        for index, (a, b) in enumerate(zip_longest(before, now)):
-            yield from differing(a, b, f"{place}[{index}]")
-    elif isinstance(stored, (Mapping, list)) and here is None:
-        yield from differing(stored, type(cast(object, stored))(), place)
-    elif isinstance(here, (Mapping, list)) and stored is None:
-        yield from differing(type(cast(object, here))(), here, place)
+                yield from find_differences(a.get(key), b.get(key), f"{place}.{key}" if place else key)
+    elif _is_list(stored) and _is_list(here):
+        for index, (a, b) in enumerate(zip_longest(cast("Sequence[Json]", stored), cast("Sequence[Json]", here))):
+            yield from find_differences(a, b, f"{place}[{index}]")
+    elif here is None and (isinstance(stored, Mapping) or _is_list(stored)):
+        yield from find_differences(stored, {} if isinstance(stored, Mapping) else [], place)
+    elif stored is None and (isinstance(here, Mapping) or _is_list(here)):
+        yield from find_differences({} if isinstance(here, Mapping) else [], here, place)
     elif stored != here:
         yield Difference(place, stored, here)
 
 
-def before_run(stored: Object, environment: Object, hashes: Mapping[str, str | None]) -> list[Difference]:
-    """Return what differs before a stored run is repeated: environment, data and initial weights.
+def find_before_run(
+    stored: Result, environment: Mapping[str, Json], hashes: Mapping[str, str | None]
+) -> list[Difference]:
+    """Return the differences that are known before the run: environment, data and initial weights.
 
     Args:
         stored: the stored result.
         environment: `compare.machine.environment.describe()` here.
-        hashes: `data_sha256` and, where they can be made before a run, `weights_sha256` of the initial weights here;
-            None where they could not be made.
+        hashes: `data_sha256` here and, if samestep knows the initial weights before the run, `weights_sha256`.
     """
-    before = {name: stored["spec"][name] for name in hashes}
-    return [*differing(stored["environment"], environment), *differing(before, hashes)]
-
-
-def after_run(stored: Object, result: Object) -> list[Difference]:
-    """Return in what the contenders of two results differ: versions, the settings that they really ran with, variables.
-
-    Of a user's own pair, also in what its models were made of, how they were matched and what training started from;
-    and on how many GPUs rounds went around.
-    """
-    around = [{"rotation": spec.get("rotation", 1)} for spec in (stored["spec"], result["spec"])]
-    sides = [{key: spec.get(key) for key in _OF_A_PAIR} for spec in (stored["spec"], result["spec"]) if "pair" in spec]
-    pair = list(differing(sides[0], sides[1])) if len(sides) == 2 else []
-    now = {each["name"]: each for each in result["contenders"]}
-    return [*differing(around[0], around[1], "spec"), *pair] + [
-        difference
-        for each in stored["contenders"]
-        for key in ("versions", "settings", "variables")
-        if each["name"] in now and key in each and key in now[each["name"]]
-        for difference in differing(each[key], now[each["name"]][key], f"{each['name']}: {key}")
+    known = {"data_sha256": stored.spec.data_sha256, "weights_sha256": stored.spec.weights_sha256}
+    stored_hashes = {name: known[name] for name in hashes}
+    return [
+        *find_differences(typed_json.write(stored.environment), environment),
+        *find_differences(stored_hashes, hashes),
     ]
+
+
+def find_after_run(stored: Result, result: Result) -> list[Difference]:
+    """Return the differences between the contenders of two results: versions, effective settings, variables.
+
+    Also the number of GPUs that rounds rotated over. For a user's own pair also its sources, its match and its initial
+    weights.
+    """
+    rotations = [{"rotation": spec.rotation} for spec in (stored.spec, result.spec)]
+    pairs = [_pair_facts(spec) for spec in (stored.spec, result.spec) if spec.pair]
+    differences = list(find_differences(rotations[0], rotations[1], "spec"))
+    if len(pairs) == 2:
+        differences += find_differences(pairs[0], pairs[1])
+    contenders = {contender.name: contender for contender in result.contenders}
+    for contender in stored.contenders:
+        if contender.name in contenders:
+            here = _contender_facts(contenders[contender.name])
+            for name, fact in _contender_facts(contender).items():
+                differences += find_differences(fact, here[name], f"{contender.name}: {name}")
+    return differences
+
+
+def _is_list(value: Json) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _pair_facts(spec: Spec) -> dict[str, Json]:
+    return {"pair": typed_json.write(spec.pair), "weights_sha256": spec.weights_sha256}
+
+
+def _contender_facts(contender: Contender) -> dict[str, Json]:
+    return {"versions": contender.versions, "settings": contender.settings, "variables": contender.variables}

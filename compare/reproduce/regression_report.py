@@ -1,4 +1,4 @@
-"""What a person reads in a terminal from `samestep diff`: every figure before and after, and whether the gate holds."""
+"""Print the report of `samestep diff`: every figure before and after, and whether the gate holds."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,15 +14,15 @@ _MEBIBYTE = 2**20
 
 
 def render(changes: Sequence[Change], threshold: float, remarks: Sequence[str], console: Console) -> None:
-    """Print a table of changes, what is to be said of them, and last the sentence that the exit code says, too."""
-    rows = [(*_figures(each), *_ratio(each), each.outcome or "not judged") for each in changes]
+    """Print a table of changes, their reasons, the remarks, and last the sentence that the exit code stands for."""
+    rows = [(*_figure_cells(each), *_ratio_cells(each), each.outcome or "not judged") for each in changes]
     columns.show(("", "old", "new", "change", "interval", ""), rows, console, prose=(0, 1, 2), right=(1, 2, 3, 4))
     console.print()
-    for line in (*_reasons(changes), *remarks, _sentence(changes, threshold)):
+    for line in (*_reasons(changes), *remarks, _conclusion(changes, threshold)):
         console.print(Text(printable(line)))
 
 
-def _sentence(changes: Sequence[Change], threshold: float) -> str:
+def _conclusion(changes: Sequence[Change], threshold: float) -> str:
     failed = [_label(change) for change in changes if change.outcome == REGRESSION]
     undecided = [_label(change) for change in changes if change.outcome == INCONCLUSIVE]
     text = f"regression above {percent(threshold)}: {', '.join(failed)}" if failed else ""
@@ -30,7 +30,7 @@ def _sentence(changes: Sequence[Change], threshold: float) -> str:
     return f"{text}; undecided: {', '.join(undecided)}" if undecided else text
 
 
-def _figures(change: Change) -> tuple[str, str, str]:
+def _figure_cells(change: Change) -> tuple[str, str, str]:
     sides = change.before, change.after
     numbers = [side for side in sides if not isinstance(side, str)]
     if not numbers:
@@ -41,7 +41,7 @@ def _figures(change: Change) -> tuple[str, str, str]:
     return f"{_label(change)} ({unit})", before, after
 
 
-def _ratio(change: Change) -> tuple[str, str]:
+def _ratio_cells(change: Change) -> tuple[str, str]:
     if change.ratio is None:
         return "", ""
     estimate, low, high = (

@@ -1,10 +1,9 @@
-"""The gates of a certificate, judged again from the evidence that a result holds of them. Pure functions."""
+"""Judge the gates of a certificate again from the evidence in a result. Pure functions."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,155 +18,166 @@ from compare.agreement.certificate import Certificate
 from compare.agreement.gates import ACCURACY, RULES, TRAJECTORY, Gate
 from compare.agreement.referee import Referee
 from compare.agreement.trajectory import Curves
-from compare.base import typed_json
 from compare.base.interface import is_buffer
 from compare.results import verdicts
+from compare.results.model import Pair, Result, TensorEvidence, Trajectory
 
-Object = Mapping[str, Any]
+Tensors = Mapping[str, TensorEvidence]
 
 _CASE = re.compile(r"(?P<name>.*) \[(?P<case>[^\]]*)\]", re.DOTALL)
 
 
-def recertified(result: Object) -> dict[str, Any]:
-    """Return a result whose pairs have the gates, and the status, that their evidence gives.
+def rejudge(result: Result) -> Result:
+    """Return a result with the gates and the status that the evidence of each pair gives.
 
-    Evidence are the tensors of a pair (semantic, scaling, precision), both sides' settings, their accuracies over seeds
-    and their loss curves. Of a gate that passed without any, nothing is left; one that failed because nothing could be
-    computed keeps its value, and so does that of determinism, whose arrays a result does not hold.
+    The evidence of a pair is its tensors (gates semantic, scaling, precision), the settings of both sides, their
+    accuracies over seeds and their loss curves. A gate that passed without its evidence fails. Two gates keep their
+    value: one that could not compute any, and determinism, because a result does not hold its arrays.
     """
-    agreement = result["agreement"]
-    return {**result, "agreement": {**agreement, "pairs": [_pair(result, pair) for pair in agreement["pairs"]]}}
+    pairs = tuple(_rejudge_pair(result, pair) for pair in result.agreement.pairs)
+    return replace(result, agreement=replace(result.agreement, pairs=pairs))
 
 
-def missing(pair: Object, precision: str, judged: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the gates and tensors that a pair lacks which passed in that precision, `judged` by those gates as well.
+def find_missing(pair: Pair, precision: str, required: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the gates and tensors that a passed pair lacks.
 
-    What one step has, all have; so has each parameter its gradient and its update, and each buffer its value, and both
-    the change of all steps together. In a precision other than float64, what has errors has a noise floor.
+    Every step must have the same tensors. A parameter has a gradient and an update, a buffer has a value, and both have
+    a change over all steps. In a precision other than float64, a tensor with errors has a noise floor.
+
+    Args:
+        pair: the pair.
+        precision: of the timed run.
+        required: gates that the pair needs besides those of its tensors.
     """
-    if pair["status"] != "pass":
+    if pair.status != "pass":
         return
-    floored = precision != "float64"
-    asked = ["semantic", "scaling", *(["precision"] if floored else []), *judged]
-    gated = {gate["name"] for gate in pair["gates"]}
-    yield from (f"gates[{name}]" for name in asked if name not in gated)
-    tensors = {each["name"]: each for each in pair.get("tensors", ())}
-    for case, names in (_by_case(tensors) or {"": {}}).items():
-        parts = [name.partition("/") for name in names]
-        inner = {"logits", "loss", *(rest for stage, _, rest in parts if stage.startswith("step"))}
-        stored = {rest for stage, _, rest in parts if stage == "delta"}
-        stored |= {rest.partition("/")[2] for rest in inner if rest.startswith(("gradient/", "update/", "buffer/"))}
-        inner |= {f"{kind}/{name}" for name in stored for kind in _kinds(name)}
-        whole = {f"step{step + 1}/{name}" for step in range(certificate.STEPS) for name in inner}
-        whole |= {"evaluation/logits", *(f"delta/{name}" for name in stored)}
+    has_floor = precision != "float64"
+    names = {gate.name for gate in pair.gates}
+    every = ["semantic", "scaling", *(["precision"] if has_floor else []), *required]
+    yield from (f"gates[{name}]" for name in every if name not in names)
+    for case, tensors in (_split_by_case(_tensors_by_name(pair)) or {"": {}}).items():
         end = case and f" [{case}]"
-        yield from (f"tensors[{name}{end}]" for name in measures.sort_by_execution(sorted(whole - names.keys())))
-        if floored:
-            errors = ("baseline_error", "contender_error")
-            bare = [
-                name
-                for name, each in names.items()
-                if each["noise"] is None and any(each[error] is not None for error in errors)
-            ]
-            yield from (f"tensors[{name}{end}].noise" for name in bare)
+        missing = sorted(_expected_tensors(tensors) - tensors.keys())
+        yield from (f"tensors[{name}{end}]" for name in measures.sort_by_execution(missing))
+        if has_floor:
+            yield from (f"tensors[{name}{end}].noise" for name, tensor in tensors.items() if _lacks_floor(tensor))
 
 
-def _kinds(name: str) -> Sequence[str]:
-    """Return what a step has of a parameter, or of a buffer."""
-    return ("buffer",) if is_buffer(name) else ("gradient", "update")
+def _expected_tensors(names: Collection[str]) -> set[str]:
+    """Return the names of all tensors that a certificate with these tensors must have."""
+    parts = [name.partition("/") for name in names]
+    in_step = {"logits", "loss", *(rest for stage, _, rest in parts if stage.startswith("step"))}
+    stored = {rest for stage, _, rest in parts if stage == "delta"}
+    stored |= {rest.partition("/")[2] for rest in in_step if rest.startswith(("gradient/", "update/", "buffer/"))}
+    for name in stored:
+        in_step |= {f"buffer/{name}"} if is_buffer(name) else {f"gradient/{name}", f"update/{name}"}
+    steps = {f"step{step + 1}/{name}" for step in range(certificate.STEPS) for name in in_step}
+    return steps | {"evaluation/logits", *(f"delta/{name}" for name in stored)}
 
 
-def _pair(result: Object, pair: Object) -> dict[str, Any]:
-    tensors = {each["name"]: each for each in pair.get("tensors", ())}
-    shown, stored = _of_tensors(tensors), [typed_json.read(Gate, gate) for gate in pair["gates"]]
-    found = shown | _of_sides(result, pair)
-    judged = [_again(gate, found.get(gate.name), tensors) for gate in stored]
-    judged += [gate for name, gate in shown.items() if name not in {each.name for each in stored}]
-    passed = "skipped" if pair["status"] == "skipped" else "pass"
+def _lacks_floor(tensor: TensorEvidence) -> bool:
+    has_errors = tensor.baseline_error is not None or tensor.contender_error is not None
+    return tensor.noise is None and has_errors
+
+
+def _tensors_by_name(pair: Pair) -> dict[str, TensorEvidence]:
+    return {tensor.name: tensor for tensor in pair.tensors}
+
+
+def _rejudge_pair(result: Result, pair: Pair) -> Pair:
+    tensors = _tensors_by_name(pair)
+    of_tensors = _judge_tensors(tensors)
+    evident = of_tensors | _judge_sides(result, pair)
+    judged = [_rejudge_gate(gate, evident.get(gate.name), tensors) for gate in pair.gates]
+    names = {gate.name for gate in pair.gates}
+    judged += [gate for name, gate in of_tensors.items() if name not in names]
+    passed = "skipped" if pair.status == "skipped" else "pass"
     status = passed if all(gate.passed for gate in judged) else "fail"
-    return {**pair, "status": status, "gates": [asdict(gate) for gate in judged]}
+    return replace(pair, status=status, gates=tuple(judged))
 
 
-def _again(stored: Gate, found: Gate | None, tensors: Mapping[str, Object]) -> Gate:
+def _rejudge_gate(stored: Gate, evident: Gate | None, tensors: Tensors) -> Gate:
     if stored.value is None and not stored.passed:
         return stored
-    if found is None and RULES[stored.name].is_in_result:
+    if evident is None and stored.name in RULES and RULES[stored.name].is_in_result:
         return replace(stored, value=None, passed=False)
-    if found is None:
+    if evident is None:
         return replace(stored, passed=stored.value is not None and stored.value <= stored.limit)
     worst = tensors.get(stored.worst_tensor or "")
-    if worst is not None and _strain(stored.name, worst) == found.value:
-        return replace(found, worst_tensor=stored.worst_tensor)  # several tensors may be equally bad
-    return found
+    if worst is not None and _gate_value(stored.name, worst) == evident.value:
+        return replace(evident, worst_tensor=stored.worst_tensor)  # several tensors may be equally bad
+    return evident
 
 
-def _strain(gate: str, tensor: Object) -> float | None:
-    if gate == "precision" and tensor["noise"] is not None:
-        return max(_figure(tensor[side]) for side in ("baseline_error", "contender_error")) / tensor["noise"]
-    return tensor[{"semantic": "e64", "scaling": "scaling"}.get(gate, "noise")]
+def _gate_value(gate: str, tensor: TensorEvidence) -> float | None:
+    """Return the value that a gate has if this tensor is the worst."""
+    if gate == "precision" and tensor.noise is not None:
+        return max(_to_figure(tensor.baseline_error), _to_figure(tensor.contender_error)) / tensor.noise
+    return {"semantic": tensor.e64, "scaling": tensor.scaling}.get(gate, tensor.noise)
 
 
-def _figure(value: float | None) -> float:
+def _to_figure(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def _of_tensors(tensors: Mapping[str, Object]) -> dict[str, Gate]:
+def _judge_tensors(tensors: Tensors) -> dict[str, Gate]:
     """Judge the tensors case by case, as the certificate did."""
-    cases = _by_case(tensors)
+    cases = _split_by_case(tensors)
     if not cases:
         return {}
-    combined = certificate.combine({case: Certificate(_judged(each), None) for case, each in cases.items()})
+    combined = certificate.combine({case: Certificate(_judge_case(each), None) for case, each in cases.items()})
     return {gate.name: gate for gate in combined.gates}
 
 
-def _by_case(tensors: Mapping[str, Object]) -> dict[str, dict[str, Object]]:
-    """Return the tensors of each case by name, which ends with the case where there are several."""
-    cases: dict[str, dict[str, Object]] = {}
-    for full, each in tensors.items():
-        match = _CASE.fullmatch(full)
-        name, case = (match["name"], match["case"]) if match else (full, "")
-        cases.setdefault(case, {})[name] = each
+def _split_by_case(tensors: Tensors) -> dict[str, dict[str, TensorEvidence]]:
+    """Return the tensors of each case by name. With several cases, a stored name ends with its case."""
+    cases: dict[str, dict[str, TensorEvidence]] = {}
+    for full_name, tensor in tensors.items():
+        match = _CASE.fullmatch(full_name)
+        name, case = (match["name"], match["case"]) if match else (full_name, "")
+        cases.setdefault(case, {})[name] = tensor
     return cases
 
 
-def _judged(tensors: Mapping[str, Object]) -> tuple[Gate, ...]:
-    def figures(key: str) -> dict[str, float]:
-        return {name: _figure(each[key]) for name, each in tensors.items()}
-
-    found = (gates.judge_semantic(figures("e64")), gates.judge_scaling(figures("scaling")))
-    floor = {name: each["noise"] for name, each in tensors.items() if each["noise"] is not None}
+def _judge_case(tensors: Tensors) -> tuple[Gate, ...]:
+    e64 = {name: _to_figure(tensor.e64) for name, tensor in tensors.items()}
+    ratios = {name: _to_figure(tensor.scaling) for name, tensor in tensors.items()}
+    judged = (gates.judge_semantic(e64), gates.judge_scaling(ratios))
+    floor = {name: tensor.noise for name, tensor in tensors.items() if tensor.noise is not None}
     if not floor:
-        return found
-    return (*found, Referee(figures("baseline_error"), figures("contender_error"), floor).gate)
+        return judged
+    baseline = {name: _to_figure(tensor.baseline_error) for name, tensor in tensors.items()}
+    contender = {name: _to_figure(tensor.contender_error) for name, tensor in tensors.items()}
+    return (*judged, Referee(baseline, contender, floor).gate)
 
 
-def _of_sides(result: Object, pair: Object) -> dict[str, Gate]:
-    names = pair["baseline"], pair["contender"]
-    known = {contender["name"]: contender["settings"] for contender in result["contenders"]}
-    found: dict[str, Gate] = {}
-    if all(name in known for name in names):
-        found["settings"] = effective_settings.judge(*(known[name] for name in names))
-    accuracies, curves = result["agreement"].get("accuracies", {}), result["agreement"].get("trajectory", {})
+def _judge_sides(result: Result, pair: Pair) -> dict[str, Gate]:
+    """Judge the settings, accuracies and loss curves of both sides, as far as the result has them."""
+    names, agreement = (pair.baseline, pair.contender), result.agreement
+    judged: dict[str, Gate] = {}
+    settings = {contender.name: contender.settings for contender in result.contenders}
+    if all(name in settings for name in names):
+        judged["settings"] = effective_settings.judge(settings[pair.baseline], settings[pair.contender])
+    accuracies, twins, curves = agreement.accuracies, agreement.twin_accuracies, agreement.trajectory
     if all(name in accuracies for name in names):
-        twins = result["agreement"].get("twin_accuracies", {})
-        beside = [(accuracies[name], twins[name]) for name in names if name in twins]
-        found["accuracy"] = _accuracy(accuracies[names[0]], accuracies[names[1]], beside)
+        with_twins = [(accuracies[name], twins[name]) for name in names if name in twins]
+        judged["accuracy"] = _judge_accuracy(accuracies[pair.baseline], accuracies[pair.contender], with_twins)
     if all(name in curves for name in names):
-        found["trajectory"] = _trajectory(*(curves[name] for name in names))
-    return found
+        judged["trajectory"] = _judge_trajectory(curves[pair.baseline], curves[pair.contender])
+    return judged
 
 
-def _accuracy(
+def _judge_accuracy(
     baseline: Sequence[float], contender: Sequence[float], twins: Sequence[tuple[Sequence[float], Sequence[float]]]
 ) -> Gate:
-    lengths = {len(each) for each in (baseline, contender, *(twin for _, twin in twins))}
+    lengths = {len(values) for values in (baseline, contender, *(twin for _, twin in twins))}
     if len(lengths) > 1 or len(baseline) < verdicts.LEAST_ROUNDS:
         return ACCURACY.judge(None, None)
     return trajectory.judge_accuracies(baseline, contender, twins)
 
 
-def _trajectory(*sides: Object) -> Gate:
-    curves = [Curves(*(np.array(side[key], np.float64) for key in ("loss", "envelope"))) for side in sides]
+def _judge_trajectory(*sides: Trajectory) -> Gate:
+    curves = [Curves(np.array(side.loss, np.float64), np.array(side.envelope, np.float64)) for side in sides]
     if not all(each.own.size == each.envelope.size > 0 for each in curves):
         return TRAJECTORY.judge(None, None)
     return trajectory.judge_losses(*curves)

@@ -1,7 +1,7 @@
-"""The result of a user's own pair: which code its file names, and what it takes to run that code again.
+"""Name the code in the result of a user's own pair, and prepare to run it again.
 
-Anybody may have written the file. Its code is imported only where the user says so, in children only, and nothing is
-trained unless that code is the one whose hash was stored, or the user accepts that it is not.
+Anybody may have written the file. Its code is imported only with the user's consent, and only in children. Nothing is
+trained unless the code has the stored hash, or the user accepts another one.
 """
 
 from collections.abc import Mapping
@@ -10,48 +10,47 @@ from typing import Any, cast
 
 from compare.base import descriptions
 from compare.base.interface import Refused
+from compare.base.typed_json import Json
 from compare.base.workloads import PAIR, Workload
+from compare.results.model import PairSpec, Result
 from compare.settings import pair_spec
 from compare.settings.pair_spec import BACKENDS, Request
-
-Object = Mapping[str, Any]
 
 TRUST, CHANGED = "--trust-code", "--changed-code"
 
 
-def is_named(stored: Object) -> bool:
-    """Whether the result is of a user's own models, so that its file names code."""
-    return stored["spec"].get("model", {}).get("family") == PAIR
+def names_code(stored: Result) -> bool:
+    """Tell whether the result is of a user's own models, so that its file names code."""
+    return stored.spec.model.get("family") == PAIR
 
 
-def lines(stored: Object) -> list[str]:
-    """Return for each side which factory the file names, and the SHA-256 of the source that was run.
+def describe(stored: Result) -> list[str]:
+    """Return the factory of each side, with the SHA-256 of its source.
 
     Raises:
         Refused: the file does not say it.
     """
-    spec = stored["spec"]
-    named = {backend: spec["model"].get(backend) for backend in BACKENDS}
-    hashes = sources(stored)
-    if not all(isinstance(each, str) for each in named.values()):
-        raise Refused("spec.model: names no two factories; allowed: jax and torch, each as text")
-    return [f"{backend}: {named[backend]} (source SHA-256 {hashes[backend]})" for backend in BACKENDS]
+    factories = {backend: stored.spec.model.get(backend) for backend in BACKENDS}
+    hashes = source_hashes(stored)
+    if not all(isinstance(factory, str) for factory in factories.values()):
+        raise Refused("spec.model: does not name two factories; allowed: jax and torch, each as text")
+    return [f"{backend}: {factories[backend]} (source SHA-256 {hashes[backend]})" for backend in BACKENDS]
 
 
-def sources(stored: Object) -> dict[str, str]:
+def source_hashes(stored: Result) -> dict[str, str]:
     """Return by backend the SHA-256 of the source that was run.
 
     Raises:
         Refused: the file does not say it of both sides.
     """
-    sides = stored["spec"].get("pair", {}).get("sides", {})
+    sides = _pair(stored).sides
     if missing := next((backend for backend in BACKENDS if backend not in sides), None):
-        raise Refused(f"spec.pair.sides: does not say which source the {missing} model was made of; allowed: its hash")
-    return {backend: sides[backend]["source_sha256"] for backend in BACKENDS}
+        raise Refused(f"spec.pair.sides: has no hash of the {missing} model's source; allowed: one for each side")
+    return {backend: sides[backend].source_sha256 for backend in BACKENDS}
 
 
-def check_trust(stored: Object, *, trusted: bool, changed: bool) -> None:
-    """Check that the user has said that the code which the file names may be imported.
+def check_trust(stored: Result, *, trusted: bool, changed: bool) -> None:
+    """Check that the user agrees to import the code that the file names.
 
     Args:
         stored: a valid result.
@@ -59,58 +58,61 @@ def check_trust(stored: Object, *, trusted: bool, changed: bool) -> None:
         changed: whether `--changed-code` was given.
 
     Raises:
-        Refused: code that nobody has trusted, naming it; an option without any code that it could be about.
+        Refused: the user did not agree, or gave an option although the file names no code.
     """
-    if not is_named(stored):
+    if not names_code(stored):
         if option := TRUST if trusted else CHANGED if changed else None:
-            raise Refused(f"{option}: the result is of the workload {stored['spec']['workload']} and names no code")
+            raise Refused(f"{option}: the result is of the workload {stored.spec.workload} and names no code")
     elif not trusted:
         raise Refused(
-            "the result is of a user's own models, and to repeat it this code is imported: "
-            f"{'; '.join(lines(stored))}; allowed: {TRUST}, if you would run it yourself"
+            "the result is of a user's own models, and to repeat it samestep must import this code: "
+            f"{'; '.join(describe(stored))}; allowed: {TRUST}, if you would run it yourself"
         )
 
 
-def workload(stored: Object) -> Workload:
-    """Return the pair that the file describes, from which nothing is imported.
+def build_workload(stored: Result) -> Workload:
+    """Return the pair that the file describes, without importing anything.
 
     Raises:
-        Refused: for what no pair can be.
+        Refused: the file describes no valid pair.
     """
-    spec, named = stored["spec"], lines(stored)
-    model = spec["model"]
-    arguments = cast("Object", _of(model, "arguments", Mapping))
+    spec, lines = stored.spec, describe(stored)
+    model = spec.model
+    arguments = cast("Mapping[str, Mapping[str, Json]]", _check_kind(model, "arguments", Mapping))
     try:
-        made = pair_spec.make_workload(
-            model["jax"],
-            model["torch"],
-            image=spec["image"],
-            classes=spec["classes"],
-            name=spec["workload"],
+        workload = pair_spec.make_workload(
+            str(model["jax"]),
+            str(model["torch"]),
+            image=spec.image,
+            classes=spec.classes,
+            name=spec.workload,
             arguments={f"{side}.{key}": value for side in BACKENDS for key, value in arguments.get(side, {}).items()},
-            loss=f"cross-entropy,label_smoothing={spec.get('label_smoothing', 0.0)}",
-            allow=cast("list[str]", _of(model, "allow", list)),
-            batch_size=spec["batch_size"],
-            epochs=spec["epochs"],
+            loss=f"cross-entropy,label_smoothing={spec.label_smoothing}",
+            allow=cast("list[str]", _check_kind(model, "allow", list)),
+            batch_size=spec.batch_size,
+            epochs=spec.epochs,
         )
-        whole = descriptions.to_json(made)
-        whole["optimizer"] |= spec["optimizer"]
+        whole = descriptions.to_json(workload)
+        whole["optimizer"] |= spec.optimizer
         described = descriptions.from_json(whole)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Refused(f"spec: describes no pair ({named[0]}; {named[1]}): {error}") from error
-    return replace(made, optimizer=described.optimizer)
+        raise Refused(f"spec: describes no pair ({lines[0]}; {lines[1]}): {error}") from error
+    return replace(workload, optimizer=described.optimizer)
 
 
-def request(stored: Object, *, changed: bool) -> Request:
-    """Return how the models of the file are to be brought together: as they were, from the same source.
-
-    `changed` accepts another source.
-    """
-    pair = stored["spec"]["pair"]
-    return Request(pair["map"], pair["weights_from"], None if changed else sources(stored))
+def build_request(stored: Result, *, changed: bool) -> Request:
+    """Return the request to match the models as before, from the same source unless `changed` accepts another."""
+    pair = _pair(stored)
+    return Request(pair.map, pair.weights_from, None if changed else source_hashes(stored))
 
 
-def _of(model: Object, key: str, kind: type[Any]) -> Any:
+def _pair(stored: Result) -> PairSpec:
+    if stored.spec.pair is None:
+        raise Refused("spec: has no pair; allowed: how the two models were matched")
+    return stored.spec.pair
+
+
+def _check_kind(model: Mapping[str, Json], key: str, kind: type[Any]) -> Json:
     if not isinstance(model.get(key), kind):
         raise Refused(f"spec.model.{key}: allowed: {'an object' if kind is Mapping else 'a list'}")
     return model[key]

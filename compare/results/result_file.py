@@ -37,7 +37,7 @@ def head(schema_version: int, command: Sequence[str]) -> dict[str, Any]:
         "schema_version": schema_version,
         "id": uuid.uuid4().hex,
         "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "command": list(command),
+        "command": tuple(command),
     }
 
 

@@ -65,7 +65,7 @@ def contender_failed(result: Result) -> bool:
 
 def medians(result: Result, contender: Contender) -> dict[int, float]:
     """Return the median block in seconds per step of each round that counts, by round counted from 0."""
-    return _round_medians(contender.samples, result.void_rounds)
+    return round_medians(contender.samples, result.void_rounds)
 
 
 def step_times(
@@ -84,7 +84,7 @@ def step_times(
         void: rounds that do not count, the first being 1.
         confidence: of the interval.
     """
-    counting = _round_medians(samples, void)
+    counting = round_medians(samples, void)
     rounds = list(counting.values())
     interval = statistics.geometric_interval(rounds, confidence) if len(rounds) >= LEAST_ROUNDS else None
     spread = statistics.summarise([samples[index] for index in counting] or samples)
@@ -130,7 +130,13 @@ def _images_per_second(spec: Spec, contender: Contender) -> float | None:
     return spec.batch_size / step.estimate if step and step.estimate else None
 
 
-def _round_medians(samples: Sequence[Sequence[float]], void: Collection[int]) -> dict[int, float]:
+def round_medians(samples: Sequence[Sequence[float]], void: Collection[int]) -> dict[int, float]:
+    """Return the median block of each round that counts, by round counted from 0.
+
+    Args:
+        samples: [rounds][blocks] seconds per step.
+        void: rounds that do not count, the first being 1.
+    """
     return {index: median(blocks) for index, blocks in enumerate(samples) if index + 1 not in void}
 
 

@@ -1,41 +1,40 @@
-"""What follows from the runs of a scaling: how much of the devices each contender makes use of. Pure functions.
+"""Compute from the runs of a scaling how well each contender uses several devices. Pure functions.
 
-In weak scaling every device has the same number of images whatever their number (Gustafson, "Reevaluating Amdahl's
-law", CACM 31(5), 1988), in strong scaling all devices together have (Amdahl, AFIPS Spring Joint Computer Conference
-1967). Efficiency is the same in both: images per second on N devices, over as many times those on the fewest as there
-are more devices. It is 1 where a device more is worth as much as one of the fewest, and may be above.
+In weak scaling every device has the same number of images, whatever the number of devices (Gustafson, "Reevaluating
+Amdahl's law", CACM 31(5), 1988). In strong scaling all devices together have the same number (Amdahl, AFIPS Spring Joint
+Computer Conference 1967). Efficiency is the same in both: images per second on N devices, over the images per second on
+the fewest devices times the growth in devices. At 1, a further device is worth as much as one of the fewest. Values
+above 1 are possible.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from statistics import median
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 
 from compare.base.knobs import PARALLEL_WORDS
 from compare.base.statistics import Ratio, independent_ratio
 from compare.results import verdicts
+from compare.results.model import Result
+from compare.studies.scaling_model import Entry, Run, Scaling
 
-Object = Mapping[str, Any]
-
-MODES = ("weak", "strong")
-_TOLERANCE = 1e-9  # relative; another machine's logarithms may differ in the last digits
+_TOLERANCE = 1e-9  # relative, for another machine may round a logarithm's last digits differently
 
 
-def efficiency(fewest: Sequence[float], more: Sequence[float], worth: float, confidence: float = 0.95) -> Ratio:
-    """Return the efficiency on more devices, of two independent samples of step times.
+def compute_efficiency(fewest: Sequence[float], more: Sequence[float], worth: float, confidence: float = 0.95) -> Ratio:
+    """Return the efficiency on more devices from two independent samples of step times.
 
-    It is `worth` times the ratio of step times, fewest over more, with Welch's interval over rounds of ln(time)
-    (`compare.base.statistics.independent_ratio`), for the rounds of the two counts are neither paired nor spread alike.
+    It is `worth` times the ratio of step times, fewest over more. The interval is Welch's over rounds of ln(time)
+    (`compare.base.statistics.independent_ratio`), because the rounds of the two runs are not paired and may spread
+    differently.
 
     Args:
         fewest: [rounds] median block time of each round on the fewest devices, seconds per step.
         more: [rounds] the same on more devices.
-        worth: how many times as many images a step has on more devices, over how many times as many devices: 1 in weak
-            scaling, fewest devices / more devices in strong.
+        worth: growth of the images per step over growth of the devices: 1 in weak scaling, fewest / more devices in
+            strong scaling.
         confidence: coverage of the interval, between 0 and 1.
 
     Raises:
-        ValueError: as `independent_ratio`, and for a worth that is not above 0.
+        ValueError: as `independent_ratio`, and if `worth` is not above 0.
     """
     if not worth > 0:
         raise ValueError(f"worth is {worth}; allowed: above 0")
@@ -43,149 +42,151 @@ def efficiency(fewest: Sequence[float], more: Sequence[float], worth: float, con
     return Ratio(worth * ratio.estimate, worth * ratio.low, worth * ratio.high, confidence)
 
 
-def entries(runs: Sequence[Object], ways: Sequence[str], mode: str) -> list[dict[str, Any]]:
-    """Return `scaling[]` of a result: an object for each contender and number of devices.
+def entries(runs: Sequence[Result], ways: Sequence[str], mode: str) -> tuple[Entry, ...]:
+    """Return an entry for each contender and number of devices.
 
     Args:
-        runs: result objects (`compare.results.result_file`) of the same contenders on more and more devices.
+        runs: results of the same contenders on more and more devices.
         ways: the value of the knob `parallel` of each contender.
-        mode: one of `MODES`.
+        mode: one of `compare.studies.scaling_model.MODES`.
     """
-    found = [
-        [_entry(run, index, way, mode) for run in runs]  # the rounds that are void differ from run to run
-        for index, way in enumerate(ways)
-    ]
-    return [_completed(each, row[0], runs[0], run) for row in found for each, run in zip(row, runs, strict=True)]
+    completed: list[Entry] = []
+    for index, way in enumerate(ways):
+        row = [_build_entry(run, index, way, mode) for run in runs]
+        voids = [run.void_rounds for run in runs]  # they differ from run to run
+        completed += [_complete(entry, row[0], voids[0], void) for entry, void in zip(row, voids, strict=True)]
+    return tuple(completed)
 
 
-def faults(result: Object) -> Iterator[str]:
-    """Yield what contradicts itself in the object of a scaling, valid by its schema: its rows, and their efficiencies.
-
-    Each fault is named with its path and what is allowed there.
-    """
-    spec, runs, listed = result["spec"], result["runs"], result["scaling"]
-    expected = [(name, count) for name in spec["contenders"] for count in spec["devices"]]
-    if [run["devices"] for run in runs] != spec["devices"]:
+def find_faults(scaling: Scaling) -> Iterator[str]:
+    """Yield the contradictions between the parts of a scaling, each with its path and the allowed value."""
+    spec, runs, listed = scaling.spec, scaling.runs, scaling.scaling
+    if tuple(run.devices for run in runs) != spec.devices:
         yield "runs are not those of spec.devices; allowed: one for each, in order"
         return
-    requested = spec.get("devices_requested", spec["devices"])
-    if requested[: len(runs)] != spec["devices"]:
-        yield f"spec.devices_requested is {requested}; allowed: spec.devices, and others after them"
+    if spec.devices_requested[: len(runs)] != spec.devices:
+        yield f"spec.devices_requested is {list(spec.devices_requested)}; allowed: spec.devices, and others after them"
         return
-    if [(each["contender"], each["devices"]) for each in listed] != expected:
+    expected = [(name, count) for name in spec.contenders for count in spec.devices]
+    if [(entry.contender, entry.devices) for entry in listed] != expected:
         yield "scaling is not of spec.contenders and spec.devices; allowed: one object for each of both, in order"
         return
-    for index, each in enumerate(listed):
-        for key, again in _following(result, index).items():
-            if not _same(each[key], again):
-                yield f"scaling[{index}].{key} is {each[key]}; allowed by what else the file says: {again}"
+    for index, entry in enumerate(listed):
+        again = _derive(scaling, index)
+        for key in ("parallel", "mode", "batch_size", "efficiency", "images_per_second"):
+            stored, derived = getattr(entry, key), getattr(again, key)
+            if not _is_same(stored, derived):
+                stored, derived = (asdict(each) if isinstance(each, Ratio) else each for each in (stored, derived))
+                yield f"scaling[{index}].{key} is {stored}; allowed by what else the file says: {derived}"
 
 
-def _following(result: Object, index: int) -> dict[str, Any]:
-    """Return what of a scaling's row follows from its spec, the contender's name and the step times."""
-    spec, runs, entry = result["spec"], result["runs"], result["scaling"][index]
+def _derive(scaling: Scaling, index: int) -> Entry:
+    """Return an entry with everything that follows from the spec, the contender's name and the step times."""
+    spec, runs, entry = scaling.spec, scaling.runs, scaling.scaling[index]
     position = index % len(runs)
-    run, fewest = runs[position], result["scaling"][index - position]
-    size = spec["batch_size"] * (entry["devices"] if spec["mode"] == "weak" else 1)
-    void = {each["round"] for each in run["voided"]}
-    estimate = _estimate(entry["step_seconds"], void, spec["confidence"])
-    return {
-        "parallel": _named_way(entry["contender"]) or fewest["parallel"],
-        "mode": spec["mode"],
-        "batch_size": size,
-        "efficiency": _completed(entry, fewest, runs[0], run)["efficiency"],
-        "images_per_second": size / estimate if estimate else None,
-    }
+    run, fewest = runs[position], scaling.scaling[index - position]
+    size = spec.total_batch(entry.devices)
+    return replace(
+        _complete(entry, fewest, runs[0].void_rounds, run.void_rounds),
+        parallel=_way_in_name(entry.contender) or fewest.parallel,
+        mode=spec.mode,
+        batch_size=size,
+        images_per_second=_images_per_second(entry, run, size, spec.confidence),
+    )
 
 
-def _entry(run: Object, index: int, way: str, mode: str) -> dict[str, Any]:
-    contender, spec = run["contenders"][index], run["spec"]
-    memory: Object = contender["memory"] or {"live_peak_bytes": None, "absent": {}}
-    communication: Object = contender.get("communication") or {"exposed_seconds": None, "reason": "not measured"}
-    absent = {}
-    if communication["exposed_seconds"] is None:
-        absent["communication_seconds"] = communication["reason"]
-    if memory["live_peak_bytes"] is None:
-        absent["memory_per_device_bytes"] = memory["absent"].get("live_peak_bytes", "memory was not measured")
-    return {
-        "contender": contender["name"],
-        "parallel": way,
-        "devices": spec["devices"],
-        "mode": mode,
-        "batch_size": spec["batch_size"],
-        "status": contender["status"],
-        "reason": contender["reason"],
-        "unproven": contender["unproven"],
-        "agreement": _agreement(run, contender["name"]),
-        "kernel_search": contender.get("kernel_search"),
-        "images_per_second": contender["images_per_second"],
-        "efficiency": None,
-        "step_seconds": contender["step_seconds"],
-        "memory_per_device_bytes": memory["live_peak_bytes"],
-        "communication_seconds": communication["exposed_seconds"],
-        "absent": absent,
-    }
+def _images_per_second(entry: Entry, run: Run, batch_size: int, confidence: float) -> float | None:
+    step = entry.step_seconds
+    if step is None:
+        return None
+    estimate = verdicts.step_times(
+        step.samples, step.windows, step.steps_per_block, run.void_rounds, confidence
+    ).estimate
+    return batch_size / estimate if estimate else None
 
 
-def _named_way(name: str) -> str | None:
-    """Return the way to use several devices that a contender's name has, None where it has none."""
-    words = [each.removeprefix("parallel=") for each in name.partition("#")[0].partition(":")[2].split("+")]
+def _build_entry(run: Result, index: int, way: str, mode: str) -> Entry:
+    contender, spec = run.contenders[index], run.spec
+    memory, communication = contender.memory, contender.communication
+    live_peak = memory.live_peak_bytes if memory else None
+    exposed = communication.exposed_seconds if communication else None
+    absent: dict[str, str] = {}
+    if exposed is None:
+        absent["communication_seconds"] = (communication and communication.reason) or "not measured"
+    if live_peak is None:
+        reason = memory.absent.get("live_peak_bytes") if memory else None
+        absent["memory_per_device_bytes"] = reason or "memory was not measured"
+    return Entry(
+        contender=contender.name,
+        parallel=way,
+        devices=spec.devices,
+        mode=mode,
+        batch_size=spec.batch_size,
+        status=contender.status,
+        reason=contender.reason,
+        unproven=contender.unproven,
+        agreement=_worst_agreement(run, contender.name),
+        kernel_search=contender.kernel_search,
+        images_per_second=contender.images_per_second,
+        efficiency=None,
+        step_seconds=contender.step_seconds,
+        memory_per_device_bytes=live_peak,
+        communication_seconds=exposed,
+        absent=absent,
+    )
+
+
+def _way_in_name(name: str) -> str | None:
+    """Return the value of the knob `parallel` in a contender's name, None if the name has none."""
+    words = [word.removeprefix("parallel=") for word in name.partition("#")[0].partition(":")[2].split("+")]
     return next((word for word in words if word in PARALLEL_WORDS), None)
 
 
-def _agreement(run: Object, name: str) -> str:
-    """Return whether a contender agrees with another one, `skipped` where no certificate has come to an answer.
+def _worst_agreement(run: Result, name: str) -> str:
+    """Return `pass` if a contender agrees with another one, `skipped` if no certificate of it was completed.
 
-    The baseline has a part in every certificate; one partner that differs from it does not speak for the others.
+    The baseline has a part in every certificate. One partner that fails does not decide for the others.
     """
-    found = {pair["status"] for pair in run["agreement"]["pairs"] if name in (pair["baseline"], pair["contender"])}
-    return next((status for status in ("pass", "fail") if status in found), "skipped")
+    statuses = {pair.status for pair in run.agreement.pairs if name in (pair.baseline, pair.contender)}
+    return next((status for status in ("pass", "fail") if status in statuses), "skipped")
 
 
-def _completed(entry: Object, fewest: Object, first_run: Object, run: Object) -> dict[str, Any]:
-    """Return an entry with its efficiency, or the reason why there is none."""
-    absent = {name: reason for name, reason in entry["absent"].items() if name != "efficiency"}
-    reason = next(filter(None, (_lacking(entry, run), _lacking(fewest, first_run))), None)
-    if reason is not None:
-        return {**entry, "efficiency": None, "absent": {**absent, "efficiency": reason}}
-    level = entry["step_seconds"]["interval"]["confidence"]
-    if entry["devices"] == fewest["devices"]:
-        found = Ratio(1.0, 1.0, 1.0, level)  # by definition
+def _complete(entry: Entry, fewest: Entry, first_void: frozenset[int], void: frozenset[int]) -> Entry:
+    """Return an entry with its efficiency, or with the reason for its absence."""
+    absent = {name: reason for name, reason in entry.absent.items() if name != "efficiency"}
+    reason = _explain_absent(entry, void) or _explain_absent(fewest, first_void)
+    if reason is not None or entry.step_seconds is None or entry.step_seconds.interval is None:
+        return replace(entry, efficiency=None, absent={**absent, "efficiency": reason or "no step time"})
+    level = entry.step_seconds.interval.confidence
+    if entry.devices == fewest.devices:
+        ratio = Ratio(1.0, 1.0, 1.0, level)  # by definition
     else:
-        worth = entry["batch_size"] / fewest["batch_size"] * fewest["devices"] / entry["devices"]
-        before, after = _medians(first_run, fewest), _medians(run, entry)
-        found = efficiency(list(before.values()), list(after.values()), worth, level)
-    return {**entry, "efficiency": asdict(found), "absent": absent}
+        worth = entry.batch_size / fewest.batch_size * fewest.devices / entry.devices
+        before, after = (
+            list(verdicts.round_medians(side.samples, rounds).values())
+            for side, rounds in ((fewest, first_void), (entry, void))
+        )
+        ratio = compute_efficiency(before, after, worth, level)
+    return replace(entry, efficiency=ratio, absent=absent)
 
 
-def _medians(run: Object, entry: Object) -> dict[int, float]:
-    void, step = {each["round"] - 1 for each in run["voided"]}, entry["step_seconds"]
-    return {index: median(blocks) for index, blocks in enumerate(step["samples"] if step else ()) if index not in void}
-
-
-def _estimate(step: Object | None, void: Collection[int], confidence: float) -> float | None:
-    if not step:
-        return None
-    return verdicts.step_times(step["samples"], step["windows"], step["steps_per_block"], void, confidence).estimate
-
-
-def _lacking(entry: Object, run: Object) -> str | None:
-    """Return why nothing may be said about an entry's speed, None where it may."""
-    where = f"on {entry['devices']} device{'' if entry['devices'] == 1 else 's'}"
-    if entry["status"] != "ok":
-        return f"{entry['status']} {where}"
-    if entry["unproven"]:
-        return f"{where} it {verdicts.UNPROVEN}: {entry['unproven']}"
-    if entry["agreement"] != "pass":
-        return f"no {'agreement' if entry['agreement'] == 'fail' else 'certificate'} {where}"
-    if len(_medians(run, entry)) < verdicts.LEAST_ROUNDS:
+def _explain_absent(entry: Entry, void: frozenset[int]) -> str | None:
+    """Return why nothing may be said about an entry's speed, None if it may."""
+    where = f"on {entry.devices} device{'' if entry.devices == 1 else 's'}"
+    if entry.status != "ok":
+        return f"{entry.status} {where}"
+    if entry.unproven:
+        return f"{where} it {verdicts.UNPROVEN}: {entry.unproven}"
+    if entry.agreement != "pass":
+        return f"no {'agreement' if entry.agreement == 'fail' else 'certificate'} {where}"
+    if len(verdicts.round_medians(entry.samples, void)) < verdicts.LEAST_ROUNDS:
         return f"too few rounds {where} that are not void"
     return None
 
 
-def _same(stored: Any, again: Any) -> bool:
-    if isinstance(stored, (int, float)) and isinstance(again, (int, float)):
-        return abs(stored - again) <= _TOLERANCE * abs(again)
-    if isinstance(stored, Mapping) and isinstance(again, Mapping):
-        return all(_same(cast(Object, stored)[key], value) for key, value in cast(Object, again).items())
-    return stored == again
+def _is_same(stored: object, derived: object) -> bool:
+    if isinstance(stored, Ratio) and isinstance(derived, Ratio):
+        return all(_is_same(value, asdict(derived)[name]) for name, value in asdict(stored).items())
+    if isinstance(stored, (int, float)) and isinstance(derived, (int, float)):
+        return abs(stored - derived) <= _TOLERANCE * abs(derived)
+    return stored == derived

@@ -1,10 +1,9 @@
-"""`samestep scale`: the same contenders on more and more devices, a comparison for each number of devices."""
+"""Compare the same contenders on more and more devices, with one comparison for each number of devices."""
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from compare.base import knobs
 from compare.base.interface import Refused
@@ -13,29 +12,30 @@ from compare.data import datasets
 from compare.execution import execute
 from compare.machine import nvml
 from compare.report.sentences import counted
-from compare.results import model
+from compare.results.model import Result
 from compare.results.verdicts import LEAST_ROUNDS
 from compare.settings import block_order, contenders, plan, tunings
 from compare.settings.contenders import Contender
 from compare.settings.options import Settings
 from compare.settings.plan import Plan
+from compare.studies.scaling_model import STRONG, WEAK
 
 WAYS = "ddp,sharded"
-"""How contenders that do not say so split a batch over devices, as the option --parallel has it."""
+"""The default of the option --parallel: how contenders split a batch over devices."""
 
 MOST_COUNTS = 16
 
 
 @dataclass(frozen=True)
 class Task:
-    """What `run` carries out. Build it with `make`, which refuses what cannot be done.
+    """The comparisons that `run` makes. Build a task with `make`, which refuses impossible ones.
 
     Attributes:
-        plans: a comparison for each number of devices, from the fewest on.
+        plans: a comparison for each number of devices, fewest first.
         ways: the value of the knob `parallel` of each contender.
-        mode: one of `compare.studies.efficiency.MODES`.
+        mode: one of `compare.studies.scaling_model.MODES`.
         batch_size: images per step, of each device in weak scaling, of all together in strong.
-        out: folder of the result; each plan has a folder of its own in it.
+        out: folder of the result. Each plan has a folder of its own in it.
     """
 
     plans: tuple[Plan, ...]
@@ -45,31 +45,33 @@ class Task:
     out: Path
 
 
-def counts(text: str) -> list[int]:
+def parse_counts(text: str) -> list[int]:
     """Return the numbers of devices of the option --devices, written 1,2,4.
 
     Raises:
-        Refused: for what is not two or more whole numbers that increase.
+        Refused: the text is not two or more increasing whole numbers.
     """
     parts = text.split(",")
-    found = [int(part) if part.isascii() and part.isdigit() and len(part) <= 4 else 0 for part in parts]
-    increasing = all(first < second for first, second in itertools.pairwise(found))
-    if not 2 <= len(found) <= MOST_COUNTS or found[0] < 1 or not increasing:
+    counts = [int(part) if part.isascii() and part.isdigit() and len(part) <= 4 else 0 for part in parts]
+    increasing = all(first < second for first, second in itertools.pairwise(counts))
+    if not 2 <= len(counts) <= MOST_COUNTS or counts[0] < 1 or not increasing:
         raise Refused(
             f"--devices {text!r} is not allowed; allowed: 2 to {MOST_COUNTS} whole numbers from 1 to 9999 that "
             "increase, joined by ',', for example 1,2,4"
         )
-    return found
+    return counts
 
 
 def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) -> Task:
-    """Return the task for what a user asks for; every contender must have a way to use several devices.
+    """Return the task for a user's settings. Every contender must have a way to use several devices.
 
-    `devices` are the numbers of devices (`counts`). The batch size is that of each device or, in `strong` scaling, of
-    all together.
+    Args:
+        settings: the settings of a user. The batch size is that of each device, or of all devices in strong scaling.
+        devices: the numbers of devices (`parse_counts`).
+        strong: whether all devices together share one batch.
 
     Raises:
-        Refused: for anything that cannot be done, before any process starts.
+        Refused: for impossible settings, before any process starts.
     """
     settings = plan.spell_contenders(settings, parallel=WAYS)
     workload, device = plan.resolve(settings)
@@ -78,18 +80,18 @@ def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) ->
     for count in devices if strong else ():
         if size % count:
             raise Refused(f"--batch-size {size} on {count} devices is not allowed with --strong; allowed: equal parts")
-    # Parts of a CPU are alike; GPUs of unlike kinds have no mean, and the first are taken.
-    goes_around = device == "cuda" and len({gpu["name"] for gpu in nvml.describe()["gpus"]}) == 1
+    # Rounds rotate only over GPUs of one model. The parts of a CPU are alike.
+    rotates = device == "cuda" and len({gpu["name"] for gpu in nvml.describe()["gpus"]}) == 1
     ways = tuple(_way(each, device, workload.name) for each in contenders.parse(settings.contenders or ()))
     folder = None if settings.data is None else str(settings.data)
     plans: list[Plan] = []
-    for count in reversed(devices):  # what the most devices can do, fewer can: nothing is refused after the first
+    for count in reversed(devices):  # a plan that the most devices allow is allowed on fewer
         shared = plans and (strong or not datasets.is_made_for_batch(workload, folder))
         on_devices = replace(
             settings,
             out=out / f"devices-{count}",
             devices=count,
-            rotation=devices[-1] if goes_around and block_order.count_parts(count, devices[-1]) > 1 else 1,
+            rotation=devices[-1] if rotates and block_order.count_parts(count, devices[-1]) > 1 else 1,
             batch_size=size if strong else size * count,
             energy=False,
             communication=True,
@@ -99,28 +101,28 @@ def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) ->
         except datasets.BatchTooLarge as error:
             whose = "" if strong else f"{size} images on each of {count} devices: "
             raise Refused(f"{whose}{error}") from error
-    return Task(tuple(plans), ways, "strong" if strong else "weak", size, out)
+    return Task(tuple(plans), ways, STRONG if strong else WEAK, size, out)
 
 
-def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[dict[str, Any], Path]], BaseException | None]:
-    """Carry out the comparison of every number of devices; return each one's result with its file, in order.
+def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[Result, Path]], BaseException | None]:
+    """Run the comparison on every number of devices. Return results and files in order, and an interruption.
 
-    A contender that fails on some number of devices has failed there only. Ctrl-C or a signal that ends the program is
-    returned beside what was finished before it, in which a number counts of which enough rounds are whole for a ratio;
-    with fewer its result stays in its own folder.
+    A contender that fails on one number of devices still runs on the others. An interruption is Ctrl-C or a signal that
+    ends the program. The results before it are returned. An interrupted result is returned too, if it has enough rounds
+    for a ratio, and otherwise stays in its own folder.
     """
-    found = list[tuple[dict[str, Any], Path]]()
+    completed = list[tuple[Result, Path]]()
     for each in task.plans:
         part = f"{counted(each.devices, 'device')}: "
         try:
             result, path, interruption = execute.execute_until_interrupted(each, command, part=part)
         except ENDING as error:
-            return found, error
+            return completed, error
         if interruption is None or result.spec.rounds >= LEAST_ROUNDS:
-            found.append((model.to_json(result), path))
+            completed.append((result, path))
         if interruption is not None:
-            return found, interruption
-    return found, None
+            return completed, interruption
+    return completed, None
 
 
 def _way(contender: Contender, device: str, workload: str) -> str:

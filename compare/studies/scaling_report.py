@@ -1,186 +1,181 @@
-"""The report that a person reads in a terminal after `samestep scale`: `render`."""
+"""Print the report of `samestep scale`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from compare.base import communication, typed_json
+from compare.base import communication
 from compare.machine.memory import DEFINITIONS
 from compare.report import columns
 from compare.report.measurements import ONE_SEARCH, has_one_search, mebibytes
 from compare.report.sentences import DASH, counted, name_device, percent, plain, ratio_figures, sentence
-from compare.results.model import Comparison, Environment, Interval
 from compare.settings import block_order
+from compare.studies.scaling_model import WEAK, Entry, Scaling, ScalingSpec
 
-_TITLES = ("devices", "images/s", "efficiency", "MiB", "exposed", "agrees")  # all of it within 80 letters
+_TITLES = ("devices", "images/s", "efficiency", "MiB", "exposed", "agrees")  # together within 80 columns
 _FIGURES = {"communication_seconds": "exposed communication", "memory_per_device_bytes": "memory per device"}
 
 
-def render(result: Mapping[str, Any], console: Console) -> None:
-    """Print the object of a scaling's result file (`compare.studies.scaling_result`).
+def render(scaling: Scaling, console: Console) -> None:
+    """Print a table, missing figures and their reasons, the comparison on each number of devices, and definitions."""
 
-    A table, what is lacking and why, the comparison on each number of devices, and definitions.
-    """
-
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         console.print(Text(plain(text)))
 
-    say(heading(result))
+    print_line(heading(scaling))
     console.print()
-    _print_table(result, console)
-    for part in (list(remarks(result)), list(claims(result)), list(definitions(result))):
+    _print_table(scaling, console)
+    for part in (list(remarks(scaling)), list(claims(scaling)), list(definitions(scaling))):
         console.print()
         for line in part:
-            say(line)
+            print_line(line)
 
 
-def heading(result: Mapping[str, Any]) -> str:
-    """Return in words what was scaled, on what and how often."""
-    spec = result["spec"]
-    device = name_device(spec["device"], Environment(extra=result["environment"]))
+def heading(scaling: Scaling) -> str:
+    """Return the workload, the device, the batch and the rounds in words."""
+    spec = scaling.spec
     return (
-        f"{spec['mode']} scaling of {spec['workload']} on {device} in {spec['precision']}: {batch(spec)}, "
-        f"batch norm {spec['batch_norm']}, {counted(spec['rounds'], 'round')} on each number of devices, seed "
-        f"{spec['seed']}"
+        f"{spec.mode} scaling of {spec.workload} on {describe_device(scaling)} in {spec.precision}: {describe_batch(spec)}, "
+        f"batch norm {spec.batch_norm}, {counted(spec.rounds, 'round')} on each number of devices, seed {spec.seed}"
     )
 
 
-def batch(spec: Mapping[str, Any]) -> str:
-    """Return in words how many images a step has."""
-    return f"batch {spec['batch_size']}" + (" for each device" if spec["mode"] == "weak" else " over all devices")
+def describe_device(scaling: Scaling) -> str:
+    """Return the device in words, with its own name if that was recorded."""
+    return name_device(scaling.spec.device, scaling.environment)
 
 
-def definition(result: Mapping[str, Any]) -> str:
-    """Return what the efficiency in a result is."""
-    fewest = result["spec"]["devices"][0]
+def describe_batch(spec: ScalingSpec) -> str:
+    """Return the images per step in words."""
+    return f"batch {spec.batch_size}" + (" for each device" if spec.mode == WEAK else " over all devices")
+
+
+def define_efficiency(scaling: Scaling) -> str:
+    """Return the definition of efficiency for this scaling's fewest devices."""
+    fewest = scaling.spec.devices[0]
     times = "N times" if fewest == 1 else f"N/{fewest} times"
     return f"images/s on N devices over {times} those on {fewest}"
 
 
-def _print_table(result: Mapping[str, Any], console: Console) -> None:
+def _print_table(scaling: Scaling, console: Console) -> None:
     rows: list[tuple[str, ...]] = []
-    for each in result["scaling"]:
-        if each["devices"] == result["spec"]["devices"][0]:
-            rows.append((plain(each["contender"]),))
-        rows.append((f"  {each['devices']}", *cells(each)))
+    for entry in scaling.scaling:
+        if entry.devices == scaling.spec.devices[0]:
+            rows.append((plain(entry.contender),))
+        rows.append((f"  {entry.devices}", *cells(entry)))
     table = columns.table(_TITLES, rows, console.width, right=range(1, len(_TITLES)), tight=True)
     if table:
         console.print(table)
         return
-    for each in result["scaling"]:
-        title = f"{plain(each['contender'])} on {counted(each['devices'], 'device')}"
-        columns.stack(title, zip(_TITLES[1:], cells(each), strict=True), console)
+    for entry in scaling.scaling:
+        title = f"{plain(entry.contender)} on {counted(entry.devices, 'device')}"
+        columns.stack(title, zip(_TITLES[1:], cells(entry), strict=True), console)
 
 
-def cells(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    """Return images/s, efficiency, MiB, exposed milliseconds and agreement; a dash for what there is not."""
-    speed, memory, exposed = (
-        entry[name] for name in ("images_per_second", "memory_per_device_bytes", "communication_seconds")
-    )
+def cells(entry: Entry) -> tuple[str, str, str, str, str]:
+    """Return images/s, efficiency, MiB, exposed milliseconds and agreement, with a dash for a missing figure."""
+    speed, memory, exposed = entry.images_per_second, entry.memory_per_device_bytes, entry.communication_seconds
     return (
         DASH if speed is None else f"{speed:,.0f}",
-        efficiency(entry),
+        describe_efficiency(entry),
         DASH if memory is None else mebibytes(memory),
         DASH if exposed is None else f"{1e3 * exposed:.3f}",
-        entry["agreement"],
+        entry.agreement,
     )
 
 
-def efficiency(entry: Mapping[str, Any]) -> str:
-    """Return the efficiency of one contender on one number of devices, with its interval, in figures or a dash."""
-    found = entry["efficiency"]
-    if found is None:
+def describe_efficiency(entry: Entry) -> str:
+    """Return the efficiency of an entry with its interval, or a dash."""
+    ratio = entry.efficiency
+    if ratio is None:
         return DASH
-    if found["low"] == found["high"] == 1:
+    if ratio.low == ratio.high == 1:
         return "1"  # on the fewest devices, by definition
-    estimate, low, high = ratio_figures(typed_json.read(Interval, found))
+    estimate, low, high = ratio_figures(ratio)
     return f"{estimate} ({low}{DASH}{high})"
 
 
-def remarks(result: Mapping[str, Any]) -> Iterator[str]:
-    """Say what was interrupted or failed, where times do not count or hang on one search, why figures are missing."""
-    yield from _interrupted(result)
-    for each in result["scaling"]:
-        if each["status"] != "ok":
-            yield f"{each['contender']} on {counted(each['devices'], 'device')}: {each['status']}, {each['reason']}"
-    for run in result["runs"]:
-        where, agreement = f"on {counted(run['devices'], 'device')}", run["agreement"]
-        if agreement["status"] == "fail":
-            yield f"agreement {where}: fail, first mismatch {agreement['first_mismatch'] or 'not known'}"
-        elif agreement["status"] == "skipped":
-            yield f"agreement {where}: skipped, {agreement['reason']}"
-        if run["voided"]:
-            reasons = "; ".join(dict.fromkeys(each["reason"] for each in run["voided"]))
-            yield f"{counted(len(run['voided']), 'round')} void {where}: {reasons}"
-    yield from _uneven(result)
-    told: dict[str, dict[str, list[int]]] = {}
-    for each in result["scaling"]:
-        lacking = [f"no {_FIGURES.get(name, name)}: {reason}" for name, reason in each["absent"].items()]
-        for said in (
-            [ONE_SEARCH] if has_one_search(each["kernel_search"], each["step_seconds"] is not None) else []
-        ) + lacking:
-            told.setdefault(said, {}).setdefault(each["contender"], []).append(each["devices"])
-    for said, of in told.items():
-        yield f"{said} ({_places(of, result['spec'])})"
+def remarks(scaling: Scaling) -> Iterator[str]:
+    """Yield interruptions, failures, void rounds, uneven rounds, and the reasons for missing figures."""
+    yield from _interruptions(scaling)
+    for entry in scaling.scaling:
+        if entry.status != "ok":
+            yield f"{entry.contender} on {counted(entry.devices, 'device')}: {entry.status}, {entry.reason}"
+    for run in scaling.runs:
+        where, agreement = f"on {counted(run.devices, 'device')}", run.agreement
+        if agreement.status == "fail":
+            yield f"agreement {where}: fail, first mismatch {agreement.first_mismatch or 'not known'}"
+        elif agreement.status == "skipped":
+            yield f"agreement {where}: skipped, {agreement.reason}"
+        if run.voided:
+            reasons = "; ".join(dict.fromkeys(voided.reason for voided in run.voided))
+            yield f"{counted(len(run.voided), 'round')} void {where}: {reasons}"
+    yield from _uneven_rounds(scaling)
+    places: dict[str, dict[str, list[int]]] = {}
+    for entry in scaling.scaling:
+        lines = [ONE_SEARCH] if has_one_search(entry.kernel_search, entry.step_seconds is not None) else []
+        lines += [f"no {_FIGURES.get(name, name)}: {reason}" for name, reason in entry.absent.items()]
+        for line in lines:
+            places.setdefault(line, {}).setdefault(entry.contender, []).append(entry.devices)
+    for line, devices in places.items():
+        yield f"{line} ({_describe_places(devices, scaling.spec)})"
 
 
-def _uneven(result: Mapping[str, Any]) -> Iterator[str]:
-    """Say where rounds that count are not equally many on each part of the GPUs that they went around on."""
-    for run in result["runs"]:
-        parts = block_order.count_parts(run["devices"], result["spec"].get("rotation", 1))
-        timed = [each for each in result["scaling"] if each["devices"] == run["devices"] and each["step_seconds"]]
-        void = {each["round"] - 1 for each in run["voided"]}
-        whole = [n for n in range(len(timed[0]["step_seconds"]["samples"])) if n not in void] if timed else []
-        counts = [sum(number % parts == part for number in whole) for part in range(parts)]
+def _uneven_rounds(scaling: Scaling) -> Iterator[str]:
+    """Yield where the GPUs that rounds rotated over have different numbers of rounds that count."""
+    for run in scaling.runs:
+        parts = block_order.count_parts(run.devices, scaling.spec.rotation)
+        timed = [entry for entry in scaling.scaling if entry.devices == run.devices and entry.step_seconds]
+        rounds = range(1, len(timed[0].samples) + 1) if timed else range(0)
+        counting = [number - 1 for number in rounds if number not in run.void_rounds]
+        counts = [sum(number % parts == part for number in counting) for part in range(parts)]
         if len(set(counts)) > 1:
-            where, said = f"on {counted(run['devices'], 'device')}", ", ".join(map(str, counts))
-            yield f"{where}, rounds that count are not equally many on each part of the GPUs: {said}"
+            where, numbers = f"on {counted(run.devices, 'device')}", ", ".join(map(str, counts))
+            yield f"{where}, the parts of the GPUs have different numbers of rounds that count: {numbers}"
 
 
-def _interrupted(result: Mapping[str, Any]) -> Iterator[str]:
-    spec = result["spec"]
-    requested = spec.get("devices_requested", spec["devices"])
-    if len(requested) > len(spec["devices"]):
-        whole = f"{len(spec['devices'])} of {len(requested)} numbers of devices"
-        yield f"the run was interrupted after {whole} ({', '.join(map(str, requested))})"
-    timed = [each for each in result["scaling"] if each["status"] == "ok" and each["step_seconds"]]
-    rounds = {each["devices"]: len(each["step_seconds"]["samples"]) for each in timed}
-    for count, whole in rounds.items():
-        if whole < spec["rounds"]:
-            yield f"interrupted after {whole} of {spec['rounds']} rounds on {counted(count, 'device')}"
+def _interruptions(scaling: Scaling) -> Iterator[str]:
+    spec = scaling.spec
+    if len(spec.devices_requested) > len(spec.devices):
+        completed = f"{len(spec.devices)} of {len(spec.devices_requested)} numbers of devices"
+        yield f"the run was interrupted after {completed} ({', '.join(map(str, spec.devices_requested))})"
+    timed = [entry for entry in scaling.scaling if entry.status == "ok" and entry.step_seconds]
+    rounds = {entry.devices: len(entry.samples) for entry in timed}
+    for devices, completed in rounds.items():
+        if completed < spec.rounds:
+            yield f"interrupted after {completed} of {spec.rounds} rounds on {counted(devices, 'device')}"
 
 
-def _places(of: Mapping[str, Sequence[int]], spec: Mapping[str, Any]) -> str:
-    """Return contenders, each with the numbers of devices unless these are all."""
-    named = [
-        name if list(counts) == spec["devices"] else f"{name} on {', '.join(map(str, counts))}"
-        for name, counts in of.items()
+def _describe_places(devices: Mapping[str, Sequence[int]], spec: ScalingSpec) -> str:
+    """Return contenders with their numbers of devices, or `all`."""
+    names = [
+        name if tuple(counts) == spec.devices else f"{name} on {', '.join(map(str, counts))}"
+        for name, counts in devices.items()
     ]
-    return "all" if named == spec["contenders"] else "; ".join(named)
+    return "all" if tuple(names) == spec.contenders else "; ".join(names)
 
 
-def claims(result: Mapping[str, Any]) -> Iterator[str]:
-    """Say how the comparison on each number of devices ended."""
-    for run in result["runs"]:
-        for comparison in run["comparisons"]:
-            yield f"on {counted(run['devices'], 'device')}: {sentence(typed_json.read(Comparison, comparison))}"
+def claims(scaling: Scaling) -> Iterator[str]:
+    """Yield the verdict of each comparison on each number of devices."""
+    for run in scaling.runs:
+        for comparison in run.comparisons:
+            yield f"on {counted(run.devices, 'device')}: {sentence(comparison)}"
 
 
-def definitions(result: Mapping[str, Any]) -> Iterator[str]:
-    """Say what the figures are."""
-    rotation = result["spec"].get("rotation", 1)
+def definitions(scaling: Scaling) -> Iterator[str]:
+    """Yield the definitions of the figures."""
+    spec = scaling.spec
     yield (
-        f"efficiency: {definition(result)}; {percent(result['spec']['confidence'], 6)} interval, Welch's t over the "
-        "rounds of both numbers of devices"
+        f"efficiency: {define_efficiency(scaling)}; {percent(spec.confidence, 6)} interval, Welch's t over the rounds of "
+        "both numbers of devices"
     )
-    around = [str(count) for count in result["spec"]["devices"] if block_order.count_parts(count, rotation) > 1]
-    if around:
+    rotating = [str(count) for count in spec.devices if block_order.count_parts(count, spec.rotation) > 1]
+    if rotating:
         yield (
-            f"rounds on {', '.join(around)} of the {rotation} GPUs go around on all of them, in whole parts, for they "
-            "are not equally fast: the interval has what they differ by"
+            f"rounds on {', '.join(rotating)} of the {spec.rotation} GPUs rotate over all of them, in whole parts, "
+            "because they are not equally fast; the interval covers their differences"
         )
-    yield f"MiB: {DEFINITIONS['live_peak_bytes']}, on one device, the batches that lie there included"
+    yield f"MiB: {DEFINITIONS['live_peak_bytes']}, on one device, batches included"
     yield f"exposed: milliseconds of communication, {communication.DEFINITION}"
-    yield "agrees: whether a contender and the baseline, or the baseline and another, agree on that number of devices"
+    yield "agrees: whether a contender agrees with the baseline on that number of devices; for the baseline, with another"

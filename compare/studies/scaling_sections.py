@@ -1,74 +1,69 @@
-"""What a report of a scaling says, section by section, as `compare.report.sections` does of one comparison."""
+"""The sections of a scaling's report, as `compare.report.sections` has those of one comparison."""
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from compare.report import environment_table
 from compare.report.document import Part, Section, Table
-from compare.report.sentences import counted, name_device, percent, source
-from compare.results.model import Environment
-from compare.studies import scaling_plot as picture
-from compare.studies import scaling_report
-
-Result = Mapping[str, Any]
+from compare.report.sentences import counted, percent, source
+from compare.studies import scaling_plot, scaling_report
+from compare.studies.scaling_model import Scaling
 
 _COLUMNS = ("contender", "devices", "images/s", "efficiency", "MiB", "exposed", "agrees")
 
 
-def part(result: Result) -> Part:
-    """Return all that a report says of a valid scaling (`compare.studies.scaling_result`)."""
-    spec, said = result["spec"], verdict(result)
-    environment = Environment(extra=result["environment"])
-    setting = f"{spec['mode']} scaling of {spec['workload']} in {spec['precision']}, {scaling_report.batch(spec)}, on "
-    setting += name_device(spec["device"], environment)
-    rounds = f"{counted(spec['rounds'], 'round')} of fresh processes on each number of devices"
-    level = f"{percent(spec['confidence'], 6)} intervals by Welch's t over rounds"
-    rows = [(each["contender"], str(each["devices"]), *scaling_report.cells(each)) for each in result["scaling"]]
-    caption = f"Efficiency is {scaling_report.definition(result)}."
-    table = Table("scaling", caption, _COLUMNS, rows, f"Setting: {setting}; {rounds}, {level}.")
+def build_part(scaling: Scaling) -> Part:
+    """Return the report of a scaling."""
+    spec, verdict = scaling.spec, summarise(scaling)
+    setting = (
+        f"{spec.mode} scaling of {spec.workload} in {spec.precision}, {scaling_report.describe_batch(spec)}, on "
+        f"{scaling_report.describe_device(scaling)}"
+    )
+    rounds = f"{counted(spec.rounds, 'round')} of fresh processes on each number of devices"
+    intervals = f"{percent(spec.confidence, 6)} intervals by Welch's t over rounds"
+    rows = [(entry.contender, str(entry.devices), *scaling_report.cells(entry)) for entry in scaling.scaling]
+    caption = f"Efficiency is {scaling_report.define_efficiency(scaling)}."
+    table = Table("scaling", caption, _COLUMNS, rows, f"Setting: {setting}; {rounds}, {intervals}.")
     return Part(
-        claim=said,
-        verdict=said,
+        claim=verdict,
+        verdict=verdict,
         setting=setting,
-        heading=scaling_report.heading(result),
-        source=source(environment, result["created"], result["id"], rounds),
+        heading=scaling_report.heading(scaling),
+        source=source(scaling.environment, scaling.created, scaling.id, rounds),
         sections=(
             Section(
                 name="scaling",
                 title="Efficiency by number of devices",
-                lines=[f"{line}." for line in scaling_report.remarks(result)],
-                picture=picture.picture(result),
+                lines=_sentences(scaling_report.remarks(scaling)),
+                picture=scaling_plot.picture(scaling),
                 tables=[table],
             ),
-            Section(
-                name="comparisons",
-                title="Against each other",
-                lines=[f"{line}." for line in scaling_report.claims(result)],
-            ),
-            Section(
-                name="definitions",
-                title="Definitions",
-                lines=[f"{line}." for line in scaling_report.definitions(result)],
-            ),
+            Section(name="comparisons", title="Against each other", lines=_sentences(scaling_report.claims(scaling))),
+            Section(name="definitions", title="Definitions", lines=_sentences(scaling_report.definitions(scaling))),
             Section(
                 name="environment",
                 title="Environment and command",
-                command=shlex.join(result["command"]),
-                tables=environment_table.tables(environment, {"seed": str(spec["seed"])}),
+                command=shlex.join(scaling.command),
+                tables=environment_table.tables(scaling.environment, {"seed": str(spec.seed)}),
             ),
         ),
     )
 
 
-def verdict(result: Result) -> str:
-    """Return in one sentence how well each contender uses the most devices."""
-    spec = result["spec"]
-    most = [each for each in result["scaling"] if each["devices"] == spec["devices"][-1]]
-    if len(spec["devices"]) == 1:
-        return f"{counted(spec['devices'][0], 'device')} alone: nothing says how the contenders scale"
-    found = [f"{each['contender']} {scaling_report.efficiency(each)}" for each in most if each["efficiency"]]
-    lacking = [each["contender"] for each in most if not each["efficiency"]]
-    said = [f"efficiency on {spec['devices'][-1]} devices: {', '.join(found)}"] if found else []
-    said += [f"no efficiency on {spec['devices'][-1]} devices for {', '.join(lacking)}"] if lacking else []
-    return "; ".join(said)
+def _sentences(lines: Iterable[str]) -> list[str]:
+    return [f"{line}." for line in lines]
+
+
+def summarise(scaling: Scaling) -> str:
+    """Return the efficiency of each contender on the most devices in one sentence."""
+    devices = scaling.spec.devices
+    if len(devices) == 1:
+        return f"{counted(devices[0], 'device')} alone: nothing says how the contenders scale"
+    last = [entry for entry in scaling.scaling if entry.devices == devices[-1]]
+    efficiencies = [
+        f"{entry.contender} {scaling_report.describe_efficiency(entry)}" for entry in last if entry.efficiency
+    ]
+    missing = [entry.contender for entry in last if not entry.efficiency]
+    parts = [f"efficiency on {devices[-1]} devices: {', '.join(efficiencies)}"] if efficiencies else []
+    parts += [f"no efficiency on {devices[-1]} devices for {', '.join(missing)}"] if missing else []
+    return "; ".join(parts)

@@ -26,10 +26,11 @@ def test_both_frameworks_train_and_agree_on_one_and_on_two_devices(
         ),
         [1, 2],
     )
-    result = scaling_result.result(task, scaling.run(task, [])[0], [])
+    result = scaling_result.build(task, scaling.run(task, [])[0], [])
     assert scaling_result.load(scaling_result.write(result, tmp_path)) == result
-    for each in result["scaling"]:
-        assert (each["status"], each["reason"], each["unproven"], each["agreement"]) == ("ok", None, None, "pass")
-        assert each["images_per_second"] > 0
-        assert each["efficiency"]["low"] <= each["efficiency"]["estimate"] <= each["efficiency"]["high"]
-        assert set(each["absent"]) == {"communication_seconds", "memory_per_device_bytes"}
+    for entry in result.scaling:
+        assert (entry.status, entry.reason, entry.unproven, entry.agreement) == ("ok", None, None, "pass")
+        assert entry.images_per_second
+        assert entry.efficiency
+        assert entry.efficiency.low <= entry.efficiency.estimate <= entry.efficiency.high
+        assert set(entry.absent) == {"communication_seconds", "memory_per_device_bytes"}

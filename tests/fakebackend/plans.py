@@ -45,7 +45,7 @@ def register(
     monkeypatch.setattr(process_family, "subprocess", fork_server.Subprocess())
     # Scripted time does not mind other programs, and passes in no window.
     monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)
-    monkeypatch.setattr(recompute, "_ROUNDED", math.inf)
+    monkeypatch.setattr(recompute, "WINDOW_ROUNDING", math.inf)
     # On every machine the same, because scripts number a backend's processes.
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 2 * children)
     monkeypatch.setitem(record_certificates.MOST_CHILDREN, "cpu", children)

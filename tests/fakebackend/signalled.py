@@ -39,5 +39,5 @@ if when == "comparison":
     build_result.build = send_signals_and(build_result.build)
     result_file.write_or_spare = send_signals_and(result_file.write_or_spare)
 else:
-    scaling_result.result = send_signals_and(scaling_result.result)
+    scaling_result.build = send_signals_and(scaling_result.build)
 app.main()

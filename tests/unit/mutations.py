@@ -3,11 +3,15 @@
 import json
 import math
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
+from compare.agreement import trajectory
+from compare.agreement.trajectory import Curves
 from compare.results import result_file
 from tests.unit.result_factory import complete, make_contender, make_result
 
@@ -53,8 +57,12 @@ def consistent() -> dict[str, Any]:
             ("scaling", 1e8, 1e6, "step1/logits"),
             ("precision", 2e-7 / 1e-7, 10.0, "step1/gradient/dense.kernel"),
             ("settings", 0.0, 0.0, None),
+            ("update", 1.0, 2.0, "dense.kernel"),
         )
     ]
+    curves = (Curves(np.array(each["loss"]), np.array(each["envelope"])) for each in agreement["trajectory"].values())
+    accuracies = trajectory.judge_accuracies(agreement["accuracies"]["torch"], agreement["accuracies"]["jax"])
+    gates += [asdict(trajectory.judge_losses(*curves)), asdict(accuracies)]
     agreement["pairs"][0] |= {"tensors": tensors, "gates": gates, "notes": ["rounding"]}
     return complete(make_result(contenders=sides, telemetry=telemetry, voided=voided, agreement=agreement))
 
@@ -75,7 +83,7 @@ def on_a_gpu() -> dict[str, Any]:
         "uncorrected_errors": [0] * 95,
         "xids": [[79] if tick == 11 else [] for tick in ticks],
     }
-    telemetry = {"reason": None, "cost_cores": 0.004, "lists_processes": True, "samples": samples}
+    telemetry = {"reason": None, "cost_cores": 0.004, "lists_processes": True, "samples": samples, "others": []}
     return complete(
         json.loads(
             json.dumps(

@@ -19,9 +19,8 @@ from compare import __version__
 from compare.base.interface import Refused
 from compare.machine import environment
 from compare.reproduce import archive, authorship, bundle, verification
-from compare.results import result_file
+from compare.results import model, result_file, verdicts
 from tests.unit.mutations import H200, consistent, text
-from tests.unit.result_factory import complete
 
 GOOD = bundle.make(text(consistent()))
 MEMBERS = archive.unpack(GOOD, bundle.MEMBERS)
@@ -31,7 +30,7 @@ def packed(changes: Mapping[str, bytes | None], resummed: bool = True) -> bytes:
     """Return the bundle with members changed or left out, its manifest made anew if `resummed`."""
     kept = {name: data for name, data in {**MEMBERS, **changes}.items() if data is not None}
     if resummed and bundle.SUMS not in changes:
-        kept[bundle.SUMS] = bundle.sums({name: data for name, data in kept.items() if name != bundle.SUMS})
+        kept[bundle.SUMS] = bundle.write_sums({name: data for name, data in kept.items() if name != bundle.SUMS})
     return archive.pack(kept)
 
 
@@ -45,7 +44,7 @@ def tampered(**changes: Any) -> bytes:
 
 
 HASHES, FIGURES = "every hash holds", "every time, verdict and gate comes again from the raw samples"
-REASONS, REPORT = "every reason comes again from the raw samples, word for word", "report.txt is made of the result"
+REASONS, REPORT = "every reason comes again from the raw samples, word for word", "report.txt follows from the result"
 
 HERE, OTHER = ({"commit": digit * 40, "dirty": False} for digit in "ab")
 
@@ -53,7 +52,7 @@ HERE, OTHER = ({"commit": digit * 40, "dirty": False} for digit in "ab")
 @pytest.fixture(autouse=True)
 def this_samestep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this samestep be of a commit, whatever the checkout."""
-    monkeypatch.setattr(authorship, "here", lambda: authorship.told(__version__, HERE))
+    monkeypatch.setattr(authorship, "describe_this", lambda: authorship.read_writer(__version__, HERE))
 
 
 def about(git: Any = HERE, version: str = __version__) -> dict[str, bytes]:
@@ -70,7 +69,7 @@ def test_published_results_are_packed_and_verified(path: Path) -> None:
     made = bundle.make(path.read_bytes())
     assert made == bundle.make(path.read_bytes())
     result, checks = verification.verify(made)
-    assert result == result_file.load(path)
+    assert result == result_file.read(path)
     assert [check.held for check in checks] == [True] * 7
 
 
@@ -79,7 +78,7 @@ def test_a_bundle_tells_which_samestep_packed_it(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(environment, "describe_checkout", lambda git=git: git)
         made = archive.unpack(bundle.make(text(consistent())), bundle.MEMBERS)["bundle.json"]
         assert json.loads(made) == {"format": 1, "samestep": __version__, "git": git}
-        assert bundle.packed_by(made) == authorship.told(__version__, git)
+        assert bundle.read_packer(made) == authorship.read_writer(__version__, git)
 
 
 def test_the_members_are_what_they_say() -> None:
@@ -113,6 +112,10 @@ def test_the_terminal_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bundle.make(text(consistent())) == GOOD
 
 
+def requirements(environment: dict[str, Any]) -> str:
+    return bundle.write_requirements(model.from_json(consistent() | {"environment": environment}))
+
+
 def test_versions_are_pinned_as_pip_reads_them_and_nothing_else_is_let_in() -> None:
     packages = {
         "torch": "2.13.0+cpu",
@@ -123,9 +126,9 @@ def test_versions_are_pinned_as_pip_reads_them_and_nothing_else_is_let_in() -> N
         "--flag": "1",
     }
     environment = {"python": "3.11\x1b[2J\nevil", "platform": "Linux", "packages": packages}
-    lines = bundle.requirements({"environment": environment}).splitlines()
+    lines = requirements(environment).splitlines()
     assert lines == ["# Python 3.11?[2J?evil on Linux", "jax==0.10.2", "torch==2.13.0+cpu"]
-    assert bundle.requirements({"environment": {"packages": [1]}}) == "# Python None on None\n"
+    assert requirements({"packages": [1]}) == "# Python None on None\n"
 
 
 @pytest.mark.parametrize("name", sorted(MEMBERS.keys() - {"SHA256SUMS"}))
@@ -134,7 +137,7 @@ def test_a_member_that_was_touched_has_another_hash(name: str) -> None:
     if name == "result.json":
         touched = MEMBERS[name] + b" "
     problems = failed(packed({name: touched}, resummed=False))[HASHES]
-    assert problems == (f"{name} is not what SHA256SUMS says: {hashlib.sha256(touched).hexdigest()}",)
+    assert problems == (f"{name} does not have the digest in SHA256SUMS, but {hashlib.sha256(touched).hexdigest()}",)
 
 
 def test_a_member_without_a_hash_is_found() -> None:
@@ -154,17 +157,17 @@ def test_what_a_certificate_lacks_is_named() -> None:
     pair = result["agreement"]["pairs"][0]
     pair["tensors"] = [each for each in pair["tensors"] if each["name"] != "step2/loss"]
     assert failed(bundle.make(text(result))) == {
-        FIGURES: ("agreement.pairs[0].tensors[step2/loss] is missing, of a pair that passes",)
+        FIGURES: ("agreement.pairs[0].tensors[step2/loss] is missing in a pair that passes",)
     }
 
 
-@pytest.mark.parametrize("name", sorted(bundle.RENDERED))
+@pytest.mark.parametrize("name", sorted(bundle.DERIVED))
 def test_a_forged_table_is_found_though_its_hash_holds(name: str) -> None:
     forged = MEMBERS[name].replace(b"torch", b"torcH").replace(b"Python", b"python")
-    problem = f"it is not what samestep {__version__} (commit {'a' * 12}) makes of the result"
-    assert failed(packed({name: forged, **about()})) == {f"{name} is made of the result": (problem,)}
+    problem = f"it differs from the one that samestep {__version__} (commit {'a' * 12}) writes for the result"
+    assert failed(packed({name: forged, **about()})) == {f"{name} follows from the result": (problem,)}
     if name != "report.txt":  # of which no samestep has words of its own
-        assert failed(packed({name: forged, **about(OTHER)})) == {f"{name} is made of the result": (problem,)}
+        assert failed(packed({name: forged, **about(OTHER)})) == {f"{name} follows from the result": (problem,)}
 
 
 WRITERS = {
@@ -173,10 +176,6 @@ WRITERS = {
     "no checkout": (about(None), f"samestep {__version__} wrote it"),
     "changes of its own": (about(HERE | {"dirty": True}), f"(commit {'a' * 12} with changes) wrote it"),
     "an unknown state": (about({"commit": "a" * 40}), f"(commit {'a' * 12} with changes) wrote it"),
-    "an older bundle": (
-        {"bundle.json": json.dumps({"format": 1, "samestep": __version__}).encode()},
-        "(commit unknown) wrote it",
-    ),
     "nonsense": (about(["\x1b[2J"]), "(commit unknown) wrote it"),
 }
 
@@ -190,7 +189,7 @@ def test_words_of_another_samestep_are_told_from_forged_ones_and_not_checked(kin
     )
     assert failed(reworded) == {}
     (said,) = unchecked(reworded)[REPORT]
-    assert said.startswith("its words, and what it leaves out, were not checked: ")
+    assert said.startswith("its words and its gaps were not checked: ")
     assert who in said
     assert f"this is samestep {__version__} (commit {'a' * 12})" in said
     assert unchecked(packed(changes)) == {}  # the same words need no excuse
@@ -198,7 +197,7 @@ def test_words_of_another_samestep_are_told_from_forged_ones_and_not_checked(kin
 
 def test_of_two_checkouts_with_changes_nobody_knows_whether_they_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = HERE | {"dirty": True}
-    monkeypatch.setattr(authorship, "here", lambda: authorship.told(__version__, changed))
+    monkeypatch.setattr(authorship, "describe_this", lambda: authorship.read_writer(__version__, changed))
     reworded = MEMBERS["report.txt"].replace(b" times as fast as ", b"-fold faster than ")
     assert unchecked(packed({"report.txt": reworded, **about(changed)})).keys() == {REPORT}
 
@@ -212,9 +211,9 @@ def test_of_two_checkouts_with_changes_nobody_knows_whether_they_are_one(monkeyp
         (b"limit 1e-10), pass", b"limit 1e-10), fail", "'fail' in line"),
         (b"(ratio 0.6", b"(ratio -0.6", "'-0.6"),
         (b"jax is 1.4", b"torch is 1.4", "'1.4"),
-        (b": FASTER", b"", "'FASTER' no more where line"),
-        (b"torch", b"torch\x1b[2J", "characters that steer a display"),
-        (b"torch", b"torch\xff", "are no UTF-8"),
+        (b": FASTER", b"", "no 'FASTER' as in line"),
+        (b"torch", b"torch\x1b[2J", "control characters"),
+        (b"torch", b"torch\xff", "bytes outside UTF-8"),
     ],
 )
 def test_a_forged_figure_is_found_whoever_is_said_to_have_written_it(true: bytes, forged: bytes, place: str) -> None:
@@ -231,7 +230,7 @@ def test_figures_that_changed_places_are_found_and_lines_of_a_later_samestep_not
     label, *two = lines[images].split()
     swapped = [*lines[:images], b" ".join([label, *reversed(two), b"\n"]), *lines[images + 1 :]]
     (problem,) = failed(packed({"report.txt": b"".join(swapped), **about(OTHER)}))[REPORT]
-    assert "verify it with that one" in problem
+    assert "verify it with that samestep" in problem
     older = packed({"report.txt": b"".join(lines[:images] + lines[images + 1 :]), **about(OTHER)})
     assert (failed(older), unchecked(older).keys()) == ({}, {REPORT})
 
@@ -248,7 +247,7 @@ def test_a_reason_may_be_worded_otherwise_by_another_samestep(git: Any, reason: 
     result = consistent()
     result["environment"] |= {"samestep": __version__, "git": git}
     result["voided"][0]["reason"] = reason
-    made = bundle.make(text(complete(result)))
+    made = bundle.make(text(model.to_json(verdicts.complete(model.from_json(result)))))
     told = (failed if fails else unchecked)(made)
     assert told.keys() == {REASONS}
     assert told[REASONS][0].startswith(f"voided[0].reason is {reason!r}, the raw samples give 'other programs kept")
@@ -312,7 +311,7 @@ def test_a_damaged_bundle_fails_is_refused_or_holds_what_it_held(flips: list[tup
         result, checks = verification.verify(bytes(damaged))
     except Refused:
         return
-    assert not all(check.held for check in checks) or result == consistent()
+    assert not all(check.held for check in checks) or model.to_json(result) == consistent()
 
 
 def test_a_table_that_would_be_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

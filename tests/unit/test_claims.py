@@ -4,14 +4,20 @@ from typing import Any
 
 import pytest
 
+from compare.base.typed_json import read
 from compare.reproduce import claims, training_claims
 from compare.reproduce.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
+from compare.results.model import Comparison, Interval, from_json
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 
-def compared(verdict: str, estimate: float, low: float, high: float, **changes: Any) -> dict[str, Any]:
+def comparison(**changes: Any) -> Comparison:
+    return read(Comparison, make_comparison(**changes))
+
+
+def compared(verdict: str, estimate: float, low: float, high: float) -> Comparison:
     ratio = {"estimate": estimate, "low": low, "high": high, "confidence": 0.95}
-    return make_comparison(verdict=verdict, ratio=ratio, **changes)
+    return comparison(verdict=verdict, ratio=ratio)
 
 
 FASTER = compared("FASTER", 0.70, 0.69, 0.71)
@@ -25,21 +31,21 @@ FASTER = compared("FASTER", 0.70, 0.69, 0.71)
         (compared("FASTER", 0.73, 0.7101, 0.75), NOT_REPRODUCED, "the intervals exclude each other"),
         (compared("FASTER", 0.67, 0.65, 0.6899), NOT_REPRODUCED, "the intervals exclude each other"),
         (compared("FASTER", 0.7069, 0.71001, 0.7101), REPRODUCED, "the same"),  # apart by less than the margin
-        (compared("SLOWER", 1.4, 1.3, 1.5), NOT_REPRODUCED, "the verdict is contradicted"),
-        (compared("EQUIVALENT", 1.0, 0.995, 1.005), NOT_REPRODUCED, "the verdict is contradicted"),
+        (compared("SLOWER", 1.4, 1.3, 1.5), NOT_REPRODUCED, "contradicts the verdict"),
+        (compared("EQUIVALENT", 1.0, 0.995, 1.005), NOT_REPRODUCED, "contradicts the verdict"),
         (compared("INCONCLUSIVE", 0.8, 0.6, 1.1), INCONCLUSIVE, "this run decided nothing"),
         (compared("INCONCLUSIVE", 1.2, 0.9, 1.6), NOT_REPRODUCED, "the intervals exclude each other"),
-        (make_comparison(verdict="INCONCLUSIVE", ratio=None), INCONCLUSIVE, "too few rounds count"),
+        (comparison(verdict="INCONCLUSIVE", ratio=None), INCONCLUSIVE, "too few rounds count"),
         (
-            make_comparison(verdict="INVALID", reason="no agreement: x"),
+            comparison(verdict="INVALID", reason="no agreement: x"),
             INCONCLUSIVE,
             "no speed may be claimed here: no",
         ),
         (None, INCONCLUSIVE, "they were not compared here"),
     ],
 )
-def test_what_becomes_of_faster(here: dict[str, Any] | None, outcome: str, reason: str) -> None:
-    found = claims.speed(FASTER, here)
+def test_what_becomes_of_faster(here: Comparison | None, outcome: str, reason: str) -> None:
+    found = claims.judge_speed(FASTER, here)
     assert found[0] == outcome
     assert reason in found[1]
 
@@ -57,12 +63,12 @@ def test_what_becomes_of_faster(here: dict[str, Any] | None, outcome: str, reaso
     ],
 )
 def test_every_other_verdict(stored: str, here: str, outcome: str) -> None:
-    assert claims.speed(make_comparison(verdict=stored), make_comparison(verdict=here))[0] == outcome
+    assert claims.judge_speed(comparison(verdict=stored), comparison(verdict=here))[0] == outcome
 
 
 def test_a_run_that_decided_nothing_cannot_be_reproduced_even_where_another_decides() -> None:
     stored, here = compared("INCONCLUSIVE", 0.8, 0.6, 1.1), compared("FASTER", 0.8, 0.7, 0.9)
-    assert claims.speed(stored, here) == (INCONCLUSIVE, "the stored run decided nothing")
+    assert claims.judge_speed(stored, here) == (INCONCLUSIVE, "the stored run decided nothing")
 
 
 @pytest.mark.parametrize(
@@ -73,16 +79,16 @@ def test_a_run_that_decided_nothing_cannot_be_reproduced_even_where_another_deci
     ],
 )
 def test_invalid_comes_again_for_its_own_reason_only(reason: str, outcome: str) -> None:
-    stored = make_comparison(verdict="INVALID", reason="no agreement with torch: step1/logits (e64 1.0e-03)")
-    assert claims.speed(stored, make_comparison(verdict="INVALID", reason=reason))[0] == outcome
-    assert claims.speed(stored, FASTER)[0] == NOT_REPRODUCED
+    stored = comparison(verdict="INVALID", reason="no agreement with torch: step1/logits (e64 1.0e-03)")
+    assert claims.judge_speed(stored, comparison(verdict="INVALID", reason=reason))[0] == outcome
+    assert claims.judge_speed(stored, FASTER)[0] == NOT_REPRODUCED
 
 
 def test_a_run_that_decides_nothing_contradicts_no_invalid_claim() -> None:
-    stored = make_comparison(verdict="INVALID", reason="no agreement with torch: step1/logits (e64 1.0e-03)")
-    outcome, reason = claims.speed(stored, compared("INCONCLUSIVE", 0.8, 0.6, 1.1))
+    stored = comparison(verdict="INVALID", reason="no agreement with torch: step1/logits (e64 1.0e-03)")
+    outcome, reason = claims.judge_speed(stored, compared("INCONCLUSIVE", 0.8, 0.6, 1.1))
     assert outcome == INCONCLUSIVE
-    assert reason == f"this run decided nothing; it was INVALID: {stored['reason']}"
+    assert reason == f"this run decided nothing; the stored one was INVALID: {stored.reason}"
 
 
 @pytest.mark.parametrize(
@@ -96,8 +102,8 @@ def test_a_run_that_decides_nothing_contradicts_no_invalid_claim() -> None:
     ],
 )
 def test_two_intervals_exclude_each_other(a: Any, b: Any, apart: bool) -> None:
-    one, other = ({"estimate": each[0], "low": each[1], "high": each[2]} for each in (a, b))
-    assert claims.excluded(one, other, 0.01) == claims.excluded(other, one, 0.01) == apart
+    one, other = Interval(a[0], a[1], a[2], 0.95), Interval(b[0], b[1], b[2], 0.95)
+    assert claims.exclude_each_other(one, other, 0.01) == claims.exclude_each_other(other, one, 0.01) == apart
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,7 @@ def test_two_intervals_exclude_each_other(a: Any, b: Any, apart: bool) -> None:
     ],
 )
 def test_agreement(stored: str, here: str, outcome: str) -> None:
-    assert claims.agreement(stored, here)[0] == outcome
+    assert claims.judge_agreement(stored, here)[0] == outcome
 
 
 @pytest.mark.parametrize(
@@ -127,12 +133,12 @@ def test_agreement(stored: str, here: str, outcome: str) -> None:
     ],
 )
 def test_one_accuracy(here: float, outcome: str) -> None:
-    assert training_claims.accuracy(0.98, here, 360, 0.95)[0] == outcome
+    assert training_claims.judge_accuracy(0.98, here, 360, 0.95)[0] == outcome
 
 
 def test_more_images_tell_more() -> None:
-    assert training_claims.accuracy(0.98, 0.96, 100, 0.95)[0] == INCONCLUSIVE
-    assert training_claims.accuracy(0.98, 0.96, 10_000, 0.95)[0] == NOT_REPRODUCED
+    assert training_claims.judge_accuracy(0.98, 0.96, 100, 0.95)[0] == INCONCLUSIVE
+    assert training_claims.judge_accuracy(0.98, 0.96, 10_000, 0.95)[0] == NOT_REPRODUCED
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_more_images_tell_more() -> None:
     ],
 )
 def test_accuracies_over_seeds(here: list[float], outcome: str) -> None:
-    assert training_claims.accuracies([0.980, 0.981, 0.979], here)[0] == outcome
+    assert training_claims.judge_accuracies([0.980, 0.981, 0.979], here)[0] == outcome
 
 
 @pytest.mark.parametrize(
@@ -165,11 +171,12 @@ def test_accuracies_over_seeds(here: list[float], outcome: str) -> None:
     ],
 )
 def test_final_loss(stored: float | None, here: float | None, spread: float, outcome: str) -> None:
-    assert training_claims.final_loss(stored, here, spread)[0] == outcome
+    assert training_claims.judge_final_loss(stored, here, spread)[0] == outcome
 
 
 def judged(stored: dict[str, Any], result: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    found = [*claims.judge(stored, result), *training_claims.judge(stored, result)]
+    sides = from_json(stored), from_json(result)
+    found = [*claims.judge(*sides), *training_claims.judge(*sides)]
     return {claim.subject: (claim.outcome, claim.reason) for claim in found}
 
 
@@ -186,7 +193,7 @@ def test_a_result_reproduces_itself() -> None:
 @pytest.mark.parametrize(("key", "what"), [("data_sha256", "data"), ("weights_sha256", "initial weights")])
 def test_other_data_or_weights_say_nothing_about_training(key: str, what: str) -> None:
     found = judged(make_result(), make_result(spec={key: "a" * 64}))
-    assert found["torch: training"] == (INCONCLUSIVE, f"the {what} are not those of the stored run")
+    assert found["torch: training"] == (INCONCLUSIVE, f"the {what} differ from those of the stored run")
     assert "torch: final loss" not in found
     assert found["jax against torch: speed"][0] == REPRODUCED
 
@@ -207,7 +214,7 @@ def test_a_failure_comes_again_or_not() -> None:
     failed = make_contender("jax", status="oom", reason="out of memory", training=None, step_seconds=None)
     invalid = make_comparison(verdict="INVALID", ratio=None, reason="jax failed (oom): out of memory")
     result = make_result(contenders=[make_contender(), failed], comparisons=[invalid])
-    assert judged(result, result)["jax: status"] == (REPRODUCED, "it failed alike")
+    assert judged(result, result)["jax: status"] == (REPRODUCED, "the same failure")
     assert judged(result, make_result())["jax: status"] == (NOT_REPRODUCED, "another status")
     found = judged(make_result(), result)
     assert found["jax: training"] == (INCONCLUSIVE, "it was not trained here: out of memory")
@@ -218,9 +225,9 @@ def test_a_certificates_curves_and_accuracies_are_judged_over_steps_and_seeds() 
     def certified(loss: float, accuracy: float) -> dict[str, Any]:
         result = make_result(comparisons=[])
         for name in ("torch", "jax"):
-            result["agreement"].setdefault("accuracies", {})[name] = [accuracy, accuracy]
+            result["agreement"]["accuracies"][name] = [accuracy, accuracy]
             curves = {"loss": [2.0, 1.0 + loss], "envelope": [1e-6, 1e-4]}
-            result["agreement"].setdefault("trajectory", {})[name] = curves
+            result["agreement"]["trajectory"][name] = curves
         return result
 
     stored = certified(0.0, 0.98)

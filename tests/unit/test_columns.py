@@ -21,7 +21,7 @@ from tests.unit.result_factory import typed
 FASTER = result_file.load(stored.path("faster"))
 AGREE = result_file.load(H200_FOLDER / "agree-digits-cnn-float32" / "result.json")
 SCALE = scalings.load(ROOT / "benchmarks" / "h200" / "scale-resnet50-jax" / "result.json")
-CHANGES = judged.changes(FASTER, FASTER, 0.03)
+CHANGES = judged.find_changes(typed(FASTER), typed(FASTER), 0.03)
 SHOWN: dict[str, tuple[Callable[[Console], Any], list[str]]] = {
     "compare": (
         lambda console: terminal.render(typed(FASTER), console),

@@ -191,7 +191,7 @@ def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
     logs = [math.log(sum(b) / sum(a)) for a, b in zip(*kept, strict=True)]
     assert comparison["ratio"]["estimate"] == pytest.approx(math.exp(sum(logs) / 3))
     assert result["telemetry"]["foreign_cores"] == [0.0, 0.8, 0.1, 0.0]
-    assert recompute.mismatches(result) == []
+    assert recompute.find_mismatches(model.from_json(result)) == []
 
 
 def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from compare.base import typed_json
+from compare.results import model, verdicts
 from compare.studies import efficiency
-from tests.unit.result_factory import complete, make_contender, make_result
+from compare.studies.scaling_model import Scaling
+from tests.unit.result_factory import make_contender, make_result
 
 Result = dict[str, Any]
 FIRST, SECOND = [0.010, 0.011, 0.009], [0.0125, 0.0130, 0.0128]
+
+
+def complete(result: Result) -> Result:
+    return model.to_json(verdicts.complete(model.from_json(result)))
 
 
 def made(devices: int, batch_size: int, *times: list[float], **overrides: Any) -> Result:
@@ -32,20 +39,36 @@ def weak(**overrides: Any) -> list[Result]:
 
 
 def listed(runs: list[Result], mode: str = "weak") -> list[Result]:
-    return efficiency.entries(runs, ("ddp", "sharded"), mode)
+    return entries(runs, ("ddp", "sharded"), mode)
+
+
+def entries(runs: list[Result], ways: tuple[str, ...], mode: str) -> list[Result]:
+    return typed_json.write(efficiency.entries([model.from_json(run) for run in runs], ways, mode))
+
+
+def faults(whole: Result) -> list[str]:
+    return list(efficiency.find_faults(typed_json.read(Scaling, whole)))
 
 
 def scaling(runs: list[Result]) -> Result:
-    """Return the parts of a scaling's object that `efficiency.faults` reads."""
+    """Return the object of a weak scaling."""
+    first, devices = runs[0], [run["spec"]["devices"] for run in runs]
+    keys = ("workload", "contenders", "rotation", "batch_norm", "precision", "device", "rounds", "seed", "epochs")
+    spec = {key: first["spec"][key] for key in (*keys, "confidence")}
     return {
-        "spec": {
-            "contenders": ["torch", "jax"],
-            "devices": [run["spec"]["devices"] for run in runs],
-            "mode": "weak",
-            "batch_size": 64,
-            "confidence": 0.95,
-        },
-        "runs": [{"devices": run["spec"]["devices"], "voided": run["voided"]} for run in runs],
+        **{key: first[key] for key in ("schema_version", "id", "created", "command", "environment")},
+        "kind": "scaling",
+        "spec": {**spec, "devices": devices, "devices_requested": devices, "mode": "weak", "batch_size": 64},
+        "runs": [
+            {
+                "devices": run["spec"]["devices"],
+                "batch_size": run["spec"]["batch_size"],
+                "file": "result.json",
+                "sha256": "0" * 64,
+                **{key: run[key] for key in ("agreement", "comparisons", "voided")},
+            }
+            for run in runs
+        ],
         "scaling": listed(runs),
     }
 
@@ -53,19 +76,19 @@ def scaling(runs: list[Result]) -> Result:
 def test_efficiency_by_hand() -> None:
     # ln: means ln 2, ln 2.5; variances 0, 0.02 (differences of 0.1 about the mean), each over 2: t(0.975, 1) = 12.7062
     more = [2.5 * math.exp(0.1), 2.5 * math.exp(-0.1)]
-    found = efficiency.efficiency([2.0, 2.0], more, 1.0)
+    found = efficiency.compute_efficiency([2.0, 2.0], more, 1.0)
     assert found.estimate == pytest.approx(0.8, rel=1e-12)
     assert math.log(found.high / 0.8) == pytest.approx(12.7062 * 0.1, rel=1e-5)
     assert math.log(found.low / 0.8) == pytest.approx(-12.7062 * 0.1, rel=1e-5)
     # The same batch on four devices takes 0.4 of the time: 2.5 times as fast on 4 times as many.
-    assert efficiency.efficiency([1.0, 1.0], [0.4, 0.4], 1 / 4).estimate == pytest.approx(0.625)
+    assert efficiency.compute_efficiency([1.0, 1.0], [0.4, 0.4], 1 / 4).estimate == pytest.approx(0.625)
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
 def test_the_interval_is_that_of_scipys_unequal_variances(confidence: float) -> None:
     generator = np.random.default_rng(5)
     fewest, more = list(generator.lognormal(0.0, 0.02, 10)), list(generator.lognormal(0.1, 0.2, 7))
-    found = efficiency.efficiency(fewest, more, 0.5, confidence)
+    found = efficiency.compute_efficiency(fewest, more, 0.5, confidence)
     expected = stats.ttest_ind(np.log(fewest), np.log(more), equal_var=False).confidence_interval(confidence)
     assert np.log([found.low / 0.5, found.high / 0.5]) == pytest.approx([expected.low, expected.high], rel=1e-9)
     assert found.confidence == confidence
@@ -74,13 +97,13 @@ def test_the_interval_is_that_of_scipys_unequal_variances(confidence: float) -> 
 @pytest.mark.parametrize("worth", [0.0, -1.0, math.nan])
 def test_a_worth_that_is_none_is_refused(worth: float) -> None:
     with pytest.raises(ValueError, match="allowed: above 0"):
-        efficiency.efficiency([1.0, 1.0], [1.0, 1.0], worth)
+        efficiency.compute_efficiency([1.0, 1.0], [1.0, 1.0], worth)
 
 
 def test_nine_of_ten_intervals_cover_the_true_efficiency() -> None:
     generator = np.random.default_rng(11)
     runs = zip(generator.lognormal(0, 0.03, (1000, 5)), generator.lognormal(0.2, 0.06, (1000, 5)), strict=True)
-    found = [efficiency.efficiency(list(a), list(b), 1.0, 0.9) for a, b in runs]
+    found = [efficiency.compute_efficiency(list(a), list(b), 1.0, 0.9) for a, b in runs]
     covered = sum(each.low <= math.exp(-0.2) <= each.high for each in found)
     assert 870 <= covered <= 930  # Binomial(1000, 0.9): standard deviation 9.5
 
@@ -155,10 +178,10 @@ def test_a_partner_that_differs_takes_nothing_from_a_baseline_that_agrees_with_a
     run["contenders"].append(make_contender("third"))
     passed = run["agreement"]["pairs"][0]
     run["agreement"]["pairs"].append({**passed, "contender": "third", "status": "fail"})
-    found = efficiency.entries([run], ("ddp", "sharded", "ddp"), "weak")
+    found = entries([run], ("ddp", "sharded", "ddp"), "weak")
     assert [each["agreement"] for each in found] == ["pass", "pass", "fail"]
     passed["status"] = "skipped"
-    found = efficiency.entries([run], ("ddp", "sharded", "ddp"), "weak")
+    found = entries([run], ("ddp", "sharded", "ddp"), "weak")
     assert [each["agreement"] for each in found] == ["fail", "skipped", "fail"]
 
 
@@ -194,10 +217,10 @@ FAULTS: list[tuple[list[Any], Any, str]] = [
 @pytest.mark.parametrize(("path", "value", "said"), FAULTS)
 def test_what_contradicts_itself_is_named(path: list[Any], value: Any, said: str) -> None:
     whole = scaling(weak())
-    assert list(efficiency.faults(whole)) == []
+    assert faults(whole) == []
     *above, last = path
     functools.reduce(lambda part, key: part[key], above, whole)[last] = value
-    assert next(efficiency.faults(whole)).startswith(said)
+    assert faults(whole)[0].startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +237,7 @@ def test_what_contradicts_itself_is_named(path: list[Any], value: Any, said: str
 )
 def test_the_way_is_that_of_the_contender_s_name(name: str, way: str | None) -> None:
     whole = json.loads(json.dumps(scaling(weak())).replace('"jax"', json.dumps(name)))
-    assert list(efficiency.faults(whole)) == (
+    assert faults(whole) == (
         []
         if way in ("sharded", None)
         else [f"scaling[{index}].parallel is sharded; allowed by what else the file says: {way}" for index in (2, 3)]

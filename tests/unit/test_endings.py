@@ -200,7 +200,7 @@ def test_signals_that_come_when_all_numbers_of_devices_are_finished_wait_until_t
     out, error = parent.communicate(timeout=plans.DEADLINE)
     assert (parent.returncode, out, "Traceback" in error) == (128 + signal.SIGTERM, "", False)
     assert "samestep: interrupted after 2 of 2 numbers of devices, which are kept: out/result.json\n" in error
-    assert len(scaling_result.load(parents.folder / "out" / "result.json")["scaling"]) == 4
+    assert len(scaling_result.load(parents.folder / "out" / "result.json").scaling) == 4
 
 
 def test_an_interruption_goes_on_where_the_result_cannot_be_written(parents: Parents) -> None:
@@ -216,7 +216,7 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
     parents: Parents, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, design: str
 ) -> None:
     monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)
-    monkeypatch.setattr(recompute, "_ROUNDED", math.inf)  # scripted time passes in no window
+    monkeypatch.setattr(recompute, "WINDOW_ROUNDING", math.inf)  # scripted time passes in no window
     arguments = ["-m", "tests.fakebackend.program", *COMPARE[:-1], "4", "--design", design]
     parent = parents.start(arguments, ["other"], fault="grandchild-hang", at="run", process=5)
     plans.until(lambda: (parents.folder / "grandchildren.log").exists())
@@ -230,7 +230,7 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
     assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (2, 4)
     assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]
     assert [comparison["rounds"] for comparison in result["comparisons"]] == [2]
-    assert recompute.mismatches(result) == []
+    assert recompute.find_mismatches(model.from_json(result)) == []
     assert "the run was interrupted after 2 of 4 rounds" in list(telemetry_text.lines(typed(result)))
 
 
@@ -269,8 +269,8 @@ def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(
         f"samestep: interrupted after {len(rounds)} of 3 numbers of devices, which are kept: out/result.json\n" in error
     )
     result = scaling_result.load(parents.folder / "out" / "result.json")
-    assert (result["spec"]["devices"], result["spec"]["devices_requested"]) == (devices, [1, 2, 4])
-    assert [len(each["step_seconds"]["samples"]) for each in result["scaling"]] == rounds * 2
+    assert (list(result.spec.devices), result.spec.devices_requested) == (devices, (1, 2, 4))
+    assert [len(entry.samples) for entry in result.scaling] == rounds * 2
     assert (parents.folder / "out" / "scaling.svg").exists() == (len(devices) > 1)
     console = Console(file=io.StringIO(), width=200)
     scaling_report.render(result, console)

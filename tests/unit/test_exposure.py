@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compare.base import communication
+from compare.base import communication, typed_json
 from compare.base.interface import Kernel
 from compare.machine import environment
 from compare.settings.options import Settings
@@ -90,9 +90,9 @@ def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **script: Any) -> li
     task = scaling.make(
         Settings(contenders=["fake:stock+ddp", "other:stock+ddp"], out=tmp_path / "out", device="cuda", **small), [1, 2]
     )
-    result = scaling_result.result(task, scaling.run(task, [])[0], [])
+    result = scaling_result.build(task, scaling.run(task, [])[0], [])
     assert scaling_result.load(scaling_result.write(result, tmp_path / "out")) == result
-    return result["scaling"]
+    return typed_json.write(result.scaling)
 
 
 def test_a_scaling_has_it_on_more_than_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,16 +27,15 @@ from compare.reproduce import reproduction_report as reproduction_report
 from compare.reproduce import verification_report as verification_report
 from compare.results import model, result_file
 from tests.unit.mutations import SOURCES, consistent, results_mutated, text
-from tests.unit.result_factory import typed
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-UNTOUCHED = consistent()
+UNTOUCHED = model.from_json(consistent())
 
 
-def loaded(result: Any) -> dict[str, Any] | None:
+def loaded(result: Any) -> model.Result | None:
     """Return a result that survived reading, None where it is refused in few words."""
     try:
-        return model.to_json(result_file.parse(text(result)))
+        return result_file.parse(text(result))
     except Refused as error:
         words = str(error)
     assert 0 < len(words) < 2000
@@ -55,7 +54,7 @@ def shown(render: Any) -> str:
 def test_a_mutated_result_is_refused_or_shown(mutated: dict[str, Any]) -> None:
     result = loaded(mutated)
     if result is not None:
-        shown(lambda console: terminal.render(typed(result), console))
+        shown(lambda console: terminal.render(result, console))
 
 
 @settings(QUICK, max_examples=150)
@@ -65,13 +64,13 @@ def test_a_mutated_result_is_refused_or_compared(mutated: dict[str, Any], swappe
     if result is None:
         return
     pair = (result, UNTOUCHED) if swapped else (UNTOUCHED, result)
-    unlike = regression.unlike(*pair)
+    other_work = regression.find_other_work(*pair)
     try:
-        found = regression.changes(*pair, 0.03)
+        found = regression.find_changes(*pair, 0.03)
     except Refused:
         return
     json.dumps([asdict(change) for change in found], allow_nan=False)
-    shown(lambda console: regression_report.render(found, 0.03, unlike, console))
+    shown(lambda console: regression_report.render(found, 0.03, other_work, console))
 
 
 @settings(QUICK, max_examples=100)
@@ -90,13 +89,13 @@ def test_a_mutated_result_is_refused_or_verified(mutated: dict[str, Any]) -> Non
 @given(results_mutated())
 def test_claims_of_a_mutated_result_are_judged(mutated: dict[str, Any]) -> None:
     result = loaded(mutated)
-    names = [each["name"] for each in UNTOUCHED["contenders"]]
-    if result is None or [each["name"] for each in result["contenders"]] != names:
+    names = [contender.name for contender in UNTOUCHED.contenders]
+    if result is None or [contender.name for contender in result.contenders] != names:
         return  # `repetition.make_plan` refuses other contenders
     found = [*claims.judge(result, UNTOUCHED), *training_claims.judge(result, UNTOUCHED)]
     assert {claim.outcome for claim in found} <= {claims.REPRODUCED, claims.NOT_REPRODUCED, claims.INCONCLUSIVE}
-    differing = differences.before_run(
-        result, UNTOUCHED["environment"], {"data_sha256": "0" * 64, "weights_sha256": None}
+    differing = differences.find_before_run(
+        result, UNTOUCHED.environment.extra, {"data_sha256": "0" * 64, "weights_sha256": None}
     )
     shown(lambda console: reproduction_report.render_start(result, differing, console))
     shown(lambda console: reproduction_report.render_claims(found, result, UNTOUCHED, console))
@@ -114,12 +113,11 @@ def test_a_plan_for_a_mutated_result_is_made_or_refused(
         plan = repetition.make_plan(result, {"out": tmp_path_factory.getbasetemp() / "plans"})
     except Refused:
         return
-    assert [contender.name for contender in plan.contenders] == result["spec"]["contenders"]
-    assert (plan.seed, plan.batch_size, plan.rounds) == tuple(
-        result["spec"][k] for k in ("seed", "batch_size", "rounds")
-    )
+    assert [contender.name for contender in plan.contenders] == list(result.spec.contenders)
+    spec = result.spec
+    assert (plan.seed, plan.batch_size, plan.rounds) == (spec.seed, spec.batch_size, spec.rounds)
 
 
 def test_what_nobody_touched_comes_again() -> None:
     for source in SOURCES:
-        assert recompute.mismatches(model.to_json(result_file.parse(text(source)))) == []
+        assert recompute.find_mismatches(result_file.parse(text(source))) == []

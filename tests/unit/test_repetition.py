@@ -8,6 +8,7 @@ import pytest
 from compare.base.interface import Refused
 from compare.machine import environment
 from compare.reproduce import repetition
+from compare.results.model import from_json
 from compare.settings import plan
 from tests.fakebackend import plans
 from tests.unit.result_factory import make_contender, make_result, typed
@@ -32,7 +33,7 @@ def _tuning(name: str) -> str:
 
 
 def planned(result: dict[str, Any], tmp_path: Path, **options: Any) -> plan.Plan:
-    return repetition.make_plan(result, {"out": tmp_path / "out", **options})
+    return repetition.make_plan(from_json(result), {"out": tmp_path / "out", **options})
 
 
 def test_everything_that_decides_a_run_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,12 +103,12 @@ def test_a_certificate_has_no_rounds(tmp_path: Path) -> None:
     certificate = stored("fake", "other", spec={"rounds": 0, "rounds_requested": 0})
     assert not typed(certificate).spec.is_comparison
     assert planned(certificate, tmp_path).rounds == 0
-    assert repetition.read_seeds(certificate) == 5
+    assert repetition.read_seeds(from_json(certificate)) == 5
     certificate["agreement"]["accuracies"] = {"fake": [0.9, 0.9], "other": [0.9, 0.9, 0.9]}
-    assert repetition.read_seeds(certificate) == 3
+    assert repetition.read_seeds(from_json(certificate)) == 3
     certificate["agreement"]["accuracies"] = {"fake": [0.9]}
     with pytest.raises(Refused, match="--seeds 1 is not allowed"):
-        repetition.read_seeds(certificate)
+        repetition.read_seeds(from_json(certificate))
     with pytest.raises(Refused, match="--rounds 3: the result is of `samestep agree`"):
         planned(certificate, tmp_path, rounds=3)
 

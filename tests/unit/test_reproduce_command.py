@@ -11,8 +11,10 @@ import pytest
 from rich.console import Console
 
 from compare.machine import environment
+from compare.reproduce import bundle
 from compare.reproduce import reproduction_report as report
 from compare.results import result_file
+from compare.results.model import from_json
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -77,7 +79,7 @@ def test_a_run_that_comes_again_is_reproduced_claim_by_claim(
     ("script", "code", "said"),
     [
         ({**SLOW, "other": SLOW["other"] | {"step_seconds": 0.0025}}, 1, "the intervals exclude each other"),
-        ({}, 1, "the verdict is contradicted"),  # equally fast
+        ({}, 1, "this run contradicts the verdict"),  # equally fast
         ({**SLOW, "other": {"fault": "wrong-gradient"}}, 1, "other against fake: agreement: pass stored, fail here"),
         ({**SLOW, "other": {"fault": "skip"}}, 1, "no speed may be claimed here: other did not do the work"),
         ({**SLOW, "other": {"fault": "exit", "at": "open"}}, 3, "other: training: trained stored, crash here"),
@@ -97,17 +99,18 @@ def test_the_exit_code_says_what_did_not_come_again(
 def test_void_rounds_are_told_with_their_reason() -> None:
     console = Console(record=True, width=100, file=io.StringIO())
     voided = [{"round": 2, "reason": "other programs kept 1.44 cores busy"}]
-    report.render_claims([], make_result(), make_result(voided=voided), console)
+    report.render_claims([], from_json(make_result()), from_json(make_result(voided=voided)), console)
     text = console.export_text()
     assert "round 2 is void: other programs kept 1.44 cores busy" in text
     assert "\n\n\n" not in text
 
 
-def test_json_is_one_object_the_same_as_in_the_file(
+def test_json_for_a_bundle_is_one_object_the_same_as_in_the_file(
     program: Program, monkeypatch: pytest.MonkeyPatch, stored: Path
 ) -> None:
     scripted(program, monkeypatch, {**SLOW, "fake": SLOW["fake"] | {"fault": "settings"}})
-    code, out, error = program.run("reproduce", "stored.json", "--rounds", "2", "--out", "again", "--json")
+    (program.folder / "stored.zip").write_bytes(bundle.make(stored.read_bytes()))
+    code, out, error = program.run("reproduce", "stored.zip", "--rounds", "2", "--out", "again", "--json")
     told = json.loads(out)
     assert (code, error) == (1, "")
     assert told == json.loads((program.folder / "again" / "reproduction.json").read_text())

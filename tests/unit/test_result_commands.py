@@ -135,8 +135,39 @@ def test_a_result_may_be_named_by_its_folder(program: Program) -> None:
     code, _, error = program.run("diff", "old", ".")
     assert (code, error) == (
         2,
-        "samestep: result.json: cannot be read: No such file or directory; allowed: a result.json, or its folder\n",
+        "samestep: result.json: cannot be read: No such file or directory; allowed: a result.json, its folder, or a bundle\n",
     )
+
+
+def test_a_bundle_stands_wherever_a_result_does(program: Program) -> None:
+    assert program.run("bundle", "slow.json", "-o", "slow.zip")[0] == 0
+    assert program.run("diff", "old.json", "slow.zip") == program.run("diff", "old.json", "slow.json")
+    code, out, error = program.run("report", "slow.zip")
+    assert (code, error) == (0, "")
+    assert out == program.run("report", "slow.json")[1]
+
+
+def test_a_result_without_a_bundle_is_verified(program: Program) -> None:
+    (program.folder / "old").mkdir()
+    (program.folder / "old" / "result.json").write_bytes(text(consistent()))
+    for name in ("old.json", "old"):
+        code, out, error = program.run("verify", name)
+        assert (code, error) == (0, "")
+        assert out.endswith("all of 3 checks held\n")
+    (program.folder / "old.json").write_bytes(text(consistent() | {"comparisons": [make_comparison()]}))
+    code, out, _ = program.run("verify", "old.json")
+    assert code == 1
+    assert "comparisons[0].rounds is 10, the raw samples give 9" in " ".join(out.split())
+
+
+def test_a_bundle_with_another_result_than_its_digest_is_not_reported_or_compared(program: Program) -> None:
+    members = archive.unpack(bundle.make(text(consistent())), bundle.MEMBERS)
+    members["result.json"] = text(slower(1.05))
+    (program.folder / "x.zip").write_bytes(archive.pack(members))
+    for arguments in (("report", "x.zip"), ("diff", "old.json", "x.zip"), ("reproduce", "x.zip")):
+        code, out, error = program.run(*arguments)
+        assert (code, out) == (2, "")
+        assert error == "samestep: x.zip: result.json does not have the digest in SHA256SUMS; allowed: a whole bundle\n"
 
 
 def test_a_forged_bundle_is_exit_code_1_with_the_place(program: Program) -> None:
@@ -158,12 +189,12 @@ def test_words_of_another_samestep_are_said_to_be_unchecked_and_fail_nothing(pro
     members = archive.unpack(bundle.make(text(consistent())), bundle.MEMBERS)
     members |= {"bundle.json": b'{"format": 1, "samestep": "0.0.1"}'}
     members["report.txt"] = members["report.txt"].replace(b"times as fast as", b"times the speed of")
-    members["SHA256SUMS"] = bundle.sums({name: data for name, data in members.items() if name != bundle.SUMS})
+    members["SHA256SUMS"] = bundle.write_sums({name: data for name, data in members.items() if name != bundle.SUMS})
     (program.folder / "x.zip").write_bytes(archive.pack(members))
     code, out, error = program.run("verify", "x.zip")
     assert (code, error) == (0, "")
-    assert "OPEN  report.txt is made of the result" in out
-    assert "its words, and what it leaves out, were not checked: samestep 0.0.1 (commit " in " ".join(out.split())
+    assert "OPEN  report.txt follows from the result" in out
+    assert "its words and its gaps were not checked: samestep 0.0.1 (commit " in " ".join(out.split())
     assert out.endswith("\n1 of 7 could not be made in full\n")
     code, out, _ = program.run("verify", "x.zip", "--json")
     report = next(check for check in json.loads(out)["checks"] if check["question"].startswith("report.txt"))

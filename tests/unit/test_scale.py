@@ -15,17 +15,20 @@ import pytest
 import referencing
 from rich.console import Console
 
+from compare.base import typed_json
 from compare.base.interface import Refused
 from compare.data import datasets
 from compare.data.datasets import Dataset
 from compare.machine import environment
+from compare.report.measurements import ONE_SEARCH
 from compare.report.plots.canvas import Absent, Picture
 from compare.report.sentences import DASH
-from compare.results import result_file
+from compare.results import model, result_file
 from compare.settings import plan
 from compare.settings.options import Settings
 from compare.studies import efficiency, scaling, scaling_plot, scaling_result, scaling_sections
 from compare.studies import scaling_report as scaling_report
+from compare.studies.scaling_model import Entry, Scaling
 from tests.fakebackend import plans
 from tests.unit import markup, programs
 
@@ -48,7 +51,7 @@ class Stage:
         values: dict[str, Any] = {"rounds": 2, "epochs": 1, "device": "cpu", "deadline": 20.0, "batch_size": 8}
         return scaling.make(
             Settings(contenders=texts or CONTENDERS, out=self.out, **values | changes),
-            scaling.counts(devices),
+            scaling.parse_counts(devices),
             strong=strong,
         )
 
@@ -58,9 +61,17 @@ class Stage:
         found, interruption = scaling.run(task, ["samestep", "scale"])
         assert interruption is None
         assert not plans.remaining(plans.started(self.folder), within=0.5)
-        result = scaling_result.result(task, found, ["samestep", "scale"])
+        result = scaling_result.build(task, found, ["samestep", "scale"])
         assert scaling_result.load(scaling_result.write(result, self.out)) == result
-        return result
+        return typed_json.write(result)
+
+
+def typed(result: Result) -> Scaling:
+    return typed_json.read(Scaling, result)
+
+
+def remarks(result: Result) -> list[str]:
+    return list(scaling_report.remarks(typed(result)))
 
 
 def figures(result: Result, name: str) -> list[Any]:
@@ -71,7 +82,7 @@ def figures(result: Result, name: str) -> list[Any]:
 def printed(result: Result, width: int = 1000) -> list[str]:
     """Return the lines of the terminal's report."""
     console = Console(file=io.StringIO(), width=width)
-    scaling_report.render(result, console)
+    scaling_report.render(typed(result), console)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -107,7 +118,8 @@ def test_weak_scaling_gives_every_device_the_batch(weak: tuple[Result, Path]) ->
 def test_each_number_of_devices_has_its_own_whole_result(weak: tuple[Result, Path]) -> None:
     result, folder = weak
     assert [run["file"] for run in result["runs"]] == [f"devices-{count}/result.json" for count in (1, 2, 4)]
-    runs = [result_file.load(folder / run["file"]) for run in result["runs"]]
+    paths = [folder / run["file"] for run in result["runs"]]
+    runs = [result_file.load(path) for path in paths]
     for run, whole in zip(result["runs"], runs, strict=True):
         assert whole["spec"]["devices"] == run["devices"]
         assert whole["spec"]["batch_size"] == run["batch_size"] == 8 * run["devices"]
@@ -115,7 +127,8 @@ def test_each_number_of_devices_has_its_own_whole_result(weak: tuple[Result, Pat
         assert whole["comparisons"] == run["comparisons"]
         assert not whole["spec"]["energy_requested"]
         assert hashlib.sha256((folder / run["file"]).read_bytes()).hexdigest() == run["sha256"]
-    assert efficiency.entries(runs, ("ddp", "ddp"), "weak") == result["scaling"]
+    again = efficiency.entries([result_file.read(path) for path in paths], ("ddp", "ddp"), "weak")
+    assert typed_json.write(again) == result["scaling"]
 
 
 def test_the_schema_is_draft_07_and_a_second_implementation_agrees(weak: tuple[Result, Path]) -> None:
@@ -150,23 +163,29 @@ def test_the_report_has_every_figure(weak: tuple[Result, Path]) -> None:
 
 
 def test_exposed_communication_is_told_in_milliseconds(weak: tuple[Result, Path]) -> None:
-    ratio = {"estimate": 0.8, "low": 0.8, "high": 0.8}
+    ratio = {"estimate": 0.8, "low": 0.8, "high": 0.8, "confidence": 0.95}
     entry = weak[0]["scaling"][1] | {"communication_seconds": 0.0012, "efficiency": ratio}
-    assert scaling_report.cells(entry) == ("12,800", f"0.800 (0.800{DASH}0.800)", "1.0", "1.200", "pass")
+    assert scaling_report.cells(typed_json.read(Entry, entry)) == (
+        "12,800",
+        f"0.800 (0.800{DASH}0.800)",
+        "1.0",
+        "1.200",
+        "pass",
+    )
 
 
 def test_rounds_that_are_lacking_are_told_where_they_are(weak: tuple[Result, Path]) -> None:
     result = deepcopy(weak[0])
-    assert not any("interrupted" in line for line in scaling_report.remarks(result))
+    assert not any("interrupted" in line for line in remarks(result))
     for each in result["scaling"]:
         if each["devices"] == 4:
             each["step_seconds"]["samples"].pop()
-    assert "interrupted after 2 of 3 rounds on 4 devices" in scaling_report.remarks(result)
+    assert "interrupted after 2 of 3 rounds on 4 devices" in remarks(result)
 
 
 def test_the_picture_shows_efficiency_and_speed_with_intervals(weak: tuple[Result, Path]) -> None:
     result, _ = weak
-    picture = scaling_plot.picture(result)
+    picture = scaling_plot.picture(typed(result))
     assert isinstance(picture, Picture)
     assert "weak scaling of digits-cnn in float32, batch 8 for each device" in picture.basis
     top, bottom = picture.draw().axes
@@ -183,7 +202,7 @@ def test_the_picture_shows_efficiency_and_speed_with_intervals(weak: tuple[Resul
 
 def test_a_picture_of_nothing_is_none(weak: tuple[Result, Path]) -> None:
     nothing = {**weak[0], "scaling": [{**each, "efficiency": None} for each in weak[0]["scaling"]]}
-    assert isinstance(scaling_plot.picture(nothing), Absent)
+    assert isinstance(scaling_plot.picture(typed(nothing)), Absent)
 
 
 CHANGES = [
@@ -212,7 +231,7 @@ def test_a_stored_scaling_that_was_changed_is_refused(
 def test_only_what_would_be_read_is_written(weak: tuple[Result, Path], tmp_path: Path) -> None:
     for broken in ({"kind": "fit"}, {"runs": weak[0]["runs"][::-1]}):
         with pytest.raises(Refused):
-            scaling_result.write({**weak[0], **broken}, tmp_path)
+            scaling_result.write(typed({**weak[0], **broken}), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -238,7 +257,7 @@ def test_a_stored_scaling_is_reported_in_every_format(
         tables = markup.check_latex(pages["tables.tex"].decode())
         assert row[:3] in [cells[:3] for cells in tables["samestep-scaling-scaling"]]
         one = str(weak[1] / "devices-1" / "result.json")
-        assert "of samestep scale with others is not allowed" in program.run("report", str(weak[1]), one)[2]
+        assert "a result of samestep scale is allowed alone" in program.run("report", str(weak[1]), one)[2]
         assert "--csv: a scaling has no blocks of its own" in program.run("report", str(weak[1]), "--csv", "a.csv")[2]
         assert sorted(program.files()) == sorted(pages)
 
@@ -246,24 +265,24 @@ def test_a_stored_scaling_is_reported_in_every_format(
 def test_what_a_report_claims_of_a_scaling(weak: tuple[Result, Path]) -> None:
     result = deepcopy(weak[0])
     result["scaling"][5]["efficiency"] = None
-    said = scaling_sections.verdict(result)
+    said = scaling_sections.summarise(typed(result))
     own = f"efficiency on 4 devices: fake:stock+ddp 0.625 (0.625{DASH}0.625)"
     assert said == f"{own}; no efficiency on 4 devices for other:stock+ddp"
     result["scaling"][2]["efficiency"] = None
-    assert scaling_sections.verdict(result) == "no efficiency on 4 devices for fake:stock+ddp, other:stock+ddp"
+    assert scaling_sections.summarise(typed(result)) == "no efficiency on 4 devices for fake:stock+ddp, other:stock+ddp"
     result["spec"]["devices"] = [4]
-    assert scaling_sections.verdict(result) == "4 devices alone: nothing says how the contenders scale"
+    assert scaling_sections.summarise(typed(result)) == "4 devices alone: nothing says how the contenders scale"
 
 
 def test_figures_of_one_number_of_devices_are_refused(weak: tuple[Result, Path], tmp_path: Path) -> None:
     result = deepcopy(weak[0])
     result["spec"]["devices"], result["runs"] = [1], result["runs"][:1]
     result["scaling"] = [each for each in result["scaling"] if each["devices"] == 1]
-    path = scaling_result.write(result, tmp_path)
+    path = scaling_result.write(typed(result), tmp_path)
     asked = ["report", str(path), "--figures", str(tmp_path)]
     done = subprocess.run([sys.executable, "-m", "compare", *asked], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.endswith("one number of devices only; allowed: two and more numbers of devices\n")
+    assert done.stderr.endswith("one number of devices only; allowed: two or more numbers of devices\n")
 
 
 def test_a_report_says_which_step_times_hang_on_one_search_for_kernels(weak: tuple[Result, Path]) -> None:
@@ -273,11 +292,11 @@ def test_a_report_says_which_step_times_hang_on_one_search_for_kernels(weak: tup
         for each, search in zip(run["contenders"], searches, strict=True):
             each["kernel_search"] = search
     result["spec"]["devices"] = [1, 2]
-    result["scaling"] = efficiency.entries(runs, ("ddp", "ddp"), "weak")
-    once = "one search for kernels for all rounds; no interval contains what another would choose (--search-anew)"
-    assert f"{once} (fake:stock+ddp; other:stock+ddp on 2)" in scaling_report.remarks(result)
+    entries = efficiency.entries([model.from_json(run) for run in runs], ("ddp", "ddp"), "weak")
+    result["scaling"] = typed_json.write(entries)
+    assert f"{ONE_SEARCH} (fake:stock+ddp; other:stock+ddp on 2)" in remarks(result)
     result["scaling"] = [each | {"step_seconds": None} for each in result["scaling"]]
-    assert not any("search for kernels" in line for line in scaling_report.remarks(result))
+    assert not any("search for kernels" in line for line in remarks(result))
 
 
 def test_a_scaling_is_no_comparison_and_says_so(weak: tuple[Result, Path]) -> None:
@@ -322,11 +341,11 @@ def test_data_that_are_the_same_at_any_batch_are_read_once(stage: Stage, monkeyp
 )
 def test_numbers_of_devices_are_whole_and_increase(text: str) -> None:
     with pytest.raises(Refused, match="is not allowed; allowed: 2 to 16 whole numbers from 1 to 9999 that"):
-        scaling.counts(text)
+        scaling.parse_counts(text)
 
 
 def test_numbers_of_devices_are_what_was_written() -> None:
-    assert scaling.counts("1,2,4,8") == [1, 2, 4, 8]
+    assert scaling.parse_counts("1,2,4,8") == [1, 2, 4, 8]
 
 
 def test_batch_norm_of_each_device_is_that_of_one_device_too(stage: Stage) -> None:
@@ -358,12 +377,12 @@ def test_rounds_go_around_on_as_many_gpus_as_the_most_devices(stage: Stage, monk
 
 def test_a_report_says_on_which_gpus_rounds_were(weak: tuple[Result, Path]) -> None:
     result = deepcopy(weak[0])
-    assert "go around" not in " ".join(printed(result))
+    assert "rotate" not in " ".join(printed(result))
     result["spec"]["rotation"] = 4
     scaling_result.validate(result)
     text = " ".join(printed(result))
-    assert "rounds on 1, 2 of the 4 GPUs go around on all of them, in whole parts" in text
-    uneven = "rounds that count are not equally many on each part of the GPUs"
+    assert "rounds on 1, 2 of the 4 GPUs rotate over all of them, in whole parts" in text
+    uneven = "the parts of the GPUs have different numbers of rounds that count"
     assert f"on 1 device, {uneven}: 1, 1, 1, 0" in text
     assert f"on 2 devices, {uneven}: 2, 1" in text
     assert f"on 4 devices, {uneven}" not in text

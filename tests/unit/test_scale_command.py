@@ -146,8 +146,8 @@ def test_contenders_that_disagree_are_exit_code_1_and_have_no_efficiency(
     assert "no efficiency: no agreement on 1 device (fake:stock+ddp on 1; other:stock+ddp on 1)" in text
     assert "INVALID, their times must not be compared" in text
     result = scaling_result.load(program.folder / "out/result.json")
-    assert [each["efficiency"] for each in result["scaling"]] == [None] * 4
-    assert all(each["images_per_second"] for each in result["scaling"])
+    assert [entry.efficiency for entry in result.scaling] == [None] * 4
+    assert all(entry.images_per_second for entry in result.scaling)
     assert not (program.folder / "out/scaling.svg").exists()
 
 
