@@ -131,7 +131,7 @@ REFUSALS = [
     ([FASTER, "--csv", "-"], "'-' is no name of a file or folder"),
     ([FASTER, "--figures", ""], "'' is no name of a file or folder"),
     ([""], "'' is no name of a file or folder"),
-    ([str(stored.path("agree")), "--csv", "a.csv"], "--csv: no round was timed, so that there are no blocks;"),
+    ([str(stored.path("agree")), "--csv", "a.csv"], "--csv: no block was timed;"),
     ([FASTER, "--csv", "/dev/null"], "cannot write /dev/null: it is not a regular file"),
     ([FASTER, "--csv", f"{'x' * 300}/r"], "is no folder; allowed: one that is there"),
     ([FASTER, "--csv", "x" * 300], "File name too long"),
@@ -195,7 +195,7 @@ def test_a_full_disk_leaves_what_was_there(program: Program, monkeypatch: pytest
 
     monkeypatch.setattr(os, "fsync", full)
     error = _refused(program, FASTER, "--markdown", "r.md", "--csv", "r.csv")
-    assert "cannot write r.csv: No space left on device" in error
+    assert "cannot write r.md: No space left on device" in error
 
 
 def test_no_result_is_refused(program: Program) -> None:

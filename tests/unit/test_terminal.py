@@ -319,7 +319,9 @@ def test_the_gpus_state_while_blocks_were_timed_is_told() -> None:
     text = _rendered(spec=spec, telemetry=two, contenders=sides)
     assert "GPU 1" not in text, "no round was timed on it"
     always = telemetry | {"samples": samples | {"clock_reasons": [4, 4, None]}}
-    assert "the workload itself reached the power limit in 100 % of them" in " ".join(_rendered(spec={"device": "cuda"}, telemetry=always).split())
+    assert "the workload itself reached the power limit in 100 % of them" in " ".join(
+        _rendered(spec={"device": "cuda"}, telemetry=always).split()
+    )
     absent = telemetry | {"reason": "no NVML: not supported"}
     assert "no telemetry of the GPU: no NVML: not supported" in _rendered(spec={"device": "cuda"}, telemetry=absent)
 

@@ -63,7 +63,7 @@ def picture(results: Sequence[Result]) -> Picture | Absent:
 def round_ratios(result: Result, comparison: Comparison) -> list[float]:
     """Return the ratio of median blocks, contender over baseline, of each round that counts."""
     medians = {contender.name: verdicts.medians(result, contender) for contender in result.contenders}
-    baseline, contender = medians[comparison.baseline], medians[comparison.contender]
+    baseline, contender = (medians.get(name, {}) for name in (comparison.baseline, comparison.contender))
     return [contender[number] / baseline[number] for number in baseline if number in contender]
 
 
