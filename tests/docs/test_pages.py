@@ -41,7 +41,7 @@ def test_the_evidence_is_small() -> None:
 
 
 def test_the_readme_shows_the_report_of_its_bundle() -> None:
-    report = bundle.report(tables.load(TORCH_WINS))
+    report = bundle.write_report(bundle.read_result(TORCH_WINS.read_bytes()))
     words = set(report.split())
     shown = pages.blocks("README.md", "text")[1]
     assert set(shown.split()) <= words

@@ -15,6 +15,7 @@ from compare.base.interface import Batch
 from compare.data import datasets
 from compare.execution import build_result, phases
 from compare.execution.run_state import RunState
+from compare.results import model
 from compare.settings.plan import Plan
 from tests.unit.result_factory import make_comparison, make_contender, make_result
 
@@ -30,7 +31,7 @@ def blocks(contender: int) -> list[list[float]]:
     return [[step * (1 + 0.01 * number + 0.1 * r) for number in range(6)] for r in range(ROUNDS)]
 
 
-def result(state: RunState, *_: Any) -> dict[str, Any]:
+def result(state: RunState, *_: Any) -> model.Result:
     plan = state.plan
     names = [contender.name for contender in plan.contenders]
     contenders = [make_contender(name) for name in names]
@@ -51,7 +52,7 @@ def result(state: RunState, *_: Any) -> dict[str, Any]:
             "rounds": plan.rounds,
         },
     )
-    return made | VARIANTS.get(plan.seed, dict)()
+    return model.from_json(made | VARIANTS.get(plan.seed, dict)())
 
 
 def _void() -> dict[str, Any]:
