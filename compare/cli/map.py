@@ -20,7 +20,7 @@ def map(settings: Settings) -> None:
     if settings.request is None:
         raise Refused("samestep map needs a pair: --jax, --torch, --input, --classes")
     with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
-        report = phases.match(plan.make(replace(settings, out=folder, rounds=None)))
+        report = phases.match(plan.make(replace(settings, out=folder, timed=False)))
     for trace in report.traces.values():
         for note in trace.notes:
             typer.echo(f"samestep: {printable(note)}", err=True)

@@ -373,19 +373,24 @@ class Settings(RunSettings):
         default_text="the workload's",
         spec_key="epochs",
     )
+    timed: bool = _option(True, Switch(), "Time rounds.")
     rounds: int | None = _option(
-        10,
+        None,
         Whole(2),
         "Rounds, each with new processes. More rounds give narrower intervals.",
         commands=(_COMPARE, _SCALE, _REPRODUCE),
         metavar="N",
         unit="rounds",
+        default_text="3 to 10, until every verdict is certain",
         rank=7,
         example="--rounds 20",
         spec_key="rounds_requested",
         schema={"type": "integer", "minimum": 0},  # a certificate has none
         pytest_help="Rounds",
-        helps={_REPRODUCE: "Rounds, instead of the stored number."},
+        helps={
+            _REPRODUCE: "Rounds, instead of the stored number.",
+            _SCALE: "Rounds, each with new processes. Default: 10.",
+        },
     )
     parallel: str | None = _option(
         None,

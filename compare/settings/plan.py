@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.base import arguments, descriptions, installed, output, workloads
+from compare.base.early_stopping import MOST_ROUNDS
 from compare.base.interface import Refused, RunSpec
 from compare.base.knobs import NOT_PARALLEL, Value
 from compare.base.precisions import PRECISIONS
@@ -31,7 +32,8 @@ class Plan(RunSettings):
 
     Attributes:
         contenders: at least one; the first is the baseline.
-        rounds: rounds to time; 0 times nothing.
+        rounds: most rounds to time; 0 times nothing.
+        stops_early: whether rounds end as soon as every verdict is certain (`compare.base.early_stopping`).
         out: folder for the result file.
         data: the folder that `dataset` was read from; None if it was not read from a folder of the user's.
         request: how a user's own pair is brought together.
@@ -45,6 +47,7 @@ class Plan(RunSettings):
     batch_size: int
     epochs: int
     rounds: int
+    stops_early: bool = False
     out: Path
     data: str | None = None
     dataset: Dataset
@@ -115,7 +118,7 @@ def make(
     """Return the plan of the comparison that a user asks for.
 
     Args:
-        settings: what the user asks for. `rounds` None times nothing.
+        settings: what the user asks for.
         cluster: the machines of the run; default: this one. Without this machine among them, no folder is read or made.
         dataset: what is trained on; default: the workload's own, which is loaded.
         least_contenders: how many contenders there must be.
@@ -138,7 +141,8 @@ def make(
         workload=workload,
         batch_size=batch_size,
         epochs=epochs,
-        rounds=settings.rounds or 0,
+        rounds=(settings.rounds or MOST_ROUNDS) if settings.timed else 0,
+        stops_early=settings.timed and settings.rounds is None and settings.design != "sequential",
         out=default_out() if settings.out is None else Path(settings.out),
         dataset=dataset or datasets.make_empty("not yet"),
         request=settings.request or Request(),
@@ -205,7 +209,7 @@ def for_certificate(settings: Settings) -> Settings:
     """
     settings.check()
     workload = find_workload(settings.workload)
-    settings = replace(settings, workload=workload, rounds=None)
+    settings = replace(settings, workload=workload, timed=False)
     if settings.contenders is None and settings.tuning is None and settings.knobs is None:
         settings = replace(settings, contenders=contenders.choose_certificate_contenders(workload))
     return settings

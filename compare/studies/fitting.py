@@ -74,7 +74,7 @@ def make(settings: Settings, *, memory: int | None = None) -> Task:
         Refused: for impossible settings, before any process starts.
     """
     unread = datasets.make_empty("synthetic images, one batch")  # every try generates its own
-    untimed = replace(settings, rounds=None, agreement=False)
+    untimed = replace(settings, timed=False, agreement=False)
     chosen = plan.make(untimed, dataset=unread, least_contenders=1)
     most_images = synthetic.most(chosen.workload.model.image)
     if chosen.batch_size > most_images:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compare.base import knobs
+from compare.base.early_stopping import MOST_ROUNDS
 from compare.base.interface import Refused
 from compare.base.interruptions import ENDING
 from compare.data import datasets
@@ -95,6 +96,7 @@ def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) ->
             batch_size=size if strong else size * count,
             energy=False,
             communication=True,
+            rounds=settings.rounds or MOST_ROUNDS,  # each number of devices has as many, for an equal weight
         )
         try:
             plans.insert(0, plan.make(on_devices, dataset=plans[0].dataset if shared else None))

@@ -64,7 +64,7 @@ def run(names: Sequence[str], device: str, progress: Progress) -> list[Proof]:
         backends.find(name)
     with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
         stock = [f"{name}:stock" for name in names]
-        settings = Settings(contenders=stock, out=Path(scratch), device=device, rounds=None)
+        settings = Settings(contenders=stock, out=Path(scratch), device=device, timed=False)
         selftest_plan = plan.make(settings, least_contenders=1)
         launcher = Launcher(selftest_plan, Path(scratch))
         dataset_file.save(selftest_plan.dataset, launcher.dataset)

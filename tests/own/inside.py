@@ -87,7 +87,7 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
         out = folder / "out"
         chosen = plan.make(
             Settings(
-                contenders=["torch", "jax"], out=out, workload=workload, rounds=None, device="cpu", request=request
+                contenders=["torch", "jax"], out=out, workload=workload, timed=False, device="cpu", request=request
             )
         )
         dataset_file.save(chosen.dataset, launcher.Launcher(chosen, folder).dataset)

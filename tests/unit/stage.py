@@ -34,7 +34,7 @@ class Stage:
         self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, children: int = 1, **changes: Any
     ) -> Result:
         plans.register(self._monkeypatch, self.folder, script, children)
-        plan = plans.make(self.folder / "out", texts or ("fake", "other"), rounds=None, **changes)
+        plan = plans.make(self.folder / "out", texts or ("fake", "other"), timed=False, **changes)
         outcomes = phases.run_agreement(plan, seeds, lambda *step: self.progress.append(step), HeldSignals())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = build_result.build(outcomes, ["samestep", "agree", *texts])
