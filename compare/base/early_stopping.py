@@ -31,7 +31,7 @@ def confidence(rounds: int) -> float:
 
 
 def is_final(rounds: int, verdicts: Sequence[str]) -> bool:
-    """Return whether a run stops after so many valid rounds: at the last look, or where every verdict is certain.
+    """Return whether a run stops after so many valid rounds: at the last look, or where no verdict is INCONCLUSIVE.
 
     Args:
         rounds: valid rounds so far.
@@ -39,4 +39,4 @@ def is_final(rounds: int, verdicts: Sequence[str]) -> bool:
     """
     if rounds >= MOST_ROUNDS:
         return True
-    return rounds in LOOKS and all(verdict not in ("INCONCLUSIVE", "INVALID") for verdict in verdicts)
+    return rounds in LOOKS and all(verdict != "INCONCLUSIVE" for verdict in verdicts)

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from compare.agreement.certificate import Certificate
-from compare.base import descriptions, strict_json
+from compare.base import descriptions, early_stopping, strict_json
 from compare.base.interface import Array
 from compare.base.typed_json import Json, read
 from compare.data import dataset_file
@@ -73,6 +73,8 @@ def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
         **options.to_spec(plan),
         "machines": plan.cluster.count,
         "rounds": len(state.rounds),
+        "least_rounds": early_stopping.LEAST_ROUNDS,
+        "looks": {str(rounds): error for rounds, error in early_stopping.LOOKS.items()} if plan.stops_early else None,
         **descriptions.described(plan.workload),
         "parameter_count": None if model is None else model.parameter_count,
         "data_source": dataset.source,

@@ -1,10 +1,12 @@
-"""Time all rounds of a plan in its design, and keep the complete ones if the run is interrupted."""
+"""Time the rounds of a plan in its design until enough are valid, and keep the complete ones if the run is interrupted."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
+from statistics import median
 
+from compare.base import early_stopping, statistics
 from compare.base.interruptions import ENDING, HeldSignals
-from compare.execution import timed_round
+from compare.execution import round_validity, timed_round
 from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.round_validity import Round
@@ -44,25 +46,59 @@ def _drop_unfinished(state: RunState) -> None:
 
 
 def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> None:
-    plan, total = launcher.plan, launcher.plan.rounds
+    plan = launcher.plan
     state.design = plan.design
-    state.rounds = [Round(gpus=plan.gpus_of_round(number)) for number in range(total)]
     if state.design == "alternating" and (excess := _describe_excess(state)):
         state.design, state.design_reason = "turns", f"from round 1 on: {_TOO_LARGE}: {excess}"
     if state.design == "sequential":
+        state.rounds = [Round(gpus=plan.gpus_of_round(number)) for number in range(plan.rounds)]
         for run in state.alive:
-            for number in range(total):
-                progress(f"timed rounds of {run.contender.name}", number, total)
+            for number in range(plan.rounds):
+                progress(f"timed rounds of {run.contender.name}", number, plan.rounds)
                 if run.status == "ok":
                     timed_round.time_round(launcher, [run], state.rounds[number])
         return
-    for number in range(total):
-        progress("timed rounds", number, total)
+    while needs_round(state):
+        number = len(state.rounds)
+        progress("timed rounds", number, max(plan.rounds, number + 1))
+        state.rounds.append(Round(gpus=plan.gpus_of_round(number)))
         together = order_contenders(state.alive, number // count_parts(plan.devices, plan.rotation))
         if state.design == "alternating" and not timed_round.time_round(launcher, together, state.rounds[number]):
             state.design, state.design_reason = "turns", f"from round {number + 1} on: {_TOO_LARGE}"
         if state.design == "turns":
             _take_turns(launcher, together, state.rounds[number])
+
+
+def needs_round(state: RunState) -> bool:
+    """Tell whether another round must be timed.
+
+    A void round is timed again, up to as many times as there are rounds in the plan. The void rules do not look at
+    times, so this favours no contender. Rounds that rotate over several GPUs are not repeated, because each GPU must
+    have its share. A plan that stops early needs no round after a look at which every verdict is certain.
+    """
+    plan = state.plan
+    void = round_validity.find_void_rounds(state.rounds, state.telemetry, plan.device)
+    valid = len(state.rounds) - len(void)
+    most = 2 * plan.rounds if plan.rotation == 1 else plan.rounds
+    if valid >= plan.rounds or len(state.rounds) >= most:
+        return False
+    return not (
+        plan.stops_early and valid in early_stopping.LOOKS and early_stopping.is_final(valid, _judge(state, void))
+    )
+
+
+def _judge(state: RunState, void: Collection[int]) -> list[str]:
+    """Return the verdict of every contender that is alive with the baseline, if that is."""
+    baseline, *others = state.runs
+    if baseline.status != "ok":
+        return []
+    times = [
+        [median(blocks) for number, blocks in enumerate(run.samples) if number not in void]
+        for run in (baseline, *(run for run in others if run.status == "ok"))
+    ]
+    confidence = early_stopping.confidence(len(times[0]))
+    ratios = (statistics.paired_ratio(times[0], contender, confidence) for contender in times[1:])
+    return [statistics.verdict(ratio, state.plan.margin) for ratio in ratios]
 
 
 def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round) -> None:

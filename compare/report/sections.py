@@ -116,7 +116,7 @@ def _ratio_row(comparison: Comparison) -> tuple[str, ...]:
 
 def _measured(result: Result) -> Content:
     contenders = result.contenders
-    figures = measurements.rows(contenders, result.spec.confidence)
+    figures = measurements.rows(contenders, result.confidence)
     rows = [(label.strip(), *cells) for label, cells in figures]
     nested = frozenset(index for index, (label, _) in enumerate(figures) if label.startswith(" "))
     columns = ("", *(contender.name for contender in contenders))

@@ -35,7 +35,8 @@ def sentence(comparison: Comparison) -> str:
     if ratio is None:
         return f"{claim(comparison)}: {verdict}, {comparison.reason or 'no ratio was measured'}"
     rounds = counted(comparison.rounds, "round")
-    text = f"{claim(comparison)} ({ratio_text(ratio)}, {rounds}): {verdict}"
+    stopped = f", then {comparison.stopped.reason}" if comparison.stopped else ""
+    text = f"{claim(comparison)} ({ratio_text(ratio)}, {rounds}{stopped}): {verdict}"
     if verdict == "INCONCLUSIVE" and not ratio.low <= 1 <= ratio.high:
         margin = percent(comparison.margin)
         text += f"; the interval excludes 1, but reaches both below and above the margin of {margin}"
@@ -78,7 +79,7 @@ def basis(results: Sequence[Result]) -> str:
     if not counts:
         return f"Setting: {devices}; {nothing_timed(results)}."
     count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    confidence = " or ".join(sorted({percent(result.spec.confidence, 6) for result in results}))
+    confidence = " or ".join(sorted({percent(result.confidence, 6) for result in results}))
     return (
         f"Setting: {devices}; n = {count} rounds of fresh processes in each result, {confidence} intervals by "
         "Student's t over rounds."
@@ -137,7 +138,7 @@ def replication(result: Result) -> str:
     left_out = f" ({void} of {counted(spec.rounds, 'round')} void)" if void else ""
     return (
         f"n = {counted(count, 'round')} of fresh processes{left_out}, "
-        f"{percent(spec.confidence, 6)} intervals by Student's t over rounds"
+        f"{percent(result.confidence, 6)} intervals by Student's t over rounds"
     )
 
 

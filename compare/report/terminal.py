@@ -30,7 +30,7 @@ def render(result: Result, console: Console, *, brief: bool = False) -> None:
     contenders = result.contenders
     say(heading(result))
     say("")
-    rows = measurements.rows(contenders, result.spec.confidence)
+    rows = measurements.rows(contenders, result.confidence)
     _print_figures(rows, [contender.name for contender in contenders], console)
     remarks = [line for kind in SECTIONS for line in kind.remarks(result)]
     claims = [line for kind in SECTIONS for line in kind.claims(result)]

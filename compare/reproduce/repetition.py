@@ -58,7 +58,8 @@ def make_plan(stored: Result, changes: Mapping[str, Any], *, changed_code: bool 
         "workload": user_code.build_workload(stored) if is_pair else spec.workload,
         "request": user_code.build_request(stored, changed=changed_code) if is_pair else None,
         "rotation": spec.rotation if spec.rotation <= environment.count_visible_gpus() else 1,
-        "rounds": spec.rounds if spec.rounds >= verdicts.LEAST_ROUNDS else spec.rounds_requested or None,
+        "timed": spec.is_comparison,
+        "rounds": _choose_rounds(spec),
         # Only alternating rounds ever become others, and then with a reason.
         "design": "alternating" if spec.design_reason else spec.design,
     }
@@ -75,6 +76,13 @@ def read_seeds(stored: Result) -> int:
     count = max(lengths, default=options.SETTINGS["seeds"].default)
     options.SETTINGS["seeds"].check(count)
     return count
+
+
+def _choose_rounds(spec: Spec) -> int | None:
+    """Return the rounds of a repetition; None if it may stop early, as the stored run could."""
+    if spec.looks is not None or not spec.is_comparison:
+        return None
+    return spec.rounds if spec.rounds >= verdicts.LEAST_ROUNDS else spec.rounds_requested
 
 
 def _check_workload(spec: Spec) -> None:

@@ -83,6 +83,8 @@ class Spec(JsonObject):
     deadline_seconds: float | None
     design: str
     design_reason: str | None
+    least_rounds: int = 2
+    looks: Mapping[str, float] | None = None
     pair: PairSpec | None = None
 
     @property
@@ -92,8 +94,20 @@ class Spec(JsonObject):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the run was interrupted before all rounds were complete."""
+        """Whether the run was interrupted before all rounds were complete. A run that may stop early looks first."""
+        if self.looks is not None:
+            return self.rounds < min(map(int, self.looks))
         return self.rounds < self.rounds_requested
+
+    def confidence_of(self, rounds: int) -> float:
+        """Return the confidence of an interval over so many valid rounds.
+
+        A run that may stop early spends a part of the error at each look (`compare.base.early_stopping`).
+        """
+        if self.looks is None:
+            return self.confidence
+        looks = {int(look): error for look, error in self.looks.items()}
+        return 1 - looks[min((look for look in looks if look >= rounds), default=max(looks))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +211,14 @@ class Contender(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stopped(JsonObject):
+    """When and why timing ended: `rounds` that count, and the `reason` in words."""
+
+    rounds: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison(JsonObject):
     """A contender against the baseline. `ratio` is contender over baseline; `outliers` are rounds, and they count."""
 
@@ -209,6 +231,7 @@ class Comparison(JsonObject):
     detectable: float | None
     outliers: tuple[int, ...]
     reason: str | None
+    stopped: Stopped | None = None
 
     @property
     def claimed_ratio(self) -> Interval | None:
@@ -346,6 +369,11 @@ class Result(JsonObject):
     def void_rounds(self) -> frozenset[int]:
         """Return the rounds that count for no contender."""
         return frozenset(voided.round for voided in self.voided)
+
+    @property
+    def confidence(self) -> float:
+        """Return the confidence of the intervals over the rounds that count."""
+        return self.spec.confidence_of(self.spec.rounds - len(self.voided))
 
     @property
     def device_name(self) -> str | None:

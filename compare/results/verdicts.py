@@ -10,9 +10,10 @@ from statistics import median
 
 from compare.agreement.certificate import select_worst
 from compare.base import statistics
-from compare.results.model import Agreement, Comparison, Contender, Result, Spec, StepTimes
+from compare.results.model import Agreement, Comparison, Contender, Result, Spec, StepTimes, Stopped
 
 LEAST_ROUNDS = 2
+"""Rounds that an interval needs. A verdict needs the `least_rounds` of the spec."""
 
 UNPROVEN = "did not do the work that was timed"
 
@@ -120,7 +121,8 @@ def conclude_agreement(result: Result) -> Agreement:
 
 
 def _time_again(result: Result, step: StepTimes) -> StepTimes:
-    confidence = result.spec.confidence
+    counting = len(_round_medians(step.samples, result.void_rounds))
+    confidence = result.spec.confidence_of(counting)
     again = step_times(step.samples, step.windows, step.steps_per_block, result.void_rounds, confidence)
     return replace(again, extra=step.extra)
 
@@ -147,12 +149,14 @@ def _compare(result: Result, contender: Contender) -> Comparison:
     ratio = detectable = None
     outliers: list[int] = []
     if len(rounds) >= LEAST_ROUNDS:
-        ratio = statistics.paired_ratio([a[r] for r in rounds], [b[r] for r in rounds], spec.confidence)
+        confidence = spec.confidence_of(len(rounds))
+        ratio = statistics.paired_ratio([a[r] for r in rounds], [b[r] for r in rounds], confidence)
         differences = [math.log(b[r] / a[r]) for r in rounds]
-        detectable = statistics.minimum_detectable_effect(differences, spec.confidence)
+        detectable = statistics.minimum_detectable_effect(differences, confidence)
         outliers = [rounds[index] + 1 for index in statistics.outliers(differences)]
     invalid = _explain_invalid(result, contender, len(rounds))
-    decided = "INCONCLUSIVE" if ratio is None else statistics.verdict(ratio, spec.margin)
+    may_decide = ratio is not None and len(rounds) >= spec.least_rounds
+    decided = statistics.verdict(ratio, spec.margin) if ratio and may_decide else "INCONCLUSIVE"
     return Comparison(
         baseline=baseline.name,
         contender=contender.name,
@@ -163,17 +167,29 @@ def _compare(result: Result, contender: Contender) -> Comparison:
         detectable=detectable,
         outliers=tuple(outliers),
         reason=invalid or _explain_undecided(result, len(rounds)),
+        stopped=None if spec.looks is None else Stopped(rounds=len(rounds), reason=_explain_stop(spec, len(rounds))),
     )
+
+
+def _explain_stop(spec: Spec, rounds: int) -> str:
+    """Return why a run that may stop early ended after so many valid rounds."""
+    looks = sorted(map(int, spec.looks or ()))
+    if rounds >= looks[-1]:
+        return f"all {looks[-1]} rounds were timed"
+    if rounds in looks and not spec.is_cut_off:
+        return "every verdict was certain"
+    return "interrupted, or too many rounds were void"
 
 
 def _explain_undecided(result: Result, rounds: int) -> str | None:
     """Return why too few rounds count, None if enough do."""
-    if rounds >= LEAST_ROUNDS:
-        return None
     spec = result.spec
+    if rounds >= spec.least_rounds:
+        return None
     cut_off = [f"interrupted after {spec.rounds} of {spec.rounds_requested} rounds"] if spec.is_cut_off else []
     void = [f"{len(result.voided)} of {spec.rounds} rounds are void"] if result.voided else []
-    return "; ".join(cut_off + void) or None
+    few = [f"a verdict needs {spec.least_rounds} rounds"] if rounds >= LEAST_ROUNDS else []
+    return "; ".join(cut_off + void or few) or None
 
 
 def _explain_invalid(result: Result, contender: Contender, rounds: int) -> str | None:
