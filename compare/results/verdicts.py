@@ -121,7 +121,7 @@ def conclude_agreement(result: Result) -> Agreement:
 
 
 def _time_again(result: Result, step: StepTimes) -> StepTimes:
-    counting = len(_round_medians(step.samples, result.void_rounds))
+    counting = len(round_medians(step.samples, result.void_rounds))
     confidence = result.spec.confidence_of(counting)
     again = step_times(step.samples, step.windows, step.steps_per_block, result.void_rounds, confidence)
     return replace(again, extra=step.extra)

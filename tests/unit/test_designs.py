@@ -59,8 +59,8 @@ def test_alternating_blocks_of_a_round_interleave(tmp_path: Path, monkeypatch: p
 
 
 def test_turns_take_every_other_contender_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = run(tmp_path, monkeypatch, design="turns")
-    assert working(tmp_path) == ["fake", "other", "other", "fake"]
+    result = run(tmp_path, monkeypatch, design="turns", rounds=3)
+    assert working(tmp_path) == ["fake", "other", "other", "fake", "fake", "other"]
     a, b = windows(result, 0)
     assert a[-1][1] < b[0][0]
     assert result["comparisons"][0]["verdict"] == "EQUIVALENT"
@@ -147,11 +147,11 @@ def test_contenders_that_would_not_fit_together_are_not_tried_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "device_bytes", lambda device: 2**20)
-    result = run(tmp_path, monkeypatch)
+    result = run(tmp_path, monkeypatch, rounds=3)
     assert result["spec"]["design"] == "turns"
     told = r"from round 1 on: the contenders do not fit in memory together: alone they held 0\.\d GiB in all, of 0\.0"
     assert re.fullmatch(told, result["spec"]["design_reason"])
-    assert working(tmp_path) == ["fake", "other", "other", "fake"]
+    assert working(tmp_path) == ["fake", "other", "other", "fake", "fake", "other"]
     assert result["comparisons"][0]["verdict"] == "EQUIVALENT"
 
 
@@ -179,9 +179,10 @@ def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
 ) -> None:
     script = {"fake": NOISE, "other": {"step_seconds": 0.002, **NOISE}}
     plans.register(monkeypatch, tmp_path, script)
-    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=4)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=3)
     scripted_load(monkeypatch, [0.0, 0.8, 0.1, 0.0])
     result = _result(plan)
+    assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (4, 3)
     assert result["voided"] == [{"round": 2, "reason": "other programs kept 0.80 cores busy"}]
     (comparison,) = result["comparisons"]
     assert (comparison["rounds"], comparison["verdict"]) == (3, "SLOWER")
@@ -197,11 +198,11 @@ def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
 def test_with_too_few_rounds_left_nothing_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=3)
-    scripted_load(monkeypatch, [0.9, 0.0, 0.9])
+    scripted_load(monkeypatch, [0.9, 0.0, 0.9, 0.9, 0.0, 0.9])
     result = _result(plan)
     (comparison,) = result["comparisons"]
-    assert (comparison["verdict"], comparison["rounds"]) == ("INCONCLUSIVE", 1)
-    assert comparison["reason"] == "2 of 3 rounds are void"
+    assert (comparison["verdict"], comparison["rounds"]) == ("INCONCLUSIVE", 2)
+    assert comparison["reason"] == "4 of 6 rounds are void"
     assert not verdicts.claim_failed(typed(result))
     assert result_file.load(result_file.write(typed(result), plan.out)) == result
 
@@ -222,14 +223,14 @@ def test_contenders_that_compute_while_another_is_timed_void_the_round(
         looked.append(len(pids))
         return 0.2 * len(pids) * time.monotonic()
 
-    scripted_load(monkeypatch, [0.0, 0.0, 0.0])
+    scripted_load(monkeypatch, [0.0] * 6)
     monkeypatch.setattr(cpu, "sum_seconds", taken)
     monkeypatch.setattr(timed_round, "_MOST_LEAD_SECONDS", 0.0)
     result = _result(plan)
     assert set(looked) == {2}  # the processes of the two others
-    assert result["telemetry"]["idle_cores"] == pytest.approx([0.4] * 3, rel=0.1)
+    assert result["telemetry"]["idle_cores"] == pytest.approx([0.4] * 6, rel=0.1)
     reasons = [each["reason"] for each in result["voided"]]
-    assert len(reasons) == 3
+    assert len(reasons) == 6  # each is timed again
     assert all(reason.startswith("contenders that were not timed kept 0.4") for reason in reasons)
 
 
@@ -283,3 +284,47 @@ def test_contenders_whose_memory_does_not_hold_the_end_of_a_round_take_turns(
     assert result["spec"]["design"] == "turns"
     assert result["spec"]["design_reason"].startswith("from round 1 on: the contenders do not fit in memory together")
     assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]
+
+
+def test_a_run_ends_as_soon_as_the_verdict_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": {"step_seconds": 0.002, **NOISE}})
+    result = _result(plans.make(tmp_path / "out", ("fake", "other"), rounds=None))
+    (comparison,) = result["comparisons"]
+    assert (comparison["verdict"], comparison["rounds"]) == ("SLOWER", 3)
+    assert comparison["stopped"] == {"rounds": 3, "reason": "every verdict was certain"}
+    assert comparison["ratio"]["confidence"] == pytest.approx(0.996)
+    assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (3, 10)
+    assert recompute.find_mismatches(model.from_json(result)) == []
+    assert result_file.load(result_file.write(typed(result), tmp_path / "out")) == result
+
+
+def test_a_run_goes_on_to_the_last_look_while_the_verdict_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": NOISE})
+    looks: list[float] = []
+
+    def undecided(ratio: Any, margin: float) -> str:
+        looks.append(ratio.confidence)
+        return "INCONCLUSIVE"
+
+    monkeypatch.setattr(rounds.statistics, "verdict", undecided)
+    result = _result(plans.make(tmp_path / "out", ("fake", "other"), rounds=None))
+    assert result["spec"]["rounds"] == 10
+    assert looks[:2] == pytest.approx([0.996, 0.989])
+    assert result["comparisons"][0]["stopped"] == {"rounds": 10, "reason": "all 10 rounds were timed"}
+
+
+def test_two_rounds_claim_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": {"step_seconds": 0.002, **NOISE}})
+    (comparison,) = _result(plans.make(tmp_path / "out", ("fake", "other"), rounds=2))["comparisons"]
+    assert (comparison["verdict"], comparison["reason"]) == ("INCONCLUSIVE", "a verdict needs 3 rounds")
+    assert comparison["ratio"] is not None
+
+
+def test_a_void_round_is_timed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": {"step_seconds": 0.002, **NOISE}})
+    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=None)
+    scripted_load(monkeypatch, [0.9, 0.0, 0.0, 0.9, 0.0])
+    (comparison,) = _result(plan)["comparisons"]
+    assert (comparison["verdict"], comparison["rounds"]) == ("SLOWER", 3)

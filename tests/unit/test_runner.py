@@ -217,7 +217,7 @@ def test_what_changes_every_time_is_a_change(changed: int, asked: int) -> None:
 def test_an_export_that_is_slow_by_itself_is_no_work_left_undone(stage: Stage) -> None:
     # After that of the warm-up, and the two that say how long one takes.
     stalls = {"fault": "stall", "at": "export", "visit": 3}
-    result = stage.run(script={"other": {**stalls, "step_seconds": 0.02}, "fake": {"step_seconds": 0.02}}, rounds=2)
+    result = stage.run(script={"other": {**stalls, "step_seconds": 0.02}, "fake": {"step_seconds": 0.02}}, rounds=3)
     (comparison,) = result["comparisons"]
     assert (comparison["verdict"], comparison["reason"]) == ("EQUIVALENT", None)
 
