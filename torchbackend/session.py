@@ -242,6 +242,7 @@ class TorchSession:
             "input": self._input.name,
             "input_dtype": _name(self._input.dtype),
             "kernel-search": cudnn.benchmark,
+            "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
             "concurrent-kernels": inductor.combo_kernels,
             "overlap-exchanges": graph_passes.uses_pass(overlap.overlap_exchanges),
             "rematerialisation": rematerialisation.count_recomputed(self._step.model) > 0,

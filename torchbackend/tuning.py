@@ -40,6 +40,7 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     graph_passes.use_passes([buckets.join] * joint + [overlap.overlap_exchanges] * late)
     inductor.reorder_for_peak_memory = not late  # to save a few bytes it would undo our order
     inductor.combo_kernels = bool(knobs["concurrent-kernels"])
+    inductor.max_autotune = inductor.coordinate_descent_tuning = bool(knobs["max-autotune"])
     # An exchange lies between the moments of batch norm's input and its normalisation. Torch then considers the
     # normalised values too far away to compute them again, and would write and read a mask for every ReLU.
     functorch.ban_recompute_used_far_apart = not exchanges

@@ -46,6 +46,8 @@ def check(where: str, backend: str, device: str, values: Mapping[str, Value], gi
         raise Refused(f"{where}: concurrent-kernels needs --device cuda")
     if values.get("concurrent-kernels") and not values.get(together_with(backend)):
         raise Refused(f"{where}: concurrent-kernels needs {together_with(backend)} in {backend}")
+    if values.get("max-autotune") and not values.get("compile"):
+        raise Refused(f"{where}: max-autotune needs compile")
     several = values.get("steps-per-dispatch", 1) != 1
     if backend == "torch" and several and not values.get("graph-capture"):
         raise Refused(f"{where}: steps-per-dispatch above 1 needs graph-capture (and --device cuda) in torch")

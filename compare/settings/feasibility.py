@@ -52,7 +52,7 @@ def check(plan: "Plan") -> None:
         how = f"{plan.device}{', deterministic' if plan.deterministic else ''}"
         raise Refused(
             f"--search-anew: on {how} no contender's program keeps the kernels that a search chose; allowed: with "
-            "--device cuda a contender of jax, unless +kernel-search=off"
+            "--device cuda a contender of jax, unless +kernel-search=off, or of torch with +max-autotune"
         )
 
 

@@ -19,7 +19,7 @@ from compare.base.knobs import (
 )
 from compare.settings import conflicts
 
-_TO_SEARCH = ("kernel-search",)
+_TO_SEARCH = ("kernel-search", "max-autotune")
 _TO_COMPILE = (
     "compile",
     "graph-capture",
@@ -248,7 +248,7 @@ def keeps_search(backend: str, values: Mapping[str, Value], device: str) -> bool
     """Tell whether kernels are timed against each other when a program is compiled, once for all that will find it."""
     if device != "cuda":
         return False
-    return backend == "jax" and values["kernel-search"] is True
+    return values["kernel-search"] is True if backend == "jax" else values.get("max-autotune") is True
 
 
 def _without(names: Collection[str], values: Mapping[str, Value]) -> dict[str, Value]:

@@ -214,11 +214,12 @@ def test_settings_are_those_of_the_program_that_is_timed_and_no_other_is_compile
     assert (step.several._cache_size(), step.program._cache_size()) == (1, 0)
 
 
-@pytest.mark.parametrize("joined", [True, False])
-def test_torch_joins_kernels_where_the_knob_says_so(joined: bool):
-    knobs = {**twins.spec("torch").knobs, "concurrent-kernels": joined}
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("option", ["concurrent-kernels", "max-autotune"])
+def test_options_of_torch_s_compiler_are_set_and_read_back(option: str, on: bool):
+    knobs = {**twins.spec("torch").knobs, option: on}
     session = twins.trained(twins.session("torch", knobs=knobs), twins.batches("digits-cnn", 1), 1)
-    assert session.settings()["concurrent-kernels"] is joined
+    assert session.settings()[option] is on
 
 
 @BOTH

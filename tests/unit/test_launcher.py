@@ -84,7 +84,7 @@ def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
 
 @pytest.mark.parametrize(
     ("contender", "alone"),
-    [("jax:tuned", True), ("jax:stock", True), ("torch:tuned", False)],
+    [("jax:tuned", True), ("jax:stock", True), ("torch:tuned", False), ("torch:compile+max-autotune", True)],
 )
 def test_only_a_search_that_is_kept_is_made_alone(tmp_path: Path, contender: str, alone: bool) -> None:
     made = plan.make(
