@@ -41,6 +41,7 @@ def get(name: str) -> Workload:
     try:
         done = subprocess.run(
             process_family.module_command("compare.base.installed", name),
+            env=process_family.child_environment({}),
             capture_output=True,
             text=True,
             timeout=_SECONDS,

@@ -26,10 +26,18 @@ def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of samestep's modules.
 
     With -P, a script in the current folder (`compare.py`, `queue.py`) hides no module. If samestep itself lies in that
-    folder, Python needs the folder to find it.
+    folder, `compare.base.start_module` finds it there, and nothing else.
     """
-    safe_path = [] if Path.cwd() == _PACKAGES else ["-P"]
-    return [sys.executable, *safe_path, "-m", module, *arguments]
+    start = [str(_PACKAGES / "compare" / "base" / "start_module.py")] if Path.cwd() == _PACKAGES else []
+    return [sys.executable, "-P", *start, "-m", module, *arguments]
+
+
+def child_environment(added: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child: this process's own, the `added` variables, and Python's safe path.
+
+    With the safe path, Python processes that a framework starts do not run files of the current folder either.
+    """
+    return dict(os.environ) | dict(added) | {"PYTHONSAFEPATH": "1"}
 
 
 class ProcessFamily:
@@ -55,7 +63,7 @@ class ProcessFamily:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=dict(os.environ) | dict(environment),
+                env=child_environment(environment),
                 pass_fds=descriptors,
                 start_new_session=True,
             )

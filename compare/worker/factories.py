@@ -12,9 +12,10 @@ import io
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from compare.base.interface import Refused, first_line
 from compare.settings.pair_spec import FORMS
 
 _T = TypeVar("_T")
+_NOT_OF_USERS = {*sys.stdlib_module_names, "compare", "jaxbackend", "torchbackend"}
 _ROOT, _LIBRARY = Path(__file__).resolve().parents[2], Path(sysconfig.get_path("stdlib"))
 
 
@@ -74,10 +76,67 @@ def _import_factory(reference: str) -> Callable[..., Any]:
     return factory
 
 
+class _UserFolders:
+    """Lets the user's own code, and no other, import modules from the user's folders.
+
+    The folders are not in `sys.path`: torch hands that on to processes which it starts, and a file such as `ctypes.py`
+    beside the user's model would run there. Modules of Python keep their names.
+
+    Attributes:
+        before: folders that come before installed packages.
+        after: folders that come after them.
+    """
+
+    def __init__(self) -> None:
+        self.before: list[str] = []
+        self.after: list[str] = []
+
+    def add(self, *, before: Path | None = None, after: Path | None = None) -> None:
+        """Add folders, and serve them from now on."""
+        for folders, folder in ((self.before, before), (self.after, after)):
+            if folder is not None and str(folder) not in folders:
+                folders.insert(0, str(folder))
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return where a module of the user lies, or None if it is none, or if other code imports it."""
+        if path is not None or name in _NOT_OF_USERS or not self._is_of_user(_importing_file()):
+            return None
+        found = PathFinder.find_spec(name, self.before)
+        if found is not None and found.loader is not None:
+            return found
+        # As in sys.path, a folder without __init__.py comes after every package of that name.
+        others = (finder.find_spec(name, None) for finder in sys.meta_path if finder is not self)
+        return next(filter(None, others), None) or PathFinder.find_spec(name, self.after) or found
+
+    def _is_of_user(self, file: str) -> bool:
+        if file == __file__:
+            return True
+        inside = any(Path(file).is_relative_to(folder) for folder in (*self.before, *self.after))
+        return inside and _is_own(file)
+
+
+_folders = _UserFolders()
+
+
+def _importing_file() -> str:
+    """Return the file of the code whose import is being carried out."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        importing = file.startswith("<frozen ") or Path(file).is_relative_to(_LIBRARY / "importlib")
+        if not importing and frame.f_code not in _OF_FINDER:
+            return file
+        frame = frame.f_back
+    return ""
+
+
+_OF_FINDER = {_importing_file.__code__, _UserFolders.find_spec.__code__}
+
+
 def _module(name: str, reference: str) -> ModuleType:
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _folders.add(before=Path.cwd())
     try:
         found = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
@@ -98,8 +157,8 @@ def _file(place: str, reference: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise Refused(f"{reference}: {place} cannot be imported; allowed: {FORMS}")
     module, loader = importlib.util.module_from_spec(spec), spec.loader
-    sys.path.insert(0, str(path.parent))  # as when Python runs the file
-    sys.path.append(str(Path.cwd()))  # the file may be one of a package that lies here
+    # The folder comes first as when Python runs the file. The file may be one of a package that lies here.
+    _folders.add(before=path.parent, after=Path.cwd())
     sys.modules[name] = module  # dataclasses look their own module up
     try:
         _guard(lambda: loader.exec_module(module), f"{reference}: importing {place}")

@@ -46,7 +46,7 @@ class LocalRanks:
             rank_info = RankInfo(rank, world_size, size)
             own = {TOKEN: self.token} | process_group.own_gpu(rank_info, self.device, os.environ)
             command = process_group.start_command(self._package, rank_info, port)
-            self.processes[rank] = subprocess.Popen(command, env=dict(os.environ) | own)
+            self.processes[rank] = subprocess.Popen(command, env=process_family.child_environment(own))
 
     def close(self) -> None:
         """End the processes and close the socket."""
