@@ -503,7 +503,7 @@ class CommandLine:
     )
     weights_map: Path | None = _option(
         None,
-        PathOf("a JSON file's path"),
+        PathOf("a JSON file's path", Path),
         "Names of torch's variables to flax's, as `samestep map` prints them.",
         group=OWN_MODELS,
         commands=_PAIR,
