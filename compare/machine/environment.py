@@ -36,11 +36,33 @@ DISTRIBUTIONS = (
     "pytest",
     "pytest-benchmark",
 )
-PREFIXES = (
-    *("XLA_", "JAX_", "PJRT_", "NPROC", "TORCH", "PYTORCH_", "ATEN_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NCCL_"),
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "LD_PRELOAD"),
+VARIABLES = frozenset(
+    (
+        *("NPROC", "LD_PRELOAD", "GLIBC_TUNABLES", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_CUBLASLT"),
+        *("TORCH_BLAS_PREFER_HIPBLASLT", "TORCH_COMPILE_DISABLE", "TORCH_CUDA_ARCH_LIST", "TORCH_LINALG_PREFER_CUSOLVER"),
+        *("TORCH_SHOW_CPP_STACKTRACES", "TORCH_USE_CUDA_DSA", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+        *("PYTORCH_JIT", "PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NVFUSER_DISABLE", "ATEN_CPU_CAPABILITY"),
+        *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
+        *("CUDA_VERSION", "CUDA_VISIBLE_DEVICES", "CUDA_CACHE_DISABLE", "CUDA_CACHE_PATH", "CUDA_AUTO_BOOST"),
+        *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE"),
+        *("NVIDIA_VISIBLE_DEVICES", "MALLOC_ARENA_MAX", "MALLOC_CONF", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"),
+    )
 )
-"""The beginnings of the names of variables that frameworks and their libraries read."""
+"""Variables that decide how a run computes. Their values are recorded."""
+
+OWN_PREFIXES = (
+    *("XLA_", "JAX_", "PJRT_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_NCCL_", "TORCH_CUDNN_", "TRITON_", "CUDNN_"),
+    *("CUBLAS_", "CUBLASLT_", "NCCL_", "OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_"),
+)
+"""The beginnings of names that only settings of a framework or a library have. Their values are recorded, too."""
+
+PREFIXES = (*OWN_PREFIXES, "TORCH", "PYTORCH_", "ATEN_", "CUDA_", "NVIDIA_", "MALLOC_")
+"""The beginnings of names that frameworks and their libraries read. Of the others, only the name is recorded."""
+
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+"""Words in the name of a variable whose value nobody else may see."""
+
+NOT_RECORDED = "(not recorded)"
 
 _SOURCE = Path(__file__).resolve().parents[2]
 
@@ -115,7 +137,15 @@ def find_version(distribution: str) -> str | None:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: environment[name] for name in sorted(environment) if name.startswith(PREFIXES)}
+    names = [name for name in sorted(environment) if name in VARIABLES or name.startswith(PREFIXES)]
+    return {name: environment[name] if _is_public(name, environment[name]) else NOT_RECORDED for name in names}
+
+
+def _is_public(name: str, value: str) -> bool:
+    """Tell whether a variable's value may stand in a result, which people publish."""
+    is_setting = name in VARIABLES or name.startswith(OWN_PREFIXES)
+    has_login = "@" in value and "://" in value  # an address such as https://user:password@host
+    return is_setting and not has_login and not any(word in name.upper() for word in SECRET_WORDS)
 
 
 def _git_output(tree: Path, *arguments: str) -> str | None:
