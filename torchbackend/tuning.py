@@ -1,7 +1,9 @@
 """How a training step is turned into a program: the knobs' mechanisms."""
 
+import importlib
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -11,6 +13,7 @@ from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 from torch._inductor import cpu_vec_isa
 
+from compare.machine.variables import PROBES
 from torchbackend import overlap
 from torchbackend.only import buckets, graph_passes, programs
 
@@ -28,9 +31,9 @@ def compile_step(step: Callable[..., Any], knobs: Mapping[str, Any], *, shared: 
 def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     """Set the compiler's options, import it, and let it find this machine's vector instructions.
 
-    So no compile time contains these. To find vector instructions, torch compiles and loads small probes. They do not
-    depend on a program, so they stay in torch's default cache even if this process has another one. `exchanges` tells
-    whether devices exchange anything between a model's layers.
+    So no compile time contains these. To find vector instructions, torch compiles and loads small probes. They and
+    precompiled headers do not depend on a program, so they stay in one private folder from run to run. `exchanges`
+    tells whether devices exchange anything between a model's layers.
     """
     joint, late = bool(knobs["compiled-autograd"]), exchanges and bool(knobs["overlap-exchanges"])
     # DistributedDataParallel reduces within a compiled backward pass, or programs are cut at its buckets. Torch caches
@@ -46,9 +49,15 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     functorch.ban_recompute_used_far_apart = not exchanges
     # Hooks in a recomputed block record in the forward pass only, as without the compiler.
     dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = bool(knobs["rematerialisation"])
-    if knobs["compile"]:
-        programs.inductor_compiler()
-    if knobs["compile"] and device == "cpu":
+    if not knobs["compile"]:
+        return
+    programs.inductor_compiler()
+    if probes := os.environ.get(PROBES):
+        codecache = importlib.import_module("torch._inductor.codecache")
+        codecache._HEADER_DIR = str(Path(probes, "headers"))
+        codecache._HEADER_LOCK_DIR = str(Path(probes, "headers", "locks"))
+    if device == "cpu":
         with mock.patch.dict(os.environ):
             os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
+            os.environ |= {"TORCHINDUCTOR_CACHE_DIR": probes} if probes else {}
             cpu_vec_isa.valid_vec_isa_list()  # torch remembers the answer

@@ -1,11 +1,11 @@
 """`samestep map`."""
 
 import json
-import tempfile
 from dataclasses import replace
 
 import typer
 
+from compare.base import scratch
 from compare.base.interface import Refused
 from compare.cli.command_line import takes_options
 from compare.execution import phases
@@ -19,7 +19,7 @@ def map(settings: Settings) -> None:
     """Match the layers of your own pair. Print which of torch's variables is which of flax's, as JSON."""
     if settings.request is None:
         raise Refused("samestep map needs a pair: --jax, --torch, --input, --classes")
-    with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
+    with scratch.folder() as folder:
         report = phases.match(plan.make(replace(settings, out=folder, timed=False)))
     for trace in report.traces.values():
         for note in trace.notes:

@@ -3,12 +3,12 @@
 import contextlib
 import os
 import sys
-import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from compare.base import scratch
 from compare.base.interface import Refused
 from compare.base.process_family import ProcessFamily
 from compare.base.process_group import RankInfo, own_gpu, start_command
@@ -17,6 +17,7 @@ from compare.cluster import launch_info, wire
 from compare.cluster.launch_info import LaunchInfo
 from compare.cluster.wire import Wire
 from compare.machine import variables
+from compare.store import programs
 
 GONE = 3
 
@@ -38,8 +39,8 @@ def follow(here: LaunchInfo, seconds: float, description: Message) -> int:
             f"started on all by {here.launcher}, which this machine can connect to"
         ) from error
     first.send({"machine": here.number, **description})
-    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
-        shares = Shares(first, here.address, Path(scratch))
+    with scratch.folder() as folder:
+        shares = Shares(first, here.address, folder)
         try:
             return shares.serve()
         except (EOFError, ProtocolError, OSError):
@@ -83,11 +84,13 @@ class Shares:
             self._end(share)
 
     def _start(self, share: int, command: dict[str, Any]) -> Message:
-        kept = command["cache"] is None
-        folder = (
-            variables.find_cache_folder(self._scratch / "cache-kept") if kept else self._scratch / str(command["cache"])
-        )
-        added = command["environment"] | variables.cache_environment(command["backend"], folder)
+        try:
+            kept = programs.find_folder(self._scratch / "cache-kept")
+        except Refused as refusal:
+            return {"error": str(refusal)}
+        folder = kept if command["cache"] is None else self._scratch / str(command["cache"])
+        added = command["environment"] | variables.cache_environment(command["backend"], folder, kept)
+        added |= variables.temporary_environment(self._scratch)
         running = self._running.setdefault(share, [])
         for values in command["ranks"]:
             self._logs += 1

@@ -1,10 +1,9 @@
 """Try whether a batch trains in a fresh process within a memory limit."""
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from compare.base import scratch
 from compare.base.commands import CompilingBlock, Open
 from compare.base.interface import ContenderFailed
 from compare.data import dataset_file, datasets
@@ -67,8 +66,8 @@ class Tester:
     def _train(self, batch_size: int, limit_bytes: int | None) -> ContenderRun:
         plan, run = self.plan, ContenderRun(self.contender)
         fraction = limit_bytes / self.device_bytes if limit_bytes is not None and self.device_bytes else None
-        with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
-            launcher = Launcher(plan, Path(scratch), memory_fraction=fraction)
+        with scratch.folder() as folder:
+            launcher = Launcher(plan, folder, memory_fraction=fraction)
             workload, seed = plan.workload, plan.seed
             batch = datasets.synthesise(workload, workload.model.image, seed=seed, train=batch_size, test=0)
             dataset_file.save(batch, launcher.dataset)

@@ -21,6 +21,7 @@ from compare.execution.telemetry import RunProcesses
 from compare.machine import cpu, variables
 from compare.settings import tunings
 from compare.settings.plan import Plan
+from compare.store import programs
 
 # Whether work that is not timed may run beside other work. On a CPU, threads would compete for cores.
 BESIDE_OTHERS = {"cpu": False, "cuda": True}
@@ -155,8 +156,10 @@ class Launcher:
             added |= variables.matching_environment(contender.backend)
         if beside:
             added |= variables.thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
-        folder = variables.find_cache_folder(self.scratch / "cache-kept") if cache is None else self.scratch / cache
-        own = added | variables.cache_environment(contender.backend, folder)
+        kept = programs.find_folder(self.scratch / "cache-kept")
+        folder = kept if cache is None else self.scratch / cache
+        own = added | variables.cache_environment(contender.backend, folder, kept)
+        own |= variables.temporary_environment(self.scratch)
         processes = knobs.processes(values["parallel"], here)
         if processes > 1 and devices != 1:
             own[process_group.FURTHER] = json.dumps({"local_world_size": processes, "device": self.plan.device})

@@ -5,7 +5,6 @@ caches and gives the compile time, the effective settings and the accuracy. On a
 certificate, and so may the measurement of memory.
 """
 
-import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.agreement import effective_settings
+from compare.base import scratch
 from compare.base.commands import HeldMemory, ModelInfo, Open, Settings, Train, WarmUp
 from compare.base.interruptions import ENDING, HeldSignals
 from compare.base.workloads import PAIR
@@ -36,6 +36,7 @@ from compare.execution.rounds import time_rounds
 from compare.execution.run_state import ContenderRun, RunState
 from compare.execution.timed_round import BLOCK_SECONDS
 from compare.settings.plan import Plan
+from compare.store import programs
 from compare.user_models.match_report import Pairing
 
 
@@ -80,15 +81,15 @@ def run_agreement(plan: Plan, seeds: int, progress: Progress, signals: HeldSigna
 
 def match(plan: Plan) -> Pairing:
     """Match the two models of a user's own pair, without a certificate."""
-    with _scratch(plan) as scratch:
-        return prepare_pair.resolve(plan, scratch)[1]
+    with _scratch(plan) as folder:
+        return prepare_pair.resolve(plan, folder)[1]
 
 
 def describe_model(plan: Plan) -> ModelInfo | None:
     """Return the baseline's description of its model, or None if the baseline fails."""
     run = ContenderRun(plan.contenders[0])
-    with _scratch(plan) as scratch:
-        launcher = Launcher(plan, scratch)
+    with _scratch(plan) as folder:
+        launcher = Launcher(plan, folder)
         with launcher.child(run, purpose="model") as child:
             run.model = child.call(Open(launcher.spec(run)))
     return run.model
@@ -97,21 +98,21 @@ def describe_model(plan: Plan) -> ModelInfo | None:
 @contextmanager
 def _scratch(plan: Plan) -> Generator[Path]:
     """Make a scratch folder that holds the plan's dataset."""
-    with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
-        scratch = Path(folder)
-        dataset_file.save(plan.dataset, Launcher(plan, scratch).dataset)
-        yield scratch
+    with scratch.folder() as folder:
+        programs.find_folder(folder)  # refused before the run, if another user can change it
+        dataset_file.save(plan.dataset, Launcher(plan, folder).dataset)
+        yield folder
 
 
 @contextmanager
 def _begin(plan: Plan, progress: Progress) -> Generator[tuple[Launcher, RunState]]:
     """Resolve the plan, and yield its launcher and the state of its run. The plan does not change afterwards."""
-    with _scratch(plan) as scratch:
+    with _scratch(plan) as folder:
         pairing = None
         if plan.workload.model.family == PAIR:
             progress("match", 0, 1)
-            plan, pairing = prepare_pair.resolve(plan, scratch)
-        yield Launcher(plan, scratch), RunState.begin(plan, pairing)
+            plan, pairing = prepare_pair.resolve(plan, folder)
+        yield Launcher(plan, folder), RunState.begin(plan, pairing)
 
 
 def _advise(state: RunState, progress: Progress, signals: HeldSignals) -> None:

@@ -1,11 +1,13 @@
 """The environment variables of a child process, which a framework reads when it starts."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from compare.machine import cpu
+
+PROBES = "SAMESTEP_PROBES"
+"""The variable with the folder for what torch compiles once for a machine, for every program and cache."""
 
 _THREADS_PER_VIRTUAL_DEVICE = 128
 _COMPILERS_OFF = {
@@ -100,16 +102,6 @@ def find_overridden_flags(flags: str) -> list[tuple[str, str]]:
     return [(first[name], last[name]) for name in first if first[name] != last[name]]
 
 
-def find_cache_folder(otherwise: Path) -> Path:
-    """Return the folder for compiled programs of all runs, or `otherwise` if it cannot be written."""
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samestep" / "programs"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, one that cannot be written to, or a file in its place
-        return otherwise
-    return folder if os.access(folder, os.W_OK | os.X_OK) else otherwise
-
-
 def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that gives a child so many threads if it shares the cores. A user's own value wins.
 
@@ -137,8 +129,22 @@ def matching_environment(backend: str) -> dict[str, str]:
     return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"} if backend == "jax" else {}
 
 
-def cache_environment(backend: str, folder: Path) -> dict[str, str]:
-    """Return the variables that put a backend's persistent cache of compiled programs into `folder`."""
+def temporary_environment(scratch: Path) -> dict[str, str]:
+    """Return the variable that gives a child the run's own folder for temporary files, with mode 0700.
+
+    Frameworks compile and load code in the folder for temporary files. In a shared one, another user could put files
+    where they look for their own.
+    """
+    folder = scratch / "tmp"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return {"TMPDIR": str(folder)}
+
+
+def cache_environment(backend: str, folder: Path, kept: Path) -> dict[str, str]:
+    """Return the variables that put a backend's persistent cache of compiled programs into `folder`.
+
+    What torch compiles once for a machine goes into `kept`.
+    """
     if backend == "jax":
         return {
             "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
@@ -147,6 +153,7 @@ def cache_environment(backend: str, folder: Path) -> dict[str, str]:
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
+        PROBES: str(kept / "torch-probes"),
         # Otherwise torch traces a program with a torch.autograd.Function, such as the twins' max-pool, every time.
         "TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1",
     }

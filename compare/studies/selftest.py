@@ -1,9 +1,7 @@
 """Prove with known inputs that samestep's own instruments work on this machine: `samestep selftest`."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -11,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compare.base import scratch
 from compare.base.commands import Ballast, Block, MeasureMemory, Open, Plant, ProveWork, WarmUp
 from compare.data import dataset_file
 from compare.execution import round_validity, simulation
@@ -62,11 +61,11 @@ def run(names: Sequence[str], device: str, progress: Progress) -> list[Proof]:
     """
     for name in names:
         backends.find(name)
-    with tempfile.TemporaryDirectory(prefix="samestep-") as scratch:
+    with scratch.folder() as folder:
         stock = [f"{name}:stock" for name in names]
-        settings = Settings(contenders=stock, out=Path(scratch), device=device, timed=False)
+        settings = Settings(contenders=stock, out=folder, device=device, timed=False)
         selftest_plan = plan.make(settings, least_contenders=1)
-        launcher = Launcher(selftest_plan, Path(scratch))
+        launcher = Launcher(selftest_plan, folder)
         dataset_file.save(selftest_plan.dataset, launcher.dataset)
         total = 1 + len(selftest_plan.contenders)
         progress("statistics", 0, total)
