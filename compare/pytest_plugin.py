@@ -41,9 +41,8 @@ class Samestep:
         """
         __tracebackhide__ = True
         layers = selection.read_marker(self._request.node), comparison_request.to_layer(workload, **settings)
-        return _checked(
-            self._comparisons, comparison_request.merge(pytest_options.read_settings(self._request.config), *layers)
-        )
+        wanted = comparison_request.merge(pytest_options.read_settings(self._request.config), *layers)
+        return _checked(self._request, self._comparisons, wanted)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -116,7 +115,7 @@ def contender(request: pytest.FixtureRequest) -> "Contender":
         raise _failed("the fixture `contender` needs the marker: @pytest.mark.samestep(...)")
     comparisons = _comparisons(request)
     wanted = comparison_request.merge(pytest_options.read_settings(request.config), selection.read_marker(request.node))
-    result = _checked(comparisons, wanted)
+    result = _checked(request, comparisons, wanted)
     contender = result.contender(request.param)
     if result.comparable(contender.name):
         if contender.blocks:
@@ -170,7 +169,7 @@ def _comparisons(request: pytest.FixtureRequest) -> "Comparisons":
     return request.getfixturevalue("_samestep_comparisons")
 
 
-def _checked(comparisons: "Comparisons", wanted: ComparisonRequest) -> "Result":
+def _checked(request: pytest.FixtureRequest, comparisons: "Comparisons", wanted: ComparisonRequest) -> "Result":
     __tracebackhide__ = True
     from compare.base.interface import Refused
 
@@ -180,6 +179,11 @@ def _checked(comparisons: "Comparisons", wanted: ComparisonRequest) -> "Result":
         raise _failed(str(error)) from None
     if wanted.check and (why := result.failure):
         raise _failed(why)
+    undecided = request.config.getoption("samestep_undecided")
+    if undecided != "pass" and (open_questions := result.undecided):
+        if undecided == "skip":
+            pytest.skip(open_questions)
+        raise _failed(open_questions)
     return result
 
 

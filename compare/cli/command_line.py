@@ -16,7 +16,7 @@ from compare.settings.options import COMMAND_LINE, OWN_MODELS, SETTINGS, Option,
 
 _T = TypeVar("_T")
 
-_FILLED_IN = ("settings", "changes", "as_json", "cluster")
+_FILLED_IN = ("settings", "changes", "as_json", "undecided", "cluster")
 """Parameters of a command that are no options."""
 
 
@@ -36,7 +36,7 @@ def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]
     """Return a decorator that gives a command all options that the definition has for it.
 
     A parameter `settings` of the command gets all settings as one `Settings`. `changes` gets a dictionary of only the
-    settings that the user wrote. `as_json` gets --json. Other parameters, apart from `cluster`, are options of its own.
+    settings that the user wrote. `as_json` gets --json, and `undecided` --undecided. Other parameters, apart from `cluster`, are options of its own.
     """
     offered = options.list_options(name)
 
@@ -50,6 +50,9 @@ def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]
             words = {option.name: values.pop(option.name, None) for option in offered}
             if "as_json" in signature.parameters:
                 values["as_json"] = bool(words.pop("as_json"))
+            if "undecided" in signature.parameters:
+                values["undecided"] = words.pop("undecided") or COMMAND_LINE["undecided"].default
+                COMMAND_LINE["undecided"].check(values["undecided"])
             changes = to_settings(words)
             if "changes" in signature.parameters:
                 values["changes"] = changes

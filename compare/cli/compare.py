@@ -1,6 +1,7 @@
 """`samestep compare`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -17,7 +18,7 @@ from compare.settings.options import Settings
 
 
 @takes_options("compare")
-def compare(settings: Settings, as_json: bool, cluster: Cluster | None = None) -> Prepared:
+def compare(settings: Settings, as_json: bool, undecided: str, cluster: Cluster | None = None) -> Prepared:
     """Train, certify and time contenders.
 
     Write DIR/result.json.
@@ -27,7 +28,10 @@ def compare(settings: Settings, as_json: bool, cluster: Cluster | None = None) -
         if as_json:
             typer.echo(json.dumps(model.to_json(result), indent=2, allow_nan=False))
         else:
+            if undecided == "skip":
+                decided = tuple(each for each in result.comparisons if each.verdict != "INCONCLUSIVE")
+                result = replace(result, comparisons=decided)
             terminal.render(result, Console())
             typer.echo(f"\nresult file: {path}")
 
-    return Prepared(plan.make(settings, cluster=cluster), show)
+    return Prepared(plan.make(settings, cluster=cluster), show, undecided=undecided)

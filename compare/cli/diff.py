@@ -21,6 +21,7 @@ from compare.results.model import Result
 @takes_options("diff")
 def diff(
     as_json: bool,
+    undecided: str,
     old: Annotated[
         Path,
         typer.Argument(
@@ -51,12 +52,17 @@ def diff(
         raise Refused(f"{old} and {new} are not of the same work: {'; '.join(other_work)}; allowed with --anyway")
     changes = regression.find_changes(before, after, threshold)
     failed = any(change.outcome == regression.REGRESSION for change in changes)
+    is_undecided = any(change.outcome == regression.INCONCLUSIVE for change in changes)
+    if undecided == "skip":
+        changes = [change for change in changes if change.outcome != regression.INCONCLUSIVE]
     if as_json:
         value = _to_json(before, after, threshold, other_work, changes, failed)
         typer.echo(json.dumps(value, indent=2, allow_nan=False))
     else:
         report.render(changes, threshold, [f"not the same work: {each}" for each in other_work], Console())
-    raise typer.Exit(exit_codes.CLAIM_FAILED if failed else 0)
+    if failed:
+        raise typer.Exit(exit_codes.CLAIM_FAILED)
+    raise typer.Exit(exit_codes.UNDECIDED if is_undecided and undecided == "fail" else 0)
 
 
 def fraction(text: str) -> float:

@@ -29,11 +29,13 @@ class Prepared:
         plan: the comparison.
         show: shows a result object and names its file.
         seeds: training runs of each contender for a certificate alone; None times the plan's rounds.
+        undecided: the option --undecided.
     """
 
     plan: Plan
     show: Callable[[Result, Path], None]
     seeds: int | None = None
+    undecided: str = "pass"
 
 
 def make_command(prepare: Prepare) -> Callable[..., None]:
@@ -45,7 +47,7 @@ def make_command(prepare: Prepare) -> Callable[..., None]:
             prepared = prepare(**options, cluster=machines)
             result, path = execute.execute(prepared.plan, ["samestep", *sys.argv[1:]], seeds=prepared.seeds)
             prepared.show(result, path)
-            raise typer.Exit(exit_codes.exit_code(result))
+            raise typer.Exit(exit_codes.exit_code(result, prepared.undecided))
 
     return command
 

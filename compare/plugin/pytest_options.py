@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compare.settings.options import SETTINGS, Settings
+from compare.settings.options import SETTINGS, UNDECIDED, Settings
 
 OFF = "a comparison: `pytest --benchmark` runs it"
 _OPTIONS = [option for option in SETTINGS.values() if option.pytest_help]
@@ -24,6 +24,12 @@ def add(parser: pytest.Parser) -> None:
             type=option.kind.read_as,
             help=f"{option.pytest_help} for comparisons that name none. Default: {option.default_in('compare')}.",
         )
+    group.addoption(
+        "--samestep-undecided",
+        choices=UNDECIDED,
+        default="pass",
+        help="What an INCONCLUSIVE verdict does to the test: pass, fail or skip. Default: pass.",
+    )
     group.addoption("--samestep-report", metavar="DIR", help="Write each comparison's result and report below DIR.")
 
 

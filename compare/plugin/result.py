@@ -134,6 +134,14 @@ class Result:
         invalid = [comparison for comparison in result.comparisons if comparison.verdict == "INVALID"]
         return "; ".join(map(sentences.sentence, invalid))
 
+    @property
+    def undecided(self) -> str | None:
+        """The INCONCLUSIVE comparisons in words, None if there are none."""
+        from compare.report import sentences
+
+        undecided = [each for each in self._result.comparisons if each.verdict == "INCONCLUSIVE"]
+        return "; ".join(map(sentences.sentence, undecided)) or None
+
     def __repr__(self) -> str:
         verdicts = [f"{comparison.contender} {comparison.verdict}" for comparison in self._result.comparisons]
         said = ", ".join([f"agreement {self.agreement}", *(verdicts or ["nothing timed"])])

@@ -59,6 +59,11 @@ def claim_failed(result: Result) -> bool:
     )
 
 
+def is_undecided(result: Result) -> bool:
+    """Tell whether a comparison is INCONCLUSIVE."""
+    return any(comparison.verdict == "INCONCLUSIVE" for comparison in result.comparisons)
+
+
 def contender_failed(result: Result) -> bool:
     """Tell whether any contender failed."""
     return any(contender.status != "ok" for contender in result.contenders)

@@ -33,6 +33,9 @@ DESIGNS: Mapping[str, str] = {
     "sequential": "all rounds of one contender, then all of the next: shows what a bad design does, and is INVALID",
 }
 
+UNDECIDED = ("pass", "fail", "skip")
+"""What an INCONCLUSIVE verdict does to a command or a test."""
+
 _COMPARE, _AGREE, _FIT, _SCALE, _REPRODUCE = "compare", "agree", "fit", "scale", "reproduce"
 _TRAINING = (_COMPARE, _AGREE, _SCALE)
 _ALL = (*_TRAINING, _FIT)
@@ -525,6 +528,14 @@ class CommandLine:
         "Accept a difference: running-variance. Repeatable.",
         group=OWN_MODELS,
         commands=(_COMPARE, _AGREE),
+        metavar="NAME",
+    )
+    undecided: str = _option(
+        "pass",
+        Choice(lambda: UNDECIDED),
+        "What an INCONCLUSIVE verdict does: pass, fail (exit code 4) or skip (it is left out).",
+        group=OUTPUT,
+        commands=(_COMPARE, "diff"),
         metavar="NAME",
     )
     as_json: bool = _option(

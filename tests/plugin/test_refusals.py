@@ -110,3 +110,16 @@ def test_a_row_needs_the_marker(suite: Suite) -> None:
     result = suite.run("--benchmark")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["samestep: the fixture `contender` needs the marker: @pytest.mark.samestep(...)"])
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [
+        ([], {"passed": 1}),
+        (["--samestep-undecided", "fail"], {"failed": 1}),
+        (["--samestep-undecided", "skip"], {"skipped": 1}),
+    ],
+)
+def test_an_undecided_verdict_passes_fails_or_skips(suite: Suite, options: list[str], outcome: dict[str, int]) -> None:
+    suite.write(f"def test_void(samestep):\n    samestep({SETTINGS}, seed=2)\n")
+    suite.run("--benchmark", *options).assert_outcomes(**outcome)

@@ -546,6 +546,15 @@ def test_the_report_ends_with_the_exit_code_of_what_happened(
     assert out.endswith("result file: new/out/result.json\n")
 
 
+@pytest.mark.parametrize(("undecided", "code", "shows"), [("pass", 0, True), ("fail", 4, True), ("skip", 0, False)])
+def test_an_undecided_verdict_passes_fails_or_is_left_out(
+    program: Program, undecided: str, code: int, shows: bool
+) -> None:
+    returned, out, error = program.run(*COMPARE, "--undecided", undecided)  # two rounds decide nothing
+    assert (returned, error) == (code, "")
+    assert ("a verdict needs 3 rounds" in out) is shows
+
+
 def test_every_contender_failing_is_reported(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = {"fault": "refuse", "at": "open"}
     plans.register(monkeypatch, program.folder.parent / "logs", {"fake": fault, "other": fault})

@@ -48,6 +48,17 @@ def test_a_regression_is_exit_code_1(program: Program, options: list[str], code:
     assert "+5.0 %" in out
 
 
+@pytest.mark.parametrize(("undecided", "code"), [("pass", 0), ("fail", 4), ("skip", 0)])
+def test_an_undecided_change_passes_fails_or_is_left_out(program: Program, undecided: str, code: int) -> None:
+    fewer = consistent()
+    fewer["contenders"] = fewer["contenders"][:1]
+    fewer["comparisons"] = []
+    (program.folder / "fewer.json").write_bytes(text(complete(fewer)))
+    returned, out, _ = program.run("diff", "old.json", "fewer.json", "--anyway", "--undecided", undecided)
+    assert returned == code
+    assert ("INCONCLUSIVE" in out) is (undecided != "skip")
+
+
 def test_an_improvement_is_shown_and_passes(program: Program) -> None:
     code, out, _ = program.run("diff", "slow.json", "old.json")
     assert code == 0
