@@ -74,6 +74,8 @@ def part(result: Result) -> Part:
 def verdict(result: Result) -> str:
     """Return in one sentence what a result says: its comparisons, or else its agreement."""
     comparisons = result.comparisons
+    if disturbed := telemetry_text.disturbance(result):
+        return disturbed
     if len(comparisons) == 1:
         return sentence(comparisons[0])
     if comparisons:

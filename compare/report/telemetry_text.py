@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from compare.machine.nvml import POWER_CAP
-from compare.report.sentences import percent
+from compare.report.sentences import counted, percent
 from compare.results.consistency import SERIES
 from compare.results.model import Gpu, Result, Telemetry, Voided
 from compare.settings.block_order import gpus_of_round
@@ -29,6 +29,29 @@ def lines(result: Result) -> Iterator[str]:
         for number in comparison.outliers:
             pair = f"{comparison.contender} against {comparison.baseline}"
             yield f"{pair}: round {number} is far from the others; it counts"
+
+
+def disturbance(result: Result) -> str | None:
+    """Say what disturbed a run without a verdict, and what it measured nevertheless; None for any other run.
+
+    The times are medians over all rounds, void ones too. They claim nothing.
+    """
+    spec, count = result.spec, result.spec.rounds - len(result.voided)
+    undecided = [each for each in result.comparisons if each.verdict == "INCONCLUSIVE"]
+    if not undecided or not result.voided or count >= spec.least_rounds:
+        return None
+    times = {each.name: each.step_seconds.median for each in result.contenders if each.step_seconds}
+    measured = [f"{name} took {1e3 * seconds:.4g} ms a step" for name, seconds in times.items()]
+    ratios = [
+        f"ratio {times[each.contender] / times[each.baseline]:.3g} for {each.contender}"
+        for each in undecided
+        if each.contender in times and each.baseline in times
+    ]
+    return (
+        f"DISTURBED, no verdict: {len(result.voided)} of {counted(spec.rounds, 'round')} are void, for example because "
+        f"{result.voided[0].reason}. Over all rounds {', '.join(measured)} ({', '.join(ratios)}). "
+        "Repeat it on a quiet machine"
+    )
 
 
 def voids(voided: Sequence[Voided]) -> list[str]:

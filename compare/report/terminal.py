@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report import columns, measurements
+from compare.report import columns, measurements, telemetry_text
 from compare.report.document import Section
 from compare.report.sections import SECTIONS
 from compare.report.sentences import DASH, heading, plain
@@ -29,6 +29,8 @@ def render(result: Result, console: Console, *, brief: bool = False) -> None:
 
     contenders = result.contenders
     say(heading(result))
+    if disturbed := telemetry_text.disturbance(result):
+        say(f"{disturbed}.")
     say("")
     rows = measurements.rows(contenders, result.confidence)
     _print_figures(rows, [contender.name for contender in contenders], console)

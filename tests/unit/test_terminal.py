@@ -250,6 +250,21 @@ def test_a_loss_that_became_nan_is_seen() -> None:
     assert "not finite" in _rendered(contenders=[make_contender(training=training)], comparisons=[])
 
 
+def test_a_disturbed_run_shows_its_times_at_the_top_and_no_verdict() -> None:
+    reason = "other programs kept 0.80 cores busy"
+    void = [{"round": number, "reason": reason} for number in range(1, 11)]
+    undecided = make_comparison(verdict="INCONCLUSIVE", ratio=None, detectable=None, reason="10 of 10 rounds are void")
+    text = _rendered(voided=void, comparisons=[undecided])
+    top = " ".join(text.split("compile (s)")[0].split())
+    assert "DISTURBED, no verdict: 10 of 10 rounds are void" in top
+    assert reason in top
+    assert "ratio" in top
+    assert "DISTURBED" not in _rendered(
+        comparisons=[make_comparison(verdict="INVALID", reason="no agreement")], voided=void
+    )
+    assert "DISTURBED" not in _rendered()
+
+
 def test_voids_and_unsteady_times_are_listed() -> None:
     text = _rendered(
         contenders=[make_contender(steady=False), make_contender("jax", unsteady_rounds=2)],
