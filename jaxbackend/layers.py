@@ -274,8 +274,8 @@ def _moments(wide: jax.Array, *, jointly: bool = False) -> tuple[jax.Array, jax.
 
     E[x^2] - E[x]^2 cancels if the mean is many standard deviations from 0. So x is shifted by one value of the channel,
     and the difference cancels only if that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for
-    Computing the Sample Variance). The value is the middle pixel's, because frames and marks are in corners. For several
-    pixels, XLA makes one more kernel.
+    Computing the Sample Variance). The value is the middle pixel's, because frames and marks are in corners. For
+    several pixels, XLA makes one more kernel.
     """
     shift = jax.lax.stop_gradient(wide[tuple(side // 2 for side in wide.shape[:-1])])
     mean, square = (

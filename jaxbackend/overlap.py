@@ -4,7 +4,7 @@ XLA orders a program by its dependencies. By itself, it computes most gradients 
 So each batch norm makes a ticket, a zero that no computation reads. The next layer with the same number of channels
 takes it. The ticket's gradient is a zero that comes together with the gradient of that layer's kernel. It is added to
 the gradient of the batch norm's input, which therefore waits for it, while the exchange does not. Any later layer would
-serve, because its backward pass comes earlier. If the outputs of two batch norms are added, one layer takes both tickets.
+serve, because its backward pass comes earlier. If two batch norms' outputs are added, one layer takes both tickets.
 """
 
 from collections.abc import Callable, Generator, Mapping

@@ -19,9 +19,9 @@ def relu(x: torch.Tensor) -> torch.Tensor:
 
 
 def relu_normalised(x: torch.Tensor) -> torch.Tensor:
-    """Return max(x, 0) of a batch norm's output x [N, C, H, W]. Its gradient reads x, and is stored before it is masked.
+    """Return max(x, 0) of a batch norm's output x [N, C, H, W]. Its gradient reads x and is stored unmasked.
 
-    TorchInductor computes x again from batch norm's input, which the gradient of batch norm reads anyway. So it need not
+    TorchInductor computes x again from batch norm's input, which batch norm's gradient reads anyway. So it need not
     read the result, too. A convolution's gradient is stored already. A max-pool's gradient would be stored as float32.
     """
     y: Any = _ReluNormalised.apply(x)

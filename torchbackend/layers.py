@@ -252,8 +252,8 @@ def _moments(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     E[x^2] - E[x]^2 cancels if the mean is many standard deviations from 0. So x is shifted by one value of the channel,
     and the difference cancels only if that value is as far from the mean (Chan, Golub and LeVeque 1983, Algorithms for
-    Computing the Sample Variance). The value is the middle pixel's, because frames and marks are in corners. For several
-    pixels, XLA makes one more kernel.
+    Computing the Sample Variance). The value is the middle pixel's, because frames and marks are in corners. For
+    several pixels, XLA makes one more kernel.
     """
     n, _, h, w = (side // 2 for side in wide.shape)
     shift = wide[n, :, h, w].detach()

@@ -61,7 +61,7 @@ class Job:
             *self.options,
         ]
         step = f"--nodes={self.nodes} --ntasks={self.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
-        # samestep uses every core of the job. By itself, srun would neither pass on their number nor leave tasks unbound.
+        # samestep uses every core of the job. By default, srun does not pass on their number, and it binds tasks.
         cores = "--cpu-bind=none ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
         return "\n".join(
             [

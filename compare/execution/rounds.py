@@ -1,4 +1,4 @@
-"""Time the rounds of a plan in its design until enough are valid, and keep the complete ones if the run is interrupted."""
+"""Time the rounds of a plan until enough are valid. An interrupted run keeps its complete rounds."""
 
 from collections.abc import Collection, Sequence
 from functools import partial

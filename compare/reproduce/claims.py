@@ -8,9 +8,9 @@ A claim of speed is a verdict and a ratio with its interval. Its outcome is
   INVALID and the new one is decided;
 - INCONCLUSIVE otherwise: one of the runs decided nothing, or the new one is INVALID.
 
-Two intervals exclude each other if they have no common point and their estimates differ by at least the margin. This is
+Two intervals exclude each other if they share no point and their estimates differ by at least the margin. This is
 the rule of `compare.base.statistics.verdict` for an interval and 1. Two separate 95 % intervals are stronger evidence
-than a test at 5 % needs, so NOT REPRODUCED is a careful statement. The source is Schenker and Gentleman, "On judging the
+than a test at 5 % needs, so NOT REPRODUCED is a careful statement. Source: Schenker and Gentleman, "On judging the
 significance of differences by examining the overlap between confidence intervals", The American Statistician 55(3),
 2001. Neither interval covers changes from day to day or between machines. Therefore the report lists all differences
 between the environments.

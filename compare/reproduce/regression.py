@@ -1,7 +1,7 @@
 """Tell whether a later run is slower, or takes more memory, than an earlier run of the same work. Pure functions.
 
-Step times are compared by each run's median blocks by round (`compare.base.statistics.independent_ratio`). A figure of a
-contender is a
+Step times are compared by each run's median blocks by round (`compare.base.statistics.independent_ratio`).
+A figure of a contender is a
 
 - REGRESSION, if the whole interval of its ratio lies above 1 and the estimate above 1 + threshold;
 - IMPROVEMENT, if the whole interval lies below 1 and the estimate below 1 / (1 + threshold);

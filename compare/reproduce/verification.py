@@ -2,7 +2,7 @@
 
 A result without a bundle is checked the same way, except for hashes and members that it does not have.
 
-The words of reports and reasons are checked, too. Another samestep may choose other words, and then only the figures and
+The words of reports and reasons are checked, too. Another samestep may choose other words. Then only the figures and
 verdicts in them are compared. The checks name everything that they could not compare.
 """
 

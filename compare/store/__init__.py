@@ -1,1 +1,1 @@
-"""What samestep keeps from run to run: compiled programs and certificates, in a folder that only its user may change."""
+"""Keep compiled programs and certificates from run to run, in a folder that only its user may change."""

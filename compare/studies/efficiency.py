@@ -1,10 +1,10 @@
 """Compute from the runs of a scaling how well each contender uses several devices. Pure functions.
 
 In weak scaling every device has the same number of images, whatever the number of devices (Gustafson, "Reevaluating
-Amdahl's law", CACM 31(5), 1988). In strong scaling all devices together have the same number (Amdahl, AFIPS Spring Joint
-Computer Conference 1967). Efficiency is the same in both: images per second on N devices, over the images per second on
-the fewest devices times the growth in devices. At 1, a further device is worth as much as one of the fewest. Values
-above 1 are possible.
+Amdahl's law", CACM 31(5), 1988). In strong scaling all devices together have the same number (Amdahl, AFIPS Spring
+Joint Computer Conference 1967). Efficiency is the same in both: images per second on N devices, over the images per
+second on the fewest devices times the growth in devices. At 1, a further device is worth as much as one of the
+fewest. Values above 1 are possible.
 """
 
 from collections.abc import Iterator, Sequence

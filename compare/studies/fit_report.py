@@ -14,9 +14,9 @@ _MEBIBYTE = 2**20
 _REASON_LENGTH = 160
 
 _LIMITS = {
-    "cpu": "data of the process (RLIMIT_DATA: private writable memory, of the compiler and of thread stacks too) beyond "
-    "those after the framework's import. A step's need varies from process to process: in torch by about 2 %, in JAX, "
-    "which runs operations side by side, by about 10 %",
+    "cpu": "data of the process (RLIMIT_DATA: private writable memory, of the compiler and of thread stacks too) "
+    "beyond those after the framework's import. A step's need varies from process to process: in torch by about 2 %, "
+    "in JAX, which runs operations side by side, by about 10 %",
     "cuda": "memory of the framework's allocator (torch.cuda.set_per_process_memory_fraction; XLA_CLIENT_MEM_FRACTION, "
     "of slightly less than NVML's total). The CUDA context and allocations of libraries do not count",
 }

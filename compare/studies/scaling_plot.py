@@ -42,8 +42,8 @@ def picture(scaling: Scaling) -> Picture | Absent:
     if not any(rows.values()):
         return Absent("no contender has an efficiency on any number of devices")
     caption = (
-        f"Above: efficiency, {define_efficiency(scaling)}, with {sentences.percent(spec.confidence, 6)} intervals; 1 is "
-        f"ideal. Below: images per second; dotted: the ideal, from each contender's own speed on {devices[0]}."
+        f"Above: efficiency, {define_efficiency(scaling)}, with {sentences.percent(spec.confidence, 6)} intervals; 1 "
+        f"is ideal. Below: images per second; dotted: the ideal, from each contender's own speed on {devices[0]}."
     ) + drawn_of(len(names))
     basis = (
         f"Setting: {spec.mode} scaling of {spec.workload} in {spec.precision}, {describe_batch(spec)}, on "

@@ -36,8 +36,9 @@ def heading(scaling: Scaling) -> str:
     """Return the workload, the device, the batch and the rounds in words."""
     spec = scaling.spec
     return (
-        f"{spec.mode} scaling of {spec.workload} on {describe_device(scaling)} in {spec.precision}: {describe_batch(spec)}, "
-        f"batch norm {spec.batch_norm}, {counted(spec.rounds, 'round')} on each number of devices, seed {spec.seed}"
+        f"{spec.mode} scaling of {spec.workload} on {describe_device(scaling)} in {spec.precision}: "
+        f"{describe_batch(spec)}, batch norm {spec.batch_norm}, "
+        f"{counted(spec.rounds, 'round')} on each number of devices, seed {spec.seed}"
     )
 
 
@@ -167,8 +168,8 @@ def definitions(scaling: Scaling) -> Iterator[str]:
     """Yield the definitions of the figures."""
     spec = scaling.spec
     yield (
-        f"efficiency: {define_efficiency(scaling)}; {percent(spec.confidence, 6)} interval, Welch's t over the rounds of "
-        "both numbers of devices"
+        f"efficiency: {define_efficiency(scaling)}; {percent(spec.confidence, 6)} interval, Welch's t over the rounds "
+        "of both numbers of devices"
     )
     rotating = [str(count) for count in spec.devices if block_order.count_parts(count, spec.rotation) > 1]
     if rotating:
@@ -178,4 +179,4 @@ def definitions(scaling: Scaling) -> Iterator[str]:
         )
     yield f"MiB: {DEFINITIONS['live_peak_bytes']}, on one device, batches included"
     yield f"exposed: milliseconds of communication, {communication.DEFINITION}"
-    yield "agrees: whether a contender agrees with the baseline on that number of devices; for the baseline, with another"
+    yield "agrees: whether a contender agrees with the baseline on that many devices; for the baseline, with another"

@@ -45,8 +45,8 @@ def record(backend: Backend, spec: RunSpec, steps: int, keep: Keep, *, evenly: b
 
     Batch-norm scales, biases and statistics are random. `keep` takes the arrays part by part, so that they need not fit
     into memory together. With a loss scale, a step is skipped if its gradients overflow. Such a step cannot be
-    compared, so everything is recorded again with a lower loss scale. If `evenly`, every dispatch of the timed path takes all
-    batches equally often.
+    compared, so everything is recorded again with a lower loss scale. If `evenly`, every dispatch of the timed path
+    takes all batches equally often.
     """
     names, finite = _record_once(backend, spec, steps, keep, evenly)
     for scale in _LOWER_LOSS_SCALES:

@@ -28,8 +28,8 @@ class Stage(nnx.Module):
 class VGG(nnx.Module):
     """Stages of convolutions, flatten, dense layers with ReLU between them.
 
-    `depths` and `widths` give the convolutions and channels of each stage. `hidden` gives the widths of the dense layers
-    before the last. The paper's dropout is left out, because twins cannot share random numbers.
+    `depths` and `widths` give the convolutions and channels of each stage. `hidden` gives the widths of the dense
+    layers before the last. The paper's dropout is left out, because twins cannot share random numbers.
     """
 
     def __init__(

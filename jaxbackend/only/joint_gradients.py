@@ -27,7 +27,7 @@ def average(tree: Any, axis: str) -> Any:
 
 
 def add_parts(tree: Any, mesh: AbstractMesh) -> Any:
-    """Return the sum of every array [devices, ...] over its parts, one on each device of a mesh, likewise in buckets."""
+    """Return the sum of every array [devices, ...] over its parts, in buckets. Each device of a mesh has a part."""
     arrays, structure = jax.tree.flatten(tree)
     if mesh.size == 1:  # XLA would not remove the sum
         return jax.tree.unflatten(structure, [array[0] for array in arrays])

@@ -21,7 +21,10 @@ _COLLECTIONS = ("params", "batch_stats")
 
 
 class LinenModel:
-    """`jaxbackend.only.user_model.UserModel` of a linen module. Unless `initialised`, variables are 0 and variances 1."""
+    """A linen module as a `jaxbackend.only.user_model.UserModel`.
+
+    Unless `initialised`, variables are 0 and variances 1.
+    """
 
     framework = "flax.linen"
 

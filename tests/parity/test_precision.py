@@ -178,7 +178,7 @@ def test_the_first_scale_is_gradscaler_s():
 
 
 def overflow_then_train(session: Session) -> list[bool]:
-    """Train on images with scaled gradients that leave float16 at first. Tell for each step if it updated the weights."""
+    """Train on images with scaled gradients that leave float16 at first. Tell which steps updated the weights."""
     start = weights.randomise(session.signature(), 3)
     start["blocks.3.norm.scale"] *= 14  # large inputs of the dense layer: large gradients of its kernel
     session.assign(start)

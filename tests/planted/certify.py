@@ -71,7 +71,7 @@ class Clean:
             {each: self.record(probe, backend, each, seed) for each in precisions} for backend in ("torch", "jax")
         )
         if precision == "float64":
-            # Noise of one ulp only forgives, and cancelling tensors are the same for all seeds. So measure it if needed.
+            # Noise of one ulp only forgives, and cancelling tensors are the same for all seeds. Measure it if needed.
             for cheap in (lambda: Noise({}), lambda: self.noise(probe, precision)):
                 found = certificate.judge(torch_side, jax_side, precision, cheap())
                 if found.passed:

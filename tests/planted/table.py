@@ -23,8 +23,8 @@ The tests also make certificates without any bug, at 50 seeds of every workload,
 workloads have 10 seeds, and 50 with `-m thorough`.
 
 The last two columns belong to the named tensor, which is the first to differ in execution order. e64 may be at most
-1e-10, and e32/e64 at least 1e6. A dash means that the records cannot be compared, or that only the precision gate sees the
-change.
+1e-10, and e32/e64 at least 1e6. A dash means that the records cannot be compared, or that only the precision gate sees
+the change.
 
 `python -m tests.planted.table` writes this page.
 

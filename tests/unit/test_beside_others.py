@@ -25,7 +25,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def _spied(monkeypatch: pytest.MonkeyPatch, kind: type, *methods: str) -> list[tuple[str, Any]]:
-    """Return a list that every call to one of the methods is added to: its name, and its first argument or the command's name."""
+    """Return a list of calls to the methods: the method's name, and its first argument or the command's name."""
     calls = list[tuple[str, Any]]()
 
     def spy(method: str) -> None:

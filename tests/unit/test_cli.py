@@ -243,8 +243,8 @@ def test_a_compiler_that_is_switched_off_is_refused(
 ) -> None:
     monkeypatch.setenv(*off.split("="))
     backend = contender.partition(":")[0]
-    said = f"{off} in the environment turns off the compiler of {backend}, and {contender} asks for compile; allowed: without"
-    _refused(program, ["fake", contender], said, command)
+    reason = f"{off} in the environment turns off the compiler of {backend}, and {contender} asks for compile"
+    _refused(program, ["fake", contender], f"{reason}; allowed: without", command)
 
 
 @pytest.mark.usefixtures("no_process")

@@ -191,7 +191,8 @@ begun = local_ranks._begun.processes[1]
 if sys.argv[1] == "ended":
     begun.kill()
     begun.wait()
-print(process_group.FURTHER in os.environ, rank_controller.RankController(PROCESS_GROUP, 2, "cpu")._locals[1].pid == begun.pid, flush=True)
+controller = rank_controller.RankController(PROCESS_GROUP, 2, "cpu")
+print(process_group.FURTHER in os.environ, controller._locals[1].pid == begun.pid, flush=True)
 os._exit(0)
 """
 

@@ -146,7 +146,8 @@ def test_a_result_may_be_named_by_its_folder(program: Program) -> None:
     code, _, error = program.run("diff", "old", ".")
     assert (code, error) == (
         2,
-        "samestep: result.json: cannot be read: No such file or directory; allowed: a result.json, its folder, or a bundle\n",
+        "samestep: result.json: cannot be read: No such file or directory; "
+        "allowed: a result.json, its folder, or a bundle\n",
     )
 
 

@@ -86,8 +86,8 @@ REFUSALS = [
     (["torch:ddp", "jax", "--batch-norm", "global"], "--batch-norm 'global' is not allowed; allowed: sync, local"),
     (
         ["torch:ddp", "jax", *TWO, "--batch-norm", "local"],
-        "--batch-norm local: jax is one device, so its batch norm sees the whole batch, which is a different computation; "
-        "allowed: --batch-norm sync, or only contenders with pmap or ddp",
+        "--batch-norm local: jax is one device, so its batch norm sees the whole batch, which is a different "
+        "computation; allowed: --batch-norm sync, or only contenders with pmap or ddp",
     ),
     (["torch:ddp", "jax:sharded", *TWO, "--batch-norm", "local"], "jax:sharded is a program over the whole batch"),
     (["torch", "jax", "--batch-norm", "local"], "--batch-norm local: every contender trains on one device"),

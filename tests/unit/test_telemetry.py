@@ -256,8 +256,8 @@ def test_a_child_and_what_it_starts_are_of_the_family_and_others_are_not():
 
 def test_what_is_only_in_this_process_s_group_is_not_of_the_family():
     code = (
-        "import subprocess; from compare.execution.telemetry import RunProcesses; other = subprocess.Popen(['sleep', '60']); "
-        "print(RunProcesses()(other.pid)); other.kill()"
+        "import subprocess; from compare.execution.telemetry import RunProcesses; "
+        "other = subprocess.Popen(['sleep', '60']); print(RunProcesses()(other.pid)); other.kill()"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, start_new_session=True, cwd=plans.ROOT, capture_output=True, text=True, check=True)

@@ -71,7 +71,10 @@ def test_kernels_that_were_searched_for_once_are_told_for_no_interval_contains_a
         sides = [make_contender(name, kernel_search=each) for name, each in zip(names, searches, strict=True)]
         return " ".join(_rendered(contenders=sides).split())
 
-    once = "one search for kernels serves all rounds, and no interval shows what another search would choose (--search-anew)"
+    once = (
+        "one search for kernels serves all rounds, and no interval shows what another search would choose "
+        "(--search-anew)"
+    )
     assert f"torch, jax#2: {once}" in told("once", "every round", "once")
     assert "search for" not in told("every round", None, None)
     untimed = make_contender("jax", kernel_search="once", step_seconds=None, images_per_second=None)

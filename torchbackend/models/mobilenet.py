@@ -36,8 +36,8 @@ class MobileNetV2(nn.Module):
     """3x3 convolution with stride 2, stages of blocks, 1x1 convolution, global average pool, dense.
 
     `stages` gives the expansion, channels, blocks and first stride of each stage, in the order of the paper's table 2.
-    `stem` and `head` are the channels of the first and the last convolution. The dropout of published implementations is
-    left out, because twins cannot share random numbers.
+    `stem` and `head` are the channels of the first and the last convolution. The dropout of published implementations
+    is left out, because twins cannot share random numbers.
     """
 
     def __init__(

@@ -38,11 +38,11 @@ class Store(Protocol):
 
 
 class Shared:
-    """A backend for `torch.compile`: TorchInductor, but a machine's first process compiles each graph before the others.
+    """A backend for `torch.compile`: TorchInductor, but one process of a machine compiles each graph first.
 
-    All processes compile the same graphs in the same order, and number them. Torch compiles a graph's backward part when
-    it first runs, unless the cache has both parts or there is no gradient. The first process leaves a file beside the
-    cache for each compiled part. The others wait until the file exists, for `LONGEST_WAIT_SECONDS` at most.
+    All processes compile the same graphs in the same order, and number them. Torch compiles a graph's backward part
+    when it first runs, unless the cache has both parts or there is no gradient. The first process leaves a file beside
+    the cache for each compiled part. The others wait until the file exists, for `LONGEST_WAIT_SECONDS` at most.
     """
 
     def __init__(self, store: Store, place: RankInfo) -> None:

@@ -88,8 +88,8 @@ def _load(result: Result) -> Picture | Absent:
         return Absent(f"{len(cores):,} rounds are too many to draw")
     void = result.void_rounds
     caption = (
-        "Cores that were busy with other programs, or with contenders that were not timed if that is more, while blocks were "
-        f"timed, by round. More than {FOREIGN_CORES:g} (dashed) voids a round (shaded)."
+        "Busy cores while blocks were timed, by round. Counted are other programs, or untimed contenders if they kept "
+        f"more cores busy. More than {FOREIGN_CORES:g} (dashed) voids a round (shaded)."
     )
     return Picture("telemetry", "Load by round", caption, sentences.basis([result]), lambda: _draw_load(cores, void))
 
