@@ -36,7 +36,8 @@ def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]
     """Return a decorator that gives a command all options that the definition has for it.
 
     A parameter `settings` of the command gets all settings as one `Settings`. `changes` gets a dictionary of only the
-    settings that the user wrote. `as_json` gets --json, and `undecided` --undecided. Other parameters, apart from `cluster`, are options of its own.
+    settings that the user wrote. `as_json` gets --json, and `undecided` --undecided. Other parameters, apart from
+    `cluster`, are options of its own.
     """
     offered = options.list_options(name)
 
