@@ -74,12 +74,14 @@ def part(result: Result) -> Part:
 def verdict(result: Result) -> str:
     """Return in one sentence what a result says: its comparisons, or else its agreement."""
     comparisons = result.comparisons
-    if disturbed := telemetry_text.disturbance(result):
-        return disturbed
-    if len(comparisons) == 1:
-        return sentence(comparisons[0])
     if comparisons:
-        return "; ".join(f"{claim(comparison)} ({comparison.verdict})" for comparison in comparisons)
+        said = (
+            sentence(comparisons[0])
+            if len(comparisons) == 1
+            else "; ".join(f"{claim(each)} ({each.verdict})" for each in comparisons)
+        )
+        disturbed = telemetry_text.disturbance(result)
+        return f"{said}. {disturbed}" if disturbed else said
     agreement = result.agreement
     said = [_AGREES[pair.status].format(pair.contender, pair.baseline) for pair in agreement.pairs]
     if not said:
