@@ -11,7 +11,7 @@ from compare.base import descriptions, early_stopping, strict_json
 from compare.base.interface import Array
 from compare.base.typed_json import Json, read
 from compare.data import dataset_file
-from compare.execution.run_state import ContenderRun, RunState
+from compare.execution.run_state import ContenderRun, KeptCertificate, RunState
 from compare.machine import environment
 from compare.results import result_file, verdicts
 from compare.results.model import (
@@ -20,6 +20,7 @@ from compare.results.model import (
     Contender,
     Energy,
     Environment,
+    Kept,
     Memory,
     Pair,
     Result,
@@ -146,7 +147,9 @@ def _agreement(plan: Plan, state: RunState) -> Agreement:
         status="skipped",  # until `verdicts.complete` concludes it from the pairs
         precision=plan.precision,
         reason=None,
-        pairs=tuple(_pair(baseline, name, certificate) for name, certificate in state.certificates.items()),
+        pairs=tuple(
+            _pair(baseline, name, certificate, state.kept.get(name)) for name, certificate in state.certificates.items()
+        ),
         gates=(),
         first_mismatch=None,
         accuracies={name: tuple(values) for name, values in state.accuracies.items()},
@@ -162,7 +165,7 @@ def _finite(values: Array) -> tuple[float | None, ...]:
     return tuple(float(value) if math.isfinite(value) else None for value in values)
 
 
-def _pair(baseline: str, name: str, certificate: Certificate) -> Pair:
+def _pair(baseline: str, name: str, certificate: Certificate, kept: KeptCertificate | None) -> Pair:
     return Pair(
         baseline=baseline,
         contender=name,
@@ -171,6 +174,7 @@ def _pair(baseline: str, name: str, certificate: Certificate) -> Pair:
         first_mismatch=certificate.first_mismatch,
         notes=certificate.notes,
         tensors=tuple(TensorEvidence(**_finite_figures(asdict(figures))) for figures in certificate.evidence),
+        kept=kept and Kept(key=kept.key, created=kept.created),
     )
 
 

@@ -26,15 +26,15 @@ class Judge:
     def __init__(self, launcher: Launcher, state: RunState, evidence: Evidence, threads: Executor) -> None:
         self._launcher, self._state, self._evidence, self._threads = launcher, state, evidence, threads
         self._certificates: dict[tuple[str, Case], Future[Certificate]] = {}
-        others = [run.contender.name for run in state.others]
+        others = [run.contender.name for run in state.uncertified]
         self._waiting = {case: set(others) for case in evidence.cases}
         self._lock, self._open = Lock(), 0
-        self._admitted = {run.contender.name for run in state.runs[:2]}
+        self._admitted = {run.contender.name for run in state.certified[:2]}
 
     def look(self) -> None:
         """Begin to judge new complete records, and delete records that will never be judged."""
         baseline, evidence = self._state.baseline, self._evidence
-        for case, run in itertools.product(evidence.cases, self._state.others):
+        for case, run in itertools.product(evidence.cases, self._state.uncertified):
             names = tuple(side.contender.name for side in (baseline, run))
             if (names[1], case) in self._certificates:
                 continue
@@ -83,7 +83,7 @@ class Judge:
     def conclude(self) -> None:
         """Give a certificate to every contender with complete records, if the baseline's are complete too."""
         evidence, baseline = self._evidence, self._state.baseline.contender.name
-        for run in self._state.others:
+        for run in self._state.uncertified:
             name = run.contender.name
             futures = {str(case): self._certificates.get((name, case)) for case in evidence.cases}
             if any(future is None for future in futures.values()):

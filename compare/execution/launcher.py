@@ -67,6 +67,20 @@ class Launcher:
         """Return the spec that a child of this contender builds, with some fields changed."""
         return self.plan.spec(run.contender, self.dataset, **changes)
 
+    def variables(self, run: ContenderRun) -> dict[str, str]:
+        """Return the variables that every child of a contender gets besides this process's own."""
+        values = self.plan.knobs(run.contender)
+        return variables.child_environment(
+            run.contender.backend,
+            values,
+            self.plan.device,
+            self.plan.deterministic,
+            os.environ,
+            self.memory_fraction,
+            devices=self.plan.devices_here(values),
+            machines=1 if values["parallel"] == knobs.NOT_PARALLEL else self.plan.cluster.count,
+        )
+
     def devices_here(self, run: ContenderRun) -> int:
         """Return how many devices of this machine a contender trains on."""
         return self.plan.devices_here(self.plan.knobs(run.contender))
@@ -140,16 +154,7 @@ class Launcher:
         values = self.plan.knobs(contender)
         share = self.plan.cluster.share() if values["parallel"] != knobs.NOT_PARALLEL else None
         here = self.plan.devices_here(values)
-        added = variables.child_environment(
-            contender.backend,
-            values,
-            self.plan.device,
-            self.plan.deterministic,
-            os.environ,
-            self.memory_fraction,
-            devices=here,
-            machines=1 if share is None else self.plan.cluster.count,
-        )
+        added = self.variables(run)
         run.variables = dict(added)  # without folders and without the shares of cores and GPUs, which follow
         cache = self._choose_cache(run, purpose)
         if purpose == "matching":

@@ -31,6 +31,7 @@ from compare.execution import (
 )
 from compare.execution.certificate_cases import Evidence
 from compare.execution.jobs import Call, Job, Queue
+from compare.execution.kept_certificates import KeptCertificates
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.rounds import time_rounds
 from compare.execution.run_state import ContenderRun, RunState
@@ -47,12 +48,16 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
     signals, except in the search for a smaller batch.
     """
     with _begin(plan, progress) as (launcher, state):
-        training = _train(launcher, state, progress)
+        steps = updates.count_steps(launcher, state.runs)
+        kept = KeptCertificates.find(launcher, state, steps)
+        training = _train(launcher, state, progress, kept, steps)
         if launcher.plan.agreement:
+            training += updates.make_missing_queues(launcher, state, steps, training)
             cases = (certificate_cases.native_case(launcher.plan),)
             record_certificates.certify(launcher, state, cases, progress, training)
             record_certificates.certify_settings(state)
             updates.judge(state)
+            kept.add(state)
         elif training:
             jobs.run_jobs(launcher, training, partial(progress, "train"))
         usage.measure(launcher, state, progress)
@@ -146,14 +151,14 @@ def _time(launcher: Launcher, state: RunState, progress: Progress, signals: Held
     progress("timed rounds", len(state.rounds), plan.rounds)
 
 
-def _train(launcher: Launcher, state: RunState, progress: Progress) -> list[Queue]:
+def _train(launcher: Launcher, state: RunState, progress: Progress, kept: KeptCertificates, steps: int) -> list[Queue]:
     """Take every contender's first steps and train it. Return the work that is better done beside the certificate.
 
     The contenders run one after the other, each into an empty cache. They run side by side if nobody asks for the
     compile time.
     """
     plan, runs = launcher.plan, state.runs
-    steps, beside = updates.count_steps(launcher, runs), BESIDE_OTHERS[plan.device]
+    beside = BESIDE_OTHERS[plan.device]
     if beside and plan.cluster.count == 1 and not plan.cold_compile:
         queues = [_first_steps_queue(launcher, run) for run in runs]
         # Their settings must be those of the timed rounds, including the number of threads.
@@ -164,12 +169,13 @@ def _train(launcher: Launcher, state: RunState, progress: Progress) -> list[Queu
             for index, (run, context) in enumerate(zip(runs, children, strict=True)):
                 progress(f"train {run.contender.name}", index, len(runs))
                 calls = _first_steps(launcher, run)
-                calls += [] if beside else _training(launcher, run, steps)
+                calls += [] if beside else _training(launcher, state, run, steps)
                 with context as child:
                     jobs.run_calls(child, calls)
+    kept.confirm(state)
     if not beside:
         return []
-    return [_training_queue(launcher, run, steps) for run in state.alive]
+    return [_training_queue(launcher, state, run, steps) for run in state.alive]
 
 
 def _first_steps_queue(launcher: Launcher, run: ContenderRun) -> Queue:
@@ -203,22 +209,23 @@ def _first_steps(launcher: Launcher, run: ContenderRun) -> list[Call]:
     ]
 
 
-def _training(launcher: Launcher, run: ContenderRun, steps: int) -> list[Call]:
+def _training(launcher: Launcher, state: RunState, run: ContenderRun, steps: int) -> list[Call]:
     """Return a contender's training run, and the steps for the gate `update`, in an open session."""
 
     def keep(training: Any) -> None:
         run.training = training
 
-    return [Call(Train(), keep), *(updates.make_calls(launcher, run, steps) if launcher.plan.agreement else ())]
+    is_certified = launcher.plan.agreement and any(run is other for other in state.certified)
+    return [Call(Train(), keep), *(updates.make_calls(launcher, run, steps) if is_certified else ())]
 
 
-def _training_queue(launcher: Launcher, run: ContenderRun, steps: int) -> Queue:
+def _training_queue(launcher: Launcher, state: RunState, run: ContenderRun, steps: int) -> Queue:
     """Return the work of a contender after its first steps, all in one process.
 
     Memory is measured first, alone if other work would mislead the search for kernels. The training then finds its
     results. On further machines JAX would compile for that, also beside other work.
     """
-    training = [Call(Open(launcher.spec(run))), *_training(launcher, run, steps)]
+    training = [Call(Open(launcher.spec(run))), *_training(launcher, state, run, steps)]
     found = [Job("training", training, memory=run.held_bytes)]
     if launcher.plan.cluster.count == 1:
         alone = not launcher.may_load_beside_others(run)

@@ -38,7 +38,7 @@ def certify(
 
     If no contender is left to compare, only run the queues `beside`.
     """
-    if state.baseline.status == "ok" and any(other.status == "ok" for other in state.others):
+    if state.baseline.status == "ok" and any(other.status == "ok" for other in state.uncertified):
         doing = "certify and train" if beside else "certify"
         record_and_judge(launcher, state, Evidence.begin(launcher, cases), partial(progress, doing), beside=beside)
     elif beside:
@@ -92,7 +92,8 @@ def _make_queues(
     is_parted, most = jobs.has_spare_cores(launcher, state), MOST_CHILDREN[launcher.plan.device]
     return [
         Queue(run, list(_make_jobs(launcher, run, run is state.baseline, evidence, is_parted, may_record)), most)
-        for run in state.alive
+        for run in state.certified
+        if run.status == "ok"
     ]
 
 

@@ -60,6 +60,23 @@ class ContenderRun:
             self.fail(failure, purpose)
 
 
+@dataclass(frozen=True)
+class KeptCertificate:
+    """A certificate of an earlier run.
+
+    Attributes:
+        certificate: all its gates but `settings`, which every run judges anew.
+        reports: what both sides reported when it was made (`compare.execution.kept_certificates`).
+        key: the key of its entry in the store.
+        created: when it was made, ISO 8601 in UTC.
+    """
+
+    certificate: Certificate
+    reports: Any
+    key: str
+    created: str
+
+
 @dataclass
 class RunState:
     """The state of a whole run.
@@ -68,6 +85,7 @@ class RunState:
         plan: the plan that is run and judged.
         runs: the state of each contender, in the plan's order.
         certificates: the certificate of each other contender with the baseline, by name.
+        kept: the certificates of earlier runs that this run uses, by name.
         pairing: the match of a user's own pair.
         design: how the rounds were timed.
         design_reason: why that is not the planned design, or None.
@@ -78,6 +96,7 @@ class RunState:
     plan: Plan
     runs: list[ContenderRun]
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
+    kept: dict[str, KeptCertificate] = field(default_factory=dict[str, KeptCertificate])
     curves: dict[str, Curves] = field(default_factory=dict[str, Curves])
     pairing: Pairing | None = None
     accuracies: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
@@ -102,6 +121,16 @@ class RunState:
     def others(self) -> list[ContenderRun]:
         """The contenders that are compared with the baseline."""
         return self.runs[1:]
+
+    @property
+    def uncertified(self) -> list[ContenderRun]:
+        """The other contenders that need a new certificate."""
+        return [run for run in self.others if run.contender.name not in self.kept]
+
+    @property
+    def certified(self) -> list[ContenderRun]:
+        """The contenders that take part in new certificates: the baseline is one of them if there are any."""
+        return [self.baseline, *self.uncertified] if self.uncertified else []
 
     @property
     def alive(self) -> list[ContenderRun]:

@@ -18,7 +18,7 @@ from compare.base import descriptions, protocol, tensors
 from compare.base.commands import Open, Update
 from compare.base.interface import is_buffer
 from compare.base.precisions import PRECISIONS
-from compare.execution.jobs import Call
+from compare.execution.jobs import Call, Job, Queue
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.user_models.match_report import Pairing
@@ -36,6 +36,21 @@ def count_steps(launcher: Launcher, runs: Sequence[ContenderRun]) -> int:
     """Return the number of steps: as many as the longest dispatch of a contender, and at least three."""
     dispatches = (launcher.spec(run).knobs.get("steps-per-dispatch", 1) for run in runs)
     return max(_LEAST_STEPS, *dispatches)
+
+
+def make_missing_queues(launcher: Launcher, state: RunState, steps: int, queues: Sequence[Queue]) -> list[Queue]:
+    """Return the steps of contenders that need a new certificate, and have neither taken them nor will in `queues`."""
+    if not launcher.plan.agreement:
+        return []
+    planned = {queue.run.contender.name for queue in queues}
+    alive = [run for run in state.certified if run.status == "ok"]
+    missing = [run for run in alive if run.update is None and run.contender.name not in planned]
+    return [
+        Queue(
+            run, [Job("training", make_calls(launcher, run, steps), memory=run.held_bytes)], most=1, purpose="training"
+        )
+        for run in missing
+    ]
 
 
 def make_calls(launcher: Launcher, run: ContenderRun, steps: int) -> list[Call]:

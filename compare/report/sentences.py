@@ -165,6 +165,10 @@ def agreement_lines(agreement: Agreement) -> list[str]:
         worst = f", worst tensor {gate.worst_tensor}" if gate.worst_tensor else ""
         passed = "pass" if gate.passed else "FAIL"
         lines.append(f"  {gate.name}: {gate_value(gate, 3)} (limit {gate.limit:.3g}), {passed}{worst}")
+    for pair in agreement.pairs:
+        if pair.kept is not None:
+            made = f"made on {pair.kept.created}, key {pair.kept.key[:12]}"
+            lines.append(f"  {pair.contender} against {pair.baseline}: kept from an earlier run ({made})")
     failed = [pair for pair in agreement.pairs if pair.status == "fail"]
     for pair in failed:
         mismatch = pair.first_mismatch or "not known"

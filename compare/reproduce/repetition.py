@@ -60,6 +60,7 @@ def make_plan(stored: Result, changes: Mapping[str, Any], *, changed_code: bool 
         "rotation": spec.rotation if spec.rotation <= environment.count_visible_gpus() else 1,
         "timed": spec.is_comparison,
         "rounds": _choose_rounds(spec),
+        "certify_again": True,
         # Only alternating rounds ever become others, and then with a reason.
         "design": "alternating" if spec.design_reason else spec.design,
     }

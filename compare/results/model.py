@@ -253,8 +253,16 @@ class TensorEvidence(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kept(JsonObject):
+    """Where a certificate of an earlier run was kept: its key, and the date when it was made."""
+
+    key: str
+    created: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pair(JsonObject):
-    """The certificate of one contender with the baseline."""
+    """The certificate of one contender with the baseline. `kept` is None if this run made it."""
 
     baseline: str
     contender: str
@@ -263,6 +271,7 @@ class Pair(JsonObject):
     first_mismatch: str | None
     notes: tuple[str, ...]
     tensors: tuple[TensorEvidence, ...]
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -232,6 +232,12 @@ class RunSettings:
         turns_off=True,
         spec_key="agreement_requested",
     )
+    certify_again: bool = _option(
+        False,
+        Switch(),
+        "Make a new certificate, and replace the one kept from an earlier run.",
+        commands=(_COMPARE,),
+    )
     energy: bool = _option(
         True,
         Switch(),

@@ -115,6 +115,10 @@ class Store:
             raise OSError(f"{self._place(kind, key)} cannot be read back")
         return entry
 
+    def remove(self, kind: str, facts: Mapping[str, Any]) -> None:
+        """Delete the entry with these facts, if there is one."""
+        shutil.rmtree(self._place(kind, key_of(facts)), ignore_errors=True)
+
     def entries(self) -> Iterator[Entry]:
         """Yield every entry, those that were used last first."""
         folders = [each for each in self.root.glob("*/*") if each.is_dir() and each.parent.name != _UNFINISHED]

@@ -1,5 +1,6 @@
 """What the tests of the runner and of the children share: scripts, small plans, and whether processes are gone."""
 
+import itertools
 import json
 import math
 import time
@@ -23,6 +24,8 @@ GONE_WITHIN = DEADLINE = 120.0
 """Seconds until a test fails for a process that stays, or for a command that does not end: generous, for a machine with
 other work. Only a test that fails waits so long."""
 
+_CACHES = itertools.count()
+
 Script = Callable[..., Path]
 
 
@@ -30,7 +33,14 @@ def environment(folder: Path, behaviours: Mapping[str, Mapping[str, Any]]) -> di
     """Return the variables that script the fake backends of a child process and let it find them."""
     # One thread: BLAS would start a thread a core in each of many processes.
     script = json.dumps({"folder": str(folder), **behaviours})
-    return {"SAMESTEP_FAKE": script, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    # A new cache for each run: no run finds a certificate of another one, and none is the user's.
+    cache = str(folder / f"cache-{next(_CACHES)}")
+    return {
+        "SAMESTEP_FAKE": script,
+        "PYTHONPATH": str(ROOT),
+        "OPENBLAS_NUM_THREADS": "1",
+        "XDG_CACHE_HOME": cache,
+    }
 
 
 def register(

@@ -15,15 +15,21 @@ Result = dict[str, Any]
 
 
 class Stage:
-    """Runs scripted contenders; `progress` is what the runs said of theirs."""
+    """Runs scripted contenders; `progress` is what the runs said of theirs.
+
+    Runs with the same `cache` share kept certificates. Without one, each run has its own.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self._monkeypatch = monkeypatch
+        self.cache: Path | None = None
         self.progress: list[tuple[str, int, int]] = []
 
     def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Result:
         plans.register(self._monkeypatch, self.folder, script)
+        if self.cache is not None:
+            self._monkeypatch.setenv("XDG_CACHE_HOME", str(self.cache))
         plan = plans.make(self.folder / "out", texts or ("fake", "other"), **changes)
         outcomes = phases.run_comparison(plan, lambda *step: self.progress.append(step), HeldSignals())
         assert not plans.remaining(plans.started(self.folder), within=0.5)

@@ -1,0 +1,230 @@
+"""Keep certificates from run to run, so that the same proof is made once.
+
+A certificate is kept if it passed. It is found again by everything that decides it: sources, installed packages,
+variables, machine, data and the specs of both sides. What both sides report after their first steps must be equal too.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from compare.agreement import effective_settings
+from compare.agreement.certificate import Certificate
+from compare.base import descriptions, strict_json
+from compare.base.interface import Refused
+from compare.base.workloads import PAIR
+from compare.data import dataset_file
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import ContenderRun, KeptCertificate, RunState
+from compare.machine import cpu, environment, nvml
+from compare.settings.plan import Plan
+from compare.store import private_folder
+from compare.store.entries import Entry, Store
+
+KIND = "certificates"
+"""The kind of these entries in the store."""
+
+_FILE = "certificate.json"
+_NEEDED = {"semantic", "scaling", "update"}
+_SOURCES = (".py", ".json")
+_PREFIXES = (*environment.PREFIXES, "PYTHON", "LD_", "DYLD_", "TRITON_", "CC", "CXX", "SAMESTEP_")
+"""The beginnings of the names of variables that may change what a child computes."""
+
+
+@dataclass
+class KeptCertificates:
+    """The kept certificates of one run.
+
+    Attributes:
+        store: where they are; None if this run keeps none.
+        facts: everything that decides a certificate, by contender.
+        reason: why this run keeps none, or None.
+    """
+
+    store: Store | None
+    facts: Mapping[str, Mapping[str, Any]]
+    reason: str | None = None
+
+    @classmethod
+    def find(cls, launcher: Launcher, state: RunState, steps: int) -> "KeptCertificates":
+        """Find the certificates of this run's pairs and put them into `state.kept`.
+
+        `steps` are the steps of the gate `update`. With `--certify-again` nothing is found.
+        """
+        plan = launcher.plan
+        if not plan.agreement:
+            return cls(None, {})
+        if reason := explain_unknown_facts(plan):
+            return cls(None, {}, reason)
+        try:
+            kept = cls(
+                Store(private_folder.default_root()),
+                {run.contender.name: list_facts(launcher, state.baseline, run, steps) for run in state.others},
+            )
+        except (Refused, OSError, RuntimeError) as error:
+            return cls(None, {}, str(error))
+        if not plan.certify_again:
+            for name in kept.facts:
+                if (found := kept._read(name)) is not None:
+                    state.kept[name] = found
+        return kept
+
+    def confirm(self, state: RunState) -> None:
+        """Use the found certificates, after the first steps of every contender.
+
+        Drop a certificate if a side now reports other settings, versions or initial weights than when it was made.
+        """
+        for run in state.others:
+            found = state.kept.get(run.contender.name)
+            if found is None or state.baseline.status != "ok" or run.status != "ok":
+                continue
+            if found.reports == _list_reports(state.baseline, run):
+                state.certificates[run.contender.name] = found.certificate
+            else:
+                del state.kept[run.contender.name]
+
+    def add(self, state: RunState) -> None:
+        """Keep the new certificates that passed. Note in every other new certificate why it is not kept."""
+        for run in state.uncertified:
+            name, reason = run.contender.name, self.reason
+            current = state.certificates.get(name)
+            if current is None or not current.passed:
+                continue
+            if self.store is not None and {gate.name for gate in current.gates} >= _NEEDED:
+                try:
+                    self._write(self.store, name, _without_settings(current, state.baseline, run), state, run)
+                except (OSError, Refused) as error:
+                    reason = str(error)
+            if reason is not None:
+                note = f"this certificate is not kept for later runs: {reason}"
+                state.certificates[name] = replace(current, notes=(*current.notes, note))
+
+    def _read(self, name: str) -> KeptCertificate | None:
+        assert self.store is not None
+        entry = self.store.find(KIND, self.facts[name])
+        return None if entry is None else _read_entry(entry)
+
+    def _write(self, store: Store, name: str, certificate: Certificate, state: RunState, run: ContenderRun) -> None:
+        value = {"certificate": strict_json.encode(certificate), "reports": _list_reports(state.baseline, run)}
+        store.remove(KIND, self.facts[name])
+        store.add(KIND, self.facts[name], lambda folder: _write_json(folder / _FILE, value))
+
+
+def explain_unknown_facts(plan: Plan) -> str | None:
+    """Return why samestep cannot know everything that decides this plan's certificates, or None if it can."""
+    if plan.workload.model.family == PAIR:
+        return "your own code may read files and variables that samestep does not know"
+    if plan.cluster.count > 1:
+        return "samestep does not know the software of the other machines"
+    for contender in plan.contenders:
+        if not find_sources(contender.package):
+            return f"the sources of backend {contender.backend} are not in files"
+    return None
+
+
+def list_facts(launcher: Launcher, baseline: ContenderRun, run: ContenderRun, steps: int) -> dict[str, Any]:
+    """Return everything that decides the certificate of two contenders, as JSON types.
+
+    `steps` are the steps of the gate `update`.
+    """
+    plan, sides = launcher.plan, (baseline, run)
+    gpus = nvml.describe() if plan.device == "cuda" else {}
+    packages = {"compare", *(side.contender.package for side in sides)}
+    return {
+        "sources": {package: hash_files(find_sources(package)) for package in sorted(packages)},
+        "python": [sys.version, sys.executable],
+        "distributions": dict(_list_distributions()),
+        "machine": [platform.machine(), *platform.libc_ver(), environment.cpu_model(), cpu.count_usable_cores()],
+        "gpus": [gpu["name"] for gpu in gpus.get("gpus", ())],
+        "driver": [gpus.get("driver"), gpus.get("cuda_driver")],
+        "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)},
+        "workload": descriptions.to_json(plan.workload),
+        "data": dataset_file.sha256(plan.dataset),
+        "devices": plan.devices,
+        "steps": steps,
+        "sides": [
+            {
+                "backend": side.contender.backend,
+                "tuning": side.contender.tuning,
+                "spec": strict_json.encode(launcher.spec(side, data="")),
+                "variables": launcher.variables(side),
+            }
+            for side in sides
+        ],
+    }
+
+
+def hash_files(paths: Iterable[Path]) -> str:
+    """Return the SHA-256 of the names and contents of files."""
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        content = path.read_bytes()
+        digest.update(f"{path}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def find_sources(package: str) -> list[Path]:
+    """Return the source files of a backend or of samestep, without importing it. Empty if there are none.
+
+    For a package within another, they are those of the outermost, whose other files it may import.
+    """
+    found = importlib.util.find_spec(package.partition(".")[0])
+    if found is None:
+        return []
+    if found.submodule_search_locations is None:
+        return [Path(found.origin)] if found.has_location and found.origin else []
+    folders = map(Path, found.submodule_search_locations)
+    return [path for folder in folders for path in folder.rglob("*") if path.suffix in _SOURCES and path.is_file()]
+
+
+@cache
+def _list_distributions() -> tuple[tuple[str, tuple[str, str]], ...]:
+    """Return the name of every installed distribution, with its version and the SHA-256 of its list of files.
+
+    The list has a digest of each file, so it tells two builds of one version apart.
+    """
+    found = dict[str, tuple[str, str]]()
+    for each in importlib.metadata.distributions():
+        listed = each.read_text("RECORD") or ""
+        found.setdefault(each.name, (each.version, hashlib.sha256(listed.encode()).hexdigest()))
+    return tuple(sorted(found.items()))
+
+
+def _list_reports(*sides: ContenderRun) -> list[Any]:
+    """Return what both sides have reported after their first steps, as JSON types."""
+    reports = [[side.settings, side.versions, side.model] for side in sides]
+    return json.loads(json.dumps(strict_json.encode(reports)))
+
+
+def _without_settings(certificate: Certificate, baseline: ContenderRun, run: ContenderRun) -> Certificate:
+    """Return a certificate without the gate `settings` and its notes, which every run adds anew."""
+    remarks = set(effective_settings.remarks(baseline.settings, run.settings))
+    return replace(
+        certificate,
+        gates=tuple(gate for gate in certificate.gates if gate.name != "settings"),
+        notes=tuple(note for note in certificate.notes if note not in remarks),
+    )
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def _read_entry(entry: Entry) -> KeptCertificate | None:
+    """Return the certificate of an entry, or None if its file is broken."""
+    try:
+        value = json.loads((entry.folder / _FILE).read_text(encoding="utf-8"))
+        certificate = strict_json.decode(Certificate, value["certificate"])
+        return KeptCertificate(certificate, value["reports"], entry.key, entry.created)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
