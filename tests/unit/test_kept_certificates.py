@@ -79,7 +79,7 @@ def test_only_the_new_pair_of_a_run_is_certified(stage: Stage) -> None:
 
 
 def test_a_failed_certificate_is_made_again(stage: Stage) -> None:
-    script = {"other": {"fault": "bias"}}
+    script = {"other": {"fault": "unlike"}}
     for _ in range(2):
         result = stage.run(script=script)
         assert result["agreement"]["status"] == "fail"

@@ -10,6 +10,7 @@ import pytest
 from compare.base.commands import Greeting
 from compare.cluster.cluster import Cluster
 from compare.execution import build_result, phases
+from compare.execution.kept_certificates import KeptCertificates
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import contenders, plan
@@ -59,7 +60,8 @@ def test_gpus_of_one_machine_alone_compile_side_by_side(
     monkeypatch.setattr(phases.jobs, "run_jobs", lambda launcher, queues, progress, **_: progress(0, 1))
     monkeypatch.setattr(phases.jobs, "run_calls", lambda *_: None)
     outcomes = RunState.begin(there)
-    assert len(phases._train(launcher, outcomes, lambda phase, *_: told.append(phase))) == 2
+    kept = KeptCertificates(None, {})
+    assert len(phases._train(launcher, outcomes, lambda phase, *_: told.append(phase), kept, 3)) == 2
     assert told == expected
 
 
