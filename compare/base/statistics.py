@@ -77,7 +77,7 @@ def independent_ratio(before: Sequence[float], after: Sequence[float], confidenc
     parts = [float(values.var(ddof=1)) / values.size for values in (first, second)]
     weights = [part**2 / (values.size - 1) for part, values in zip(parts, (first, second), strict=True)]
     freedom = sum(parts) ** 2 / sum(weights) if sum(weights) else 1.0  # no spread
-    half = _critical(confidence, freedom) * math.sqrt(sum(parts))
+    half = critical_value(confidence, freedom) * math.sqrt(sum(parts))
     middle = float(second.mean() - first.mean())
     return Ratio(_exponential(middle), _exponential(middle - half), _exponential(middle + half), confidence)
 
@@ -135,7 +135,7 @@ def equivalence(differences: Sequence[float], confidence: float = 0.95) -> tuple
     1987). At 95 % confidence this is the ordinary 90 % interval.
     """
     values = _finite("differences", differences, 2)
-    half = _critical(2 * confidence - 1, values.size - 1) * _standard_error(values)
+    half = critical_value(2 * confidence - 1, values.size - 1) * _standard_error(values)
     return float(values.mean()) - half, float(values.mean()) + half
 
 
@@ -160,7 +160,7 @@ def minimum_detectable_effect(differences: Sequence[float], confidence: float = 
         ValueError: for fewer than two differences, one that is not finite, or a confidence or power out of range.
     """
     values = _finite("differences", differences, 2)
-    critical = _critical(confidence, values.size - 1)
+    critical = critical_value(confidence, values.size - 1)
     if not (1 - confidence) / 2 <= power < 1:
         raise ValueError(f"power is {power}; allowed: from (1 - confidence) / 2 to below 1")
     noncentrality = float(_special().nctdtrinc(values.size - 1, 1 - power, critical))
@@ -258,7 +258,12 @@ def _logarithms(name: str, values: Sequence[float], least: int) -> NDArray[np.fl
     return np.log(data)
 
 
-def _critical(confidence: float, freedom: float) -> float:
+def critical_value(confidence: float, freedom: float) -> float:
+    """Return the two-sided critical value of Student's t with so many degrees of freedom.
+
+    Raises:
+        ValueError: the confidence is not between 0 and 1.
+    """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}; allowed: between 0 and 1, for example 0.95")
     return float(_special().stdtrit(freedom, (1 + confidence) / 2))
@@ -281,6 +286,6 @@ def _exponential(value: float) -> float:
 
 
 def _exponential_interval(values: NDArray[np.float64], confidence: float) -> Ratio:
-    half = _critical(confidence, values.size - 1) * _standard_error(values)
+    half = critical_value(confidence, values.size - 1) * _standard_error(values)
     middle = float(values.mean())
     return Ratio(_exponential(middle), _exponential(middle - half), _exponential(middle + half), confidence)

@@ -1,12 +1,15 @@
 """Simulate rounds of two contenders with known times, to check the statistics."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compare.base import statistics
+from compare.base.early_stopping import LOOKS
 from compare.base.statistics import Ratio
 from compare.settings.block_order import make_palindrome, order_contenders
 
@@ -59,3 +62,63 @@ def count_covered(machine: Machine, *, trials: int, rounds: int, slowdown: float
 def _trials(machine: Machine, trials: int, rounds: int, slowdown: float, seed: int) -> list[Ratio]:
     generator = np.random.default_rng([seed, rounds, math.floor(1e6 * slowdown)])
     return [trial(generator, machine, rounds=rounds, slowdown=slowdown) for _ in range(trials)]
+
+
+@dataclass(frozen=True)
+class EarlyStops:
+    """Simulated runs that may stop early.
+
+    Attributes:
+        covered: [runs] whether the interval at the end contains the true ratio.
+        false: [runs] whether the verdict is FASTER or SLOWER although the true ratio is 1.
+        rounds: [runs] the rounds that each run took.
+    """
+
+    covered: NDArray[np.bool_]
+    false: NDArray[np.bool_]
+    rounds: NDArray[np.int64]
+
+
+def stop_early(
+    ratio: float,
+    spread: float,
+    *,
+    drift: float = 0.0,
+    margin: float = 0.01,
+    looks: Mapping[int, float] = LOOKS,
+    runs: int = 20_000,
+) -> EarlyStops:
+    """Simulate runs that stop at a look, and judge them by the rules of `statistics.verdict`.
+
+    Args:
+        ratio: the true ratio.
+        spread: the standard deviation of a round's log-ratio.
+        drift: how much the machine slows down during a round, relatively. It varies from round to round and grows.
+        margin: the smallest relative difference that matters.
+        looks: the error of the look after so many rounds.
+        runs: how many runs to simulate.
+    """
+    random = np.random.default_rng(round(1e6 * (ratio + spread + drift)))
+    most = max(looks)
+    rounds = math.log(ratio) + spread * random.standard_normal((runs, most))
+    slower = drift * np.arange(1, most + 1) * random.uniform(0, 2, (runs, most))
+    order = np.array(make_palindrome(2, PALINDROMES))
+    place = np.arange(order.size) / order.size
+    # Each side's median block is as much slower as the machine has become until then.
+    a, b = (np.median(slower[..., None] * place[order == side], axis=-1) for side in (0, 1))
+    rounds += b - a
+    covered, false, taken = np.zeros(runs, bool), np.zeros(runs, bool), np.zeros(runs, np.int64)
+    running, limit = np.ones(runs, bool), math.log1p(margin)
+    for look, error in looks.items():
+        seen = rounds[:, :look]
+        middle = seen.mean(axis=1)
+        half = statistics.critical_value(1 - error, look - 1) * seen.std(axis=1, ddof=1) / math.sqrt(look)
+        low, high = middle - half, middle + half
+        differs = ((high < 0) & (middle <= -limit)) | ((low > 0) & (middle >= limit))
+        equal = (low >= -limit) & (high <= limit)
+        stops = running & (differs | equal | (look == most))
+        covered[stops] = ((low <= math.log(ratio)) & (math.log(ratio) <= high))[stops]
+        false[stops] = differs[stops] & (ratio == 1)
+        taken[stops] = look
+        running &= ~stops
+    return EarlyStops(covered, false, taken)
