@@ -64,15 +64,15 @@ class Rule:
 
 
 # Every gate, in the order of judging. To add one, add its rule here, and a function that measures its value.
-SEMANTIC = Rule("semantic", 1e-10, "float64: largest error between the sides")
-SCALING = Rule("scaling", 1e6, "float32 error / float64 error, least", is_minimum=True)
-PRECISION = Rule("precision", 10.0, "own error against float64 / noise floor")
-UPDATE = Rule("update", 2.0, "updates at the timed batch: how far apart, as a factor", is_in_result=False)
-SETTINGS = Rule("settings", 0.0, "effective settings that differ and decide the mathematics")
+SEMANTIC = Rule("semantic", 1e-10, "largest error between the sides in float64")
+SCALING = Rule("scaling", 1e6, "smallest ratio of float32 error to float64 error", is_minimum=True)
+PRECISION = Rule("precision", 10.0, "a side's own error against float64, over the noise floor")
+UPDATE = Rule("update", 2.0, "ratio between the sides' updates at the timed batch", is_in_result=False)
+SETTINGS = Rule("settings", 0.0, "effective settings that differ and change the mathematics")
 DETERMINISM = Rule("determinism", 0.0, "tensors that differ when run twice", is_in_result=False)
 # The envelope is the largest distance of a handful of twins. The next twin may well lie a little outside.
-TRAJECTORY = Rule("trajectory", 3.0, "distance between losses / one-ulp envelope")
-ACCURACY = Rule("accuracy", 0.01, "test accuracy: bound of the difference (TOST)")
+TRAJECTORY = Rule("trajectory", 3.0, "distance between the losses, over the one-ulp envelope")
+ACCURACY = Rule("accuracy", 0.01, "bound of the difference in test accuracy (TOST)")
 
 RULES = {
     rule.name: rule for rule in (SEMANTIC, SCALING, PRECISION, UPDATE, SETTINGS, DETERMINISM, TRAJECTORY, ACCURACY)

@@ -10,11 +10,12 @@ from pathlib import Path
 from compare.machine import nvml
 
 DEFINITIONS: Mapping[str, str] = {
-    "live_peak_bytes": "most bytes held by live tensors and libraries' workspaces, not in searches for kernels, by the "
-    "framework's own allocator",
-    "pool_peak_bytes": "most bytes that this allocator had reserved from the device, likewise",
-    "process_bytes": "bytes of the whole process (NVML on a GPU, of several the one where it holds most; peak resident "
-    "set on a CPU), less those of a process that only imports the framework; of several processes the first",
+    "live_peak_bytes": "most bytes of tensors and workspaces in use at once, by the framework's own allocator; "
+    "searches for kernels do not count",
+    "pool_peak_bytes": "most bytes that this allocator had reserved from the device; searches for kernels do not count",
+    "process_bytes": "bytes of the whole process (a GPU's by NVML, a CPU's as peak resident set), less those of a "
+    "process that only imports the framework; with several processes or GPUs, those of the first process on its "
+    "fullest GPU",
     "static_bytes": "the compiler's own plan for one step: arguments, outputs and temporaries (XLA only)",
 }
 

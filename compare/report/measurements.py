@@ -13,10 +13,12 @@ from compare.report.sentences import DASH, percent
 from compare.results.model import Contender, Training
 
 STEP_TIME = (
-    "step time: geometric mean over rounds of each round's median block, with its interval by Student's t over rounds"
+    "step time: the median block of each round, averaged over rounds (geometric mean); the interval is Student's t "
+    "over rounds"
 )
 ONE_SEARCH = (
-    "one search for kernels serves all rounds, and no interval shows what another search would choose (--search-anew)"
+    "one search for kernels serves all rounds, so the interval does not show how much another search would change "
+    "(--search-anew searches in every round)"
 )
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _MEBIBYTE = 2**20
@@ -106,7 +108,7 @@ def remarks(contenders: Contenders) -> Iterator[str]:
             yield f"{name}: no steady state{rounds}: step times still changed after warm-up"
         energy = contender.energy
         if energy and energy.joules_per_step is not None and None not in (energy.seconds, energy.steps):
-            yield f"{name}: energy of whole boards over {energy.seconds:.1f} s, {energy.steps:,} steps"
+            yield f"{name}: energy is that of whole boards over {energy.seconds:.1f} s, {energy.steps:,} steps"
     once = [each.name for each in contenders if has_one_search(each.kernel_search, each.step_seconds is not None)]
     if once:
         yield f"{', '.join(once)}: {ONE_SEARCH}"

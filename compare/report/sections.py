@@ -16,6 +16,7 @@ from compare.report.sentences import (
     agreement_status,
     basis,
     claim,
+    counted,
     heading,
     percent,
     ratio_figures,
@@ -93,12 +94,31 @@ def _ratio(result: Result) -> Content:
     comparisons = result.comparisons
     rows = [_ratio_row(comparison) for comparison in comparisons]
     columns = ("contender", "baseline", "ratio", "interval", "rounds", "verdict", "detectable")
-    caption = "Step time of each contender over its baseline's; below 1 is faster."
+    caption = (
+        "Step time of each contender over its baseline's. Below 1 is faster. Detectable: the smallest difference that "
+        "so many rounds would show."
+    )
+    lines = [f"{sentence(comparison)}." for comparison in comparisons] if len(comparisons) > 1 else []
     return Content(
-        lines=[f"{sentence(comparison)}." for comparison in comparisons] if len(comparisons) > 1 else (),
+        lines=[*lines, *_define_ratio(result)],
         picture=ratio_plot.picture([result]),
         tables=[Table("ratios", caption, columns, rows, basis([result]))] if rows else (),
     )
+
+
+def _define_ratio(result: Result) -> Iterator[str]:
+    """Yield the definition of the ratio, and of the confidence if the run could stop early."""
+    if any(comparison.claimed_ratio for comparison in result.comparisons):
+        yield "ratio: the contender's step time divided by the baseline's, so a smaller ratio is faster"
+    looks = {int(look): error for look, error in (result.spec.looks or {}).items()}
+    level, count = percent(result.confidence, 6), result.spec.rounds - len(result.voided)
+    if looks and result.spec.rounds:
+        plan = ", ".join(f"{percent(looks[look])} after {look} rounds" for look in sorted(looks))
+        yield (
+            f"{level} interval: timing may stop early, at a look where every verdict is certain. "
+            f"Each look has its own error ({plan}; together {percent(sum(looks.values()))}), so the interval after "
+            f"{counted(count, 'round')} has {level} confidence"
+        )
 
 
 def _ratio_row(comparison: Comparison) -> tuple[str, ...]:
@@ -194,7 +214,13 @@ def _environment(result: Result) -> Content:
 
 
 SECTIONS: tuple[SectionKind, ...] = (
-    SectionKind("ratio", "Ratio of step times", _ratio, claims=lambda result: map(sentence, result.comparisons)),
+    SectionKind(
+        "ratio",
+        "Ratio of step times",
+        _ratio,
+        claims=lambda result: map(sentence, result.comparisons),
+        definitions=_define_ratio,
+    ),
     SectionKind(
         "measured",
         "Measured",

@@ -28,15 +28,16 @@ def heading(result: Result) -> str:
 
 
 def sentence(comparison: Comparison) -> str:
-    """Return one comparison in words; for INVALID its reason, and nothing that reads as a speed."""
+    """Return one comparison in words. INVALID has its reason, and nothing that reads as a speed."""
     verdict, ratio = comparison.verdict, comparison.ratio
     if verdict == "INVALID":
         return f"{claim(comparison)}: INVALID, their times must not be compared: {comparison.reason}"
     if ratio is None:
         return f"{claim(comparison)}: {verdict}, {comparison.reason or 'no ratio was measured'}"
     rounds = counted(comparison.rounds, "round")
-    stopped = f", then {comparison.stopped.reason}" if comparison.stopped else ""
-    text = f"{claim(comparison)} ({ratio_text(ratio)}, {rounds}{stopped}): {verdict}"
+    text = f"{claim(comparison)} ({ratio_text(ratio)}, {rounds}): {verdict}"
+    if comparison.stopped:
+        text += f"; timing stopped after {rounds}, because {comparison.stopped.reason}"
     if verdict == "INCONCLUSIVE" and not ratio.low <= 1 <= ratio.high:
         margin = percent(comparison.margin)
         text += f"; the interval excludes 1, but reaches both below and above the margin of {margin}"
@@ -94,17 +95,17 @@ def setting(result: Result) -> str:
 
 
 def batch_details(spec: Spec) -> str:
-    """Return what else tells two steps of one batch size apart, to follow the batch; empty if nothing does."""
+    """Return the other settings that tell steps of one batch size apart, empty if there are none."""
     return micro_batches(spec) + (", deterministic" if spec.deterministic else "")
 
 
 def micro_batches(spec: Spec) -> str:
-    """Return into how many micro-batches each batch is split, to follow the batch; empty if into one."""
+    """Return the number of micro-batches in words, empty if batches are not split."""
     return f" in {spec.accumulate} micro-batches" if spec.accumulate > 1 else ""
 
 
 def over_devices(result: Result, *, names_exceptions: bool = True) -> str:
-    """Return over how many devices batches were split, to follow the batch; empty for one device.
+    """Return the number of devices in words, empty for one device.
 
     `names_exceptions` adds the contenders that trained on one device.
     """
@@ -143,7 +144,10 @@ def replication(result: Result) -> str:
 
 
 def gate_value(gate: Gate, digits: int) -> str:
-    """Return a gate's value to so many digits, or to more if it would read as its limit; a dash for none."""
+    """Return a gate's value with so many digits, or a dash if it has none.
+
+    A value that would read as its limit gets more digits.
+    """
     value, limit = gate.value, gate.limit
     if value is None:
         return DASH

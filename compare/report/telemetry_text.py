@@ -89,7 +89,7 @@ def _state(gpu: Gpu, windows: Sequence[Sequence[float]], name: str) -> Iterator[
     yield f"{name} while blocks were timed ({len(timed)} samples): {', '.join(spreads)}"
     reasons = [int(bits) for bits in series["clock_reasons"] if bits is not None]
     if capped := sum(bool(bits & POWER_CAP) for bits in reasons):
-        yield f"the workload itself reached the power limit in {percent(capped / len(reasons))} of them"
+        yield f"the workload itself reached the power limit in {percent(capped / len(reasons))} of these samples"
     if not gpu.lists_processes:
         yield f"NVML does not list this run's processes on the {name}, so it could not show a foreign one either"
 

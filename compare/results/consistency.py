@@ -1,4 +1,7 @@
-"""Checks what must hold between the parts of a result, and a JSON schema cannot say. All functions are pure."""
+"""Check that the parts of a result do not contradict each other. A JSON schema cannot say this.
+
+All functions are pure.
+"""
 
 import math
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Computes from a run's samples everything that follows from them: step times, ratios, verdicts, the agreement's state.
+"""Compute step times, ratios, verdicts and the agreement's state from the samples of a run.
 
-All functions are pure. A run writes, and a reader recomputes, with this same code.
+All functions are pure. A run and a reader of its result use the same code.
 """
 
 import math
@@ -26,7 +26,7 @@ SEQUENTIAL = (
 
 
 def complete(result: Result) -> Result:
-    """Return a result with everything that follows from its samples computed anew.
+    """Return a result whose derived values are computed anew from its samples.
 
     Step times, rates, comparisons and the agreement's state are replaced. They follow from the spec, `voided`, each
     contender's status, `samples` and `unproven`, and the agreement's `pairs`.
@@ -44,9 +44,15 @@ def complete(result: Result) -> Result:
     )
     timed = replace(result, contenders=contenders)
     rivals = contenders[1:] if result.spec.is_comparison else ()
+    comparisons = [_compare(timed, rival) for rival in rivals]
+    if result.spec.looks is not None:
+        is_certain = all(comparison.verdict != "INCONCLUSIVE" for comparison in comparisons)
+        comparisons = [
+            replace(each, stopped=_explain_stop(result.spec, each.rounds, is_certain)) for each in comparisons
+        ]
     return replace(
         timed,
-        comparisons=tuple(_compare(timed, rival) for rival in rivals),
+        comparisons=tuple(comparisons),
         agreement=conclude_agreement(result),
     )
 
@@ -172,18 +178,19 @@ def _compare(result: Result, contender: Contender) -> Comparison:
         detectable=detectable,
         outliers=tuple(outliers),
         reason=invalid or _explain_undecided(result, len(rounds)),
-        stopped=None if spec.looks is None else Stopped(rounds=len(rounds), reason=_explain_stop(spec, len(rounds))),
     )
 
 
-def _explain_stop(spec: Spec, rounds: int) -> str:
+def _explain_stop(spec: Spec, rounds: int, is_certain: bool) -> Stopped:
     """Return why a run that may stop early ended after so many valid rounds."""
     looks = sorted(map(int, spec.looks or ()))
     if rounds >= looks[-1]:
-        return f"all {looks[-1]} rounds were timed"
-    if rounds in looks and not spec.is_cut_off:
-        return "every verdict was certain"
-    return "interrupted, or too many rounds were void"
+        reason = f"the maximum of {looks[-1]} rounds was reached"
+    elif rounds in looks and is_certain:
+        reason = "every verdict was certain"
+    else:
+        reason = "it was interrupted or too many rounds were void"
+    return Stopped(rounds=rounds, reason=reason)
 
 
 def _explain_undecided(result: Result, rounds: int) -> str | None:

@@ -312,7 +312,7 @@ def test_a_run_goes_on_to_the_last_look_while_the_verdict_is_open(
     result = _result(plans.make(tmp_path / "out", ("fake", "other"), rounds=None))
     assert result["spec"]["rounds"] == 10
     assert looks[:2] == pytest.approx([0.996, 0.989])
-    assert result["comparisons"][0]["stopped"] == {"rounds": 10, "reason": "all 10 rounds were timed"}
+    assert result["comparisons"][0]["stopped"] == {"rounds": 10, "reason": "the maximum of 10 rounds was reached"}
 
 
 def test_two_rounds_claim_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from compare.reproduce import recompute, rejudge_gates
 from compare.reproduce.recompute import Mismatch
 from compare.results import model, result_file, verdicts
 from tests.unit.mutations import H200, TENSORS, consistent, on_a_gpu
-from tests.unit.result_factory import make_comparison
+from tests.unit.result_factory import make_comparison, make_contender, make_result
 
 PUBLISHED = next(path for path in H200 if path.parent.name == "cifar-cnn-bfloat16")
 ON_A_CPU = Path(__file__).resolve().parents[1] / "data" / "faster" / "result.json"
@@ -304,3 +304,22 @@ def test_settings_of_any_form_are_read(layers: Any) -> None:
     for side in result["contenders"]:
         side["settings"] |= {"compute_dtype": ["bfloat16"], "layer_dtypes": layers}
     assert "spec.precision" in {each.place for each in mismatches(result)}
+
+
+@pytest.mark.parametrize(
+    ("wobble", "verdict", "reason"),
+    [(0.0, "SLOWER", "every verdict was certain"), (0.5, "INCONCLUSIVE", "it was interrupted")],
+)
+def test_an_interruption_at_a_look_is_no_certain_verdict(wobble: float, verdict: str, reason: str) -> None:
+    spec = {"rounds": 3, "rounds_requested": 10, "looks": {"3": 0.004, "5": 0.011, "10": 0.035}}
+    sides = [make_contender("torch"), make_contender("jax", step=3e-3)]
+    for side, factor in zip(sides, (1, 1 + wobble), strict=True):
+        step = side["step_seconds"]
+        step["samples"] = [
+            [blocks[0] * (factor if number else 1)] * 3 for number, blocks in enumerate(step["samples"][:3])
+        ]
+        step["windows"] = step["windows"][:3]
+    (comparison,) = verdicts.complete(model.from_json(make_result(spec=spec, contenders=sides))).comparisons
+    assert comparison.verdict == verdict
+    assert comparison.stopped is not None
+    assert comparison.stopped.reason.startswith(reason)

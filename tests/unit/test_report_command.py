@@ -49,7 +49,7 @@ def test_without_an_option_the_terminal_report_is_printed_again(program: Program
 def test_of_a_certificate_the_gates_are_printed(program: Program) -> None:
     code, out, _ = program.run("report", str(stored.path("agree")))
     assert code == 0
-    assert "trajectory: distance between losses / one-ulp envelope" in out
+    assert "trajectory: distance between the losses, over the one-ulp envelope" in out
     assert out.endswith("agreement in float32: pass\n")
 
 

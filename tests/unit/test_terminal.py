@@ -72,8 +72,8 @@ def test_kernels_that_were_searched_for_once_are_told_for_no_interval_contains_a
         return " ".join(_rendered(contenders=sides).split())
 
     once = (
-        "one search for kernels serves all rounds, and no interval shows what another search would choose "
-        "(--search-anew)"
+        "one search for kernels serves all rounds, so the interval does not show how much another search would change "
+        "(--search-anew searches in every round)"
     )
     assert f"torch, jax#2: {once}" in told("once", "every round", "once")
     assert "search for" not in told("every round", None, None)
@@ -102,6 +102,20 @@ def test_sentence_for_faster() -> None:
         "jax is 1.43 times as fast as torch (ratio 0.699, 95 % interval 0.688 to 0.711, 10 rounds): FASTER; "
         "the smallest difference that 10 rounds would show is about 2.34 %"
     )
+
+
+def test_sentence_says_why_timing_stopped_early() -> None:
+    stopped = {"rounds": 3, "reason": "every verdict was certain"}
+    text = sentence(typed_comparison(make_comparison(rounds=3, stopped=stopped)))
+    assert "FASTER; timing stopped after 3 rounds, because every verdict was certain; the smallest" in text
+
+
+def test_a_run_that_may_stop_early_explains_the_confidence_of_its_interval() -> None:
+    text = " ".join(_rendered(spec={"rounds": 3, "looks": {"3": 0.004, "5": 0.011, "10": 0.035}}).split())
+    assert "99.6 % interval: timing may stop early" in text
+    assert "(0.4 % after 3 rounds, 1.1 % after 5 rounds, 3.5 % after 10 rounds; together 5 %)" in text
+    assert "the interval after 3 rounds has 99.6 % confidence" in text
+    assert "stop early" not in _rendered()
 
 
 def test_sentence_for_slower_is_turned_round() -> None:
@@ -314,7 +328,7 @@ def test_the_gpus_state_while_blocks_were_timed_is_told() -> None:
         "GPU while blocks were timed (2 samples): SM clock 1,965 to 1,980 MHz, memory clock 3,201 MHz, "
         "temperature 41 to 42 °C, power 600 W" in text
     )
-    assert "the workload itself reached the power limit in 50 % of them" in text
+    assert "the workload itself reached the power limit in 50 % of these" in text
     assert "NVML does not list this run's processes" in text
     assert "other programs" not in text
     telemetry["foreign_cores"] = [3.0]
@@ -337,7 +351,7 @@ def test_the_gpus_state_while_blocks_were_timed_is_told() -> None:
     text = _rendered(spec=spec, telemetry=two, contenders=sides)
     assert "GPU 1" not in text, "no round was timed on it"
     always = telemetry | {"samples": samples | {"clock_reasons": [4, 4, None]}}
-    assert "the workload itself reached the power limit in 100 % of them" in " ".join(
+    assert "the workload itself reached the power limit in 100 % of these" in " ".join(
         _rendered(spec={"device": "cuda"}, telemetry=always).split()
     )
     absent = telemetry | {"reason": "no NVML: not supported"}
