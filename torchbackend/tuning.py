@@ -53,7 +53,7 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
         return
     programs.inductor_compiler()
     if probes := os.environ.get(PROBES):
-        codecache = importlib.import_module("torch._inductor.codecache")
+        codecache: Any = importlib.import_module("torch._inductor.codecache")
         codecache._HEADER_DIR = str(Path(probes, "headers"))
         codecache._HEADER_LOCK_DIR = str(Path(probes, "headers", "locks"))
     if device == "cpu":

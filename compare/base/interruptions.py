@@ -10,6 +10,9 @@ from typing import Any, Self
 ENDING = (KeyboardInterrupt, SystemExit)
 """The exceptions that Ctrl-C and the program's handlers of other signals raise."""
 
+REPORTED = "samestep has reported this interruption"
+"""A note of an exception whose interruption has a message already."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

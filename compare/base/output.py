@@ -13,7 +13,7 @@ def writable(folder: Path) -> None:
     """Make the output folder. It is removed at the end of the program if it is still empty.
 
     Raises:
-        Refused: when results could not be written there.
+        Refused: results could not be written there.
     """
     try:
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
@@ -23,6 +23,9 @@ def writable(folder: Path) -> None:
         raise _cannot_be_made(folder, error.strerror) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Refused(f"--out {folder}: not writable; allowed: a folder you may write to")
+    for name in ("result.json", "fit.json"):
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise Refused(f"--out {folder}: {name} in it is not a regular file; allowed: a folder without it")
 
 
 def is_there(folder: Path) -> bool:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 # safetensors' annotations leave the path's type parameter open.
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
-from compare.base.interface import Array, Arrays, DiskFull
+from compare.base.interface import Array, Arrays, DiskFull, Refused
 
 _LENGTH = struct.Struct("<Q")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -34,14 +34,19 @@ def save(arrays: Arrays, path: Path) -> None:
 
     Raises:
         DiskFull: where the disk has no space for them.
+        Refused: a file may not be so large here.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
     except (OSError, SafetensorError) as error:
+        size = sum(array.nbytes for array in arrays.values()) / 2**30
+        if _number(error) == errno.EFBIG:
+            raise Refused(
+                f"{path} of {size:.3g} GiB is larger than files may be here; allowed: a higher limit (ulimit -f)"
+            ) from error
         if _number(error) not in _FULL:
             raise
-        size = sum(array.nbytes for array in arrays.values()) / 2**30
         raise DiskFull(
             f"no space is left in {path.parent}, where {size:.3g} GiB more were to be written; "
             "allowed: TMPDIR set to a folder with more space"

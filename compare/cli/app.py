@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from compare import __version__
 from compare.base.interface import MatchingFailed, Refused
+from compare.base.interruptions import REPORTED
 from compare.cli import (
     agree,
     bundle,
@@ -122,8 +123,39 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _STDIN, _STDOUT, _STDERR = 0, 1, 2  # of the process: Python's own may be closed
 
 
-def _end(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
+class _Ending:
+    """Handles signals that end the program. Those after the first wait until everything is cleaned up."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+
+    def __call__(self, number: int, _frame: object) -> None:
+        if self.has_begun:
+            return
+        self.has_begun = True
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def _is_reported(error: BaseException | None) -> bool:
+    """Tell whether an exception, or one that led to it, belongs to an interruption that has a message."""
+    while error is not None:
+        if REPORTED in getattr(error, "__notes__", ()):
+            return True
+        error = error.__context__
+    return False
+
+
+def _explain_shortage(error: BaseException) -> str | None:
+    """Return a sentence about a resource that ran out, or None if the error has another cause."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return "memory ran out in samestep's own process; allowed: more memory, or a smaller batch or data set"
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return f"cannot write {error.filename or 'the output'}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error.strerror}; allowed: a higher limit of open files (ulimit -n)"
+    if getattr(error, "errno", None) == errno.EAGAIN or "can't start new thread" in str(error):
+        return "the system starts no more processes or threads; allowed: a higher limit (ulimit -u)"
+    return None
 
 
 def _open_standard_streams() -> None:
@@ -141,9 +173,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # the locale may lack a dash
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
-            signal.signal(number, _end)  # ends the children on the way out
+    ending = _Ending()  # ends the children on the way out
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores SIGHUP
+            signal.signal(number, ending)
     try:
         try:
             app(prog_name="samestep")
@@ -153,14 +186,17 @@ def main() -> None:
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # the reader has read enough, and this is no error
             sys.exit(128 + signal.SIGPIPE)
+        if ending.has_begun and not _is_reported(end):
+            typer.echo("samestep: interrupted", err=True)
         raise
     except Refused as error:
         lines = [printable(line) for line in str(error).splitlines()]  # it may quote a file by somebody else
         typer.echo("samestep: " + "\n".join(lines), err=True)
         sys.exit(exit_codes.CONTENDER_FAILED if isinstance(error, MatchingFailed) else exit_codes.REFUSED)
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
+    except (OSError, MemoryError, RuntimeError) as error:
+        sentence = _explain_shortage(error)
+        if sentence is None:
             raise
-        typer.echo(f"samestep: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
+        typer.echo(f"samestep: {sentence}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # Python writes the rest at its end
         sys.exit(exit_codes.REFUSED)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from compare.base import files, typed_json
-from compare.base.interruptions import HeldSignals
+from compare.base.interruptions import REPORTED, HeldSignals
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options
 from compare.execution import execute
@@ -63,6 +63,7 @@ def scale(
     if (interruption := interruption or held.pending) is not None:
         whole = f"{len(completed)} of {len(task.plans)} numbers of devices"
         typer.echo(f"samestep: interrupted after {whole}, which are kept: {path}", err=True)
+        interruption.add_note(REPORTED)
         raise interruption
     if as_json:
         typer.echo(json.dumps(typed_json.write(result), indent=2, allow_nan=False))

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from compare.base.interface import Refused
-from compare.base.interruptions import ENDING, HeldSignals
+from compare.base.interruptions import ENDING, REPORTED, HeldSignals
 from compare.execution import build_result, phases, progress
 from compare.execution.run_state import RunState
 from compare.results import result_file, thinning
@@ -29,8 +29,9 @@ def interruptible(part: str = "", until: str = "there was anything to keep") -> 
     """
     try:
         yield
-    except ENDING:
+    except ENDING as interruption:
         typer.echo(f"samestep: {part}interrupted before {until}", err=True)
+        interruption.add_note(REPORTED)
         raise
 
 
@@ -83,6 +84,7 @@ def execute_until_interrupted(
             raise signals.pending from refusal
     if signals.pending is not None:
         typer.echo(f"samestep: {part}interrupted {_describe_interruption(state)} kept: {path}", err=True)
+        signals.pending.add_note(REPORTED)
     return result, path, signals.pending
 
 
