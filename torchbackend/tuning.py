@@ -15,7 +15,7 @@ from torch._inductor import cpu_vec_isa
 
 from compare.machine.variables import PROBES
 from torchbackend import overlap
-from torchbackend.only import buckets, graph_passes, programs
+from torchbackend.only import buckets, graph_passes, programs, whole_files
 
 
 def compile_step(step: Callable[..., Any], knobs: Mapping[str, Any], *, shared: bool = False) -> Callable[..., Any]:
@@ -52,6 +52,9 @@ def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
     if not knobs["compile"]:
         return
     programs.inductor_compiler()
+    whole_files.publish()
+    for cache in filter(None, map(os.environ.get, ("TORCHINDUCTOR_CACHE_DIR", PROBES))):
+        whole_files.drop_broken(Path(cache))
     if probes := os.environ.get(PROBES):
         codecache: Any = importlib.import_module("torch._inductor.codecache")
         codecache._HEADER_DIR = str(Path(probes, "headers"))

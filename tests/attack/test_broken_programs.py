@@ -1,0 +1,93 @@
+"""A compiler that is killed breaks no later run: its file is not in the cache, or it is deleted and made again."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakebackend.plans import ROOT
+from torchbackend.only import whole_files
+
+_COMPILE = """
+import torch
+from compare.base import knobs
+from torchbackend import tuning
+tuning.prepare(dict.fromkeys(knobs.KNOBS, False) | {"compile": True}, "cpu", exchanges=False)
+print(float(torch.compile(lambda x: (x * 3 + 1).sin().sum())(torch.ones(64))))
+"""
+
+
+def test_a_compiler_that_is_killed_publishes_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "program.so"
+
+    def killed(command: str, folder: str) -> None:
+        Path(command.split()[-1]).touch()
+        raise subprocess.CalledProcessError(-9, command)
+
+    with pytest.raises(subprocess.CalledProcessError):
+        whole_files.compile_and_move(killed, f"g++ a.cpp -o {target}", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("same_disk", [True, False])
+def test_a_whole_file_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_disk: bool) -> None:
+    target = tmp_path / "an object.o"
+    replace = Path.replace
+
+    def refuse(path: Path, other: Path) -> Path:
+        if path.parent != other.parent and not same_disk:
+            raise OSError(18, "Invalid cross-device link")
+        return replace(path, other)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    whole_files.compile_and_move(
+        lambda command, folder: subprocess.run(["bash", "-c", command], cwd=folder, check=True) and None,
+        f"sort /dev/null -o '{target}'",
+        str(tmp_path),
+    )
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_files_that_cannot_be_loaded_are_deleted_and_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    whole = tmp_path / "ab" / "whole.so"
+    whole.parent.mkdir()
+    shutil.copy(Path(sys.executable).resolve(), whole)
+    cut = whole.with_name("cut.so")
+    cut.write_bytes(whole.read_bytes()[:-1])
+    for name in ("empty.so", "empty.o", "empty.gch", "main.cpp"):
+        (tmp_path / name).touch()
+    broken = whole_files.drop_broken(tmp_path)
+    assert {path.name for path in broken} == {"cut.so", "empty.so", "empty.o", "empty.gch"}
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"whole.so", "main.cpp"}
+    assert f"{cut} is not whole" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_after_an_interrupted_compiler_works(tmp_path: Path) -> None:
+    cache, probes, temporary = (tmp_path / name for name in ("cache", "probes", "temporary"))
+    temporary.mkdir()
+    variables = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache),
+        "SAMESTEP_PROBES": str(probes),
+        "TMPDIR": str(temporary),
+    }
+
+    def run() -> str:
+        command = [sys.executable, "-P", "-c", _COMPILE]
+        done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    value = run()
+    libraries = [*cache.rglob("*.so"), *probes.rglob("*.so")]
+    assert len(libraries) >= 2
+    for path in libraries:
+        path.write_bytes(b"")
+    assert run() == value
+    assert all(path.stat().st_size for path in libraries)
+    # Nothing is left, and no library is in the folder for temporary files, which may be one of all users.
+    assert [path for path in temporary.rglob("*") if path.is_file()] == []
