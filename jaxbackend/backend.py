@@ -34,7 +34,7 @@ class JaxBackend:
             self._ranks = RankController(PROCESS_GROUP, 1, spec.device)
         return DistributedSession(spec, self._ranks, lockstep=True)  # each process runs a program for all devices
 
-    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
+    def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:
         """See `compare.base.interface.Backend`."""
         return tracing.trace(model, batch_size).to_json()
 

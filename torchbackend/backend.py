@@ -42,7 +42,7 @@ class TorchBackend:
             )
         return DistributedSession(spec, self._ranks, lockstep=False)
 
-    def trace(self, model: "ModelSpec", batch_size: int) -> dict[str, Any]:
+    def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:
         """See `compare.base.interface.Backend`."""
         return tracing.trace(model, batch_size).to_json()
 
