@@ -60,7 +60,7 @@ Results = list[tuple[torch.Tensor, torch.Tensor, nn.Module]]
 def both_of_several(
     layers: Sequence[nn.Module], images: Sequence[torch.Tensor], backend: str = "aot_eager"
 ) -> Iterator[Results]:
-    """Return the output, the input's gradient and each layer, of torch's own kernels and then of one compiled program."""
+    """Return outputs, gradients of inputs, and layers: of torch's own kernels, and of one compiled program."""
     plain, written = SideBySide(copy.deepcopy(layers)), SideBySide(layers)
     weights = list[torch.Tensor]()
     for module, call in ((plain, plain), (written, torch.compile(written, backend=backend, dynamic=False))):
