@@ -17,6 +17,7 @@ from compare.base.interruptions import REPORTED
 from compare.cli import (
     agree,
     bundle,
+    cache,
     compare,
     diff,
     exit_codes,
@@ -106,6 +107,7 @@ COMMANDS = (
     diff.diff,
     bundle.bundle,
     verify.verify,
+    cache.cache,
     lists.workloads,
     lists.knobs,
     lists.env,

@@ -116,7 +116,9 @@ class KeptCertificates:
     def _write(self, store: Store, name: str, certificate: Certificate, state: RunState, run: ContenderRun) -> None:
         value = {"certificate": strict_json.encode(certificate), "reports": _list_reports(state.baseline, run)}
         store.remove(KIND, self.facts[name])
-        store.add(KIND, self.facts[name], lambda folder: _write_json(folder / _FILE, value))
+        plan, baseline = state.plan, state.baseline.contender.name
+        what = f"{plan.workload.name}, {plan.precision}, {plan.device}: {name} against {baseline}"
+        store.add(KIND, self.facts[name], lambda folder: _write_json(folder / _FILE, value), what)
 
 
 def explain_unknown_facts(plan: Plan) -> str | None:

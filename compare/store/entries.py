@@ -47,12 +47,14 @@ class Entry:
         key: of `key_of`.
         created: when it was made, ISO 8601 in UTC.
         folder: where its files are.
+        what: what it is of, in words.
     """
 
     kind: str
     key: str
     created: str
     folder: Path
+    what: str = ""
 
     @property
     def size(self) -> int:
@@ -86,8 +88,8 @@ class Store:
             os.utime(folder)
         return entry[0]
 
-    def add(self, kind: str, facts: Mapping[str, Any], write: Callable[[Path], None]) -> Entry:
-        """Add an entry whose files `write` puts into the folder that it is given; return it.
+    def add(self, kind: str, facts: Mapping[str, Any], write: Callable[[Path], None], what: str = "") -> Entry:
+        """Add an entry whose files `write` puts into the folder that it is given; return it. `what` describes it.
 
         Where another run has added the same entry meanwhile, that one stays.
 
@@ -101,7 +103,7 @@ class Store:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             write(unfinished)
-            about = {"kind": kind, "key": key, "created": created, "facts": facts}
+            about = {"kind": kind, "key": key, "created": created, "what": what, "facts": facts}
             (unfinished / _ABOUT).write_text(json.dumps(about, indent=1, allow_nan=False), encoding="utf-8")
             for path in unfinished.rglob("*"):
                 _flush(path)
@@ -142,7 +144,8 @@ class Store:
             about = untrusted.parse(untrusted.read(folder / _ABOUT, untrusted.SIZE_LIMIT, "a JSON file"))
             if (about["kind"], about["key"]) != (kind, folder.name):
                 return None
-            return Entry(kind, folder.name, str(about["created"]), folder), about["facts"]
+            what = str(about.get("what", ""))
+            return Entry(kind, folder.name, str(about["created"]), folder, what), about["facts"]
         except (OSError, Refused, KeyError, TypeError):
             return None
 

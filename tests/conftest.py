@@ -1,0 +1,11 @@
+"""Tests use a cache of their own, and find no certificate of an earlier session in it."""
+
+import os
+from pathlib import Path
+
+from compare.store.entries import Store
+
+_CACHE = Path.home() / ".cache" / "samestep-tests"
+
+os.environ["XDG_CACHE_HOME"] = str(_CACHE)  # also for processes that tests start
+Store(_CACHE / "samestep").clear("certificates")

@@ -1,0 +1,69 @@
+"""`samestep cache`: lists what is kept, and deletes it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compare.store.entries import Store
+from tests.unit import programs
+
+
+@pytest.fixture
+def program(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[programs.Program]:
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+        monkeypatch.setenv("COLUMNS", "120")
+        yield program
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "own" / "samestep")
+    store.add("certificates", {"a": 1}, lambda folder: write(folder / "a", 4096), "digits-cnn: torch")
+    compiled = store.root / "programs" / "jax"
+    compiled.mkdir(parents=True)
+    write(compiled / "program", 2**20)
+    return store
+
+
+def write(path: Path, size: int) -> None:
+    path.write_bytes(b"x" * size)
+
+
+def test_the_list_names_kind_what_date_and_size(program: programs.Program, store: Store) -> None:
+    (entry,) = store.entries()
+    code, out, error = program.run("cache", "list")
+    assert (code, error) == (0, "")
+    line = next(line for line in out.splitlines() if line.startswith("certificates"))
+    assert "digits-cnn: torch" in line
+    assert entry.created in line
+    assert line.endswith("KiB")
+    assert "compiled by jax" in out
+    assert str(store.root) in out
+    assert "compiled by jax" not in program.run("cache", "list", "--kind", "certificates")[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"), [("certificates", [False, True]), ("programs", [True, False]), (None, [False, False])]
+)
+def test_clear_deletes_one_kind_or_all(
+    program: programs.Program, store: Store, kind: str | None, left: list[bool]
+) -> None:
+    code, out, _ = program.run("cache", "clear", *(["--kind", kind] if kind else []))
+    assert code == 0
+    assert out.startswith("deleted ")
+    assert [any(store.entries()), (store.root / "programs" / "jax").exists()] == left
+    if kind is None:
+        assert program.run("cache", "list")[1].endswith("empty\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"), [(["prune"], "list, clear"), (["list", "--kind", "cakes"], "certificates, programs")]
+)
+def test_unknown_words_are_refused(program: programs.Program, arguments: list[str], allowed: str) -> None:
+    code, _, error = program.run("cache", *arguments)
+    assert code == 2
+    assert f"allowed: {allowed}" in error
