@@ -16,6 +16,7 @@ from compare.machine import memory
 from compare.report import measurements
 from compare.settings import contenders
 from tests.fakebackend import plans
+from tests.unit.result_factory import typed
 from tests.unit.stage import Stage, exit_code
 
 
@@ -135,9 +136,7 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
         assert all(each[figure] is not None for each in cold["contenders"])
         assert all(each[figure] is None for each in shared["contenders"])
     assert all(each["cached_compile_seconds"] is not None for each in shared["contenders"])
-    labels = [
-        next(label for label, _ in measurements.rows(each["contenders"], each["spec"])) for each in (cold, shared)
-    ]
+    labels = [measurements.rows(each.contenders, each.confidence)[0][0] for each in map(typed, (cold, shared))]
     assert labels == ["compile (s)", "compile, from cache (s)"]
 
 

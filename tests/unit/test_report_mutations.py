@@ -45,7 +45,7 @@ def test_a_changed_result_is_refused_or_told_truly(changed: dict[str, Any]) -> N
     if result is None:
         return
     report = matrix.report(list(map(typed, [result, result])))
-    told = [plain(sentence(comparison)) for comparison in result["comparisons"]]
+    told = [plain(sentence(comparison)) for comparison in typed(result).comparisons]
     words = markup.check_markdown(markdown.render(report, {}))
     tables = markup.check_latex(latex.render(report, {}))
     rows = list(reader.DictReader(io.StringIO(csv.render([typed(result)]))))
