@@ -32,12 +32,16 @@ _FIRST = (
     "packages.numpy",
 )
 
+_LONGEST_VALUE = 200  # letters of an environment variable in the table of the first facts
+
 
 def tables(environment: Environment, inputs: Mapping[str, str | None]) -> tuple[Table, Table]:
     """Return the table of the first facts with the `inputs` (seed and hashes), and the table of everything."""
     facts = dict(_flatten("", environment.extra))
     rows = [(name, facts[name]) for name in _FIRST if facts.get(name, DASH) != DASH]
-    rows += [(name, value) for name, value in facts.items() if name.startswith("variables.")]
+    rows += [
+        (name, value) for name, value in facts.items() if name.startswith("variables.") and len(value) <= _LONGEST_VALUE
+    ]
     rows += [(name, value or DASH) for name, value in inputs.items()]
     heads = ("fact", "value")
     everything = list(facts.items())
@@ -48,7 +52,7 @@ def tables(environment: Environment, inputs: Mapping[str, str | None]) -> tuple[
 
 
 def _flatten(path: str, value: Json) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of every value; a list of plain values is one text."""
+    """Yield (path, text) of every value. A list of plain values becomes one text."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _flatten(f"{path}.{key}" if path else key, item)

@@ -15,8 +15,8 @@ from compare.report.plots.canvas import (
     Picture,
     colour,
     drawable,
-    drawn_of,
     label,
+    name_limit,
     name_lines,
     panels,
     plain_powers,
@@ -44,7 +44,7 @@ def picture(scaling: Scaling) -> Picture | Absent:
     caption = (
         f"Above: efficiency, {define_efficiency(scaling)}, with {sentences.percent(spec.confidence, 6)} intervals; 1 "
         f"is ideal. Below: images per second; dotted: the ideal, from each contender's own speed on {devices[0]}."
-    ) + drawn_of(len(names))
+    ) + name_limit(len(names))
     basis = (
         f"Setting: {spec.mode} scaling of {spec.workload} in {spec.precision}, {describe_batch(spec)}, on "
         f"{describe_device(scaling)}; {sentences.counted(spec.rounds, 'round')} of fresh processes on each number "

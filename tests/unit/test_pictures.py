@@ -171,7 +171,7 @@ def test_memory_is_drawn_by_definition_with_its_values() -> None:
     assert "torch: not available" in texts
     assert "jax 5.0" in texts
     assert isinstance(picture, Picture)
-    assert "static: the compiler's own plan" in picture.caption
+    assert "Static: the compiler's own plan" in picture.caption
 
 
 def test_what_is_said_at_the_longest_bar_is_within_the_picture() -> None:
@@ -231,13 +231,13 @@ def test_losses_without_an_envelope_say_so_and_where_they_end() -> None:
     lost = {"loss": [2.3, 0.5, None, None], "train_accuracy": None, "test_accuracy": None}
     picture = loss_plot.picture(typed(make_result(contenders=[make_contender(), make_contender("jax", training=lost)])))
     assert isinstance(picture, Picture)
-    assert "Only samestep agree measures an envelope" in picture.caption
+    assert "Only samestep agree measures the one-ulp envelope" in picture.caption
     assert "jax, not finite from 3" in _texts(picture)
 
 
 def test_telemetry_is_drawn_over_time_with_void_rounds_shaded() -> None:
     result = make_watched(voided=(3, 7))
-    assert telemetry_plot.rounds(typed(result))[3] == (3, 3.5)
+    assert telemetry_plot.find_spans(typed(result))[3] == (3, 3.5)
     clock, power = _drawn(telemetry_plot.picture(typed(result))).axes
     assert list(power.get_lines()[0].get_ydata()) == result["telemetry"]["samples"]["power_watts"]
     for axes in (clock, power):

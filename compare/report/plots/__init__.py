@@ -1,1 +1,1 @@
-"""The pictures of a result, a file each: what is drawn of which figures, or why there is nothing to draw."""
+"""Draw the pictures of a result, a file each, or say why there is nothing to draw."""

@@ -1,6 +1,6 @@
-"""What all pictures share: their size, for a column of a paper, how lines are named and void rounds marked.
+"""The parts that all pictures share: the size of a paper's column, colours, labels of lines, marks of void rounds.
 
-matplotlib is imported where something is drawn: it takes a second, and most commands draw nothing.
+matplotlib is imported where something is drawn. Its import takes a second, and most commands draw nothing.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import numpy as np
 from compare.report.palette import SERIES, light
 from compare.report.sentences import plain
 
-# matplotlib leaves most keyword arguments without types, so that its own ones help nobody under strict checking.
+# matplotlib leaves most keyword arguments without types, so its own types fail a strict check.
 Axes: TypeAlias = Any
 Figure: TypeAlias = Any
 
@@ -23,16 +23,16 @@ WIDTH = 3.3
 
 DASHES = ("-", (0, (4, 3)), ":", "-.")
 MOST_CONTENDERS = 8
-"""More are not drawn; every table has them all."""
+"""Pictures leave out further contenders. Tables have all."""
 
 MOST_ROUNDS = 1000
-"""Of more, nothing can be seen in a column's width."""
+"""More rounds cannot be told apart in a column's width."""
 
 FONT_POINTS = 8.0
 # Tick labels and the axis label, which a legend below the axes must clear.
 _LABEL_LINES = 4.5
 LETTER_INCHES = 0.065
-"""Width of a letter of the mean width."""
+"""Mean width of a letter."""
 
 _LONGEST_DIRECT = 18
 _MOST_WORDS = 10
@@ -43,11 +43,11 @@ class Picture:
     """A picture that can be drawn.
 
     Attributes:
-        name: its file's, without ending.
-        title: what it shows, in a few words.
-        caption: how it is read.
-        basis: on what it rests, for where it stands alone: workload, n, interval, hardware.
-        draw: draws it, as a `matplotlib.figure.Figure`.
+        name: the file's name without its suffix.
+        title: a few words.
+        caption: how to read the picture.
+        basis: workload, n, interval and hardware, for a picture that stands alone.
+        draw: return the picture as a `matplotlib.figure.Figure`.
     """
 
     name: str
@@ -68,8 +68,8 @@ def panels(heights: Sequence[float], rest: float) -> tuple[Figure, list[Axes]]:
     """Return an empty figure of one column's width with panels below one another.
 
     Args:
-        heights: of the panels, inches.
-        rest: inches for what stands beside them: axis and titles.
+        heights: inches of each panel.
+        rest: inches for the axis and the titles.
     """
     from matplotlib.figure import Figure
 
@@ -79,23 +79,23 @@ def panels(heights: Sequence[float], rest: float) -> tuple[Figure, list[Axes]]:
 
 
 def colour(index: int) -> str:
-    """Return the colour of the contender of that number."""
+    """Return the colour of a contender by its number, from 0."""
     return SERIES[index % len(SERIES)]
 
 
 def label(text: str, longest: int = 34) -> str:
-    """Return text of a result file as a picture may show it: on one line, and cut where it is long."""
+    """Return text of a result file on one line, cut if it is long."""
     text = plain(text)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def drawn_of(count: int) -> str:
-    """Return what a caption says where a picture does not hold all of so many contenders."""
+def name_limit(count: int) -> str:
+    """Return a sentence for the caption if a picture leaves contenders out, else an empty text."""
     return f" The first {MOST_CONTENDERS} of {count} contenders." if count > MOST_CONTENDERS else ""
 
 
 def shade(axes: Axes, spans: Sequence[tuple[float, float]]) -> None:
-    """Mark what is void, spans of the horizontal axis, and make room for that word above what is drawn."""
+    """Shade void spans of the horizontal axis, and make room above the lines for the word."""
     if not spans:
         return
     low, high = axes.get_ylim()
@@ -116,7 +116,7 @@ def shade(axes: Axes, spans: Sequence[tuple[float, float]]) -> None:
 
 
 def name_lines(axes: Axes, lines: Sequence[Any]) -> None:
-    """Write each line's label at the right of the axes, where it ends; below them in a legend where labels are long."""
+    """Write each line's label at the right of the axes, where the line ends. Long labels go into a legend below."""
     if max(len(str(line.get_label())) for line in lines) > _LONGEST_DIRECT:
         from matplotlib.transforms import offset_copy
 
@@ -133,12 +133,13 @@ def name_lines(axes: Axes, lines: Sequence[Any]) -> None:
         return
     low, high = axes.get_ylim()
     transform = axes.transData + axes.transAxes.inverted()
-    ends = [float(each[np.isfinite(each)][-1]) for each in (np.asarray(line.get_ydata(), float) for line in lines)]
+    curves = [np.asarray(line.get_ydata(), float) for line in lines]
+    ends = [float(curve[np.isfinite(curve)][-1]) for curve in curves]
     places = [float(transform.transform((0.0, min(max(end, low), high)))[1]) for end in ends]
     points = axes.figure.get_size_inches()[1] * 72 * axes.get_position().height
-    for line, place in zip(lines, _apart(places, 1.25 * FONT_POINTS / points), strict=True):
-        text, shown = str(line.get_label()), line.get_color()
-        axes.annotate(text, (1.02, place), xycoords="axes fraction", va="center", color=shown, annotation_clip=False)
+    for line, place in zip(lines, _spread_out(places, 1.25 * FONT_POINTS / points), strict=True):
+        text, ink = str(line.get_label()), line.get_color()
+        axes.annotate(text, (1.02, place), xycoords="axes fraction", va="center", color=ink, annotation_clip=False)
 
 
 def plain_powers(axes: Axes) -> None:
@@ -154,21 +155,21 @@ def _plain_number(value: float, _: int) -> str:
     return f"{value:g}"
 
 
-def _apart(places: Sequence[float], gap: float) -> list[float]:
+def _spread_out(places: Sequence[float], gap: float) -> list[float]:
     """Return places in the same order, moved no further than needed to be `gap` apart."""
-    found = list(places)
+    moved = list(places)
     for _ in range(100):
-        order = sorted(range(len(found)), key=lambda index: (found[index], index))
-        lacking = [(below, above, gap - (found[above] - found[below])) for below, above in itertools.pairwise(order)]
-        if all(each <= gap * 1e-3 for _, _, each in lacking):
+        order = sorted(range(len(moved)), key=lambda index: (moved[index], index))
+        overlaps = [(below, above, gap - (moved[above] - moved[below])) for below, above in itertools.pairwise(order)]
+        if all(overlap <= gap * 1e-3 for _, _, overlap in overlaps):
             break
-        for below, above, each in lacking:
-            if each > 0:
-                found[below] -= each / 2
-                found[above] += each / 2
-    return found
+        for below, above, overlap in overlaps:
+            if overlap > 0:
+                moved[below] -= overlap / 2
+                moved[above] += overlap / 2
+    return moved
 
 
 def drawable(value: float | None) -> float:
-    """Return a figure for a line: NaN, which leaves a gap, for None and for what no axis can show."""
+    """Return a value for a line. None and values beyond any axis become NaN, which leaves a gap."""
     return value if value is not None and abs(value) <= 1e30 else math.nan

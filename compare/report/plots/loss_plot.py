@@ -17,8 +17,8 @@ from compare.report.plots.canvas import (
     Picture,
     colour,
     drawable,
-    drawn_of,
     label,
+    name_limit,
     name_lines,
     panels,
     plain_powers,
@@ -43,15 +43,15 @@ def picture(result: Result) -> Picture | Absent:
     if shown := _shown(curves):
         envelopes = {name: _curve(trajectory[name].envelope) for name in shown}
         caption = (
-            "Training loss of every step. Bands: the one-ulp envelope, the largest distance so far of a run whose "
-            "initial weights moved by one ulp and whose batches are ordered otherwise. Below: the largest distance so "
+            "Training loss of every step. Bands: the one-ulp envelope. It is the largest distance so far to a run with "
+            "initial weights moved by one ulp and with another order of the batches. Below: the largest distance so "
             "far between contenders, and the envelopes themselves."
-        ) + drawn_of(len(curves))
+        ) + name_limit(len(curves))
         return Picture("loss", "Loss curves with envelope", caption, basis, lambda: _certified(shown, envelopes))
     trained = {contender.name: contender.training.loss for contender in result.contenders if contender.training}
     if shown := _shown({name: _curve(losses) for name, losses in trained.items()}):
-        caption = "Training loss, mean of each epoch. Only samestep agree measures an envelope."
-        caption += drawn_of(len(trained))
+        caption = "Training loss, mean of each epoch. Only samestep agree measures the one-ulp envelope."
+        caption += name_limit(len(trained))
         return Picture("loss", "Loss curves", caption, basis, lambda: _trained(shown))
     return Absent("no training loss was recorded, or none is finite")
 

@@ -15,8 +15,8 @@ from compare.report.plots.canvas import (
     Figure,
     Picture,
     colour,
-    drawn_of,
     label,
+    name_limit,
     panels,
 )
 from compare.results.model import Contender, Result
@@ -35,9 +35,9 @@ def picture(result: Result) -> Picture | Absent:
     ]
     if not figures:
         return Absent("no memory figure was measured")
-    meanings = "; ".join(f"{memory_label(name)}: {DEFINITIONS[name]}" for name in figures)
-    some = drawn_of(len(result.contenders))
-    caption = f"Memory of one training process, in a pass of its own.{some} {meanings[:1].upper()}{meanings[1:]}."
+    meanings = " ".join(f"{memory_label(name).capitalize()}: {DEFINITIONS[name]}." for name in figures)
+    some = name_limit(len(result.contenders))
+    caption = f"Memory of one training process, measured in a separate pass.{some} {meanings}"
     basis = f"Setting: {sentences.setting(result)}; one process each (n = 1)."
     return Picture("memory", "Memory by definition", caption, basis, lambda: _draw(drawn, figures))
 
@@ -45,39 +45,48 @@ def picture(result: Result) -> Picture | Absent:
 def _draw(contenders: Sequence[Contender], figures: Sequence[str]) -> Figure:
     rows = len(figures) * (len(contenders) + 1 + _GAP)
     figure, (axes,) = panels([_BAR_INCHES * rows], _AXIS_INCHES)
-    y, longest = 0.0, 0
+    y, right = 0.0, 1.0
     for name in figures:
-        axes.annotate(memory_label(name), (0, y), xycoords=("axes fraction", "data"), va="center", fontweight="bold")
+        axes.annotate(
+            memory_label(name),
+            (0, y),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontweight="bold",
+        )
         for index, contender in enumerate(contenders):
             y -= 1
             value = contender.memory.figure(name) if contender.memory else None
-            longest = max(longest, _draw_bar(axes, y, value, label(contender.name, 21), colour(index)))
+            size, length = _draw_bar(axes, y, value, label(contender.name, 21), colour(index))
+            right = max(right, size / (1 - LETTER_INCHES * (length + 1) / WIDTH))
         y -= 1 + _GAP
     axes.axvline(0, color=light("muted"), linewidth=0.8)
     axes.set_ylim(y + 0.3 + _GAP, 0.7)
     axes.set_yticks([])
     axes.spines.left.set_visible(False)
     axes.margins(x=0.0)
-    low, high = axes.get_xlim()
-    room = 1 - LETTER_INCHES * (longest + 1) / WIDTH  # beside the texts at the bars' ends
-    axes.set_xlim(min(0.0, low * 1.1), max(high, -0.1 * low, 1.0) / room)
+    low, _ = axes.get_xlim()
+    axes.set_xlim(min(0.0, low * 1.1), max(right, -0.1 * low))
     axes.set_xlabel("MiB")
     axes.xaxis.get_major_locator().set_params(nbins=5)
+    axes.xaxis.set_major_formatter("{x:,.10g}")
     return figure
 
 
-def _draw_bar(axes: Axes, y: float, value: int | None, name: str, shown: str) -> int:
-    """Draw one bar with its label; return the label's length."""
-    said, size = f"{name}: not available", 0.0
+def _draw_bar(axes: Axes, y: float, value: int | None, name: str, bar_colour: str) -> tuple[float, int]:
+    """Draw one bar with its text. Return the bar's end in MiB and the length of the text."""
+    text, size = f"{name}: not available", 0.0
     if value is not None:
-        said, size = f"{name} {mebibytes(value)}", value / 2**20
-        axes.barh([y], [size], height=0.72, color=shown)
+        text, size = f"{name} {mebibytes(value)}", value / 2**20
+        axes.barh([y], [size], height=0.72, color=bar_colour)
     axes.annotate(
-        said,
+        text,
         (max(size, 0.0), y),
         xytext=(3, 0),
         textcoords="offset points",
         va="center",
         color=light("muted") if value is None else light("ink"),
     ).set_in_layout(False)
-    return len(said)
+    return max(size, 0.0), len(text)

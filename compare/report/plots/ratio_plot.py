@@ -96,7 +96,7 @@ def _reason(results: Sequence[Result]) -> str:
 
 
 def _draw(rows: Sequence[Row]) -> Figure:
-    """Draw the rows below one another; the vertical axis counts inches."""
+    """Draw the rows below one another. The unit of the vertical axis is inches."""
     lines = _lines(rows)
     height = _ROW_INCHES + (len(lines[0]) - 1) * _LINE_INCHES
     figure, (axes,) = panels([height * len(rows)], _AXIS_INCHES)

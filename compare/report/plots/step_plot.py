@@ -1,4 +1,4 @@
-"""Step times by round: every block, the median of each round, void rounds shaded; a panel for each contender."""
+"""Draw step times by round, in one panel for each contender: every block and the median. Void rounds are shaded."""
 
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
@@ -14,8 +14,8 @@ from compare.report.plots.canvas import (
     Figure,
     Picture,
     colour,
-    drawn_of,
     label,
+    name_limit,
     panels,
     shade,
 )
@@ -39,9 +39,9 @@ def picture(result: Result) -> Picture | Absent:
     places = {contender.name: index for index, contender in enumerate(result.contenders)}
     void = result.void_rounds
     caption = (
-        "Time per training step by round of fresh processes. Dots: single blocks in the order of timing. Lines: the "
-        "median of each round. Each panel has its own scale, which does not begin at 0."
-    ) + drawn_of(len(samples))
+        "Time per training step by round of fresh processes. Dots: single blocks of steps, in the order of timing. "
+        "Lines: the median of each round. Each panel has its own scale, which does not begin at 0."
+    ) + name_limit(len(samples))
     if void:
         caption += " Shaded: void rounds, which count for no ratio."
     invalid = [sentences.sentence(each) for each in result.comparisons if each.verdict == "INVALID"]
@@ -52,21 +52,21 @@ def picture(result: Result) -> Picture | Absent:
 
 
 def _draw(samples: Mapping[str, Sequence[Sequence[float]]], places: Mapping[str, int], void: Collection[int]) -> Figure:
-    figure, found = panels([_PANEL_INCHES] * len(samples), _AXIS_INCHES)
+    figure, all_axes = panels([_PANEL_INCHES] * len(samples), _AXIS_INCHES)
     most = max(len(rounds) for rounds in samples.values())
-    for axes, (name, rounds) in zip(found, samples.items(), strict=True):
+    for axes, (name, rounds) in zip(all_axes, samples.items(), strict=True):
         _draw_panel(axes, rounds, colour(places[name]))
         axes.set_title(label(name), color=colour(places[name]), pad=2)
         shade(axes, [(number - 0.5, number + 0.5) for number in range(1, most + 1) if number in void])
         axes.set_xlim(0.5, most + 0.5)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.tick_params(labelbottom=axes is found[-1])
-    found[-1].set_xlabel("round")
-    figure.align_ylabels(found)
+        axes.tick_params(labelbottom=axes is all_axes[-1])
+    all_axes[-1].set_xlabel("round")
+    figure.align_ylabels(all_axes)
     return figure
 
 
-def _draw_panel(axes: Axes, rounds: Sequence[Sequence[float]], shown: str) -> None:
+def _draw_panel(axes: Axes, rounds: Sequence[Sequence[float]], dot_colour: str) -> None:
     scale, unit = time_unit([seconds for blocks in rounds for seconds in blocks])
     numbered = [(number, blocks) for number, blocks in enumerate(rounds, start=1) if blocks]
     offsets = [
@@ -75,7 +75,7 @@ def _draw_panel(axes: Axes, rounds: Sequence[Sequence[float]], shown: str) -> No
         for k in range(len(blocks))
     ]
     times = [seconds / scale for _, blocks in numbered for seconds in blocks]
-    axes.plot(offsets, times, "o", color=shown, markersize=2.2, alpha=0.75, markeredgewidth=0)
+    axes.plot(offsets, times, "o", color=dot_colour, markersize=2.2, alpha=0.75, markeredgewidth=0)
     places = [number for number, _ in numbered]
     medians = [median(blocks) / scale for _, blocks in numbered]
     axes.hlines(medians, [x - 0.35 for x in places], [x + 0.35 for x in places], color=light("ink"), linewidth=1)

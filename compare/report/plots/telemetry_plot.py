@@ -1,4 +1,4 @@
-"""The GPU's state over time, or the load of other programs by round on a CPU; void rounds are shaded."""
+"""Draw the GPU's state over time, or the load of other programs by round on a CPU. Void rounds are shaded."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
@@ -18,8 +18,8 @@ _MOST_SAMPLES = 50_000
 _APART_SECONDS = 2 * SLOWEST_SECONDS  # a longer gap means that samples were left out
 _PANELS = {
     "sm_clock_mhz": "SM clock\nMHz",
-    "memory_clock_mhz": "memory\nMHz",
-    "temperature_celsius": "chip\n°C",
+    "memory_clock_mhz": "mem. clock\nMHz",
+    "temperature_celsius": "temp.\n°C",
     "power_watts": "power\nW",
 }
 
@@ -31,10 +31,10 @@ def picture(result: Result) -> Picture | Absent:
     """Return the picture of the GPU's state, or of other programs' load on a CPU."""
     if not result.spec.rounds:
         return Absent(sentences.nothing_timed([result]))
-    return _gpu(result) if result.spec.device == "cuda" else _load(result)
+    return _picture_gpu(result) if result.spec.device == "cuda" else _picture_load(result)
 
 
-def _gpu(result: Result) -> Picture | Absent:
+def _picture_gpu(result: Result) -> Picture | Absent:
     telemetry, samples = result.telemetry, result.telemetry.samples
     seconds: Sequence[float] = samples.get("seconds", ())
     series = {
@@ -44,18 +44,20 @@ def _gpu(result: Result) -> Picture | Absent:
     }
     if telemetry.reason or not series:
         return Absent(telemetry.reason or "no figure of the GPU could be read")
-    spans = _on_first(result)
+    spans = _find_spans_on_first(result)
     void = result.void_rounds & spans.keys()
     if len(seconds) > _MOST_SAMPLES or len(spans) > MOST_ROUNDS:
         return Absent(f"{len(seconds):,} samples of {len(spans):,} rounds are too many to draw")
     which = "first GPU" if telemetry.others else "GPU"
     caption = (
         f"SM clock, memory clock, temperature and power of the {which}, sampled through NVML "
-        f"(n = {len(seconds):,}). Numbers: its rounds. Shaded: void rounds."
+        f"(n = {len(seconds):,}). Numbers: the start of each of its rounds."
     )
+    if void:
+        caption += " Shaded: void rounds."
     if telemetry.left_out:
         caption += " Where a line is broken, samples between blocks were left out."
-        seconds, series = _broken(seconds, series)
+        seconds, series = _break_lines(seconds, series)
     return Picture(
         "telemetry",
         "Telemetry over time",
@@ -65,7 +67,7 @@ def _gpu(result: Result) -> Picture | Absent:
     )
 
 
-def _broken(
+def _break_lines(
     seconds: Sequence[float], series: Mapping[str, Sequence[float]]
 ) -> tuple[Sequence[float], dict[str, Sequence[float]]]:
     """Return the samples with a NaN, which breaks the line, wherever samples were left out."""
@@ -73,13 +75,13 @@ def _broken(
     for index, (before, after) in enumerate(pairwise(seconds), start=1):
         order += [None, index] if after - before > _APART_SECONDS else [index]
 
-    def ordered(values: Sequence[float]) -> list[float]:
+    def reorder(values: Sequence[float]) -> list[float]:
         return [nan if index is None else values[index] for index in order]
 
-    return ordered(seconds), {name: ordered(values) for name, values in series.items()}
+    return reorder(seconds), {name: reorder(values) for name, values in series.items()}
 
 
-def _load(result: Result) -> Picture | Absent:
+def _picture_load(result: Result) -> Picture | Absent:
     loads = zip(result.telemetry.foreign_cores, result.telemetry.idle_cores, strict=False)
     cores = [max(map(drawable, pair)) for pair in loads]  # NaN if the first is
     if not any(value == value for value in cores):
@@ -94,14 +96,14 @@ def _load(result: Result) -> Picture | Absent:
     return Picture("telemetry", "Load by round", caption, sentences.basis([result]), lambda: _draw_load(cores, void))
 
 
-def _on_first(result: Result) -> Spans:
+def _find_spans_on_first(result: Result) -> Spans:
     """Return the spans of the rounds on the first GPU."""
     spec = result.spec
-    spans = rounds(result).items()
+    spans = find_spans(result).items()
     return {n: span for n, span in spans if 0 in (gpus_of_round(n - 1, spec.devices, spec.rotation) or range(1))}
 
 
-def rounds(result: Result) -> Spans:
+def find_spans(result: Result) -> Spans:
     """Return the span of each round over all contenders."""
     spans: dict[int, tuple[float, float]] = {}
     for contender in result.contenders:
@@ -116,20 +118,20 @@ def rounds(result: Result) -> Spans:
 def _draw(
     seconds: Sequence[float], series: Mapping[str, Sequence[float]], spans: Spans, void: Collection[int]
 ) -> Figure:
-    figure, found = panels([_PANEL_INCHES] * len(series), _AXIS_INCHES)
-    for axes, (name, values) in zip(found, series.items(), strict=True):
+    figure, all_axes = panels([_PANEL_INCHES] * len(series), _AXIS_INCHES)
+    for axes, (name, values) in zip(all_axes, series.items(), strict=True):
         axes.plot(seconds, values, color=colour(0), linewidth=0.9)
         axes.set_ylabel(name)
         axes.margins(x=0.01, y=0.15)
         axes.ticklabel_format(useOffset=False, style="plain")
         axes.yaxis.get_major_locator().set_params(nbins=4)
-        axes.tick_params(labelbottom=axes is found[-1])
+        axes.tick_params(labelbottom=axes is all_axes[-1])
         shade(axes, [span for number, span in spans.items() if number in void])
         starts = [start for start, _ in spans.values()]
         axes.vlines(starts, 0, 1, transform=axes.get_xaxis_transform(), color=light("rule"), linewidth=0.6, zorder=0.5)
-    _number_rounds(found[0], spans)
-    figure.align_ylabels(found)
-    found[-1].set_xlabel("seconds since the run's start")
+    _number_rounds(all_axes[0], spans)
+    figure.align_ylabels(all_axes)
+    all_axes[-1].set_xlabel("seconds since the run's start")
     return figure
 
 
