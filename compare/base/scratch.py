@@ -51,7 +51,7 @@ def remove_leftovers() -> None:
 
 
 def _make() -> tuple[Path, int]:
-    """Make a folder; return it with the descriptor of its locked file."""
+    """Make a folder. Return it and the descriptor of its locked file."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)

@@ -20,7 +20,7 @@ class _Finder:
         self._names = {"compare", "jaxbackend", "torchbackend", module.partition(".")[0]}
 
     def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the place of a package, or None if it is none of samestep's or a part of a package."""
+        """Return the place of one of samestep's packages, and None for anything else."""
         return PathFinder.find_spec(name, [_CHECKOUT]) if path is None and name in self._names else None
 
 

@@ -77,7 +77,7 @@ def _import_factory(reference: str) -> Callable[..., Any]:
 
 
 class _UserFolders:
-    """Lets the user's own code, and no other, import modules from the user's folders.
+    """Lets only the user's code import modules from the user's folders.
 
     The folders are not in `sys.path`: torch hands that on to processes which it starts, and a file such as `ctypes.py`
     beside the user's model would run there. Modules of Python keep their names.
@@ -100,7 +100,7 @@ class _UserFolders:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return where a module of the user lies, or None if it is none, or if other code imports it."""
+        """Return the place of a user's module. Return None for other modules and for imports by other code."""
         if path is not None or name in _NOT_OF_USERS or not self._is_of_user(_importing_file()):
             return None
         found = PathFinder.find_spec(name, self.before)
@@ -121,7 +121,7 @@ _folders = _UserFolders()
 
 
 def _importing_file() -> str:
-    """Return the file of the code whose import is being carried out."""
+    """Return the file of the code that imports a module now."""
     frame = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
