@@ -1,4 +1,4 @@
-"""Prints the certificate in a terminal, after `samestep agree`."""
+"""Print the certificate in a terminal, after `samestep agree`."""
 
 from rich.console import Console
 from rich.text import Text
@@ -17,7 +17,7 @@ from compare.results.model import Result
 
 
 def render(result: Result, console: Console, *, verbose: bool) -> None:
-    """Print the gates of every pair, the first mismatch and notes; with `verbose` also every tensor."""
+    """Print the gates, the first mismatch and the notes of every pair. `verbose` adds every tensor."""
 
     def say(text: str, before: str = "") -> None:
         console.print(Text(before + plain(text)))

@@ -1,4 +1,4 @@
-"""Tables of a terminal in which no figure is ever cut: where the columns do not fit, the rows are stacked."""
+"""Print tables in a terminal without cutting a figure. If the columns do not fit, the rows are stacked."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -12,10 +12,10 @@ from rich.text import Text
 from compare.report.sentences import plain
 
 GAP = 3
-"""Between columns: a padding of one on either side, and the box in between."""
+"""Letters between columns: one of padding on either side, and the box between."""
 
 _TIGHT = 2
-_LEAST = 16  # letters that a column of words keeps: no figure in them is longer
+_LEAST = 16  # letters that a column of words keeps, because figures in it are no longer
 
 
 def show(
@@ -26,25 +26,25 @@ def show(
     prose: Collection[int] = (0,),
     right: Collection[int] = (),
 ) -> None:
-    """Print a table, or, where the console is too narrow, each row as its first cell with the others below.
+    """Print a table. If the console is too narrow, print each row as its first cell with the others below.
 
     Args:
         columns: the heads.
-        rows: a text a column; each is made `compare.report.sentences.plain`.
-        console: where to.
-        prose: numbers of the columns of words, which may be broken into lines; all others are figures.
+        rows: one text for each column. Each is passed through `compare.report.sentences.plain`.
+        console: the terminal.
+        prose: numbers of the columns of words, which may be broken into lines. All others are figures.
         right: numbers of the columns that are set flush right.
     """
-    whole = [[plain(cell) for cell in row] for row in rows]
-    made = table(columns, whole, console.width, prose=prose, right=right)
-    if made:
-        console.print(made)
+    plain_rows = [[plain(cell) for cell in row] for row in rows]
+    fitting = make_table(columns, plain_rows, console.width, prose=prose, right=right)
+    if fitting:
+        console.print(fitting)
         return
-    for title, *cells in whole:
+    for title, *cells in plain_rows:
         stack(title, zip(columns[1:], cells, strict=True), console)
 
 
-def table(
+def make_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     width: int,
@@ -53,29 +53,29 @@ def table(
     right: Collection[int] = (),
     tight: bool = False,
 ) -> Table | None:
-    """Return a table at most that wide as `show` prints it; None where a figure would be cut.
+    """Return the table of `show` in at most `width` letters, None if a figure would be cut.
 
     A row may be shorter than the heads. `tight` leaves less room between columns.
     """
     heads = [plain(column) for column in columns]
     cells = [[row[index] for row in rows if index < len(row)] for index in range(len(heads))]
     gaps = (_TIGHT if tight else GAP) * (len(heads) - 1)
-    widths = _widths(heads, cells, width - gaps, prose)
+    widths = _fit_widths(heads, cells, width - gaps, prose)
     if widths is None:
         return None
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=tight, header_style="")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=tight, header_style="")
     for index, (head, size) in enumerate(zip(heads, widths, strict=True)):
         justify = "right" if index in right else "left"
-        made.add_column(Text(head, overflow="fold"), justify=justify, width=size, overflow="fold")
+        table.add_column(Text(head, overflow="fold"), justify=justify, width=size, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell, overflow="fold") for cell in row))
-    return made
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+    return table
 
 
 def stack(title: str, pairs: Iterable[tuple[str, str]], console: Console) -> None:
-    """Print a title, and below it a name and its value a line; a value without a name stands alone.
+    """Print a title, and below it each name with its value on a line. A value without a name stands alone.
 
-    A value that does not fit beside its name stands below it, whole: only words are broken into lines.
+    A value that does not fit beside its name stands below it. Only words are broken into lines.
     """
     console.print(Text(title, overflow="fold"))
     listed = [(f"  {name}" if name else "", value) for name, value in pairs if value]
@@ -97,10 +97,10 @@ def _print_below(value: str, indent: int, console: Console) -> None:
         console.print(Text(" " * indent + value), soft_wrap=True)  # wider than the console rather than cut
 
 
-def _widths(
+def _fit_widths(
     heads: Sequence[str], cells: Sequence[Sequence[str]], room: int, prose: Collection[int]
 ) -> list[int] | None:
-    """Return a width a column, words broken as far as `room` asks for; None where that is not enough."""
+    """Return the width of each column, None if `room` is too small. Words are broken only if they must be."""
     wanted = [max(map(cell_len, (head, *texts))) for head, texts in zip(heads, cells, strict=True)]
     widths: list[int] = []
     for index, (head, texts) in enumerate(zip(heads, cells, strict=True)):

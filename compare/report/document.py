@@ -1,4 +1,4 @@
-"""The parts of a report in any format: sections and tables. `compare.report.sections` fills them."""
+"""Hold the parts of a report in any format: sections and tables. `compare.report.sections` fills them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ class Table:
 
     Attributes:
         name: short, unique in its section.
-        caption: what it shows.
+        caption: a sentence on the content.
         columns: the column heads.
         rows: one text for each column.
-        basis: what a reader must know if the table stands alone: workload, n, interval, hardware.
-        marked: rows, from 0, that need attention; each also says so in words.
-        nested: rows, from 0, that belong to the row above them; they are indented.
+        basis: workload, n, interval and hardware, for a table that stands alone.
+        marked: rows, from 0, that need attention. Each also says so in words.
+        nested: rows, from 0, that belong to the row above them. They are indented.
         prose: whether cells hold words, which may be wrapped, rather than figures.
-        detail: whether the table is long; formats for print leave it out.
+        detail: whether the table is long. Formats for print leave it out.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """The content of a section: tables, a command, sentences, and a picture or the reason why there is none."""
+    """The content of a section: tables, a command, sentences, and a picture or the reason for its absence."""
 
     lines: Sequence[str] = ()
     command: str = ""
@@ -74,7 +74,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report of one or several results. Several have an overview; claim and verdict are as in `Part`."""
+    """A whole report of one or several results. Several have an overview. See `Part` for claim and verdict."""
 
     claim: str
     verdict: str

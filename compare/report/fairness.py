@@ -1,4 +1,4 @@
-"""The contenders' effective settings beside each other, with every difference marked: is the comparison fair?"""
+"""Show whether a comparison is fair: the contenders' effective settings side by side, with differences marked."""
 
 import json
 from collections import Counter
@@ -16,7 +16,10 @@ _ONE_SIDED = "not on every side"
 
 
 def table(result: Result) -> Table | None:
-    """Return the table of effective settings and versions, a column a contender; None if none were read back."""
+    """Return the table of effective settings and versions, None if none were read back.
+
+    Each contender has a column.
+    """
     contenders = result.contenders
     settings = [contender.settings for contender in contenders]
     if not any(settings):
@@ -50,7 +53,7 @@ def table(result: Result) -> Table | None:
 
 
 class _Missing:
-    """Stands for a setting that a side does not have, and equals no value, not even None."""
+    """A setting that a side does not have. It equals no value, not even None."""
 
 
 _MISSING = _Missing()
@@ -62,7 +65,7 @@ def _keys(mappings: Sequence[Mapping[str, Json]]) -> list[str]:
 
 
 def _rows(name: str, values: Sequence[_Value], *, decides: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the row of one setting. A setting with entries of its own has a summary, and a row for each difference."""
+    """Yield the rows of one setting. A setting with entries has a summary, and a row for each difference."""
     tables = [value for value in values if isinstance(value, Mapping)]
     if len(tables) < len(values):
         yield (name, *map(_text, values), _remark(values, decides))

@@ -1,4 +1,4 @@
-"""Pictures as files: vector graphics that a paper can include as they are, the same bytes for the same result."""
+"""Draw pictures as vector graphics for a paper. The same result gives the same bytes."""
 
 import io
 import os
@@ -17,41 +17,41 @@ _CLIP = re.compile(rb"(id=\"|url\(#)(p[0-9a-f]{10})\b")
 
 
 def vector(picture: Picture, kind: str, *, text: bool = False) -> bytes:
-    """Draw a picture as `svg` or `pdf`; the same picture always gives the same bytes.
+    """Return a picture as the bytes of an SVG or PDF file.
 
     Args:
-        picture: what to draw.
+        picture: the picture.
         kind: `svg` or `pdf`.
-        text: in SVG, letters as text in the reader's font, else as outlines that look the same everywhere.
+        text: whether an SVG holds letters as text in the reader's font, or as outlines that look the same everywhere.
     """
-    told = {"Title": plain(picture.title), "Creator": None}
+    metadata = {"Title": plain(picture.title), "Creator": None}
     if kind == "svg":
-        told |= {"Description": plain(f"{picture.caption} {picture.basis}"), "Date": None}
+        metadata |= {"Description": plain(f"{picture.caption} {picture.basis}"), "Date": None}
     else:
-        told |= {"Subject": plain(f"{picture.caption} {picture.basis}"), "CreationDate": None, "Producer": None}
+        metadata |= {"Subject": plain(f"{picture.caption} {picture.basis}"), "CreationDate": None, "Producer": None}
     stream = io.BytesIO()
-    with _settings(text):
+    with _apply_settings(text):
         figure = picture.draw()
-        figure.savefig(stream, format=kind, metadata=told)
-    return _numbered(stream.getvalue()) if kind == "svg" else stream.getvalue()
+        figure.savefig(stream, format=kind, metadata=metadata)
+    return _number_clips(stream.getvalue()) if kind == "svg" else stream.getvalue()
 
 
-def _numbered(drawn: bytes) -> bytes:
-    """Number the clip regions of an SVG, which matplotlib names after their corners, exact to the last bit.
+def _number_clips(drawn: bytes) -> bytes:
+    """Number the clip regions of an SVG. matplotlib names them after the last bit of their corners.
 
-    That bit is another one where another processor adds up in another order; what is drawn has six digits.
+    The last bit depends on the processor's order of additions. The coordinates in the file have only six digits.
     """
     numbers = dict[bytes, int]()
 
-    def number(found: re.Match[bytes]) -> bytes:
-        return b"%sclip-%d" % (found[1], numbers.setdefault(found[2], 1 + len(numbers)))
+    def number(match: re.Match[bytes]) -> bytes:
+        return b"%sclip-%d" % (match[1], numbers.setdefault(match[2], 1 + len(numbers)))
 
     return _CLIP.sub(number, drawn)
 
 
 @contextmanager
-def _settings(text: bool) -> Generator[None]:
-    settings = _matplotlib()
+def _apply_settings(text: bool) -> Generator[None]:
+    settings = _import_matplotlib()
     ink, muted = light("ink"), light("muted")
     changes: dict[str, Any] = {
         "axes.edgecolor": muted,
@@ -81,17 +81,17 @@ def _settings(text: bool) -> Generator[None]:
         "ytick.minor.size": 1.5,
     }
     with settings.rc_context(), warnings.catch_warnings():
-        # A name may have characters that the font lacks; boxes stand for them.
+        # A name may have characters that the font lacks. Boxes stand for them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         settings.rcdefaults()  # the reader's own settings do not change our pictures
         settings.rcParams.update(changes)
         yield
 
 
-def _matplotlib() -> Any:
-    """Return matplotlib, whose own keys have types of their own, asked for no window.
+def _import_matplotlib() -> Any:
+    """Import matplotlib with a backend that needs no window, and return it as untyped.
 
-    What the reader's variables ask for may not be there, such as a notebook's backend, and ends the import.
+    The user's variables may name a backend that is not installed, a notebook's for example. Then the import would fail.
     """
     own = {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
     before = {name: os.environ.get(name) for name in own}

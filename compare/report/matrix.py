@@ -1,4 +1,4 @@
-"""The report of several results: workload by precision, with the winner and the interval of every comparison."""
+"""Report several results: workload by precision, with the winner and the interval of every comparison."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Results = Sequence[Result]
 
 
 def report(results: Results) -> Report:
-    """Return the report of one or several results; several have an overview first."""
+    """Return the report of one or several results. Several begin with an overview."""
     parts = [sections.part(result) for result in results]
     if len(parts) == 1:
         return Report(parts[0].claim, parts[0].verdict, None, parts)

@@ -1,8 +1,8 @@
 """The colours of every picture and of the page, in light and in dark.
 
-Contenders take their colours in order, from the palette of Okabe and Ito, which colour-blind readers can tell apart
-(jfly.uni-koeln.de/color), each made darker or lighter until text in it has a contrast of 4.5 with the paper. Pictures
-never tell by colour alone.
+Contenders take their colours in order from the palette of Okabe and Ito, which colour-blind readers can tell apart
+(jfly.uni-koeln.de/color). Each colour is made darker or lighter until text in it has a contrast of 4.5 with the paper.
+No picture depends on colour alone.
 """
 
 from collections.abc import Mapping
@@ -36,5 +36,5 @@ SERIES = tuple(tone.light for name, tone in TONES.items() if name.startswith("se
 
 
 def light(name: str) -> str:
-    """Return a colour on light paper; pictures are drawn in these."""
+    """Return a colour on light paper. Pictures are drawn in light colours."""
     return TONES[name].light

@@ -44,9 +44,9 @@ class SectionKind:
         name: unique; it becomes part of anchors and labels.
         title: its heading.
         make: returns the content for a result, None if the report of this result has no such section.
-        remarks: what the terminal says below the table of figures.
-        claims: what the terminal says next.
-        definitions: what the terminal says last.
+        remarks: lines that the terminal prints below the table of figures.
+        claims: lines that it prints next.
+        definitions: lines that it prints last.
     """
 
     name: str

@@ -95,7 +95,7 @@ def setting(result: Result) -> str:
 
 
 def batch_details(spec: Spec) -> str:
-    """Return the other settings that tell steps of one batch size apart, empty if there are none."""
+    """Return the settings beside the batch size that change a step, empty if they are the usual ones."""
     return micro_batches(spec) + (", deterministic" if spec.deterministic else "")
 
 

@@ -1,4 +1,4 @@
-"""A drawn picture as part of a page: it takes the page's colours and font, and needs no inline style to be allowed."""
+"""Make a drawn picture part of a page. It takes the page's colours and font, and needs no inline style."""
 
 import re
 from xml.etree import ElementTree
@@ -16,20 +16,20 @@ _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
 def inline(data: bytes, prefix: str, title: str) -> Markup:
-    """Return an SVG file, drawn by us with its letters as text, as an element of an HTML page.
+    """Return an SVG file of samestep, with letters as text, as an element of an HTML page.
 
-    Style attributes, which a strict Content-Security-Policy does not let through, become attributes of their own;
-    colours become the page's variables, so that a picture is light on light and dark on dark paper.
+    A strict Content-Security-Policy forbids style attributes, so each declaration becomes an attribute. Colours become
+    the page's variables. So a picture follows a light or dark page.
 
     Args:
         data: the file.
         prefix: makes the element's ids unique in the page.
-        title: what the picture shows, for readers who do not see it.
+        title: a description for readers who do not see the picture.
     """
     root = ElementTree.fromstring(data)
     for parent in root.iter():
         for child in list(parent):
-            if _local(child) in _DROPPED:
+            if _strip_namespace(child) in _DROPPED:
                 parent.remove(child)
     for element in root.iter():
         _rewrite(element, prefix)
@@ -43,25 +43,25 @@ def inline(data: bytes, prefix: str, title: str) -> Markup:
     return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
-def _local(element: Element) -> str:
+def _strip_namespace(element: Element) -> str:
     return element.tag.removeprefix(_SVG)
 
 
 def _rewrite(element: Element, prefix: str) -> None:
-    """Replace what an HTML page does not have (namespaces, style attributes) and make ids unique."""
-    element.tag = _local(element)
-    found = dict(element.attrib)
-    for declaration in found.pop("style", "").split(";"):
+    """Replace namespaces and style attributes, which a page must not have, and make ids unique."""
+    element.tag = _strip_namespace(element)
+    attributes = dict(element.attrib)
+    for declaration in attributes.pop("style", "").split(";"):
         name, _, value = declaration.partition(":")
         if value and name.strip() not in _OF_THE_PAGE:
-            found[name.strip()] = value.strip()
-    if (target := found.pop(f"{_XLINK}href", None)) is not None:
-        found["href"] = f"#{prefix}{target.removeprefix('#')}"
-    if "id" in found:
-        found["id"] = f"{prefix}{found['id']}"
+            attributes[name.strip()] = value.strip()
+    if (target := attributes.pop(f"{_XLINK}href", None)) is not None:
+        attributes["href"] = f"#{prefix}{target.removeprefix('#')}"
+    if "id" in attributes:
+        attributes["id"] = f"{prefix}{attributes['id']}"
     for name in ("fill", "stroke"):
-        if name in found:
-            found[name] = _VARIABLES.get(found[name], found[name])
-    if "clip-path" in found:
-        found["clip-path"] = _REFERENCE.sub(rf"url(#{prefix}\1)", found["clip-path"])
-    element.attrib = found
+        if name in attributes:
+            attributes[name] = _VARIABLES.get(attributes[name], attributes[name])
+    if "clip-path" in attributes:
+        attributes["clip-path"] = _REFERENCE.sub(rf"url(#{prefix}\1)", attributes["clip-path"])
+    element.attrib = attributes

@@ -1,4 +1,4 @@
-"""Says what else happened while contenders were timed: the GPU's state, other programs, void rounds."""
+"""Describe the machine while contenders were timed: the GPU's state, other programs, void rounds."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -28,16 +28,16 @@ def lines(result: Result) -> Iterator[str]:
     for comparison in result.comparisons:
         for number in comparison.outliers:
             pair = f"{comparison.contender} against {comparison.baseline}"
-            yield f"{pair}: round {number} is far from the others; it counts"
+            yield f"{pair}: round {number} is far from the others, but it counts"
 
 
 def disturbance(result: Result) -> str | None:
-    """Say what disturbed a run without a verdict, and what it measured nevertheless; None for any other run.
+    """Return the disturbance and the step times of a run without a verdict, None for any other run.
 
-    The times are medians over all rounds, void ones too. They claim nothing.
+    The times are medians over all rounds, including void ones. They support no claim.
     """
     spec, count = result.spec, result.spec.rounds - len(result.voided)
-    undecided = [each for each in result.comparisons if each.verdict == "INCONCLUSIVE"]
+    undecided = [comparison for comparison in result.comparisons if comparison.verdict == "INCONCLUSIVE"]
     if not undecided or not result.voided or count >= spec.least_rounds:
         return None
     times = {each.name: each.step_seconds.median for each in result.contenders if each.step_seconds}

@@ -1,4 +1,4 @@
-"""Prints the terminal report of `samestep compare`: `render`.
+"""Print the terminal report of `samestep compare`.
 
 Nothing depends on colour. Text of a result becomes neither markup nor a control code.
 """
@@ -19,7 +19,7 @@ from compare.results.model import Result
 
 
 def render(result: Result, console: Console, *, brief: bool = False) -> None:
-    """Print the figures of a result, and what its sections say of them.
+    """Print the figures of a result, and the remarks, claims and definitions of its sections.
 
     `brief` leaves out definitions, and the gates of a certificate that did not fail.
     """

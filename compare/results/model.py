@@ -33,7 +33,7 @@ class PairSide(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class PairSpec(JsonObject):
-    """How a user's own two models were matched; `map` is from torch's names to flax's."""
+    """How a user's own two models were matched. `map` leads from torch's names to flax's."""
 
     map: Mapping[str, str]
     weights_from: str
@@ -44,7 +44,7 @@ class PairSpec(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Spec(JsonObject):
-    """The settings of a comparison. `pair` is None for a built-in workload."""
+    """The settings of a comparison. Only a user's own models have a `pair`."""
 
     workload: str
     contenders: tuple[str, ...]
@@ -135,7 +135,7 @@ class StepTimes(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Memory(JsonObject):
-    """Bytes by the definitions of `compare.machine.memory`; `absent` says why a figure is None."""
+    """Bytes by the definitions of `compare.machine.memory`. `absent` says why a figure is missing."""
 
     live_peak_bytes: int | None
     pool_peak_bytes: int | None
@@ -150,7 +150,7 @@ class Memory(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Energy(JsonObject):
-    """Energy of whole boards over so many steps and seconds; `reason` says why a figure is None."""
+    """Energy of whole boards over `steps` and `seconds`. `reason` says why a figure is missing."""
 
     joules_per_step: float | None
     idle_watts: float | None
@@ -161,7 +161,7 @@ class Energy(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Communication(JsonObject):
-    """Seconds per step of communication that computation does not hide; `reason` says why the figure is None."""
+    """Seconds per step of communication that computation does not hide. `reason` says why they are missing."""
 
     exposed_seconds: float | None
     steps: int | None
@@ -179,7 +179,7 @@ class Training(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Contender(JsonObject):
-    """Everything measured of one contender; a figure is None if its phase was skipped or not reached."""
+    """The figures of one contender. A figure is None if its phase was skipped or not reached."""
 
     name: str
     backend: str
@@ -220,7 +220,7 @@ class Stopped(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(JsonObject):
-    """A contender against the baseline. `ratio` is contender over baseline; `outliers` are rounds, and they count."""
+    """A contender against the baseline. `ratio` is contender over baseline. `outliers` lists rounds, which count."""
 
     baseline: str
     contender: str
@@ -241,7 +241,7 @@ class Comparison(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorEvidence(JsonObject):
-    """One tensor's relative errors, as in `compare.agreement.certificate.Figures`; None if infinite or not judged."""
+    """Relative errors of one tensor (`compare.agreement.certificate.Figures`), None if infinite or not judged."""
 
     name: str
     e64: float | None
@@ -262,7 +262,7 @@ class Kept(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Pair(JsonObject):
-    """The certificate of one contender with the baseline. `kept` is None if this run made it."""
+    """The certificate of one contender with the baseline. `kept` names the store's entry it was read from."""
 
     baseline: str
     contender: str
@@ -284,7 +284,7 @@ class Trajectory(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement(JsonObject):
-    """All certificates. `gates` are the worst over all pairs; the last three are by contender."""
+    """All certificates. `gates` are the worst over all pairs. The keys of the last three are contenders."""
 
     status: str
     precision: str
@@ -307,7 +307,7 @@ class Voided(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu(JsonObject):
-    """Samples of a further GPU; without `lists_processes`, NVML does not list this run's processes on it."""
+    """Samples of a further GPU. `lists_processes` says whether NVML lists this run's processes on it."""
 
     lists_processes: bool
     samples: Samples
@@ -315,7 +315,7 @@ class Gpu(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry(JsonObject):
-    """Samples of the first GPU, and of `others`; `reason` says why there are none.
+    """Samples of the first GPU and of `others`. `reason` says why there are no samples.
 
     Attributes:
         cost_cores: cores that sampling kept busy.
@@ -349,7 +349,7 @@ class Environment(JsonObject):
         return version if isinstance(version, str) else None
 
     def device_name(self, device: str) -> str | None:
-        """Return the name of the first GPU for `cuda`, else of the CPU; None if it was not recorded."""
+        """Return the name of the first GPU for `cuda` or of the CPU, None if it was not recorded."""
         facts = cast("Any", self.extra)
         try:
             name = facts["nvidia"]["gpus"][0]["name"] if device == "cuda" else facts["cpu"]["model"]

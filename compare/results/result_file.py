@@ -1,7 +1,7 @@
-"""Reads and writes `result.json`, one object of the shape in `result.schema.json` (JSON Schema draft-07).
+"""Read and write `result.json`, one object of the shape in `result.schema.json` (JSON Schema draft-07).
 
-The same checks hold on writing and on reading, so samestep can read every file that it wrote. Reading trusts nothing,
-because anybody may have written the file.
+Reading and writing make the same checks, so samestep can read every file that it wrote. Reading trusts nothing, because
+anybody may have written the file.
 """
 
 import json
@@ -75,7 +75,7 @@ class OfScale(Refused):
 
 
 def write(result: Result, folder: Path) -> Path:
-    """Check the result and write `folder/result.json` atomically; return its path.
+    """Check the result, write `folder/result.json` atomically, and return its path.
 
     Raises:
         Refused: as `validate` and `replace`.
@@ -84,12 +84,12 @@ def write(result: Result, folder: Path) -> Path:
 
 
 def write_or_spare(result: Result, folder: Path) -> Path:
-    """Write the result as `write` does. If the folder refuses it, write it to a temporary one, for it took hours.
+    """Write the result as `write` does, or to a temporary folder if `folder` refuses it. The result took hours.
 
-    There it may be larger than `read` takes.
+    In a temporary folder it may be too large for `read`.
 
     Raises:
-        Refused: as `validate`. Also if the folder refused the file, with the place where the result lies instead.
+        Refused: as `validate`. Also if the folder refused the file. Then the message says where the result is.
     """
     value = _checked(result)
     try:
@@ -127,14 +127,14 @@ def _text(value: Mapping[str, Any], *, allow_nan: bool = False) -> bytes:
 
 
 def replace(target: Path, value: Mapping[str, Any]) -> Path:
-    """Write a JSON object as the file `target` atomically (`compare.base.files`); return that path.
+    """Write a JSON object to the file `target` atomically (`compare.base.files`), and return its path.
 
-    The folder is made where missing.
+    A missing folder is made.
 
     Raises:
         ValueError: for NaN and infinity.
-        Refused: for a text that `load` would refuse for its size, or where the file system refuses; the old file, if
-            any, is then as it was, and no temporary file stays.
+        Refused: the text is too large for `load`, or the file system refuses. Then an old file is unchanged, and no
+            temporary file remains.
     """
     data = _text(value)
     try:
@@ -145,7 +145,7 @@ def replace(target: Path, value: Mapping[str, Any]) -> Path:
 
 
 def replace_bytes(target: Path, data: bytes) -> Path:
-    """Write a file atomically as `replace` does, of any bytes; return its path."""
+    """Write bytes to a file atomically as `replace` does, and return its path."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -155,15 +155,15 @@ def replace_bytes(target: Path, data: bytes) -> Path:
 
 
 def named(path: Path) -> Path:
-    """Return the result file that a user names: the path, or, where that is a folder, the one in it.
+    """Return the result file that a user names. If the path is a folder, return the file in it.
 
-    In a folder that has only a result of `samestep fit`, that is named, for who reads it to refuse as such.
+    A folder may hold only a result of `samestep fit`. Then return that file, so that its reader can refuse it.
     """
     try:
         if not path.is_dir():
             return path
-        found = path / FILE_NAME
-        return path / FIT_NAME if not found.exists() and (path / FIT_NAME).exists() else found
+        file = path / FILE_NAME
+        return path / FIT_NAME if not file.exists() and (path / FIT_NAME).exists() else file
     except OSError:  # a name too long, for example
         return path
 
@@ -182,10 +182,10 @@ def read(path: Path) -> Result:
 
 
 def read_with_true_verdicts(path: Path) -> Result:
-    """Read and check a result file whose verdicts and agreement must follow from its figures.
+    """Read a result file, and check also that its verdicts and agreement follow from its figures.
 
     Raises:
-        OfScale, Refused: with the file's name, as `read` and `compare.results.consistency.check_verdicts`.
+        OfScale, Refused: as `read` and `compare.results.consistency.check_verdicts`, with the file's name.
     """
     result = read(path)
     try:
@@ -247,8 +247,8 @@ def schema(name: str) -> dict[str, Any]:
 
 @lru_cache
 def _validator(name: str) -> Callable[[Any], Any]:
-    # fastjsonschema turns the schema, which is ours, into Python code; no result ever becomes code. A schema may refer
-    # to another by its file's name, which is an address without a scheme.
+    # fastjsonschema turns a schema into Python code. Schemas are part of the package, and results never become code.
+    # A schema may refer to another by its file's name, which is an address without a scheme.
     compiled = fastjsonschema.compile(schema(name), handlers={"": schema}, use_formats=False)
     return cast("Callable[[Any], Any]", compiled)
 

@@ -1,4 +1,4 @@
-"""Leaves out telemetry that nothing is computed from, so that a long run's result file stays small enough to read."""
+"""Leave out telemetry that no figure needs, so that a long run's result file stays small enough to read."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ def _count(gpu: Gpu) -> int:
 
 
 def _thin_samples(samples: Samples, windows: Sequence[Sequence[float]]) -> Samples:
-    needed = _needed(samples, windows)
+    needed = _find_needed(samples, windows)
     return {name: [values[index] for index in needed] for name, values in samples.items()}
 
 
-def _needed(samples: Samples, windows: Sequence[Sequence[float]]) -> list[int]:
+def _find_needed(samples: Samples, windows: Sequence[Sequence[float]]) -> list[int]:
     seconds = samples.get("seconds", ())
     # The first sample that lists one of this run's processes shows that NVML lists them at all.
     needed = {next((index for index, own in enumerate(samples.get("own", ())) if own), 0)}

@@ -26,7 +26,7 @@ SEQUENTIAL = (
 
 
 def complete(result: Result) -> Result:
-    """Return a result whose derived values are computed anew from its samples.
+    """Compute the derived values of a result anew from its samples.
 
     Step times, rates, comparisons and the agreement's state are replaced. They follow from the spec, `voided`, each
     contender's status, `samples` and `unproven`, and the agreement's `pairs`.

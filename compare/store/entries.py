@@ -1,7 +1,7 @@
 """Entries of the store, found by a key of everything that decides their value.
 
-An entry is a folder `KIND/KEY` with its files and `entry.json`. It is written beside the store's entries and takes its
-name when it is whole, so a reader sees all of it or nothing, also while other runs write.
+An entry is a folder `KIND/KEY` with its files and `entry.json`. A run writes it under another name and renames it when
+it is complete. So readers never see a part of an entry, even while other runs write.
 """
 
 import hashlib
@@ -75,9 +75,9 @@ class Store:
         self.root = private_folder.make(root)
 
     def find(self, kind: str, facts: Mapping[str, Any]) -> Entry | None:
-        """Return the entry with these facts, and note that it was used. Return None where there is none.
+        """Return the entry with these facts, or None if there is none. Note that it was used.
 
-        An entry that cannot be read, or holds other facts, is deleted.
+        An entry that cannot be read or holds other facts is deleted.
         """
         folder = self._place(kind, key_of(facts))
         entry = self._read(kind, folder)
@@ -89,12 +89,12 @@ class Store:
         return entry[0]
 
     def add(self, kind: str, facts: Mapping[str, Any], write: Callable[[Path], None], what: str = "") -> Entry:
-        """Add an entry whose files `write` puts into the folder that it is given; return it. `what` describes it.
+        """Add an entry, and return it. `write` puts its files into a folder, and `what` describes it.
 
-        Where another run has added the same entry meanwhile, that one stays.
+        If another run has added the same entry meanwhile, that one stays.
 
         Raises:
-            OSError: the file system refuses. Nothing of the entry stays.
+            OSError: the file system refuses. Then nothing of the entry remains.
         """
         key = key_of(facts)
         private_folder.make(self.root / kind)
@@ -122,16 +122,16 @@ class Store:
         shutil.rmtree(self._place(kind, key_of(facts)), ignore_errors=True)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield every entry, those that were used last first."""
-        folders = [each for each in self.root.glob("*/*") if each.is_dir() and each.parent.name != _UNFINISHED]
+        """Yield every entry, the most recently used first."""
+        folders = [path for path in self.root.glob("*/*") if path.is_dir() and path.parent.name != _UNFINISHED]
         for folder in sorted(folders, key=_used, reverse=True):
             if entry := self._read(folder.parent.name, folder):
                 yield entry[0]
 
     def clear(self, kind: str | None = None) -> int:
-        """Delete all entries, or those of one kind; return the bytes that they took."""
+        """Delete all entries, or those of one kind. Return the bytes that they took."""
         deleted = 0
-        for entry in [each for each in self.entries() if kind in (None, each.kind)]:
+        for entry in [entry for entry in self.entries() if kind in (None, entry.kind)]:
             deleted += entry.size
             shutil.rmtree(entry.folder, ignore_errors=True)
         return deleted

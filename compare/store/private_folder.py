@@ -22,18 +22,18 @@ def default_root() -> Path:
 
 
 def make(folder: Path) -> Path:
-    """Make a folder with mode 0700, or check that it is private; return it.
+    """Return a private folder, and make it if it does not exist.
 
-    An own folder that others may only read gets mode 0700. Folders made on the way also have mode 0700.
+    The folder gets mode 0700. So do missing folders above it.
 
     Raises:
         Refused: the folder, or one above it, belongs to another user or can be changed by one.
         OSError: the folder cannot be made.
     """
-    missing = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
-    for each in reversed(missing):
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    for path in reversed(missing):
         try:
-            each.mkdir(mode=0o700)
+            path.mkdir(mode=0o700)
         except FileExistsError:  # another run was faster
             continue
     check(folder)

@@ -65,7 +65,7 @@ def _print_table(scaling: Scaling, console: Console) -> None:
         if entry.devices == scaling.spec.devices[0]:
             rows.append((plain(entry.contender),))
         rows.append((f"  {entry.devices}", *cells(entry)))
-    table = columns.table(_TITLES, rows, console.width, right=range(1, len(_TITLES)), tight=True)
+    table = columns.make_table(_TITLES, rows, console.width, right=range(1, len(_TITLES)), tight=True)
     if table:
         console.print(table)
         return

@@ -306,7 +306,7 @@ def test_what_went_on_beside_is_told() -> None:
     spec = {"design": "turns", "design_reason": "from round 1 on: the contenders do not fit in memory together"}
     telemetry = make_result()["telemetry"] | {"foreign_cores": [0.01, 0.02, 0.9], "idle_cores": [0.02, 0.04, 0.7]}
     text = " ".join(_rendered(comparisons=[comparison], spec=spec, telemetry=telemetry).split())
-    assert "round 7 is far from the others; it counts" in text
+    assert "round 7 is far from the others, but it counts" in text
     assert "design of the rounds: turns (from round 1 on: the contenders do not fit in memory together)" in text
     assert "other programs kept 0.02 cores busy in the median round, 0.90 at most" in text
     assert "contenders that were not timed kept 0.04 cores busy in the median round, 0.70 at most" in text

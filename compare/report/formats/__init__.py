@@ -17,8 +17,8 @@ class Format:
     Attributes:
         name: of the option, without the dashes.
         help: the option's help.
-        render: returns the file's text for a report, the results it is of, and paths of pictures by name.
-        pictures: the suffix of the pictures that the text links to, "" if it links to none.
+        render: return the file's text for a report, its results, and the paths of pictures by name.
+        pictures: the suffix of linked pictures, "" if the text links to none.
         is_of_blocks: whether it holds timed blocks, which a scaling does not have.
     """
 

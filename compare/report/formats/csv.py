@@ -1,8 +1,8 @@
-"""CSV: every timed block of one or several results in one tidy table, a row a block, in the order of timing.
+"""Write CSV: one row for each timed block of one or several results, in the order of timing.
 
-The columns are the run (`result` to `device`), the block (`contender` to `seconds_per_step`), whether its round is void
-(`void`, 0 or 1, with `void_reason`), and the contender's comparison with its baseline, the same in each of its rows
-(`baseline` to `winner`, empty for a baseline). INVALID has no ratio. Rounds and blocks count from 1.
+Columns `result` to `device` describe the run. Columns `contender` to `seconds_per_step` describe the block. `void` is 1
+for a void round, else 0, and `void_reason` says why. Columns `baseline` to `winner` hold the contender's comparison.
+They are the same in all its rows, and empty for a baseline. INVALID has no ratio. Rounds and blocks count from 1.
 """
 
 import csv
@@ -27,24 +27,24 @@ Cell = str | int | float
 def render(results: Sequence[Result]) -> str:
     """Return the table as CSV (RFC 4180, with line feeds).
 
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    An apostrophe comes before any text that a spreadsheet would take for a formula.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
     for result in results:
-        writer.writerows([_escape(cell) for cell in row] for row in _rows(result))
+        writer.writerows([_escape(cell) for cell in row] for row in _make_rows(result))
     return stream.getvalue()
 
 
 FORMAT = Format("csv", "Write a row for each timed block.", lambda _, results, __: render(results), is_of_blocks=True)
 
 
-def _rows(result: Result) -> Iterator[tuple[Cell, ...]]:
+def _make_rows(result: Result) -> Iterator[tuple[Cell, ...]]:
     spec = result.spec
     run = result.id, result.created, spec.workload, spec.precision, spec.batch_size, spec.device
     void = {voided.round: voided.reason for voided in result.voided}
-    comparisons = {comparison.contender: _comparison_cells(comparison) for comparison in result.comparisons}
+    comparisons = {comparison.contender: _make_comparison_cells(comparison) for comparison in result.comparisons}
     for contender in result.contenders:
         name, step = contender.name, contender.step_seconds
         if step is None:
@@ -56,7 +56,7 @@ def _rows(result: Result) -> Iterator[tuple[Cell, ...]]:
                 yield *run, *timed, *counts, *comparisons.get(name, ("",) * 7)
 
 
-def _comparison_cells(comparison: Comparison) -> tuple[Cell, ...]:
+def _make_comparison_cells(comparison: Comparison) -> tuple[Cell, ...]:
     ratio = comparison.claimed_ratio
     figures = (ratio.estimate, ratio.low, ratio.high, ratio.confidence) if ratio else ("",) * 4
     return comparison.baseline, *figures, comparison.verdict, winner(comparison)

@@ -1,4 +1,4 @@
-"""HTML: a report as one page that needs no network and no script; pictures and style are inside it."""
+"""Write HTML: one page without network and scripts. Pictures and style are inside it."""
 
 import base64
 import hashlib
@@ -24,15 +24,15 @@ def render(report: Report) -> str:
         undefined=StrictUndefined,
         finalize=_clean,
     )
-    style = environment.get_template("page.css").render(light=_variables(0), dark=_variables(1))
+    style = environment.get_template("page.css").render(light=_write_variables(0), dark=_write_variables(1))
     page = environment.get_template("page.html")
-    return page.render(report=report, inline=_inline, style=Markup(style), policy=_policy(style)).lstrip() + "\n"
+    return page.render(report=report, inline=_inline, style=Markup(style), policy=_write_policy(style)).lstrip() + "\n"
 
 
 FORMAT = Format("html", "Write one page with everything.", lambda report, _, __: render(report))
 
 
-def _policy(style: str) -> str:
+def _write_policy(style: str) -> str:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -41,7 +41,7 @@ def _inline(picture: Picture, prefix: str) -> Markup:
     return svg.inline(figures.vector(picture, "svg", text=True), prefix, plain(picture.title))
 
 
-def _variables(which: int) -> str:
+def _write_variables(which: int) -> str:
     return " ".join(f"--{name}: {tone[which]};" for name, tone in TONES.items())
 
 

@@ -1,4 +1,4 @@
-r"""LaTeX: a report as tables in booktabs style, with figures if their files are written too, to \input into a paper.
+r"""Write LaTeX to \input into a paper: tables in booktabs style, and figures if their files are written too.
 
 Captions state n, interval and hardware. Text that belongs to no table stands in comments.
 """
@@ -14,7 +14,7 @@ from compare.report.sentences import plain
 
 PACKAGES = r"\usepackage{array,booktabs,graphicx}"
 
-_NARROW = 4  # at most so many columns of figures fit one column of a two-column paper
+_NARROW = 4  # columns of figures that fit into one column of a two-column paper
 _LONG_WORD, _LONGEST_RUN = 16, 8
 _LEAST_SHARE, _MOST_SHARE = 10, 32
 _COMMANDS = {
@@ -52,11 +52,11 @@ def render(report: Report, pictures: Mapping[str, str]) -> str:
     _check_paths(pictures.values())
     blocks = [f"% {plain(report.verdict)}\n% Needs {PACKAGES}. Paths of pictures start from this file's folder."]
     if report.overview:
-        blocks += _section(report.overview, "", pictures)
+        blocks += _render_section(report.overview, "", pictures)
     for number, part in enumerate(report.parts, start=1):
         blocks.append(f"% {plain(part.verdict)}\n% {plain(part.heading)}\n% {plain(part.source)}")
         for section in part.sections:
-            blocks += _section(section, f"{number}-" if report.overview else "", pictures)
+            blocks += _render_section(section, f"{number}-" if report.overview else "", pictures)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -75,21 +75,21 @@ def _check_paths(paths: Iterable[str]) -> None:
 
 
 def escape(text: str) -> str:
-    """Return LaTeX that prints exactly the given text; long words may be broken."""
-    return " ".join(map(_word, plain(text).split(" ")))
+    """Return LaTeX that prints exactly the given text. LaTeX may break long words."""
+    return " ".join(map(_escape_word, plain(text).split(" ")))
 
 
-def _word(word: str) -> str:
+def _escape_word(word: str) -> str:
     if len(word) > _LONG_WORD:
         return r"\allowbreak{}".join(map(_escape, _BREAK.sub("\\1\0", word).split("\0")))
     return _escape(word)
 
 
 def _escape(text: str) -> str:
-    return "".join(map(_character, _LIGATURE.sub("\\1\0", text))).replace("\0", "{}")
+    return "".join(map(_escape_character, _LIGATURE.sub("\\1\0", text))).replace("\0", "{}")
 
 
-def _character(character: str) -> str:
+def _escape_character(character: str) -> str:
     if character in _COMMANDS:
         return _COMMANDS[character]
     if character.isascii() or character in _LETTERS:
@@ -97,7 +97,7 @@ def _character(character: str) -> str:
     return f"{{[}}U+{ord(character):04X}]"
 
 
-def _section(section: Section, prefix: str, pictures: Mapping[str, str]) -> Iterator[str]:
+def _render_section(section: Section, prefix: str, pictures: Mapping[str, str]) -> Iterator[str]:
     tables = [table for table in section.tables if not table.detail]
     comments = [f"% {section.title}"]
     if section.picture and not isinstance(section.picture, Picture):
@@ -108,13 +108,13 @@ def _section(section: Section, prefix: str, pictures: Mapping[str, str]) -> Iter
     if isinstance(section.picture, Picture):
         name = f"{prefix}{section.picture.name}"
         if name in pictures:
-            yield _figure(section.picture, pictures[name], f"{prefix}{section.name}")
+            yield _render_figure(section.picture, pictures[name], f"{prefix}{section.name}")
     notes = [*section.lines, *([f"Command: {section.command}"] if section.command else [])]
     for index, table in enumerate(tables):
-        yield _table(table, () if index else notes, f"{prefix}{section.name}-{table.name}")
+        yield _render_table(table, () if index else notes, f"{prefix}{section.name}-{table.name}")
 
 
-def _figure(picture: Picture, path: str, label: str) -> str:
+def _render_figure(picture: Picture, path: str, label: str) -> str:
     return "\n".join(
         [
             r"\begin{figure}",
@@ -127,12 +127,10 @@ def _figure(picture: Picture, path: str, label: str) -> str:
     )
 
 
-def _table(table: Table, notes: Sequence[str], label: str) -> str:
+def _render_table(table: Table, notes: Sequence[str], label: str) -> str:
     count = len(table.columns)
     environment = "table*" if table.prose or count > _NARROW else "table"
-    caption = " ".join(
-        escape(text) for text in (table.caption, table.basis, *(f"{_ended(note)}" for note in notes)) if text
-    )
+    caption = " ".join(escape(text) for text in (table.caption, table.basis, *(_end(note) for note in notes)) if text)
     rows = [
         (r"\quad " if index in table.nested else "")
         + " & ".join(rf"\textbf{{{escape(cell)}}}" if index in table.marked else escape(cell) for cell in row)
@@ -144,7 +142,7 @@ def _table(table: Table, notes: Sequence[str], label: str) -> str:
             r"  \centering\small",
             rf"  \caption{{{caption}}}",
             rf"  \label{{tab:samestep-{label}}}",
-            rf"  \begin{{tabular}}{{@{{}}{_columns(table)}@{{}}}}",
+            rf"  \begin{{tabular}}{{@{{}}{_format_columns(table)}@{{}}}}",
             r"    \toprule",
             rf"    {' & '.join(map(escape, table.columns))} \\",
             r"    \midrule",
@@ -156,8 +154,8 @@ def _table(table: Table, notes: Sequence[str], label: str) -> str:
     )
 
 
-def _columns(table: Table) -> str:
-    """Return the format of the columns; columns of prose share the line by the length of their texts."""
+def _format_columns(table: Table) -> str:
+    """Return the format of the columns. Columns of prose share the line in proportion to their longest texts."""
     count = len(table.columns)
     if not table.prose:
         return f"l{'r' * (count - 1)}"
@@ -168,5 +166,5 @@ def _columns(table: Table) -> str:
     return "".join(rf">{{\raggedright\arraybackslash}}p{{{width}}}" for width in widths)
 
 
-def _ended(line: str) -> str:
+def _end(line: str) -> str:
     return line if line.endswith(".") else f"{line}."

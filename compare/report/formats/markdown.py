@@ -1,4 +1,4 @@
-"""Markdown with GitHub's tables: a report for a page of a repository, an issue or a pull request."""
+"""Write Markdown with GitHub's tables, for a page of a repository, an issue or a pull request."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,14 +23,14 @@ def render(report: Report, pictures: Mapping[str, str]) -> str:
     """
     blocks = [f"# {escape(report.verdict)}"]
     if report.overview:
-        blocks += _section(report.overview, "##", "", pictures)
+        blocks += _render_section(report.overview, "##", "", pictures)
     for number, part in enumerate(report.parts, start=1):
         several = report.overview is not None
         if several:
             blocks.append(f"## {number}. {escape(part.verdict)}")
         blocks += [escape(part.heading), escape(part.source)]
         for section in part.sections:
-            blocks += _section(section, "###" if several else "##", f"{number}-" if several else "", pictures)
+            blocks += _render_section(section, "###" if several else "##", f"{number}-" if several else "", pictures)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -49,7 +49,7 @@ def escape(text: str) -> str:
     return _LIST.sub(lambda match: f"&#{ord(match[0][0])};{match[0][1:]}", text)  # nor does it hide a list's number
 
 
-def _section(section: Section, level: str, prefix: str, pictures: Mapping[str, str]) -> Iterator[str]:
+def _render_section(section: Section, level: str, prefix: str, pictures: Mapping[str, str]) -> Iterator[str]:
     yield f"{level} {escape(section.title)}"
     if section.command:
         yield f"    {plain(section.command)}"
@@ -63,12 +63,12 @@ def _section(section: Section, level: str, prefix: str, pictures: Mapping[str, s
     for table in section.tables:
         if not table.detail:
             yield f"{escape(table.caption)} {escape(table.basis)}".strip()
-            yield _table(table)
+            yield _render_table(table)
     if section.lines:
         yield "\n".join(f"- {escape(line)}" for line in section.lines)
 
 
-def _table(table: Table) -> str:
+def _render_table(table: Table) -> str:
     rule = ["---", *("---" if table.prose else "---:" for _ in table.columns[1:])]
     rows = [[escape(cell) for cell in row] for row in (table.columns, *table.rows)]
     for index in table.nested:
