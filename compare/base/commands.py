@@ -359,6 +359,24 @@ class TraceModel(Command[Traces], name="trace", reply=Traces, deadline=_LONG):
 
 
 @dataclass(frozen=True)
+class UserFiles:
+    """The user's files behind a model.
+
+    Attributes:
+        sha256: the digest of every module and every file that Python opened, by path.
+        unknown: why the model may depend on more than these, or None.
+    """
+
+    sha256: Mapping[str, str]
+    unknown: str | None
+
+
+@dataclass(frozen=True)
+class ListUserFiles(Command[UserFiles], name="list_user_files", reply=UserFiles, deadline=_SHORT):
+    """Return the files of the user's that this process has loaded or opened since it traced a model."""
+
+
+@dataclass(frozen=True)
 class OwnWeights(Command[None], name="own_weights", deadline=_LONG):
     """Write the weights that a user's factory gave its model to the file `path`."""
 

@@ -29,6 +29,7 @@ from compare.machine import cpu, environment, nvml
 from compare.settings.plan import Plan
 from compare.store import private_folder
 from compare.store.entries import Entry, Store
+from compare.user_models.match_report import Pairing
 
 KIND = "certificates"
 """The kind of these entries in the store."""
@@ -63,12 +64,12 @@ class KeptCertificates:
         plan = launcher.plan
         if not plan.agreement:
             return cls(None, {})
-        if reason := explain_unknown_facts(plan):
+        if reason := explain_unknown_facts(plan, state.pairing):
             return cls(None, {}, reason)
         try:
             kept = cls(
                 Store(private_folder.default_root()),
-                {run.contender.name: list_facts(launcher, state.baseline, run, steps) for run in state.others},
+                {run.contender.name: list_facts(launcher, state, run, steps) for run in state.others},
             )
         except (Refused, OSError, RuntimeError) as error:
             return cls(None, {}, str(error))
@@ -121,10 +122,14 @@ class KeptCertificates:
         store.add(KIND, self.facts[name], lambda folder: _write_json(folder / _FILE, value), what)
 
 
-def explain_unknown_facts(plan: Plan) -> str | None:
+def explain_unknown_facts(plan: Plan, pairing: Pairing | None) -> str | None:
     """Return why samestep cannot know everything that decides this plan's certificates, or None if it can."""
     if plan.workload.model.family == PAIR:
-        return "your own code may read files and variables that samestep does not know"
+        code = {} if pairing is None else pairing.code
+        if unknown := next((files.unknown for files in code.values() if files.unknown), None):
+            return unknown
+        if not code or plan.weights is None:
+            return "the files of your own models are not known"
     if plan.cluster.count > 1:
         return "samestep does not know the software of the other machines"
     for contender in plan.contenders:
@@ -133,12 +138,12 @@ def explain_unknown_facts(plan: Plan) -> str | None:
     return None
 
 
-def list_facts(launcher: Launcher, baseline: ContenderRun, run: ContenderRun, steps: int) -> dict[str, Any]:
-    """Return everything that decides the certificate of two contenders, as JSON types.
+def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: int) -> dict[str, Any]:
+    """Return everything that decides the certificate of a contender with the baseline, as JSON types.
 
     `steps` are the steps of the gate `update`.
     """
-    plan, sides = launcher.plan, (baseline, run)
+    plan, pairing, sides = launcher.plan, state.pairing, (state.baseline, run)
     gpus = nvml.describe() if plan.device == "cuda" else {}
     packages = {"compare", *(side.contender.package for side in sides)}
     return {
@@ -151,13 +156,16 @@ def list_facts(launcher: Launcher, baseline: ContenderRun, run: ContenderRun, st
         "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)},
         "workload": descriptions.to_json(plan.workload),
         "data": dataset_file.sha256(plan.dataset),
+        "weights": None if plan.weights is None else hashlib.sha256(Path(plan.weights).read_bytes()).hexdigest(),
+        "code": {} if pairing is None else strict_json.encode(pairing.code),
+        "pair": None if pairing is None else pairing.to_json(),
         "devices": plan.devices,
         "steps": steps,
         "sides": [
             {
                 "backend": side.contender.backend,
                 "tuning": side.contender.tuning,
-                "spec": strict_json.encode(launcher.spec(side, data="")),
+                "spec": strict_json.encode(launcher.spec(side, data="", weights=None)),
                 "variables": launcher.variables(side),
             }
             for side in sides

@@ -14,7 +14,7 @@ from typing import Any
 from compare.agreement.gates import SEMANTIC
 from compare.agreement.measures import relative_error
 from compare.base import descriptions, tensors, trace
-from compare.base.commands import Command, OwnWeights, Record, RunLayer, TraceModel, Traces
+from compare.base.commands import Command, ListUserFiles, OwnWeights, Record, RunLayer, TraceModel, Traces, UserFiles
 from compare.base.interface import Arrays, ContenderFailed, MatchingFailed, Refused, RunSpec
 from compare.base.trace import Layer, Trace
 from compare.execution import certificate_cases
@@ -56,9 +56,10 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         different = _find_different_layers(sides, plan, matched)
         # Only of the side that training starts from: flax would compile a program for the other one's weights.
         files = sides.write(plan, "weights", OwnWeights, only=request.weights_from)
+        code = sides.list_user_files()
     allowed = tuple(plan.workload.model.arguments["allow"])
     pairing = Pairing(
-        traces, matched, different, tuple(resized), request.weights_from, allowed, len(request.weights_map or {})
+        traces, matched, different, tuple(resized), request.weights_from, allowed, len(request.weights_map or {}), code
     )
     return replace(plan, weights=str(files[request.weights_from])), pairing
 
@@ -72,6 +73,10 @@ class _Sides:
     def trace(self, command: TraceModel) -> dict[str, Traces]:
         """Return the traces of both models by backend."""
         return self._call(dict.fromkeys(self._children, command))
+
+    def list_user_files(self) -> dict[str, UserFiles]:
+        """Return the user's files behind both models by backend."""
+        return self._call(dict.fromkeys(self._children, ListUserFiles()))
 
     def write(
         self, plan: Plan, name: str, command: Callable[[RunSpec, str], Command[Any]], only: str | None = None

@@ -6,6 +6,7 @@ from typing import Any
 
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
+from compare.base.commands import UserFiles
 from compare.base.trace import Trace
 from compare.user_models import diagnosis
 from compare.user_models.diagnosis import Advice, Difference
@@ -25,6 +26,7 @@ class Pairing:
         weights_from: the backend whose factory gives the initial weights.
         allowed: names of the accepted differences.
         mapped: how many variables the user's map names.
+        code: the user's files behind each model by backend, empty where they were not listed.
     """
 
     traces: Mapping[str, Trace]
@@ -34,6 +36,7 @@ class Pairing:
     weights_from: str = "torch"
     allowed: tuple[str, ...] = ()
     mapped: int = 0
+    code: Mapping[str, UserFiles] = field(default_factory=dict[str, UserFiles])
 
     @property
     def unlike(self) -> frozenset[str]:

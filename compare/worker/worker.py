@@ -20,6 +20,7 @@ from compare.base.commands import (
     Traces,
     TrainingResult,
     TrainingStart,
+    UserFiles,
     WarmUpTimes,
     WorkProof,
 )
@@ -29,7 +30,7 @@ from compare.base.records import Perturbation
 from compare.base.trace import Trace
 from compare.data import dataset_file, weights
 from compare.machine import memory
-from compare.worker import process_memory, recording, training, warm_up
+from compare.worker import process_memory, recording, training, user_files, warm_up
 from compare.worker.fault_injection import FaultySession, occupy
 
 Clock = Callable[[], float]
@@ -231,6 +232,7 @@ class Worker:
     def trace(self, model: dict[str, Any], batch_size: int, sizes: Sequence[int]) -> Traces:
         """Trace a user's model at its own image size and at each of `sizes`."""
         chosen = descriptions.model_from_json(model)
+        user_files.watch()
 
         def trace_at(size: int) -> Trace | None:
             with contextlib.suppress(Refused):
@@ -239,6 +241,10 @@ class Worker:
 
         own = strict_json.decode(Trace, self._backend.trace(chosen, batch_size))
         return Traces(own, [trace_at(size) for size in sizes])
+
+    def list_user_files(self) -> UserFiles:
+        """Return the user's files that this process has loaded, or opened since it traced a model."""
+        return user_files.find()
 
     def own_weights(self, spec: RunSpec, path: str) -> None:
         """Write the weights that a user's factory gave its model to a safetensors file, under neutral names."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from compare.base.commands import UserFiles
+from compare.base.workloads import PAIR
 from compare.execution import kept_certificates, phases
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import RunState
@@ -15,6 +17,8 @@ from compare.report import sentences
 from compare.results import model
 from compare.settings.plan import Plan
 from compare.store.entries import Store, key_of
+from compare.user_models.match_report import Pairing
+from compare.user_models.matching import Matching
 from tests.fakebackend import plans
 from tests.unit.stage import Result, Stage
 
@@ -120,8 +124,9 @@ def test_an_interrupted_run_keeps_what_it_has_certified(stage: Stage, monkeypatc
 
 def test_a_folder_that_others_may_change_keeps_nothing_and_the_result_says_so(stage: Stage) -> None:
     assert stage.cache is not None
-    (stage.cache / "samestep").mkdir(parents=True)
-    (stage.cache / "samestep").chmod(0o777)
+    folder = stage.cache / "samestep" / "certificates"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
     for _ in range(2):
         result = stage.run()
         assert pairs(result) == [None]
@@ -139,7 +144,7 @@ class Facts:
     def key(self, plan: Plan | None = None, steps: int = 3) -> str:
         plan = plan or self.plan
         state = RunState.begin(plan)
-        return key_of(kept_certificates.list_facts(Launcher(plan, self.folder), *state.runs, steps))
+        return key_of(kept_certificates.list_facts(Launcher(plan, self.folder), state, state.runs[1], steps))
 
 
 @pytest.fixture
@@ -159,7 +164,6 @@ def facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Facts:
         {"deterministic": True},
         {"seed": 1},
         {"epochs": 2},
-        {"weights": "weights.safetensors"},
         {"device": "cuda"},
     ],
     ids=lambda changes: next(iter(changes)),
@@ -213,6 +217,33 @@ def test_another_machine_or_version_is_a_miss(
     before = facts.key()
     monkeypatch.setattr(place, value)
     assert facts.key() != before
+
+
+def test_changed_files_or_weights_of_a_user_s_pair_are_misses(facts: Facts) -> None:
+    def key(digest: str, weights: bytes) -> str:
+        path = facts.folder / "weights"
+        path.write_bytes(weights)
+        plan = replace(facts.plan, weights=str(path))
+        matching = Matching((), ())
+        pairing = Pairing({}, matching, code={"torch": UserFiles({"model.py": digest}, None)})
+        state = RunState.begin(plan, pairing)
+        return key_of(kept_certificates.list_facts(Launcher(plan, facts.folder), state, state.runs[1], 3))
+
+    assert key("a", b"1") == key("a", b"1")
+    assert len({key("a", b"1"), key("b", b"1"), key("a", b"2")}) == 3
+
+
+def test_code_with_unknown_inputs_is_not_kept(facts: Facts) -> None:
+    model = replace(facts.plan.workload.model, family=PAIR)
+    plan = replace(facts.plan, workload=replace(facts.plan.workload, model=model), weights="weights")
+
+    def explain(unknown: str | None) -> str | None:
+        pairing = Pairing({}, Matching((), ()), code={"torch": UserFiles({}, None), "jax": UserFiles({}, unknown)})
+        return kept_certificates.explain_unknown_facts(plan, pairing)
+
+    assert explain(None) is None
+    assert explain("model.py uses environ") == "model.py uses environ"
+    assert kept_certificates.explain_unknown_facts(plan, None) is not None
 
 
 @pytest.mark.parametrize("gpus", [{"gpus": [{"name": "H200"}]}, {"driver": "600"}, {"cuda_driver": "14.0"}])

@@ -1,0 +1,115 @@
+"""Find the files that a user's code is made of and reads, so that a certificate is kept for that code only.
+
+Watching is for the process that matches a pair. No other process watches, and nothing is timed in this one.
+"""
+
+import ast
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from compare.base.commands import UserFiles
+
+_CACHES = ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
+_SAMESTEP = Path(__file__).resolve().parents[2]
+_LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_SYSTEM = [Path(name) for name in ("/proc", "/sys", "/dev")]
+_INPUTS = {
+    *("environ", "environb", "getenv", "getenvb", "argv", "subprocess", "system", "popen", "Popen", "socket", "urllib"),
+    *(
+        "requests",
+        "httpx",
+        "ctypes",
+        "cffi",
+        "mmap",
+        "memmap",
+        "listdir",
+        "scandir",
+        "glob",
+        "rglob",
+        "iterdir",
+        "walk",
+    ),
+    *("exists", "is_file", "getpid", "gethostname", "uuid", "datetime", "time", "perf_counter", "importlib"),
+}
+"""Names that a source may use to compute from more than modules and files. A name too many costs only a new proof."""
+_BUILT_INS = {"exec", "eval", "compile", "__import__"}
+_opened: set[str] = set()
+
+
+def watch() -> None:
+    """Note every file that this process opens for reading from now on."""
+    if not _opened:
+        _opened.add("")
+        sys.addaudithook(_note)
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str | bytes):
+        with suppress(Exception):  # an error here would become the user's
+            _opened.add(os.path.abspath(os.fsdecode(arguments[0])))  # noqa: PTH100 -- `resolve` would open links
+
+
+def find() -> UserFiles:
+    """Return the SHA-256 of every file of the user's, and why there may be others."""
+    modules = {path for path in _list_modules() if _is_of_user(path)}
+    read = {Path(name).resolve() for name in _opened if name}
+    files = modules | {path for path in read if path.is_file() and _is_of_user(path)}
+    unknown = None
+    digests = dict[str, str]()
+    for path in sorted(files):
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            return UserFiles(digests, f"{path} cannot be read: {error.strerror}")
+        digests[str(path)] = hashlib.sha256(content).hexdigest()
+        if path.suffix == ".py" and (name := find_input(content)):
+            unknown = unknown or f"{path} uses {name}, so it may depend on more than the files that it opens"
+        if path in modules and path.suffix != ".py":
+            unknown = unknown or f"{path} is compiled code, which may read files that samestep does not see"
+    return UserFiles(digests, unknown)
+
+
+def find_input(source: bytes) -> str | None:
+    """Return the first name in a source that may read anything but files, or None."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return "what is no Python"
+    for node in nodes:
+        names = set[str]()
+        if isinstance(node, ast.Name):
+            names = {node.id} & (_INPUTS | _BUILT_INS)
+        elif isinstance(node, ast.Attribute):
+            names = {node.attr} & _INPUTS
+        elif isinstance(node, ast.alias):
+            names = set(node.name.split(".")) & _INPUTS
+        elif isinstance(node, ast.ImportFrom):
+            names = set((node.module or "").split(".")) & _INPUTS
+        if names:
+            return min(names)
+    return None
+
+
+def _list_modules() -> Iterator[Path]:
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            yield Path(file).resolve()
+
+
+def _is_of_user(path: Path) -> bool:
+    """Tell whether a file belongs neither to an installed package, nor to the system, nor to samestep."""
+    caches = [Path(os.environ[name]).resolve() for name in _CACHES if os.environ.get(name)]
+    own = [_SAMESTEP / name for name in ("compare", "jaxbackend", "torchbackend")]
+    scratch = Path(os.environ.get("TMPDIR", "/dev")).resolve().parent  # `Launcher.start` puts TMPDIR into it
+    run = [scratch] if scratch.name.startswith("samestep-") else []
+    others = [*_LIBRARIES, *_SYSTEM, *caches, *own, *run]
+    if "__pycache__" in path.parts or any(path.is_relative_to(folder) for folder in others):
+        return False
+    return "site-packages" not in path.parts and "dist-packages" not in path.parts
