@@ -99,7 +99,7 @@ def find_input(source: bytes) -> str | None:
 def _list_modules() -> Iterator[Path]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str):
+        if isinstance(file, str) and Path(file).is_absolute():  # `torch.classes` has a name without a folder
             yield Path(file).resolve()
 
 
