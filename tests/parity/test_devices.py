@@ -1,7 +1,7 @@
 """Several devices train as one does: virtual ones of JAX's, processes of torch's, each backend in its worker."""
 
 import re
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -118,9 +118,14 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     assert absent == communication.Communication(reason="the framework's profiler showed no kernels of a device")
 
 
+def child_of(recorder: Recorder, backend: str) -> AbstractContextManager[Child]:
+    """Return the shared child of jax, but a new one of torch: its processes train on one number of devices only."""
+    return nullcontext(recorder.child(backend)) if backend == "jax" else closing(recorder.started(backend))
+
+
 @pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend, ways in WAYS.items() for way in ways])
 def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
-    with closing(recorder.started(backend)) as child:  # processes of several devices train on no other number
+    with child_of(recorder, backend) as child:
         child.call(commands.Open(spec=recorder.spec(backend, f"stock+{way}", 1, "sync")), 120)
         child.call(commands.Block(steps=2), 120)
         found = child.call(commands.Settings(), 120)
@@ -140,7 +145,7 @@ def test_one_device_adds_up_nothing(recorder: Recorder, backend: str, way: str):
 def test_settings_tell_whether_exchanges_overlap(
     recorder: Recorder, backend: str, tuning: str, knobs: list[str], devices: int
 ):
-    with closing(recorder.started(backend)) as child:
+    with child_of(recorder, backend) as child:
         child.call(commands.Open(spec=recorder.spec(backend, "+".join([tuning, *knobs]), devices, "sync")), 120)
         child.call(commands.Block(steps=2), 120)
         found = child.call(commands.Settings(), 120)
@@ -173,23 +178,24 @@ def test_gradients_are_added_up_over_devices_in_the_parameters_dtype(recorder: R
     assert min(last) > 0.1
 
 
-EVALUATED = """
+SEEN_BY_JAX = """
+import re
 import numpy as np
+import pytest
+from jaxbackend import tuning
 from tests.parity import twins
-session, one = (twins.session("jax", tuning=f"stock{way}", devices=count) for way, count in (("+sharded", 2), ("", 1)))
+
+prepared, prepare = [], tuning.prepare
+tuning.prepare = lambda knobs, device: prepared.append(device.id)
+session = twins.session("jax", tuning="stock+sharded", devices=2)
+tuning.prepare = prepare
+print(prepared)
+
 images = twins.batches("digits-cnn", 1)[0].values()[:5]
 assert len(images) == 5
-np.testing.assert_allclose(session.logits(images), one.logits(images), rtol=1e-12)
-"""
+print(np.allclose(session.logits(images), twins.session("jax").logits(images), rtol=1e-12, atol=0))
 
-
-def test_images_that_devices_do_not_share_evenly_are_evaluated():
-    assert printed(EVALUATED, devices=2) == ""
-
-
-EXCHANGES = """
-import re
-from tests.parity import twins
+twins.narrow(pytest.MonkeyPatch())
 session = twins.session("jax", "cifar-cnn", "compiled+sharded", devices=2, precision="float32")
 session.feed(twins.batches("cifar-cnn", 1))
 program = session._lowered().compile().as_text()
@@ -198,25 +204,49 @@ print(len(re.findall(rf" (?:{names})(?:-start)?\\(", program)))
 """
 
 
-def test_sharded_batch_norm_exchanges_once_forward_and_once_backward():
-    layers, gradients = 6, 1
-    assert printed(EXCHANGES, devices=2) == f"{2 * layers + gradients}\n"
+@pytest.fixture(scope="module")
+def seen_by_jax() -> list[str]:
+    """Return the lines of one script that sees three devices, because a process takes seconds to import JAX."""
+    return printed(SEEN_BY_JAX, devices=3).splitlines()
 
 
-COMPILED = """
+def test_every_device_that_is_used_is_made_ready_for_captured_graphs(seen_by_jax: list[str]):
+    assert seen_by_jax[0] == "[0, 1]"
+
+
+def test_images_that_devices_do_not_share_evenly_are_evaluated(seen_by_jax: list[str]):
+    assert seen_by_jax[1] == "True"
+
+
+def test_sharded_batch_norm_exchanges_once_forward_and_once_backward(seen_by_jax: list[str]):
+    layers, gradients = 4, 1
+    assert seen_by_jax[2] == str(2 * layers + gradients)
+
+
+SEEN_BY_TORCH = """
 import re
 import warnings
 from dataclasses import replace
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._functorch import config as functorch
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.utils import run_fw_bw_and_get_code
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from compare.base.process_group import RankInfo
 from compare.settings import tunings
+from tests.parity import twins
 from torchbackend import gradients, layers, precision, tuning
 from torchbackend.only import modules
+from torchbackend.session import TorchSession
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+for batch_norm in ("sync", "local"):
+    spec = twins.spec("torch", "cifar-cnn", "stock+ddp", devices=2, batch_norm=batch_norm)
+    TorchSession(spec, RankInfo(0, 2, 2))
+    print(functorch.ban_recompute_used_far_apart)
+
 policy = replace(precision.policy("bfloat16", "cpu"), synchronised=True)
 norms = [layers.BatchNorm(8, policy=policy) for _ in range(3)]
 convolutions = [nn.Conv2d(8, 8, 3, padding=1) for _ in norms]
@@ -234,6 +264,7 @@ def objective(x):
 with warnings.catch_warnings(action="error"):  # of a name that torch has given up
     objective(torch.ones(4, 8, 6, 6)).backward()
 compiled = torch.compile(objective, dynamic=False)
+AsyncCompile.cpp_pybinding = lambda *_: lambda *_: None  # only the programs are read
 _, programs = run_fw_bw_and_get_code(lambda: compiled(torch.ones(4, 8, 6, 6)))
 names = ("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor")
 called = [len(re.findall(fr"_c10d_functional\\.{name}(?:_|_out)?\\.default\\(", "".join(programs))) for name in names]
@@ -241,28 +272,18 @@ print(called, len(re.findall(r"torch\\.bool", programs[0])))
 """
 
 
-TOLD = """
-import torch.distributed as dist
-from torch._functorch import config as functorch
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from compare.base.process_group import RankInfo
-from tests.parity import twins
-from torchbackend.session import TorchSession
-
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-for batch_norm in ("sync", "local"):
-    spec = twins.spec("torch", "cifar-cnn", "stock+ddp", devices=2, batch_norm=batch_norm)
-    TorchSession(spec, RankInfo(0, 2, 2))
-    print(functorch.ban_recompute_used_far_apart)
-"""
+@pytest.fixture(scope="module")
+def seen_by_torch() -> list[str]:
+    """Return the lines of one script with two processes that exchange nothing."""
+    return printed(SEEN_BY_TORCH, devices=1).splitlines()
 
 
-def test_the_compiler_is_told_of_exchanges():
-    assert printed(TOLD, devices=1) == "False\nTrue\n"
+def test_the_compiler_is_told_of_exchanges(seen_by_torch: list[str]):
+    assert seen_by_torch[:2] == ["False", "True"]
 
 
-def test_compiled_batch_norm_exchanges_once_forward_and_once_backward_and_keeps_no_masks():
-    assert printed(COMPILED, devices=1) == "[3, 3, 0] 0\n"
+def test_compiled_batch_norm_exchanges_once_forward_and_once_backward_and_keeps_no_masks(seen_by_torch: list[str]):
+    assert seen_by_torch[2] == "[3, 3, 0] 0"
 
 
 @pytest.mark.parametrize(("name", "kept"), [("cifar-cnn", False), ("convnext-tiny", True), ("digits-cnn", True)])
@@ -302,20 +323,6 @@ class Program:
 @pytest.mark.parametrize(("kind", "dtype"), [("bf16", "bfloat16"), ("f32", "float32")])
 def test_the_narrowest_dtype_that_a_program_reduces_is_told(reduced: str, kind: str, dtype: str):
     assert exchange.reduction_dtype(Program(reduced, kind)) == dtype
-
-
-PREPARED = """
-from jaxbackend import tuning
-from tests.parity import twins
-prepared = []
-tuning.prepare = lambda knobs, device: prepared.append(device.id)
-twins.session("jax", tuning="stock+sharded", devices=2)
-print(prepared)
-"""
-
-
-def test_every_device_that_is_used_is_made_ready_for_captured_graphs():
-    assert printed(PREPARED, devices=3) == "[0, 1]\n"
 
 
 @pytest.mark.parametrize("way", WAYS["jax"])
