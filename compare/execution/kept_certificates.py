@@ -20,6 +20,7 @@ from typing import Any
 from compare.agreement import effective_settings
 from compare.agreement.certificate import Certificate
 from compare.base import descriptions, strict_json
+from compare.base.commands import UserFiles
 from compare.base.interface import Refused
 from compare.base.workloads import PAIR
 from compare.data import dataset_file
@@ -125,7 +126,7 @@ class KeptCertificates:
 def explain_unknown_facts(plan: Plan, pairing: Pairing | None) -> str | None:
     """Return why samestep cannot know everything that decides this plan's certificates, or None if it can."""
     if plan.workload.model.family == PAIR:
-        code = {} if pairing is None else pairing.code
+        code = dict[str, UserFiles]() if pairing is None else pairing.code
         if unknown := next((files.unknown for files in code.values() if files.unknown), None):
             return unknown
         if not code or plan.weights is None:
@@ -184,9 +185,9 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 
 def find_sources(package: str) -> list[Path]:
-    """Return the source files of a backend or of samestep, without importing it. Empty if there are none.
+    """Return the source files of a backend or of samestep, without importing it. Return none if there are none.
 
-    For a package within another, they are those of the outermost, whose other files it may import.
+    A package may import others of its outermost package, so their files count too.
     """
     found = importlib.util.find_spec(package.partition(".")[0])
     if found is None:
@@ -217,7 +218,7 @@ def _list_reports(*sides: ContenderRun) -> list[Any]:
 
 
 def _without_settings(certificate: Certificate, baseline: ContenderRun, run: ContenderRun) -> Certificate:
-    """Return a certificate without the gate `settings` and its notes, which every run adds anew."""
+    """Return a certificate without the gate `settings` and its notes. Every run adds them anew."""
     remarks = set(effective_settings.remarks(baseline.settings, run.settings))
     return replace(
         certificate,
