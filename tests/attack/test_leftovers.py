@@ -81,3 +81,26 @@ def test_a_signal_during_the_clean_up_waits_for_its_end(temporary: Path, monkeyp
         pass
     signal.signal(signal.SIGINT, before)
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_many_signals_at_once_leave_nothing(tmp_path: Path, temporary: Path, first: signal.Signals) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by a script's background
+    variables = os.environ | plans.environment(tmp_path, {"fake": {"fault": "grandchild-hang", "at": "open"}})
+    arguments = ["-m", "tests.fakebackend.program", "compare", "fake", "other", "--device", "cpu", "--epochs", "1"]
+    process = subprocess.Popen(
+        [sys.executable, *arguments], cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True
+    )
+    signal.signal(signal.SIGINT, before)
+    plans.until(lambda: (tmp_path / "grandchildren.log").exists())
+    assert list(temporary.glob("samestep-*"))
+    for number in (first, *(signal.SIGINT, signal.SIGTERM) * 50):
+        process.send_signal(number)
+    error = process.communicate(timeout=plans.DEADLINE)[1]
+    # The kernel hands over signals that wait together by number, and not in the order in which they came.
+    assert process.returncode in (128 + signal.SIGINT, 128 + first)
+    assert "Traceback" not in error
+    assert error.count("interrupted") == 1
+    assert plans.remaining(plans.started(tmp_path)) == []
+    assert list(temporary.iterdir()) == []
