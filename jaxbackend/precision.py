@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from compare.base.interface import Refused
+from compare.base.precisions import PRECISIONS
 
 # GradScaler's defaults (torch.amp.GradScaler), for both sides. RunSpec has the initial scale.
 GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 2.0, 0.5, 2000
@@ -46,16 +47,15 @@ def policy(precision: str, device: str, loss_scale: float = 65536.0) -> Policy:
     Raises:
         Refused: the device does not have this precision.
     """
-    if precision == "tf32" and device == "cpu":
-        raise Refused("precision tf32 needs --device cuda")
-    tf32 = None if device == "cpu" else precision == "tf32"
-    if precision == "float64":
-        return Policy(jnp.float64, jnp.float64, tf32, loss_scale=None)
-    if precision in ("float32", "tf32"):
-        return Policy(jnp.float32, jnp.float32, tf32, loss_scale=None)
-    if precision == "bfloat16":
-        return Policy(jnp.float32, jnp.bfloat16, tf32, loss_scale=None)
-    return Policy(jnp.float32, jnp.float16, tf32, loss_scale=loss_scale)
+    facts = PRECISIONS[precision]
+    if not facts.runs_on(device):
+        raise Refused(f"precision {precision} needs --device {facts.required_device}")
+    return Policy(
+        parameter_dtype=getattr(jnp, facts.storage_dtype),
+        compute_dtype=getattr(jnp, facts.compute_dtype),
+        tf32=None if device == "cpu" else precision == "tf32",
+        loss_scale=loss_scale if facts.has_loss_scale else None,
+    )
 
 
 def uses_tf32() -> bool:

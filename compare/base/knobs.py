@@ -23,6 +23,9 @@ class Knob:
         always: why it is always on, by backend.
         never: why it does not exist, by backend.
         words: the allowed values of a knob whose default is a word.
+        required_device: the only device on which it can be on; None if it can be on everywhere.
+        adds_compilation: whether it makes the first step later because more is compiled.
+        adds_search: whether it makes the first step later because kernels are timed against each other.
     """
 
     name: str
@@ -32,6 +35,9 @@ class Knob:
     always: Mapping[str, str]
     never: Mapping[str, str] = field(default_factory=dict[str, str])
     words: Sequence[str] = ()
+    required_device: str | None = None
+    adds_compilation: bool = False
+    adds_search: bool = False
 
     def is_switch(self, backend: str) -> bool:
         """Return whether a backend can switch it."""
@@ -53,6 +59,7 @@ _ALL = (
         False,
         {"jax": "jax.jit of the whole step (off: op by op)", "torch": "torch.compile of model and loss"},
         {},
+        adds_compilation=True,
     ),
     Knob(
         "pieces",
@@ -89,6 +96,7 @@ _ALL = (
         1,
         {"jax": "lax.scan over the steps", "torch": "that many steps captured in one CUDA graph"},
         {},
+        adds_compilation=True,
     ),
     Knob(
         "graph-capture",
@@ -99,6 +107,8 @@ _ALL = (
             "torch": "torch.cuda.graph around the whole step",
         },
         {},
+        required_device="cuda",
+        adds_compilation=True,
     ),
     Knob(
         "concurrent-kernels",
@@ -109,6 +119,8 @@ _ALL = (
             "torch": "several small ones as one: torch._inductor.config.combo_kernels",
         },
         {},
+        required_device="cuda",
+        adds_compilation=True,
     ),
     Knob(
         "kernel-search",
@@ -116,6 +128,8 @@ _ALL = (
         False,
         {"jax": "XLA's autotuning (off: --xla_gpu_autotune_level=0)", "torch": "torch.backends.cudnn.benchmark"},
         {},
+        required_device="cuda",
+        adds_search=True,
     ),
     Knob(
         "max-autotune",
@@ -124,6 +138,7 @@ _ALL = (
         {"torch": "what torch.compile's mode max-autotune-no-cudagraphs sets; graphs are graph-capture"},
         {},
         {"jax": "kernel-search is all that XLA searches by itself"},
+        adds_search=True,
     ),
     Knob(
         "rematerialisation",
@@ -163,6 +178,7 @@ _ALL = (
         {"torch": "torch._dynamo.compiled_autograd and DistributedDataParallel's python_reducer, joined in buckets"},
         {},
         {"jax": "jax.grad is in the compiled step"},
+        adds_compilation=True,
     ),
     Knob(
         "overlap-exchanges",
@@ -173,6 +189,7 @@ _ALL = (
             "torch": "a pass over TorchInductor's graph has them between an exchange, begun early, and the wait for it",
         },
         {},
+        adds_compilation=True,
     ),
     Knob(
         "parallel",

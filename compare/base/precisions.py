@@ -1,6 +1,7 @@
 """Precisions: every fact about a precision stands here, in one entry each.
 
-To add a precision, add an entry and its dtypes in both backends (`precision.py`).
+To add a precision, add an entry. Both backends take the dtypes of its names from their framework (`precision.py`). If a
+layer has no kernel for such a dtype, convert its inputs in `layers.py` of both.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from compare.base.interface import Refused
-from compare.base.knobs import NOT_PARALLEL, PARALLEL, Value
+from compare.base.knobs import KNOBS, NOT_PARALLEL, PARALLEL, Value
 
 
 def check(where: str, backend: str, device: str, values: Mapping[str, Value], given: Collection[str]) -> None:
@@ -38,12 +38,9 @@ def check(where: str, backend: str, device: str, values: Mapping[str, Value], gi
         raise Refused(f"{where}: overlap-exchanges excludes concurrent-kernels in jax, which are of captured steps")
     if values.get("compiled-autograd") and not values["overlap-reduction"]:
         raise Refused(f"{where}: compiled-autograd excludes overlap-reduction=off: it reduces in the backward pass")
-    if device == "cpu" and values.get("graph-capture"):
-        raise Refused(f"{where}: graph-capture needs --device cuda")
-    if device == "cpu" and values.get("kernel-search"):
-        raise Refused(f"{where}: kernel-search needs --device cuda")
-    if device == "cpu" and values.get("concurrent-kernels"):
-        raise Refused(f"{where}: concurrent-kernels needs --device cuda")
+    for knob in KNOBS.values():
+        if values.get(knob.name) and knob.required_device not in (None, device):
+            raise Refused(f"{where}: {knob.name} needs --device {knob.required_device}")
     if values.get("concurrent-kernels") and not values.get(together_with(backend)):
         raise Refused(f"{where}: concurrent-kernels needs {together_with(backend)} in {backend}")
     if values.get("max-autotune") and not values.get("compile"):

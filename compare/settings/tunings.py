@@ -19,16 +19,8 @@ from compare.base.knobs import (
 )
 from compare.settings import conflicts
 
-_TO_SEARCH = ("kernel-search", "max-autotune")
-_TO_COMPILE = (
-    "compile",
-    "graph-capture",
-    "steps-per-dispatch",
-    "concurrent-kernels",
-    "compiled-autograd",
-    "overlap-exchanges",
-    *_TO_SEARCH,
-)
+_TO_SEARCH = tuple(knob.name for knob in KNOBS.values() if knob.adds_search)
+_TO_COMPILE = (*_TO_SEARCH, *(knob.name for knob in KNOBS.values() if knob.adds_compilation))
 
 STOCK = "stock"
 TUNINGS: Mapping[str, str] = {

@@ -1,6 +1,7 @@
 """Mixed precision: values that stay float32, and float16's dynamic loss scale, by the same rule on both sides."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,9 @@ import jaxbackend.layout
 import jaxbackend.precision
 import torchbackend.layers
 import torchbackend.precision
+from compare.base import precisions
 from compare.base.interface import Array, Session
+from compare.base.precisions import Precision
 from compare.data import weights
 from jaxbackend.only.loss_scale import LossScale
 from tests.parity import twins
@@ -175,6 +178,20 @@ def test_the_first_scale_is_gradscaler_s():
         assert scaler.get_growth_factor() == backend.GROWTH_FACTOR
         assert scaler.get_backoff_factor() == backend.BACKOFF_FACTOR
         assert scaler.get_growth_interval() == backend.GROWTH_INTERVAL
+
+
+@pytest.mark.parametrize("backend", [jaxbackend.precision, torchbackend.precision])
+def test_a_new_precision_has_the_dtypes_of_its_entry_in_both_backends(backend: Any, monkeypatch: pytest.MonkeyPatch):
+    entry = Precision("float8", "float32", "float8_e4m3fn", 2.0**-4, launch_difference=0.2)
+    monkeypatch.setitem(precisions.PRECISIONS, entry.name, entry)  # pyright: ignore[reportArgumentType]
+    for name, facts in precisions.PRECISIONS.items():
+        policy = backend.policy(name, "cuda")
+        for dtype, wanted in (
+            (policy.parameter_dtype, facts.storage_dtype),
+            (policy.compute_dtype, facts.compute_dtype),
+        ):
+            assert wanted == getattr(dtype, "__name__", str(dtype).removeprefix("torch.")), name
+        assert (policy.loss_scale is not None) == facts.has_loss_scale
 
 
 def overflow_then_train(session: Session) -> list[bool]:

@@ -85,6 +85,7 @@ REFUSALS = [
     (["fake", "other:steps-per-dispatch=1e9"], "allowed: a whole number from 1 to 1000"),
     (["fake", "other:compile=on+compile=off"], "other:compile=on+compile=off gives 'compile' twice"),
     (["fake", "other:graph-capture"], "graph-capture needs --device cuda"),
+    (["torch:kernel-search", "fake"], "kernel-search needs --device cuda"),
     (["torch:compile+concurrent-kernels", "fake"], "concurrent-kernels needs --device cuda"),
     (["jax:channels-last=off", "fake"], "jax has no switch 'channels-last' (always on: images and kernels are NHWC)"),
     (["jax:compiled-autograd", "fake"], "jax has no switch 'compiled-autograd' (none: jax.grad is in the"),
