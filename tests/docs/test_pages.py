@@ -79,6 +79,12 @@ def test_every_link_of_the_readme_leads_somewhere() -> None:
             assert target.startswith("http") or generated or (ROOT / target).exists(), target
 
 
+def test_every_file_that_contributing_names_exists() -> None:
+    names = re.findall(r"`((?:compare|tests|benchmarks|docs)/[^`\s]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(names) > 15
+    assert not [name for name in names if not (ROOT / name).exists()]
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
