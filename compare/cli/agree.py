@@ -37,8 +37,8 @@ def agree(
     chosen = plan.make(plan.for_certificate(settings), cluster=cluster)
 
     def show(result: Result, path: Path) -> None:
-        if result.agreement.trajectory and isinstance(curves := loss_plot.picture(result), Picture):
-            files.write({chosen.out / execute.PICTURE: figures.vector(curves, "svg")})
+        if result.agreement.trajectory and isinstance(curves := loss_plot.make_picture(result), Picture):
+            files.write({chosen.out / execute.PICTURE: figures.draw(curves, "svg")})
         if as_json:
             typer.echo(json.dumps(model.to_json(result), indent=2, allow_nan=False))
         else:

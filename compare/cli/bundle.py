@@ -26,7 +26,7 @@ def bundle(
 
     The file has the raw samples, the report, versions and checksums.
     """
-    file = result_file.named(file)
+    file = result_file.find_file(file)
     output.check_there(f"--out {out}", out.parent)
     with suppress(OSError):  # a missing result is reported when it is read
         if out.samefile(file):

@@ -42,7 +42,7 @@ def report(
 
     Without an option the report goes to the terminal. The folders of files must exist.
     """
-    sources = [result_file.named(path) for path in result]
+    sources = [result_file.find_file(path) for path in result]
     loaded = [_load(path) for path in sources]
     _check_each_is_given_once(sources, loaded)
     pages = [(each, page) for each in find_formats() if (page := format_files[each.name])]
@@ -61,7 +61,7 @@ def report(
         page: page_format.render(report, _results(loaded), _links(report, figure_folder, page, page_format)).encode()
         for page_format, page in pages
     }
-    contents |= {path: figures.vector(picture, kind) for path, (picture, kind) in drawings.items()}
+    contents |= {path: figures.draw(picture, kind) for path, (picture, kind) in drawings.items()}
     files.write(contents)
     for path in contents:
         typer.echo(f"report file: {path}")

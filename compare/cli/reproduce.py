@@ -63,7 +63,7 @@ def reproduce(
 
     If you interrupt it after timed rounds have begun, it judges the rounds that are complete.
     """
-    file = result_file.named(file)
+    file = result_file.find_file(file)
     stored = stored_result.load(file)
     user_code.check_trust(stored, trusted=trust_code, changed=changed_code)
     seeds = None if stored.spec.is_comparison else repetition.read_seeds(stored)

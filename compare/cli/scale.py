@@ -56,8 +56,8 @@ def scale(
         result = scaling_result.build(task, completed, command)
         with execute.replacing(folder):
             path = scaling_result.write(result, folder)
-        if isinstance(picture := scaling_plot.picture(result), Picture):
-            files.write({folder / execute.SCALING_PICTURE: figures.vector(picture, "svg")})
+        if isinstance(picture := scaling_plot.make_picture(result), Picture):
+            files.write({folder / execute.SCALING_PICTURE: figures.draw(picture, "svg")})
         else:
             typer.echo(f"samestep: no {execute.SCALING_PICTURE}: {picture.reason}", err=True)
     if (interruption := interruption or held.pending) is not None:

@@ -44,7 +44,7 @@ def build(state: RunState, command: Sequence[str]) -> Result:
         "foreign_cores": [each.foreign_cores for each in state.rounds],
         "idle_cores": [each.idle_cores for each in state.rounds],
     }
-    head: dict[str, Any] = {**result_file.head(result_file.SCHEMA_VERSION, command), "command": tuple(command)}
+    head: dict[str, Any] = {**result_file.make_head(result_file.SCHEMA_VERSION, command), "command": tuple(command)}
     return verdicts.complete(
         Result(
             **head,
@@ -138,7 +138,7 @@ def _step_times(plan: Plan, state: RunState, run: ContenderRun) -> StepTimes | N
     if not run.samples or run.steps_per_block is None:
         return None
     void = {index + 1 for index in state.voided}
-    return verdicts.step_times(run.samples, run.windows, run.steps_per_block, void, plan.confidence)
+    return verdicts.summarise_steps(run.samples, run.windows, run.steps_per_block, void, plan.confidence)
 
 
 def _agreement(plan: Plan, state: RunState) -> Agreement:

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from compare.report.palette import light
+from compare.report.palette import find_light
 from compare.report.plots.canvas import FONT_POINTS, Picture
 from compare.report.sentences import plain
 
@@ -16,7 +16,7 @@ KINDS = ("pdf", "svg")
 _CLIP = re.compile(rb"(id=\"|url\(#)(p[0-9a-f]{10})\b")
 
 
-def vector(picture: Picture, kind: str, *, text: bool = False) -> bytes:
+def draw(picture: Picture, kind: str, *, text: bool = False) -> bytes:
     """Return a picture as the bytes of an SVG or PDF file.
 
     Args:
@@ -52,7 +52,7 @@ def _number_clips(drawn: bytes) -> bytes:
 @contextmanager
 def _apply_settings(text: bool) -> Generator[None]:
     settings = _import_matplotlib()
-    ink, muted = light("ink"), light("muted")
+    ink, muted = find_light("ink"), find_light("muted")
     changes: dict[str, Any] = {
         "axes.edgecolor": muted,
         "axes.labelcolor": ink,
@@ -61,7 +61,7 @@ def _apply_settings(text: bool) -> Generator[None]:
         "axes.spines.top": False,
         "axes.titlelocation": "left",
         "axes.titlesize": "medium",
-        "figure.facecolor": light("paper"),
+        "figure.facecolor": find_light("paper"),
         "axes.facecolor": "none",
         "font.size": FONT_POINTS,
         "lines.linewidth": 1.2,

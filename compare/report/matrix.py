@@ -56,7 +56,7 @@ def overview(results: Results) -> Section:
     ratio = f"the ratio of step times ({pairs[0]})" if len(pairs) == 1 else "each ratio of step times"
     caption = f"The faster contender, with {ratio} and its interval."
     table = Table("matrix", caption, (*heads, *columns), rows, basis(results), prose=True)
-    picture = ratio_plot.picture(results)
+    picture = ratio_plot.make_picture(results)
     return Section(name="matrix", title="Workload by precision", picture=picture, tables=[table])
 
 

@@ -35,6 +35,6 @@ SERIES = tuple(tone.light for name, tone in TONES.items() if name.startswith("se
 """Colours of contenders, in order, on light paper."""
 
 
-def light(name: str) -> str:
+def find_light(name: str) -> str:
     """Return a colour on light paper. Pictures are drawn in light colours."""
     return TONES[name].light

@@ -101,7 +101,7 @@ def _ratio(result: Result) -> Content:
     lines = [f"{sentence(comparison)}." for comparison in comparisons] if len(comparisons) > 1 else []
     return Content(
         lines=[*lines, *_define_ratio(result)],
-        picture=ratio_plot.picture([result]),
+        picture=ratio_plot.make_picture([result]),
         tables=[Table("ratios", caption, columns, rows, basis([result]))] if rows else (),
     )
 
@@ -152,7 +152,7 @@ def _measured(result: Result) -> Content:
 
 
 def _memory(result: Result) -> Content:
-    return Content(lines=list(measurements.absent_memory(result.contenders)), picture=memory_plot.picture(result))
+    return Content(lines=list(measurements.absent_memory(result.contenders)), picture=memory_plot.make_picture(result))
 
 
 def _certificate(result: Result) -> Content:
@@ -194,7 +194,7 @@ def _fairness(result: Result) -> Content:
 
 
 def _telemetry(result: Result) -> Content:
-    return Content(lines=list(_telemetry_lines(result)), picture=telemetry_plot.picture(result))
+    return Content(lines=list(_telemetry_lines(result)), picture=telemetry_plot.make_picture(result))
 
 
 def _telemetry_lines(result: Result) -> Iterator[str]:
@@ -228,14 +228,14 @@ SECTIONS: tuple[SectionKind, ...] = (
         remarks=lambda result: measurements.remarks(result.contenders),
         definitions=lambda result: measurements.definitions(result.contenders),
     ),
-    SectionKind("steps", "Step times by round", lambda result: Content(picture=step_plot.picture(result))),
+    SectionKind("steps", "Step times by round", lambda result: Content(picture=step_plot.make_picture(result))),
     SectionKind(
         "memory",
         "Memory by definition",
         _memory,
         remarks=lambda result: measurements.absent_memory(result.contenders),
     ),
-    SectionKind("loss", "Loss curves", lambda result: Content(picture=loss_plot.picture(result))),
+    SectionKind("loss", "Loss curves", lambda result: Content(picture=loss_plot.make_picture(result))),
     SectionKind("certificate", "Certificate", _certificate, claims=lambda result: agreement_lines(result.agreement)),
     SectionKind("pair", "The pair", _pair, remarks=lambda result: pair_text.lines(result.spec)),
     SectionKind("fairness", "Fairness: effective settings", _fairness),

@@ -71,7 +71,7 @@ class _Side:
 
     @property
     def round_medians(self) -> list[float]:
-        return list(verdicts.medians(self.result, self.contender).values())
+        return list(verdicts.find_medians(self.result, self.contender).values())
 
     @property
     def step_seconds(self) -> float | None:

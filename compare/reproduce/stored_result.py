@@ -17,7 +17,7 @@ def read(path: Path) -> bytes:
     Raises:
         Refused: the file cannot be read, or is too large for its kind. The message lacks the file's name.
     """
-    data = untrusted.read(result_file.named(path), archive.TOTAL_LIMIT, KIND)
+    data = untrusted.read(result_file.find_file(path), archive.TOTAL_LIMIT, KIND)
     if not archive.is_zip(data):
         untrusted.check_size(data)
     return data
@@ -30,7 +30,7 @@ def load(path: Path) -> Result:
         OfScale: the result is of `samestep scale`.
         Refused: with the file's name, for a file that cannot be read, is no bundle or result, or contradicts itself.
     """
-    file = result_file.named(path)
+    file = result_file.find_file(path)
     try:
         data = read(file)
         result = bundle.read_result(data) if archive.is_zip(data) else result_file.parse(data)

@@ -25,7 +25,16 @@ def check(result: Result) -> None:
     Raises:
         Refused: with the path of the first contradiction, and what is allowed there.
     """
-    for find in (_names, _ratios, _claims_without_agreement, _rounds, _windows, _telemetry, _trajectories, _fractions):
+    for find in (
+        _find_name_faults,
+        _find_ratio_faults,
+        _find_claims_without_agreement,
+        _find_round_faults,
+        _find_window_faults,
+        _find_telemetry_faults,
+        _find_trajectory_faults,
+        _find_fractions,
+    ):
         for fault in find(result):
             raise Refused(fault)
 
@@ -36,12 +45,18 @@ def check_verdicts(result: Result) -> None:
     Raises:
         Refused: with the path of the first that does not, and what is allowed there.
     """
-    for find in (_gates, _agreement, _counted, _verdicts, _rates):
+    for find in (
+        _find_gate_faults,
+        _find_agreement_faults,
+        _find_count_faults,
+        _find_verdict_faults,
+        _find_rate_faults,
+    ):
         for fault in find(result):
             raise Refused(fault)
 
 
-def _names(result: Result) -> Iterator[str]:
+def _find_name_faults(result: Result) -> Iterator[str]:
     names = [contender.name for contender in result.contenders]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -59,7 +74,7 @@ def _names(result: Result) -> Iterator[str]:
                 yield f"{place}[{index}] is of {again} again; allowed: each pair once"
 
 
-def _ratios(result: Result) -> Iterator[str]:
+def _find_ratio_faults(result: Result) -> Iterator[str]:
     intervals = [(f"comparisons[{index}].ratio", each.ratio) for index, each in enumerate(result.comparisons)]
     for index, contender in enumerate(result.contenders):
         if contender.step_seconds:
@@ -69,7 +84,7 @@ def _ratios(result: Result) -> Iterator[str]:
             yield f"{place} is from {interval.low} to {interval.high}; allowed: around its estimate"
 
 
-def _verdicts(result: Result) -> Iterator[str]:
+def _find_verdict_faults(result: Result) -> Iterator[str]:
     if all(comparison.verdict == "INVALID" for comparison in result.comparisons):
         return
     again = {comparison.contender: comparison for comparison in verdicts.complete(result).comparisons}
@@ -86,7 +101,7 @@ def _verdicts(result: Result) -> Iterator[str]:
             yield f"comparisons[{index}].verdict is {comparison.verdict}; allowed by its ratio: {verdict}"
 
 
-def _claims_without_agreement(result: Result) -> Iterator[str]:
+def _find_claims_without_agreement(result: Result) -> Iterator[str]:
     failed = {(pair.baseline, pair.contender) for pair in result.agreement.pairs if pair.status == "fail"}
     for index, comparison in enumerate(result.comparisons):
         if (comparison.baseline, comparison.contender) in failed and comparison.verdict != "INVALID":
@@ -96,7 +111,7 @@ def _claims_without_agreement(result: Result) -> Iterator[str]:
             )
 
 
-def _gates(result: Result) -> Iterator[str]:
+def _find_gate_faults(result: Result) -> Iterator[str]:
     agreement = result.agreement
     listed = {f"agreement.pairs[{index}].gates": pair.gates for index, pair in enumerate(agreement.pairs)}
     for place, gates in {**listed, "agreement.gates": agreement.gates}.items():
@@ -112,7 +127,7 @@ def _gates(result: Result) -> Iterator[str]:
                 yield f"{named} has passed with the value {value}; allowed: {allowed}, or that it failed"
 
 
-def _agreement(result: Result) -> Iterator[str]:
+def _find_agreement_faults(result: Result) -> Iterator[str]:
     agreement = result.agreement
     for index, pair in enumerate(agreement.pairs):
         failed = [gate.name for gate in pair.gates if not gate.passed]
@@ -127,19 +142,19 @@ def _agreement(result: Result) -> Iterator[str]:
         yield f"agreement.status is {agreement.status}; allowed by its pairs: {status}"
 
 
-def _counted(result: Result) -> Iterator[str]:
+def _find_count_faults(result: Result) -> Iterator[str]:
     rounds, void = result.spec.rounds, [voided.round for voided in result.voided]
     for index, number in enumerate(void):
         if number > rounds or number in void[:index]:
             yield f"voided[{index}].round is {number}; allowed: each of the {rounds} rounds once"
-    medians = {contender.name: verdicts.medians(result, contender) for contender in result.contenders}
+    medians = {contender.name: verdicts.find_medians(result, contender) for contender in result.contenders}
     for index, comparison in enumerate(result.comparisons):
         count = len(medians[comparison.baseline].keys() & medians[comparison.contender].keys())
         if comparison.rounds != count:
             yield f"comparisons[{index}].rounds is {comparison.rounds}; allowed by samples and voided: {count}"
 
 
-def _rates(result: Result) -> Iterator[str]:
+def _find_rate_faults(result: Result) -> Iterator[str]:
     for index, contender in enumerate(result.contenders):
         rate, step = contender.images_per_second, contender.step_seconds
         if rate is None:
@@ -150,7 +165,7 @@ def _rates(result: Result) -> Iterator[str]:
             yield f"contenders[{index}].images_per_second is {rate:.6g}; allowed: {allowed}"
 
 
-def _rounds(result: Result) -> Iterator[str]:
+def _find_round_faults(result: Result) -> Iterator[str]:
     spec = result.spec
     if 2 * spec.rounds_requested < spec.rounds:  # a void round is timed again, up to as often as there are rounds
         allowed = f"half of the {spec.rounds} rounds that were timed, or more"
@@ -159,7 +174,7 @@ def _rounds(result: Result) -> Iterator[str]:
         yield f"spec.looks spend an error of {math.fsum(spec.looks.values()):.6g}; allowed: {1 - spec.confidence:.6g}"
 
 
-def _windows(result: Result) -> Iterator[str]:
+def _find_window_faults(result: Result) -> Iterator[str]:
     for index, contender in enumerate(result.contenders):
         step = contender.step_seconds
         if not step:
@@ -171,8 +186,8 @@ def _windows(result: Result) -> Iterator[str]:
             yield f"{place} has a window that ends before it starts; allowed: [start, end]"
 
 
-def _telemetry(result: Result) -> Iterator[str]:
-    for place, series in _gpu_samples(result).items():
+def _find_telemetry_faults(result: Result) -> Iterator[str]:
+    for place, series in _list_gpu_samples(result).items():
         for name, values in series.items():
             if len(values) != len(series.get("seconds", ())):
                 yield f"{place}.{name} has not one value a sample; allowed: as many as seconds"
@@ -181,20 +196,20 @@ def _telemetry(result: Result) -> Iterator[str]:
             yield f"{place} lacks {', '.join(missing)}, and telemetry.reason does not say why"
 
 
-def _gpu_samples(result: Result) -> dict[str, Samples]:
+def _list_gpu_samples(result: Result) -> dict[str, Samples]:
     """Return the samples of every GPU by their place in the file."""
     first = {"telemetry.samples": result.telemetry.samples}
     return first | {f"telemetry.others[{n}].samples": gpu.samples for n, gpu in enumerate(result.telemetry.others)}
 
 
-def _trajectories(result: Result) -> Iterator[str]:
+def _find_trajectory_faults(result: Result) -> Iterator[str]:
     for name, curves in result.agreement.trajectory.items():
         if len(curves.loss) != len(curves.envelope):
             place = f"agreement.trajectory[{repr(name)}]"
             yield f"{place} has losses and an envelope of unequal lengths; allowed: one a step"
 
 
-def _fractions(result: Result) -> Iterator[str]:
+def _find_fractions(result: Result) -> Iterator[str]:
     # A schema takes 64.0 for an integer, but nothing can be repeated 64.0 times.
     spec = result.spec
     counts: dict[str, object] = {
@@ -203,7 +218,7 @@ def _fractions(result: Result) -> Iterator[str]:
         "spec.seed": spec.seed,
         "spec.epochs": spec.epochs,
     }
-    for place, series in _gpu_samples(result).items():
+    for place, series in _list_gpu_samples(result).items():
         counts |= {f"{place}.clock_reasons[{n}]": bits for n, bits in enumerate(series.get("clock_reasons", ()))}
     for place, value in counts.items():
         if isinstance(value, float):

@@ -31,7 +31,7 @@ FIT_NAME = "fit.json"
 SCHEMA = "result.schema.json"
 
 
-def head(schema_version: int, command: Sequence[str]) -> dict[str, Any]:
+def make_head(schema_version: int, command: Sequence[str]) -> dict[str, Any]:
     """Return the first keys of every command's object: the schema's version, an id, the time, and the command."""
     return {
         "schema_version": schema_version,
@@ -80,7 +80,7 @@ def write(result: Result, folder: Path) -> Path:
     Raises:
         Refused: as `validate` and `replace`.
     """
-    return replace(folder / FILE_NAME, _checked(result))
+    return replace(folder / FILE_NAME, _validate_object(result))
 
 
 def write_or_spare(result: Result, folder: Path) -> Path:
@@ -91,29 +91,29 @@ def write_or_spare(result: Result, folder: Path) -> Path:
     Raises:
         Refused: as `validate`. Also if the folder refused the file. Then the message says where the result is.
     """
-    value = _checked(result)
+    value = _validate_object(result)
     try:
         return replace(folder / FILE_NAME, value)
     except Refused as error:
-        raise Refused(f"{error}; the result is kept: {_spare(_text(value))}") from None
+        raise Refused(f"{error}; the result is kept: {_write_to_spare_folder(_encode(value))}") from None
 
 
 def is_readable_size(result: Result) -> bool:
     """Tell whether the result's file is small enough for `read`."""
     try:
-        untrusted.check_size(_text(model.to_json(result), allow_nan=True))  # `write` refuses NaN and names its place
+        untrusted.check_size(_encode(model.to_json(result), allow_nan=True))  # `write` refuses NaN and names its place
     except Refused:
         return False
     return True
 
 
-def _checked(result: Result) -> dict[str, Any]:
+def _validate_object(result: Result) -> dict[str, Any]:
     value = model.to_json(result)
     validate(value)
     return value
 
 
-def _spare(data: bytes) -> Path:
+def _write_to_spare_folder(data: bytes) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="samestep-result-"))
     try:
         return replace_bytes(folder / FILE_NAME, data)
@@ -122,7 +122,7 @@ def _spare(data: bytes) -> Path:
         raise
 
 
-def _text(value: Mapping[str, Any], *, allow_nan: bool = False) -> bytes:
+def _encode(value: Mapping[str, Any], *, allow_nan: bool = False) -> bytes:
     return json.dumps(value, allow_nan=allow_nan, indent=1).encode("ascii") + b"\n"
 
 
@@ -136,7 +136,7 @@ def replace(target: Path, value: Mapping[str, Any]) -> Path:
         Refused: the text is too large for `load`, or the file system refuses. Then an old file is unchanged, and no
             temporary file remains.
     """
-    data = _text(value)
+    data = _encode(value)
     try:
         untrusted.check_size(data)
     except Refused as error:
@@ -154,7 +154,7 @@ def replace_bytes(target: Path, data: bytes) -> Path:
     return target
 
 
-def named(path: Path) -> Path:
+def find_file(path: Path) -> Path:
     """Return the result file that a user names. If the path is a folder, return the file in it.
 
     A folder may hold only a result of `samestep fit`. Then return that file, so that its reader can refuse it.
@@ -234,7 +234,7 @@ def _check_version(result: Any) -> None:
         )
 
 
-def schema(name: str) -> dict[str, Any]:
+def load_schema(name: str) -> dict[str, Any]:
     """Return a schema by its file's name, completed by the definitions of precisions, gates and options."""
     whole = json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
     if name == SCHEMA:
@@ -249,7 +249,7 @@ def schema(name: str) -> dict[str, Any]:
 def _validator(name: str) -> Callable[[Any], Any]:
     # fastjsonschema turns a schema into Python code. Schemas are part of the package, and results never become code.
     # A schema may refer to another by its file's name, which is an address without a scheme.
-    compiled = fastjsonschema.compile(schema(name), handlers={"": schema}, use_formats=False)
+    compiled = fastjsonschema.compile(load_schema(name), handlers={"": load_schema}, use_formats=False)
     return cast("Callable[[Any], Any]", compiled)
 
 

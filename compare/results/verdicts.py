@@ -34,13 +34,14 @@ def complete(result: Result) -> Result:
     contenders = tuple(
         replace(
             contender,
-            step_seconds=contender.step_seconds and _time_again(result, contender.step_seconds),
+            step_seconds=contender.step_seconds and _summarise_again(result, contender.step_seconds),
             images_per_second=None,
         )
         for contender in result.contenders
     )
     contenders = tuple(
-        replace(contender, images_per_second=_images_per_second(result.spec, contender)) for contender in contenders
+        replace(contender, images_per_second=_compute_images_per_second(result.spec, contender))
+        for contender in contenders
     )
     timed = replace(result, contenders=contenders)
     rivals = contenders[1:] if result.spec.is_comparison else ()
@@ -75,12 +76,12 @@ def contender_failed(result: Result) -> bool:
     return any(contender.status != "ok" for contender in result.contenders)
 
 
-def medians(result: Result, contender: Contender) -> dict[int, float]:
+def find_medians(result: Result, contender: Contender) -> dict[int, float]:
     """Return the median block in seconds per step of each round that counts, by round counted from 0."""
-    return round_medians(contender.samples, result.void_rounds)
+    return find_round_medians(contender.samples, result.void_rounds)
 
 
-def step_times(
+def summarise_steps(
     samples: Sequence[Sequence[float]],
     windows: Sequence[Sequence[Sequence[float]]],
     steps_per_block: int,
@@ -96,7 +97,7 @@ def step_times(
         void: rounds that do not count, the first being 1.
         confidence: of the interval.
     """
-    counting = round_medians(samples, void)
+    counting = find_round_medians(samples, void)
     rounds = list(counting.values())
     interval = statistics.geometric_interval(rounds, confidence) if len(rounds) >= LEAST_ROUNDS else None
     spread = statistics.summarise([samples[index] for index in counting] or samples)
@@ -131,19 +132,19 @@ def conclude_agreement(result: Result) -> Agreement:
     )
 
 
-def _time_again(result: Result, step: StepTimes) -> StepTimes:
-    counting = len(round_medians(step.samples, result.void_rounds))
+def _summarise_again(result: Result, step: StepTimes) -> StepTimes:
+    counting = len(find_round_medians(step.samples, result.void_rounds))
     confidence = result.spec.confidence_of(counting)
-    again = step_times(step.samples, step.windows, step.steps_per_block, result.void_rounds, confidence)
+    again = summarise_steps(step.samples, step.windows, step.steps_per_block, result.void_rounds, confidence)
     return replace(again, extra=step.extra)
 
 
-def _images_per_second(spec: Spec, contender: Contender) -> float | None:
+def _compute_images_per_second(spec: Spec, contender: Contender) -> float | None:
     step = contender.step_seconds
     return spec.batch_size / step.estimate if step and step.estimate else None
 
 
-def round_medians(samples: Sequence[Sequence[float]], void: Collection[int]) -> dict[int, float]:
+def find_round_medians(samples: Sequence[Sequence[float]], void: Collection[int]) -> dict[int, float]:
     """Return the median block of each round that counts, by round counted from 0.
 
     Args:
@@ -155,7 +156,7 @@ def round_medians(samples: Sequence[Sequence[float]], void: Collection[int]) -> 
 
 def _compare(result: Result, contender: Contender) -> Comparison:
     baseline, spec = result.contenders[0], result.spec
-    a, b = medians(result, baseline), medians(result, contender)
+    a, b = find_medians(result, baseline), find_medians(result, contender)
     rounds = [index for index in a if index in b]
     ratio = detectable = None
     outliers: list[int] = []

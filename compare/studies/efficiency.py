@@ -99,7 +99,7 @@ def _images_per_second(entry: Entry, run: Run, batch_size: int, confidence: floa
     step = entry.step_seconds
     if step is None:
         return None
-    estimate = verdicts.step_times(
+    estimate = verdicts.summarise_steps(
         step.samples, step.windows, step.steps_per_block, run.void_rounds, confidence
     ).estimate
     return batch_size / estimate if estimate else None
@@ -163,7 +163,7 @@ def _complete(entry: Entry, fewest: Entry, first_void: frozenset[int], void: fro
     else:
         worth = entry.batch_size / fewest.batch_size * fewest.devices / entry.devices
         before, after = (
-            list(verdicts.round_medians(side.samples, rounds).values())
+            list(verdicts.find_round_medians(side.samples, rounds).values())
             for side, rounds in ((fewest, first_void), (entry, void))
         )
         ratio = compute_efficiency(before, after, worth, level)
@@ -179,7 +179,7 @@ def _explain_absent(entry: Entry, void: frozenset[int]) -> str | None:
         return f"{where} it {verdicts.UNPROVEN}: {entry.unproven}"
     if entry.agreement != "pass":
         return f"no {'agreement' if entry.agreement == 'fail' else 'certificate'} {where}"
-    if len(verdicts.round_medians(entry.samples, void)) < verdicts.LEAST_ROUNDS:
+    if len(verdicts.find_round_medians(entry.samples, void)) < verdicts.LEAST_ROUNDS:
         return f"too few rounds {where} that are not void"
     return None
 

@@ -107,7 +107,7 @@ def build(task: Task, searches: Sequence[Search], command: Sequence[str]) -> Fit
         most_images=task.most_images,
     )
     return Fit(
-        **result_file.head(SCHEMA_VERSION, command),
+        **result_file.make_head(SCHEMA_VERSION, command),
         spec=spec,
         environment=Environment(extra=task.environment),
         contenders=tuple(_build_contender(task, search) for search in searches),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compare.report import sentences
-from compare.report.palette import light
+from compare.report.palette import find_light
 from compare.report.plots.canvas import (
     DASHES,
     MOST_CONTENDERS,
@@ -13,13 +13,13 @@ from compare.report.plots.canvas import (
     Axes,
     Figure,
     Picture,
-    colour,
-    drawable,
-    label,
+    choose_colour,
+    keep_drawable,
+    make_panels,
     name_limit,
     name_lines,
-    panels,
-    plain_powers,
+    shorten,
+    write_plain_powers,
 )
 from compare.studies.scaling_model import Entry, Scaling
 from compare.studies.scaling_report import define_efficiency, describe_batch, describe_device
@@ -29,7 +29,7 @@ _NUDGE = 1.02  # factor between contenders on the axis of devices
 _ROOM = 1.15  # factor at both ends of that axis
 
 
-def picture(scaling: Scaling) -> Picture | Absent:
+def make_picture(scaling: Scaling) -> Picture | Absent:
     """Return the picture of a scaling. Only entries with an efficiency are drawn."""
     spec = scaling.spec
     names, devices = spec.contenders, spec.devices
@@ -56,8 +56,8 @@ def picture(scaling: Scaling) -> Picture | Absent:
 def _draw(rows: Mapping[str, Sequence[Entry]], devices: Sequence[int]) -> Figure:
     from matplotlib.ticker import LogLocator
 
-    figure, (top, bottom) = panels([_EFFICIENCY_INCHES, _SPEED_INCHES], _AXIS_INCHES)
-    top.axhline(1, color=light("muted"), linewidth=0.8, zorder=1)
+    figure, (top, bottom) = make_panels([_EFFICIENCY_INCHES, _SPEED_INCHES], _AXIS_INCHES)
+    top.axhline(1, color=find_light("muted"), linewidth=0.8, zorder=1)
     lines: list[Any] = []
     for index, (name, row) in enumerate(rows.items()):
         if not row:
@@ -65,21 +65,23 @@ def _draw(rows: Mapping[str, Sequence[Entry]], devices: Sequence[int]) -> Figure
         places = [entry.devices * _NUDGE ** (index - (len(rows) - 1) / 2) for entry in row]
         speeds = [entry.images_per_second or math.nan for entry in row]
         ratios = [entry.efficiency for entry in row if entry.efficiency]
-        look: dict[str, Any] = {"color": colour(index), "marker": "o", "linestyle": DASHES[index % len(DASHES)]}
+        look: dict[str, Any] = {"color": choose_colour(index), "marker": "o", "linestyle": DASHES[index % len(DASHES)]}
         top.plot(places, [ratio.estimate for ratio in ratios], **look, zorder=3)
         for place, ratio in zip(places, ratios, strict=True):
-            top.plot([place] * 2, [drawable(ratio.low), drawable(ratio.high)], color=colour(index), zorder=2)
-        lines += bottom.plot(places, speeds, **look, label=label(name), zorder=3)
+            top.plot(
+                [place] * 2, [keep_drawable(ratio.low), keep_drawable(ratio.high)], color=choose_colour(index), zorder=2
+            )
+        lines += bottom.plot(places, speeds, **look, label=shorten(name), zorder=3)
         ideal = [speed / ratio.estimate for speed, ratio in zip(speeds, ratios, strict=True)]
-        bottom.plot(places, ideal, ":", color=light("muted"), linewidth=0.8, zorder=1)
-    least = min(drawable(entry.efficiency.low) for row in rows.values() for entry in row if entry.efficiency)
+        bottom.plot(places, ideal, ":", color=find_light("muted"), linewidth=0.8, zorder=1)
+    least = min(keep_drawable(entry.efficiency.low) for row in rows.values() for entry in row if entry.efficiency)
     top.set_ylim(least - max(0.02, 0.5 * (1 - least)), max(1 + max(0.01, 0.1 * (1 - least)), top.get_ylim()[1]))
     top.set_ylabel("efficiency")
     top.tick_params(labelbottom=False)
     bottom.set_yscale("log")
     low, high = bottom.get_ylim()
     bottom.yaxis.set_major_locator(LogLocator(subs=[1, 2, 5] if high > 5 * low else [1, 1.5, 2, 3, 5, 7], numticks=8))
-    plain_powers(bottom)
+    write_plain_powers(bottom)
     bottom.set_ylabel("images/s")
     bottom.set_xlabel("devices")
     for axes in (top, bottom):

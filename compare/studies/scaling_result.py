@@ -44,7 +44,7 @@ def build(task: Task, completed: Sequence[tuple[Result, Path]], command: Sequenc
         confidence=plan.confidence,
     )
     return Scaling(
-        **result_file.head(SCHEMA_VERSION, command),
+        **result_file.make_head(SCHEMA_VERSION, command),
         kind=KIND,
         spec=spec,
         environment=runs[0].environment,

@@ -35,7 +35,7 @@ def build_part(scaling: Scaling) -> Part:
                 name="scaling",
                 title="Efficiency by number of devices",
                 lines=_sentences(scaling_report.remarks(scaling)),
-                picture=scaling_plot.picture(scaling),
+                picture=scaling_plot.make_picture(scaling),
                 tables=[table],
             ),
             Section(name="comparisons", title="Against each other", lines=_sentences(scaling_report.claims(scaling))),

@@ -43,7 +43,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("key", STORED)
 def test_the_schema_file_allows_what_the_definition_allows(key: str) -> None:
-    schema = result_file.schema(result_file.SCHEMA)
+    schema = result_file.load_schema(result_file.SCHEMA)
     theirs = jsonschema.Draft7Validator({"$ref": f"#/definitions/spec/properties/{key}", **schema})
     ours = jsonschema.Draft7Validator(options.spec_schema()[key])
     for value in VALUES if key != "deadline_seconds" else VALUES[:-8]:
@@ -52,7 +52,7 @@ def test_the_schema_file_allows_what_the_definition_allows(key: str) -> None:
 
 def test_a_key_that_only_the_definition_has_is_in_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "spec_schema", lambda: {"new": {"type": "integer"}})
-    described = result_file.schema(result_file.SCHEMA)["definitions"]["spec"]["properties"]
+    described = result_file.load_schema(result_file.SCHEMA)["definitions"]["spec"]["properties"]
     assert (described["new"], described["seed"]) == ({"type": "integer"}, {"$ref": "#/definitions/count"})
 
 

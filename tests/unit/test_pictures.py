@@ -35,13 +35,13 @@ def _drawn(found: Picture | Absent) -> Any:
 
 def _texts(found: Picture | Absent) -> str:
     assert isinstance(found, Picture)
-    root = ElementTree.fromstring(figures.vector(found, "svg", text=True))
+    root = ElementTree.fromstring(figures.draw(found, "svg", text=True))
     return "\n".join("".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text"))
 
 
 def test_the_ratio_picture_shows_interval_rounds_and_verdict() -> None:
     result = stored.result("faster")
-    picture = ratio_plot.picture([typed(result)])
+    picture = ratio_plot.make_picture([typed(result)])
     (axes,) = _drawn(picture).axes
     ratio = result["comparisons"][0]["ratio"]
     a, b = (each["step_seconds"]["samples"] for each in result["contenders"])
@@ -63,7 +63,7 @@ def _of_ratio(estimate: float, low: float, high: float) -> Any:
 
 @pytest.mark.parametrize("ratio", RATIOS)
 def test_ticks_bracket_all_that_is_drawn(ratio: tuple[float, float, float]) -> None:
-    (axes,) = _drawn(ratio_plot.picture([typed(_of_ratio(*ratio))])).axes
+    (axes,) = _drawn(ratio_plot.make_picture([typed(_of_ratio(*ratio))])).axes
     left, right = axes.get_xlim()
     assert left <= min(axes.get_xticks()) <= min(ratio)
     assert max(ratio) <= max(axes.get_xticks()) <= right
@@ -71,7 +71,7 @@ def test_ticks_bracket_all_that_is_drawn(ratio: tuple[float, float, float]) -> N
 
 
 def test_rows_lie_below_one_another_in_their_order() -> None:
-    (axes,) = _drawn(ratio_plot.picture([typed(_of_ratio(*ratio)) for ratio in RATIOS[:3]])).axes
+    (axes,) = _drawn(ratio_plot.make_picture([typed(_of_ratio(*ratio)) for ratio in RATIOS[:3]])).axes
     diamonds = [line for line in axes.get_lines() if line.get_marker() == "D"]
     assert [line.get_xdata()[0] for line in diamonds] == [estimate for estimate, _, _ in RATIOS[:3]]
     places = [float(line.get_ydata()[0]) for line in diamonds]
@@ -81,7 +81,7 @@ def test_rows_lie_below_one_another_in_their_order() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_row_s_words_stand_clear_of_the_line_at_1_and_the_margin(count: int) -> None:
-    figure = _drawn(ratio_plot.picture([typed(_of_ratio(1.015, 1.008, 1.023))] * count))
+    figure = _drawn(ratio_plot.make_picture([typed(_of_ratio(1.015, 1.008, 1.023))] * count))
     figure.draw_without_rendering()
     (axes,) = figure.axes
     words = [text.get_window_extent() for text in axes.texts]
@@ -100,15 +100,15 @@ def test_rounds_that_are_void_have_no_ratio() -> None:
 
 def test_no_ratio_is_drawn_of_what_is_invalid() -> None:
     invalid = make_comparison(verdict="INVALID")
-    absent = ratio_plot.picture([typed(make_result(comparisons=[invalid]))])
+    absent = ratio_plot.make_picture([typed(make_result(comparisons=[invalid]))])
     assert isinstance(absent, Absent)
     assert "the semantic gate failed" in absent.reason
     both = make_result(
         contenders=[make_contender(), make_contender("jax"), make_contender("flax")],
         comparisons=[invalid, make_comparison("flax", "SLOWER")],
     )
-    assert "jax" not in _texts(ratio_plot.picture([typed(both)]))
-    steps_picture = step_plot.picture(typed(make_result(comparisons=[invalid])))
+    assert "jax" not in _texts(ratio_plot.make_picture([typed(both)]))
+    steps_picture = step_plot.make_picture(typed(make_result(comparisons=[invalid])))
     assert isinstance(steps_picture, Picture)
     assert "their times must not be compared" in steps_picture.caption
 
@@ -116,7 +116,9 @@ def test_no_ratio_is_drawn_of_what_is_invalid() -> None:
 def test_a_ratio_beyond_all_bounds_is_drawn_as_an_arrow() -> None:
     ratio = {"estimate": 1.1, "low": 1e-200, "high": 1e300, "confidence": 0.95}
     (axes,) = _drawn(
-        ratio_plot.picture([typed(make_result(comparisons=[make_comparison(verdict="INCONCLUSIVE", ratio=ratio)]))])
+        ratio_plot.make_picture(
+            [typed(make_result(comparisons=[make_comparison(verdict="INCONCLUSIVE", ratio=ratio)]))]
+        )
     ).axes
     assert {"<", ">"} <= {line.get_marker() for line in axes.get_lines()}
     assert axes.get_xlim()[1] < 1e4
@@ -128,7 +130,7 @@ def test_several_results_share_one_ratio_picture() -> None:
         make_result(spec={"workload": "cifar-cnn", "precision": "bfloat16"}),
         make_result(spec={"devices": 2}),
     ]
-    texts = _texts(ratio_plot.picture(list(map(typed, found))))
+    texts = _texts(ratio_plot.make_picture(list(map(typed, found))))
     assert "digits-cnn float32: jax / torch:stock" in texts
     assert "cifar-cnn bfloat16: jax / torch" in texts
     assert "digits-cnn float32, 2 devices: jax / torch" in texts
@@ -137,14 +139,14 @@ def test_several_results_share_one_ratio_picture() -> None:
 def test_where_a_ratio_is_of_is_on_a_line_of_its_own_where_that_is_long() -> None:
     sides = {"baseline": "torch:tuned+ddp", "contender": "torch:compiled+ddp"}
     long = make_result(spec={"workload": "cifar-resnet18"}, comparisons=[make_comparison(**sides)])
-    texts = _texts(ratio_plot.picture(list(map(typed, [long, make_result()]))))
+    texts = _texts(ratio_plot.make_picture(list(map(typed, [long, make_result()]))))
     assert "cifar-resnet18 float32\ntorch:compiled+ddp / torch:tuned+ddp\n" in texts
     assert "digits-cnn float32\njax / torch\n" in texts
 
 
 def test_step_times_are_those_of_every_block_with_medians_and_voids() -> None:
     result = stored.result("void")
-    figure = _drawn(step_plot.picture(typed(result)))
+    figure = _drawn(step_plot.make_picture(typed(result)))
     assert len(figure.axes) == 2
     for axes, contender in zip(figure.axes, result["contenders"], strict=True):
         samples = contender["step_seconds"]["samples"]
@@ -158,13 +160,13 @@ def test_step_times_are_those_of_every_block_with_medians_and_voids() -> None:
         found = [segment[0][1] for segment in medians.get_segments()]
         assert found == pytest.approx([median(blocks) / scale for blocks in samples])
         assert len(axes.patches) == len(result["voided"])
-    assert _texts(step_plot.picture(typed(result))).count("void") == 10
+    assert _texts(step_plot.make_picture(typed(result))).count("void") == 10
 
 
 def test_memory_is_drawn_by_definition_with_its_values() -> None:
     contenders = [make_contender(), make_contender("jax")]
     contenders[1]["memory"] |= {"static_bytes": 5 * 2**20, "process_bytes": -3 * 2**20}
-    picture = memory_plot.picture(typed(make_result(contenders=contenders)))
+    picture = memory_plot.make_picture(typed(make_result(contenders=contenders)))
     (axes,) = _drawn(picture).axes
     assert sorted(patch.get_width() for patch in axes.patches) == [-3, 5, 12, 12, 24, 24, 300]
     texts = _texts(picture)
@@ -176,7 +178,7 @@ def test_memory_is_drawn_by_definition_with_its_values() -> None:
 
 def test_what_is_said_at_the_longest_bar_is_within_the_picture() -> None:
     with matplotlib.rc_context({"font.size": FONT_POINTS}):
-        figure = _drawn(memory_plot.picture(typed(make_result())))
+        figure = _drawn(memory_plot.make_picture(typed(make_result())))
         figure.draw_without_rendering()
     (axes,) = figure.axes
     assert max(text.get_window_extent().x1 for text in axes.texts) <= figure.bbox.x1
@@ -185,7 +187,7 @@ def test_what_is_said_at_the_longest_bar_is_within_the_picture() -> None:
 def test_a_distance_goes_on_after_a_step_without_a_loss() -> None:
     result = stored.result("agree")
     result["agreement"]["trajectory"]["jax"]["loss"][1] = None
-    _, bottom = _drawn(loss_plot.picture(typed(result))).axes
+    _, bottom = _drawn(loss_plot.make_picture(typed(result))).axes
     distance = bottom.get_lines()[-1].get_ydata()
     assert np.isfinite(distance[2:]).all()
     assert (np.diff(distance[2:]) >= 0).all()
@@ -193,7 +195,7 @@ def test_a_distance_goes_on_after_a_step_without_a_loss() -> None:
 
 def test_losses_come_with_their_envelope_after_agree() -> None:
     result = stored.result("agree")
-    picture = loss_plot.picture(typed(result))
+    picture = loss_plot.make_picture(typed(result))
     top, bottom = _drawn(picture).axes
     trajectory = result["agreement"]["trajectory"]
     for name, line in zip(trajectory, top.get_lines(), strict=True):
@@ -211,7 +213,7 @@ def test_losses_come_with_their_envelope_after_agree() -> None:
 def test_the_loss_of_a_single_epoch_is_a_point() -> None:
     training = {"loss": [2.3], "train_accuracy": 0.1, "test_accuracy": 0.1}
     contenders = [make_contender(training=training), make_contender("jax", training=training)]
-    (axes,) = _drawn(loss_plot.picture(typed(make_result(contenders=contenders)))).axes
+    (axes,) = _drawn(loss_plot.make_picture(typed(make_result(contenders=contenders)))).axes
     assert [(list(line.get_ydata()), line.get_marker()) for line in axes.get_lines()] == [([2.3], "o")] * 2
 
 
@@ -219,7 +221,7 @@ def test_losses_that_are_alike_but_for_rounding_are_drawn_so() -> None:
     sides = [make_contender(), make_contender("jax")]
     for side, loss in zip(sides, (1.18716, 1.1871601), strict=True):
         side["training"] = {"loss": [loss], "train_accuracy": 0.1, "test_accuracy": 0.1}
-    picture = loss_plot.picture(typed(make_result(contenders=sides)))
+    picture = loss_plot.make_picture(typed(make_result(contenders=sides)))
     (axes,) = _drawn(picture).axes
     low, high = axes.get_ylim()
     assert high - low == pytest.approx(0.02 * 1.18716, rel=1e-3)
@@ -229,7 +231,9 @@ def test_losses_that_are_alike_but_for_rounding_are_drawn_so() -> None:
 
 def test_losses_without_an_envelope_say_so_and_where_they_end() -> None:
     lost = {"loss": [2.3, 0.5, None, None], "train_accuracy": None, "test_accuracy": None}
-    picture = loss_plot.picture(typed(make_result(contenders=[make_contender(), make_contender("jax", training=lost)])))
+    picture = loss_plot.make_picture(
+        typed(make_result(contenders=[make_contender(), make_contender("jax", training=lost)]))
+    )
     assert isinstance(picture, Picture)
     assert "Only samestep agree measures the one-ulp envelope" in picture.caption
     assert "jax, not finite from 3" in _texts(picture)
@@ -238,30 +242,32 @@ def test_losses_without_an_envelope_say_so_and_where_they_end() -> None:
 def test_telemetry_is_drawn_over_time_with_void_rounds_shaded() -> None:
     result = make_watched(voided=(3, 7))
     assert telemetry_plot.find_spans(typed(result))[3] == (3, 3.5)
-    clock, power = _drawn(telemetry_plot.picture(typed(result))).axes
+    clock, power = _drawn(telemetry_plot.make_picture(typed(result))).axes
     assert list(power.get_lines()[0].get_ydata()) == result["telemetry"]["samples"]["power_watts"]
     for axes in (clock, power):
         shaded = [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in axes.patches]
         assert shaded == [(3, 3.5), (7, 7.5)]
-    texts = _texts(telemetry_plot.picture(typed(result)))
+    texts = _texts(telemetry_plot.make_picture(typed(result)))
     assert "chip" not in texts, "a figure that was never read has no panel"
     assert texts.count("void") == 4
     result["spec"]["rotation"] = 2
-    clock, _ = _drawn(telemetry_plot.picture(typed(result))).axes
+    clock, _ = _drawn(telemetry_plot.make_picture(typed(result))).axes
     assert [patch.get_x() for patch in clock.patches] == [3, 7]
     result["voided"][0]["round"] = 4  # which was on the second GPU
-    clock, _ = _drawn(telemetry_plot.picture(typed(result))).axes
+    clock, _ = _drawn(telemetry_plot.make_picture(typed(result))).axes
     assert [patch.get_x() for patch in clock.patches] == [7]
-    assert "void\n1\n3\n5\n7\n9\n" in _texts(telemetry_plot.picture(typed(result))), "the rounds on the first GPU alone"
+    assert "void\n1\n3\n5\n7\n9\n" in _texts(telemetry_plot.make_picture(typed(result))), (
+        "the rounds on the first GPU alone"
+    )
 
 
 def test_the_line_of_telemetry_is_broken_where_samples_were_left_out() -> None:
     result = make_watched()
     samples = result["telemetry"]["samples"]
     samples["seconds"] = [0.0, 0.1, *(each + 60.0 for each in samples["seconds"][2:])]
-    whole = telemetry_plot.picture(typed(result))
+    whole = telemetry_plot.make_picture(typed(result))
     result["telemetry"]["left_out"] = 600
-    broken = telemetry_plot.picture(typed(result))
+    broken = telemetry_plot.make_picture(typed(result))
     drawn = _drawn(broken).axes[1].get_lines()[0]
     assert [value == value for value in drawn.get_ydata()[:4]] == [True, True, False, True]
     assert list(_drawn(whole).axes[1].get_lines()[0].get_ydata()) == samples["power_watts"]
@@ -271,7 +277,7 @@ def test_the_line_of_telemetry_is_broken_where_samples_were_left_out() -> None:
 
 def test_on_a_cpu_telemetry_is_other_programs_load() -> None:
     result = stored.result("void")
-    (axes,) = _drawn(telemetry_plot.picture(typed(result))).axes
+    (axes,) = _drawn(telemetry_plot.make_picture(typed(result))).axes
     bars = [patch for patch in axes.patches if patch.get_width() == pytest.approx(0.6)]
     assert [bar.get_height() for bar in bars] == result["telemetry"]["foreign_cores"]
     assert len(axes.patches) - len(bars) == 5
@@ -279,20 +285,20 @@ def test_on_a_cpu_telemetry_is_other_programs_load() -> None:
 
 def test_a_load_far_above_what_voids_a_round_is_within_the_picture() -> None:
     telemetry_of = make_result()["telemetry"] | {"foreign_cores": [0.1, 7.5]}
-    (axes,) = _drawn(telemetry_plot.picture(typed(make_result(telemetry=telemetry_of)))).axes
+    (axes,) = _drawn(telemetry_plot.make_picture(typed(make_result(telemetry=telemetry_of)))).axes
     assert axes.get_ylim()[1] > 7.5
 
 
 def test_load_is_that_of_contenders_that_were_not_timed_where_that_is_more() -> None:
     seen = {"foreign_cores": [0.1, 0.3, 0.0, None], "idle_cores": [0.2, 0.1, None, None]}
-    (axes,) = _drawn(telemetry_plot.picture(typed(make_result(telemetry=make_result()["telemetry"] | seen)))).axes
+    (axes,) = _drawn(telemetry_plot.make_picture(typed(make_result(telemetry=make_result()["telemetry"] | seen)))).axes
     bars = [patch for patch in axes.patches if patch.get_width() == pytest.approx(0.6)]
     assert [bar.get_height() for bar in bars][:3] == [0.2, 0.3, 0.0]
 
 
 def test_rounds_without_any_load_are_seen() -> None:
     telemetry_of = make_result()["telemetry"] | {"foreign_cores": [0.0, 0.001, 0.11, None]}
-    (axes,) = _drawn(telemetry_plot.picture(typed(make_result(telemetry=telemetry_of)))).axes
+    (axes,) = _drawn(telemetry_plot.make_picture(typed(make_result(telemetry=telemetry_of)))).axes
     marks = [line for line in axes.get_lines() if line.get_marker() == "_"]
     assert [(list(line.get_xdata()), list(line.get_ydata())) for line in marks] == [([1, 2], [0.0, 0.001])]
     assert not marks[0].get_clip_on(), "half of a mark at 0 lies below the axis"
@@ -307,14 +313,14 @@ def test_why_nothing_is_drawn() -> None:
     empty = make_result(contenders=nothing, comparisons=[])
     many = make_contender()["step_seconds"] | {"samples": [[1.0]] * 1001, "windows": [[[0, 1]]] * 1001}
     found = [
-        ratio_plot.picture([typed(agree)]),
-        step_plot.picture(typed(agree)),
-        telemetry_plot.picture(typed(agree)),
-        telemetry_plot.picture(typed(untold)),
-        telemetry_plot.picture(typed(unknown)),
-        memory_plot.picture(typed(empty)),
-        loss_plot.picture(typed(empty)),
-        step_plot.picture(typed(make_result(contenders=[make_contender(step_seconds=many)], comparisons=[]))),
+        ratio_plot.make_picture([typed(agree)]),
+        step_plot.make_picture(typed(agree)),
+        telemetry_plot.make_picture(typed(agree)),
+        telemetry_plot.make_picture(typed(untold)),
+        telemetry_plot.make_picture(typed(unknown)),
+        memory_plot.make_picture(typed(empty)),
+        loss_plot.make_picture(typed(empty)),
+        step_plot.make_picture(typed(make_result(contenders=[make_contender(step_seconds=many)], comparisons=[]))),
     ]
     reasons = [each.reason for each in found if isinstance(each, Absent)]
     assert [reason.split(":")[0] for reason in reasons] == [
@@ -336,9 +342,9 @@ def test_no_name_is_taken_for_a_formula_and_long_ones_are_cut() -> None:
         comparisons=[make_comparison(names[1], baseline=names[0]), make_comparison(names[2], baseline=names[0])],
     )
     for part in matrix.report([typed(result)]).pictures().values():
-        figures.vector(part, "pdf")
+        figures.draw(part, "pdf")
         assert max(map(len, _texts(part).splitlines())) < 120
-    assert "$\\frac{1$" in _texts(step_plot.picture(typed(result)))
+    assert "$\\frac{1$" in _texts(step_plot.make_picture(typed(result)))
 
 
 def test_captions_state_n_interval_and_hardware() -> None:
@@ -349,12 +355,12 @@ def test_captions_state_n_interval_and_hardware() -> None:
         if name in ("ratio", "steps", "telemetry"):
             assert "n = 9 rounds of fresh processes (1 of 10 rounds void), 95 % intervals" in picture.basis
         for kind in figures.KINDS:
-            assert picture.title.encode() in figures.vector(picture, kind)
+            assert picture.title.encode() in figures.draw(picture, kind)
 
 
 def test_a_picture_in_a_page_takes_the_pages_colours_and_has_no_inline_style() -> None:
     for name, picture in matrix.report([typed(make_watched(voided=(3,)))]).pictures().items():
-        text = str(svg.inline(figures.vector(picture, "svg", text=True), f"{name}-", picture.title))
+        text = str(svg.inline(figures.draw(picture, "svg", text=True), f"{name}-", picture.title))
         root = ElementTree.fromstring(text)
         colours = {each.get(which) for each in root.iter() for which in ("fill", "stroke")} - {None, "none"}
         assert colours <= {f"var(--{name})" for name in palette.TONES}
@@ -404,7 +410,7 @@ found = [result_file.read(Path(each)) for each in sys.argv[1:]]
 report = matrix.report(found)
 parts = [html.render(report), markdown.render(report, {}), latex.render(report, {}), csv.render(found)]
 data = [part.encode() for part in parts]
-data += [figures.vector(each, kind) for each in report.pictures().values() for kind in figures.KINDS]
+data += [figures.draw(each, kind) for each in report.pictures().values() for kind in figures.KINDS]
 print(hashlib.sha256(b"".join(data)).hexdigest())
 """
 
@@ -428,9 +434,9 @@ def test_every_format_is_the_same_bytes_in_another_process_and_second() -> None:
 
 
 def test_no_name_in_a_picture_tells_more_of_its_corners_than_is_drawn() -> None:
-    picture = ratio_plot.picture([typed(stored.result("faster"))])
+    picture = ratio_plot.make_picture([typed(stored.result("faster"))])
     assert isinstance(picture, Picture)
-    root = ElementTree.fromstring(figures.vector(picture, "svg"))
+    root = ElementTree.fromstring(figures.draw(picture, "svg"))
     regions = [each.attrib["id"] for each in root.iter("{http://www.w3.org/2000/svg}clipPath")]
     assert regions == [f"clip-{number}" for number in range(1, 1 + len(regions))]
     used = {each.attrib["clip-path"] for each in root.iter() if "clip-path" in each.attrib}

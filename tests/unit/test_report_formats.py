@@ -176,7 +176,7 @@ def test_latex_has_booktabs_tables_whose_captions_state_n_interval_and_hardware(
 def test_latex_compiles(tmp_path: Path, document: str) -> None:
     report = _report(stored.result("faster"), _hostile())
     for name, picture in report.pictures().items():
-        (tmp_path / f"{name}.pdf").write_bytes(figures.vector(picture, "pdf"))
+        (tmp_path / f"{name}.pdf").write_bytes(figures.draw(picture, "pdf"))
     links = {name: f"{name}.pdf" for name in report.pictures()}
     (tmp_path / "report.tex").write_text(latex.render(report, links))
     option, _, name = document.rpartition("]")

@@ -15,9 +15,9 @@ from compare.agreement.gates import RULES
 from compare.base.interface import Refused
 from compare.base.precisions import PRECISIONS
 from compare.results.result_file import (
+    find_file,
     is_readable_size,
     load,
-    named,
     validate,
     write,
     write_or_spare,
@@ -30,7 +30,7 @@ def test_a_result_of_fit_is_told_from_a_broken_one() -> None:
     with pytest.raises(Refused, match=r"is of samestep fit, which no command reads again; allowed: "):
         load(fitted)
     with pytest.raises(Refused, match=r"fit-jax/fit\.json: is of samestep fit"):
-        load(named(fitted.parent))
+        load(find_file(fitted.parent))
 
 
 def test_a_judgement_of_reproduce_is_told_from_a_broken_result(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_what_is_no_result_at_all_is_shown_as_json_has_it(tmp_path: Path) -> Non
 
 
 def test_a_folder_is_named_for_its_result_even_beside_one_of_fit(tmp_path: Path) -> None:
-    assert named(tmp_path) == tmp_path / "result.json"
+    assert find_file(tmp_path) == tmp_path / "result.json"
     for name in ("fit.json", "result.json"):
         (tmp_path / name).touch()
-        assert named(tmp_path) == tmp_path / name
+        assert find_file(tmp_path) == tmp_path / name
 
 
 def _refusal(result: Any) -> str:

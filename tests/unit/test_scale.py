@@ -185,7 +185,7 @@ def test_rounds_that_are_lacking_are_told_where_they_are(weak: tuple[Result, Pat
 
 def test_the_picture_shows_efficiency_and_speed_with_intervals(weak: tuple[Result, Path]) -> None:
     result, _ = weak
-    picture = scaling_plot.picture(typed(result))
+    picture = scaling_plot.make_picture(typed(result))
     assert isinstance(picture, Picture)
     assert "weak scaling of digits-cnn in float32, batch 8 for each device" in picture.basis
     top, bottom = picture.draw().axes
@@ -202,7 +202,7 @@ def test_the_picture_shows_efficiency_and_speed_with_intervals(weak: tuple[Resul
 
 def test_a_picture_of_nothing_is_none(weak: tuple[Result, Path]) -> None:
     nothing = {**weak[0], "scaling": [{**each, "efficiency": None} for each in weak[0]["scaling"]]}
-    assert isinstance(scaling_plot.picture(typed(nothing)), Absent)
+    assert isinstance(scaling_plot.make_picture(typed(nothing)), Absent)
 
 
 CHANGES = [

@@ -38,7 +38,7 @@ def _write_policy(style: str) -> str:
 
 
 def _inline(picture: Picture, prefix: str) -> Markup:
-    return svg.inline(figures.vector(picture, "svg", text=True), prefix, plain(picture.title))
+    return svg.inline(figures.draw(picture, "svg", text=True), prefix, plain(picture.title))
 
 
 def _write_variables(which: int) -> str:

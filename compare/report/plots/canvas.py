@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from compare.report.palette import SERIES, light
+from compare.report.palette import SERIES, find_light
 from compare.report.sentences import plain
 
 # matplotlib leaves most keyword arguments without types, so its own types fail a strict check.
@@ -64,7 +64,7 @@ class Absent:
     reason: str
 
 
-def panels(heights: Sequence[float], rest: float) -> tuple[Figure, list[Axes]]:
+def make_panels(heights: Sequence[float], rest: float) -> tuple[Figure, list[Axes]]:
     """Return an empty figure of one column's width with panels below one another.
 
     Args:
@@ -78,12 +78,12 @@ def panels(heights: Sequence[float], rest: float) -> tuple[Figure, list[Axes]]:
     return figure, [axes for (axes,) in grid]
 
 
-def colour(index: int) -> str:
+def choose_colour(index: int) -> str:
     """Return the colour of a contender by its number, from 0."""
     return SERIES[index % len(SERIES)]
 
 
-def label(text: str, longest: int = 34) -> str:
+def shorten(text: str, longest: int = 34) -> str:
     """Return text of a result file on one line, cut if it is long."""
     text = plain(text)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
@@ -101,7 +101,7 @@ def shade(axes: Axes, spans: Sequence[tuple[float, float]]) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.18 * (high - low))
     for start, end in spans:
-        axes.axvspan(start, end, color=light("void"), linewidth=0, zorder=0)
+        axes.axvspan(start, end, color=find_light("void"), linewidth=0, zorder=0)
         if len(spans) <= _MOST_WORDS:
             axes.annotate(
                 "void",
@@ -142,7 +142,7 @@ def name_lines(axes: Axes, lines: Sequence[Any]) -> None:
         axes.annotate(text, (1.02, place), xycoords="axes fraction", va="center", color=ink, annotation_clip=False)
 
 
-def plain_powers(axes: Axes) -> None:
+def write_plain_powers(axes: Axes) -> None:
     """Write the ticks of a logarithmic vertical axis as plain numbers, few of them."""
     from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
@@ -170,6 +170,6 @@ def _spread_out(places: Sequence[float], gap: float) -> list[float]:
     return moved
 
 
-def drawable(value: float | None) -> float:
+def keep_drawable(value: float | None) -> float:
     """Return a value for a line. None and values beyond any axis become NaN, which leaves a gap."""
     return value if value is not None and abs(value) <= 1e30 else math.nan

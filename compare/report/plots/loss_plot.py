@@ -7,7 +7,7 @@ import numpy as np
 
 from compare.base.interface import Array
 from compare.report import sentences
-from compare.report.palette import light
+from compare.report.palette import find_light
 from compare.report.plots.canvas import (
     DASHES,
     MOST_CONTENDERS,
@@ -15,13 +15,13 @@ from compare.report.plots.canvas import (
     Axes,
     Figure,
     Picture,
-    colour,
-    drawable,
-    label,
+    choose_colour,
+    keep_drawable,
+    make_panels,
     name_limit,
     name_lines,
-    panels,
-    plain_powers,
+    shorten,
+    write_plain_powers,
 )
 from compare.results.model import Result
 
@@ -33,7 +33,7 @@ Curves = Mapping[str, Array]
 """Contender to its loss of each step or epoch, NaN if there is none to draw."""
 
 
-def picture(result: Result) -> Picture | Absent:
+def make_picture(result: Result) -> Picture | Absent:
     """Return the picture of the losses, with their envelope if whole runs were certified."""
     spec = result.spec
     epochs = sentences.counted(spec.epochs, "epoch")
@@ -57,7 +57,7 @@ def picture(result: Result) -> Picture | Absent:
 
 
 def _curve(values: Sequence[float | None]) -> Array:
-    return np.array([drawable(value) for value in values], np.float64)
+    return np.array([keep_drawable(value) for value in values], np.float64)
 
 
 def _shown(curves: Curves) -> Curves:
@@ -66,7 +66,7 @@ def _shown(curves: Curves) -> Curves:
 
 
 def _trained(curves: Curves) -> Figure:
-    figure, (axes,) = panels([_LOSS_INCHES], _AXIS_INCHES)
+    figure, (axes,) = make_panels([_LOSS_INCHES], _AXIS_INCHES)
     _draw(axes, curves)
     axes.set_ylabel("training loss")
     axes.set_xlabel("epoch")
@@ -74,19 +74,24 @@ def _trained(curves: Curves) -> Figure:
 
 
 def _certified(curves: Curves, envelopes: Curves) -> Figure:
-    figure, (top, bottom) = panels([_LOSS_INCHES, _DISTANCE_INCHES], _AXIS_INCHES)
+    figure, (top, bottom) = make_panels([_LOSS_INCHES, _DISTANCE_INCHES], _AXIS_INCHES)
     for index, (name, losses) in enumerate(curves.items()):
         width = envelopes[name]
-        top.fill_between(_steps(losses), losses - width, losses + width, color=colour(index), alpha=0.2, linewidth=0)
+        top.fill_between(
+            _steps(losses), losses - width, losses + width, color=choose_colour(index), alpha=0.2, linewidth=0
+        )
     _draw(top, curves)
     top.set_ylabel("training loss")
     top.tick_params(labelbottom=False)
-    lines = {f"envelope: {label(name)}": (each, colour(index)) for index, (name, each) in enumerate(envelopes.items())}
+    lines = {
+        f"envelope: {shorten(name)}": (each, choose_colour(index))
+        for index, (name, each) in enumerate(envelopes.items())
+    }
     baseline, *others = curves
     for name in others:
         if curves[name].shape == curves[baseline].shape:
             distance = np.fmax.accumulate(np.abs(curves[name] - curves[baseline]))
-            lines[f"{label(name)} - {label(baseline)}"] = distance, light("ink")
+            lines[f"{shorten(name)} - {shorten(baseline)}"] = distance, find_light("ink")
     _draw_distances(bottom, lines)
     bottom.set_xlim(top.get_xlim())
     return figure
@@ -103,7 +108,7 @@ def _draw(axes: Axes, curves: Curves) -> None:
     elif least > 0:
         axes.set_yscale("log", subs=[2, 5])
         axes.yaxis.set_major_locator(LogLocator(subs=[1, 2, 5], numticks=8))
-        plain_powers(axes)
+        write_plain_powers(axes)
     lines: list[Any] = []
     for index, (name, losses) in enumerate(curves.items()):
         last = int(np.flatnonzero(np.isfinite(losses))[-1])
@@ -112,10 +117,10 @@ def _draw(axes: Axes, curves: Curves) -> None:
             _steps(losses),
             losses,
             linestyle=DASHES[index % len(DASHES)],
-            color=colour(index),
+            color=choose_colour(index),
             linewidth=1.1 if index else 3.2,
             marker="o" if np.isfinite(losses).sum() == 1 else "",  # a single point has no line
-            label=f"{label(name)}{lost}",
+            label=f"{shorten(name)}{lost}",
         )
         lines.append(line)
     _whole_numbers(axes)
@@ -127,7 +132,7 @@ def _draw_distances(axes: Axes, lines: Mapping[str, tuple[Array, str]]) -> None:
     positive = np.concatenate([each[each > 0] for each, _ in lines.values()])
     least = max(positive.min(), positive.max() / _MOST_SPAN) if positive.size else 1.0
     axes.set_yscale("symlog", linthresh=float(least))
-    plain_powers(axes)
+    write_plain_powers(axes)
     drawn = [
         axes.plot(_steps(values), values, linestyle=DASHES[index % len(DASHES)], color=shown, label=name)[0]
         for index, (name, (values, shown)) in enumerate(lines.items())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from compare.machine.memory import DEFINITIONS
 from compare.report import sentences
 from compare.report.measurements import mebibytes, memory_figures, memory_label
-from compare.report.palette import light
+from compare.report.palette import find_light
 from compare.report.plots.canvas import (
     LETTER_INCHES,
     MOST_CONTENDERS,
@@ -14,10 +14,10 @@ from compare.report.plots.canvas import (
     Axes,
     Figure,
     Picture,
-    colour,
-    label,
+    choose_colour,
+    make_panels,
     name_limit,
-    panels,
+    shorten,
 )
 from compare.results.model import Contender, Result
 
@@ -25,7 +25,7 @@ _BAR_INCHES, _AXIS_INCHES = 0.19, 0.4
 _GAP = 0.3  # between definitions, as a share of a bar
 
 
-def picture(result: Result) -> Picture | Absent:
+def make_picture(result: Result) -> Picture | Absent:
     """Return the picture of all measured memory figures."""
     drawn = result.contenders[:MOST_CONTENDERS]
     figures = [
@@ -44,7 +44,7 @@ def picture(result: Result) -> Picture | Absent:
 
 def _draw(contenders: Sequence[Contender], figures: Sequence[str]) -> Figure:
     rows = len(figures) * (len(contenders) + 1 + _GAP)
-    figure, (axes,) = panels([_BAR_INCHES * rows], _AXIS_INCHES)
+    figure, (axes,) = make_panels([_BAR_INCHES * rows], _AXIS_INCHES)
     y, right = 0.0, 1.0
     for name in figures:
         axes.annotate(
@@ -59,10 +59,10 @@ def _draw(contenders: Sequence[Contender], figures: Sequence[str]) -> Figure:
         for index, contender in enumerate(contenders):
             y -= 1
             value = contender.memory.figure(name) if contender.memory else None
-            size, length = _draw_bar(axes, y, value, label(contender.name, 21), colour(index))
+            size, length = _draw_bar(axes, y, value, shorten(contender.name, 21), choose_colour(index))
             right = max(right, size / (1 - LETTER_INCHES * (length + 1) / WIDTH))
         y -= 1 + _GAP
-    axes.axvline(0, color=light("muted"), linewidth=0.8)
+    axes.axvline(0, color=find_light("muted"), linewidth=0.8)
     axes.set_ylim(y + 0.3 + _GAP, 0.7)
     axes.set_yticks([])
     axes.spines.left.set_visible(False)
@@ -87,6 +87,6 @@ def _draw_bar(axes: Axes, y: float, value: int | None, name: str, bar_colour: st
         xytext=(3, 0),
         textcoords="offset points",
         va="center",
-        color=light("muted") if value is None else light("ink"),
+        color=find_light("muted") if value is None else find_light("ink"),
     ).set_in_layout(False)
     return max(size, 0.0), len(text)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compare.report import sentences
-from compare.report.palette import light
+from compare.report.palette import find_light
 from compare.report.plots.canvas import (
     LETTER_INCHES,
     WIDTH,
@@ -12,9 +12,9 @@ from compare.report.plots.canvas import (
     Axes,
     Figure,
     Picture,
-    colour,
-    label,
-    panels,
+    choose_colour,
+    make_panels,
+    shorten,
 )
 from compare.results import verdicts
 from compare.results.model import Comparison, Result
@@ -44,7 +44,7 @@ class Row:
     margin: float
 
 
-def picture(results: Sequence[Result]) -> Picture | Absent:
+def make_picture(results: Sequence[Result]) -> Picture | Absent:
     """Return the picture of all comparisons that have a ratio to show."""
     rows = [row for result in results for row in _rows(result, many=len(results) > 1)]
     if not rows:
@@ -62,7 +62,7 @@ def picture(results: Sequence[Result]) -> Picture | Absent:
 
 def round_ratios(result: Result, comparison: Comparison) -> list[float]:
     """Return the ratio of median blocks, contender over baseline, of each round that counts."""
-    medians = {contender.name: verdicts.medians(result, contender) for contender in result.contenders}
+    medians = {contender.name: verdicts.find_medians(result, contender) for contender in result.contenders}
     baseline, contender = (medians.get(name, {}) for name in (comparison.baseline, comparison.contender))
     return [contender[number] / baseline[number] for number in baseline if number in contender]
 
@@ -77,8 +77,8 @@ def _rows(result: Result, many: bool) -> Iterator[Row]:
             continue
         estimate, low, high = sentences.ratio_figures(ratio)
         yield Row(
-            label(place, _LONGEST),
-            f"{label(comparison.contender, 21)} / {label(comparison.baseline, 21)}",
+            shorten(place, _LONGEST),
+            f"{shorten(comparison.contender, 21)} / {shorten(comparison.baseline, 21)}",
             f"{estimate} ({low} to {high})  {comparison.verdict}",
             ratio.low,
             ratio.estimate,
@@ -99,7 +99,7 @@ def _draw(rows: Sequence[Row]) -> Figure:
     """Draw the rows below one another. The unit of the vertical axis is inches."""
     lines = _lines(rows)
     height = _ROW_INCHES + (len(lines[0]) - 1) * _LINE_INCHES
-    figure, (axes,) = panels([height * len(rows)], _AXIS_INCHES)
+    figure, (axes,) = make_panels([height * len(rows)], _AXIS_INCHES)
     for index, row in enumerate(rows):
         _draw_row(axes, row, -index * height, "\n".join(lines[index]))
     _scale(axes, [value for row in rows for value in (row.low, row.estimate, row.high, *row.rounds)])
@@ -123,14 +123,16 @@ def _draw_row(axes: Axes, row: Row, y: float, said: str) -> None:
     low, estimate, high = (_clipped(value) for value in (row.low, row.estimate, row.high))
     bottom, top = y - _BELOW_INCHES, y + _ABOVE_INCHES
     margin = [1 / (1 + row.margin), 1 + row.margin]
-    axes.fill_between(margin, bottom, top, color=light("band"), linewidth=0, zorder=0)
-    axes.vlines(1, bottom, top, color=light("muted"), linewidth=0.8, zorder=1)
-    axes.plot([low, high], [y, y], color=colour(0), linewidth=2.2, solid_capstyle="butt", zorder=3)
+    axes.fill_between(margin, bottom, top, color=find_light("band"), linewidth=0, zorder=0)
+    axes.vlines(1, bottom, top, color=find_light("muted"), linewidth=0.8, zorder=1)
+    axes.plot([low, high], [y, y], color=choose_colour(0), linewidth=2.2, solid_capstyle="butt", zorder=3)
     for end, beyond, marker in ((low, row.low < _LIMITS[0], "<"), (high, row.high > _LIMITS[1], ">")):
-        axes.plot([end], [y], marker if beyond else "|", color=colour(0), markersize=6, zorder=3)
-    axes.plot([estimate], [y], "D", color=colour(0), markersize=4.5, zorder=4)
+        axes.plot([end], [y], marker if beyond else "|", color=choose_colour(0), markersize=6, zorder=3)
+    axes.plot([estimate], [y], "D", color=choose_colour(0), markersize=4.5, zorder=4)
     rounds = [value for value in row.rounds if _LIMITS[0] < value < _LIMITS[1]]
-    axes.plot(rounds, [y - _DOTS_INCHES] * len(rounds), "o", color=light("muted"), markersize=2.5, alpha=0.7, zorder=2)
+    axes.plot(
+        rounds, [y - _DOTS_INCHES] * len(rounds), "o", color=find_light("muted"), markersize=2.5, alpha=0.7, zorder=2
+    )
     axes.annotate(
         said,
         (0, y),

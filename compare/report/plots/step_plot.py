@@ -5,7 +5,7 @@ from statistics import median
 
 from compare.report import sentences
 from compare.report.measurements import time_unit
-from compare.report.palette import light
+from compare.report.palette import find_light
 from compare.report.plots.canvas import (
     MOST_CONTENDERS,
     MOST_ROUNDS,
@@ -13,11 +13,11 @@ from compare.report.plots.canvas import (
     Axes,
     Figure,
     Picture,
-    colour,
-    label,
+    choose_colour,
+    make_panels,
     name_limit,
-    panels,
     shade,
+    shorten,
 )
 from compare.results.model import Result
 
@@ -26,7 +26,7 @@ _MOST_BLOCKS = 20_000
 _SPREAD = 0.5  # a round's blocks lie over this share of the distance between rounds
 
 
-def picture(result: Result) -> Picture | Absent:
+def make_picture(result: Result) -> Picture | Absent:
     """Return the picture of all step times."""
     samples = {contender.name: contender.samples for contender in result.contenders if any(contender.samples)}
     if not samples:
@@ -52,11 +52,11 @@ def picture(result: Result) -> Picture | Absent:
 
 
 def _draw(samples: Mapping[str, Sequence[Sequence[float]]], places: Mapping[str, int], void: Collection[int]) -> Figure:
-    figure, all_axes = panels([_PANEL_INCHES] * len(samples), _AXIS_INCHES)
+    figure, all_axes = make_panels([_PANEL_INCHES] * len(samples), _AXIS_INCHES)
     most = max(len(rounds) for rounds in samples.values())
     for axes, (name, rounds) in zip(all_axes, samples.items(), strict=True):
-        _draw_panel(axes, rounds, colour(places[name]))
-        axes.set_title(label(name), color=colour(places[name]), pad=2)
+        _draw_panel(axes, rounds, choose_colour(places[name]))
+        axes.set_title(shorten(name), color=choose_colour(places[name]), pad=2)
         shade(axes, [(number - 0.5, number + 0.5) for number in range(1, most + 1) if number in void])
         axes.set_xlim(0.5, most + 0.5)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -78,6 +78,6 @@ def _draw_panel(axes: Axes, rounds: Sequence[Sequence[float]], dot_colour: str) 
     axes.plot(offsets, times, "o", color=dot_colour, markersize=2.2, alpha=0.75, markeredgewidth=0)
     places = [number for number, _ in numbered]
     medians = [median(blocks) / scale for _, blocks in numbered]
-    axes.hlines(medians, [x - 0.35 for x in places], [x + 0.35 for x in places], color=light("ink"), linewidth=1)
+    axes.hlines(medians, [x - 0.35 for x in places], [x + 0.35 for x in places], color=find_light("ink"), linewidth=1)
     axes.set_ylabel(f"{unit} per step")
     axes.margins(y=0.15)

@@ -7,8 +7,18 @@ from math import nan
 from compare.execution.round_validity import FOREIGN_CORES
 from compare.execution.telemetry import SLOWEST_SECONDS
 from compare.report import sentences
-from compare.report.palette import light
-from compare.report.plots.canvas import MOST_ROUNDS, Absent, Axes, Figure, Picture, colour, drawable, panels, shade
+from compare.report.palette import find_light
+from compare.report.plots.canvas import (
+    MOST_ROUNDS,
+    Absent,
+    Axes,
+    Figure,
+    Picture,
+    choose_colour,
+    keep_drawable,
+    make_panels,
+    shade,
+)
 from compare.results.model import Result
 from compare.settings.block_order import gpus_of_round
 
@@ -27,7 +37,7 @@ Spans = Mapping[int, tuple[float, float]]
 """Round, from 1, to the start of its first block and the end of its last, in seconds since the run's start."""
 
 
-def picture(result: Result) -> Picture | Absent:
+def make_picture(result: Result) -> Picture | Absent:
     """Return the picture of the GPU's state, or of other programs' load on a CPU."""
     if not result.spec.rounds:
         return Absent(sentences.nothing_timed([result]))
@@ -38,7 +48,7 @@ def _picture_gpu(result: Result) -> Picture | Absent:
     telemetry, samples = result.telemetry, result.telemetry.samples
     seconds: Sequence[float] = samples.get("seconds", ())
     series = {
-        label: [drawable(value) for value in samples[name]]
+        label: [keep_drawable(value) for value in samples[name]]
         for name, label in _PANELS.items()
         if any(value is not None for value in samples.get(name, ()))
     }
@@ -83,7 +93,7 @@ def _break_lines(
 
 def _picture_load(result: Result) -> Picture | Absent:
     loads = zip(result.telemetry.foreign_cores, result.telemetry.idle_cores, strict=False)
-    cores = [max(map(drawable, pair)) for pair in loads]  # NaN if the first is
+    cores = [max(map(keep_drawable, pair)) for pair in loads]  # NaN if the first is
     if not any(value == value for value in cores):
         return Absent("the load of other programs was not recorded")
     if len(cores) > MOST_ROUNDS:
@@ -118,9 +128,9 @@ def find_spans(result: Result) -> Spans:
 def _draw(
     seconds: Sequence[float], series: Mapping[str, Sequence[float]], spans: Spans, void: Collection[int]
 ) -> Figure:
-    figure, all_axes = panels([_PANEL_INCHES] * len(series), _AXIS_INCHES)
+    figure, all_axes = make_panels([_PANEL_INCHES] * len(series), _AXIS_INCHES)
     for axes, (name, values) in zip(all_axes, series.items(), strict=True):
-        axes.plot(seconds, values, color=colour(0), linewidth=0.9)
+        axes.plot(seconds, values, color=choose_colour(0), linewidth=0.9)
         axes.set_ylabel(name)
         axes.margins(x=0.01, y=0.15)
         axes.ticklabel_format(useOffset=False, style="plain")
@@ -128,7 +138,9 @@ def _draw(
         axes.tick_params(labelbottom=axes is all_axes[-1])
         shade(axes, [span for number, span in spans.items() if number in void])
         starts = [start for start, _ in spans.values()]
-        axes.vlines(starts, 0, 1, transform=axes.get_xaxis_transform(), color=light("rule"), linewidth=0.6, zorder=0.5)
+        axes.vlines(
+            starts, 0, 1, transform=axes.get_xaxis_transform(), color=find_light("rule"), linewidth=0.6, zorder=0.5
+        )
     _number_rounds(all_axes[0], spans)
     figure.align_ylabels(all_axes)
     all_axes[-1].set_xlabel("seconds since the run's start")
@@ -146,17 +158,19 @@ def _number_rounds(axes: Axes, spans: Spans) -> None:
                 xytext=(1, 0),
                 textcoords="offset points",
                 fontsize="small",
-                color=light("muted"),
+                color=find_light("muted"),
             )
 
 
 def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
-    figure, (axes,) = panels([1.5 * _PANEL_INCHES], _AXIS_INCHES)
+    figure, (axes,) = make_panels([1.5 * _PANEL_INCHES], _AXIS_INCHES)
     numbers = range(1, len(cores) + 1)
-    axes.bar(numbers, cores, width=0.6, color=colour(0), zorder=2)
+    axes.bar(numbers, cores, width=0.6, color=choose_colour(0), zorder=2)
     unseen = {number: value for number, value in zip(numbers, cores, strict=True) if value < _UNSEEN_CORES}
-    axes.plot([*unseen], [*unseen.values()], "_", color=colour(0), markersize=6, markeredgewidth=1.8, clip_on=False)
-    axes.axhline(FOREIGN_CORES, color=light("ink"), linewidth=0.8, linestyle="--", zorder=3)
+    axes.plot(
+        [*unseen], [*unseen.values()], "_", color=choose_colour(0), markersize=6, markeredgewidth=1.8, clip_on=False
+    )
+    axes.axhline(FOREIGN_CORES, color=find_light("ink"), linewidth=0.8, linestyle="--", zorder=3)
     axes.annotate(
         "above: void",
         (1, FOREIGN_CORES),
@@ -165,7 +179,7 @@ def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
         textcoords="offset points",
         ha="right",
         fontsize="small",
-        bbox={"facecolor": light("paper"), "edgecolor": "none", "pad": 1},
+        bbox={"facecolor": find_light("paper"), "edgecolor": "none", "pad": 1},
         zorder=4,
     )
     axes.set_ylim(0, max([FOREIGN_CORES, *(value for value in cores if value == value)]) * 1.2)
