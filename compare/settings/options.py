@@ -235,13 +235,13 @@ class RunSettings:
     certify_again: bool = _option(
         False,
         Switch(),
-        "Make a new certificate, and replace the one kept from an earlier run.",
+        "Certify anew, and keep the new certificate.",
         commands=(_COMPARE,),
     )
     energy: bool = _option(
         True,
         Switch(),
-        "Do not measure energy. Saves about 20 s a contender on a GPU.",
+        "Do not measure energy: 20 s each on a GPU.",
         commands=(_COMPARE,),
         turns_off=True,
         spec_key="energy_requested",
