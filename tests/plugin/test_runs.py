@@ -53,6 +53,7 @@ def test_one_comparison_serves_both_forms_and_is_replayed_as_measured(suite: Sui
     assert found["test_step[other]"]["extra_info"]["samestep"] == result["id"]
 
 
+@pytest.mark.slow
 def test_workers_of_xdist_share_one_comparison(suite: Suite) -> None:
     result = suite.run(*REPORTED, "-n", "2", made_up=False)
     result.assert_outcomes(passed=4)
@@ -62,6 +63,7 @@ def test_workers_of_xdist_share_one_comparison(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["result file: */reports/digits-cnn-fake-other-*/result.json"])
 
 
+@pytest.mark.slow
 def test_a_failed_contender_and_a_wrong_one_fail_their_tests(suite: Suite) -> None:
     faults = {"other": {"fault": "exit", "at": "open"}, "third": {"fault": "wrong-gradient"}}
     suite.environment(plans.environment(suite.folder, faults))

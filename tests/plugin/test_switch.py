@@ -11,7 +11,7 @@ pytest_plugins = ["pytester"]
 # Beside pytest-benchmark, with it blocked, with every other plugin absent, and under pytest-xdist.
 BESIDE: list[list[str]] = [[], ["-p", "no:benchmark"], ["--disable-plugin-autoload", "-p", "samestep"]]
 PARALLEL: list[Any] = [
-    ["-n", "2"],
+    pytest.param(["-n", "2"], marks=pytest.mark.slow),
     pytest.param(["-n", "2", "-p", "no:benchmark"], marks=pytest.mark.thorough),
 ]
 

@@ -95,6 +95,7 @@ def test_pictures_are_linked_from_where_the_page_lies(program: Program) -> None:
     assert "]{../a b/ratio.pdf}" in (program.folder / "text/r.tex").read_text()
 
 
+@pytest.mark.slow
 def test_pictures_of_several_results_do_not_overwrite_each_other(program: Program) -> None:
     code, _, _ = program.run("report", FASTER, str(stored.path("agree")), "--figures", ".", "--html", "r.html")
     assert code == 0

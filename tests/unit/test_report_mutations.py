@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 from rich.console import Console
 
@@ -38,6 +39,7 @@ def _loaded(data: bytes) -> dict[str, Any] | None:
             return None
 
 
+@pytest.mark.slow
 @settings(SETTINGS, max_examples=75)
 @given(CHANGED)
 def test_a_changed_result_is_refused_or_told_truly(changed: dict[str, Any]) -> None:
@@ -62,6 +64,7 @@ def test_a_changed_result_is_refused_or_told_truly(changed: dict[str, Any]) -> N
     assert "\x1b" not in stream.getvalue()
 
 
+@pytest.mark.slow
 @settings(SETTINGS, max_examples=30)
 @given(CHANGED)
 def test_nothing_of_a_changed_result_runs_on_its_page(changed: dict[str, Any]) -> None:
@@ -74,6 +77,7 @@ def test_nothing_of_a_changed_result_runs_on_its_page(changed: dict[str, Any]) -
         assert plain(contender["name"]) in page.text
 
 
+@pytest.mark.slow
 @settings(SETTINGS, max_examples=75)
 @given(strategies.sampled_from(sorted(RESULTS)).flatmap(lambda name: mutations.damaged(RESULTS[name])))
 def test_a_damaged_file_is_refused_or_valid(data: bytes) -> None:
