@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.utils import run_fw_bw_and_get_code
 from torch.nn import functional
