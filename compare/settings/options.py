@@ -211,7 +211,7 @@ class RunSettings:
     margin: float = _option(
         0.01,
         Number("above 0 and below 1 (0.01 is 1 %)", 1, below=True),
-        "Smallest relative difference that matters.",
+        "Least relative difference that counts.",
         commands=(_COMPARE,),
         metavar="X",
         spec_key="margin",
@@ -249,7 +249,7 @@ class RunSettings:
     cold_compile: bool = _option(
         True,
         Switch(),
-        "Do not measure how long compiling takes. Saves minutes for large models.",
+        "Do not measure compile time, which takes minutes.",
         commands=(_COMPARE, _SCALE),
         turns_off=True,
         spec_key="cold_compile_requested",
