@@ -54,7 +54,7 @@ def check_there(option: str, folder: Path) -> None:
     except OSError:  # a name too long, for example
         there = False
     if not there:
-        raise Refused(f"{option}: {folder} is no folder; allowed: one that is there")
+        raise Refused(f"{option}: there is no folder {folder}; allowed: a folder that exists")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Refused(f"{option}: {folder} is not writable; allowed: a folder you may write to")
 

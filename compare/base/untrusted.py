@@ -73,7 +73,8 @@ def parse(data: bytes) -> Any:
         raise Refused(f"is not UTF-8 (byte {error.start}); allowed: a JSON object") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise Refused(f"is not complete, valid JSON: {error.msg.removesuffix(' at')} at {place}") from None
+        reason = f"{error.msg.removesuffix(' at')} at {place}"
+        raise Refused(f"is not complete, valid JSON: {reason}; allowed: a JSON object") from None
     except RecursionError:
         raise Refused(f"is nested too deeply; allowed: {DEPTH_LIMIT} levels") from None
 

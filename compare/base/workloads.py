@@ -6,6 +6,7 @@ A workload is data only, and one description drives both twins. Each backend's `
 To add a workload, add an entry to `_ALL`. If no family fits its model, add a file to `models` in both backends, too.
 """
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -315,7 +316,10 @@ def get(name: str, more: Iterable[str] = ()) -> Workload:
     try:
         return WORKLOADS[name]
     except KeyError:
-        raise Refused(f"unknown workload {name!r}; allowed: {', '.join([*WORKLOADS, *more])}") from None
+        names = [*WORKLOADS, *more]
+        near = difflib.get_close_matches(name, names, 1)
+        suggestion = f" did you mean {near[0]!r}?" if near else ""
+        raise Refused(f"unknown workload {name!r};{suggestion} allowed: {', '.join(names)}") from None
 
 
 def is_built_in(workload: Workload) -> bool:

@@ -23,7 +23,7 @@ def fit(
         int | None,
         typer.Option(
             metavar="MIB",
-            help="Memory for the search for the largest batch. Default: all of a GPU's, half of a CPU's free memory.",
+            help="MiB of memory for the largest batch. Default: all of a GPU's, half of a CPU's free memory.",
             show_default=False,
             rich_help_panel=HOW,
         ),

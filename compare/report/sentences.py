@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from compare.agreement.gates import RULES
 from compare.results.model import Agreement, Comparison, Environment, Gate, Interval, Result, Spec
 
 DASH = "\N{EN DASH}"
@@ -168,7 +169,8 @@ def agreement_lines(agreement: Agreement) -> list[str]:
     for gate in agreement.gates:
         worst = f", worst tensor {gate.worst_tensor}" if gate.worst_tensor else ""
         passed = "pass" if gate.passed else "FAIL"
-        lines.append(f"  {gate.name}: {gate_value(gate, 3)} (limit {gate.limit:.3g}), {passed}{worst}")
+        limit = f"{'lower ' if RULES[gate.name].is_minimum else ''}limit {gate.limit:.3g}"
+        lines.append(f"  {gate.name}: {gate_value(gate, 3)} ({limit}), {passed}{worst}")
     for pair in agreement.pairs:
         if pair.kept is not None:
             made = f"made on {pair.kept.created}, key {pair.kept.key[:12]}"

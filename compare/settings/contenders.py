@@ -56,7 +56,7 @@ def add_tuning(texts: Sequence[str], tuning: str | None, knobs: str | None) -> l
     if all(":" in text for text in texts):
         raise Refused(f"{option}: every contender names its own tuning; allowed: with a contender that names none")
     for item in chosen.split("+"):
-        tunings.check_word(item, f"{option} {given}")
+        tunings.check_word(item, f"{option} {given}", "+" if knobs is None else ",")
     return [text if ":" in text else f"{text}:{chosen}" for text in texts]
 
 

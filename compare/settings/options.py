@@ -66,6 +66,7 @@ class Option:
         schema: the JSON schema of that key; None for the schema of `kind`.
         pytest_help: begins the help of `pytest --samestep-NAME`; "" if pytest has no such option.
         helps: other help texts, by command.
+        defaults: other defaults in words, by command.
     """
 
     kind: Kind
@@ -86,6 +87,7 @@ class Option:
     schema: Mapping[str, Any] | None = None
     pytest_help: str = ""
     helps: Mapping[str, str] = field(default_factory=dict[str, str])
+    defaults: Mapping[str, str] = field(default_factory=dict[str, str])
     name: str = ""
 
     def check(self, value: object) -> None:
@@ -102,7 +104,9 @@ class Option:
 
     def default_in(self, command: str) -> str:
         """Return the default in a command, in words. To repeat a stored result, its `spec` gives the defaults."""
-        return "" if command == _REPRODUCE and self.spec_key else self.default_words
+        if command == _REPRODUCE and self.spec_key:
+            return ""
+        return self.defaults.get(command, self.default_words)
 
     @property
     def default_words(self) -> str:
@@ -219,7 +223,7 @@ class RunSettings:
     design: str = _option(
         "alternating",
         Choice(lambda: list(DESIGNS)),
-        "Order of the blocks: alternating, turns or sequential (is INVALID).",
+        "Order of the blocks: alternating, turns or sequential (its verdict is INVALID).",
         commands=(_COMPARE,),
         metavar="NAME",
         spec_key="design",
@@ -398,8 +402,8 @@ class Settings(RunSettings):
         pytest_help="Rounds",
         helps={
             _REPRODUCE: "Rounds, instead of the stored number.",
-            _SCALE: "Rounds, each with new processes. Default: 10.",
         },
+        defaults={_SCALE: "10"},
     )
     parallel: str | None = _option(
         None,
@@ -458,14 +462,14 @@ class CommandLine:
     quick: bool = _option(
         False,
         Switch(),
-        "5 rounds, and no energy.",
+        "Exactly 5 rounds, and no energy.",
         commands=(_COMPARE, _SCALE),
         rank=8,
         example="--quick --device cpu",
         sets={"rounds": 5, "energy": False},
-        helps={_SCALE: "5 rounds."},
+        helps={_SCALE: "Exactly 5 rounds."},
     )
-    paper: bool = _option(False, Switch(), "20 rounds.", commands=(_COMPARE, _SCALE), sets={"rounds": 20})
+    paper: bool = _option(False, Switch(), "Exactly 20 rounds.", commands=(_COMPARE, _SCALE), sets={"rounds": 20})
     jax: str | None = _option(
         None,
         Text(),

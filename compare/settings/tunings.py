@@ -157,8 +157,13 @@ def resolve(
     return values
 
 
-def check_word(item: str, where: str) -> None:
+def check_word(item: str, where: str, separator: str = "+") -> None:
     """Check that a part of a tuning begins as one can: with a tuning, a knob or a way to split batches.
+
+    Args:
+        item: the part.
+        where: the whole text that the user wrote, for the message.
+        separator: joins parts in that text.
 
     Raises:
         Refused: with `where`, for any other word, or none.
@@ -169,10 +174,11 @@ def check_word(item: str, where: str) -> None:
     if word in allowed:
         return
     near = difflib.get_close_matches(word, allowed, 1)
+    knobs = ", ".join([*KNOBS, *PARALLEL_WORDS])
     raise Refused(
         (f"unknown tuning or knob {word!r} in {where}" if word else f"{where} has an empty part")
         + (f"; did you mean {near[0]!r}?" if near else ";")
-        + f" allowed: {', '.join(TUNINGS)}, or knobs joined by '+' out of {', '.join([*KNOBS, *PARALLEL_WORDS])}"
+        + f" allowed: {', '.join(TUNINGS)}, or knobs joined by {separator!r} out of {knobs}"
     )
 
 

@@ -137,7 +137,7 @@ def test_options_fill_in_what_tests_leave_open(suite: Suite) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--samestep-workload=digits", "unknown workload 'digits'; allowed: digits-cnn, "),
+        ("--samestep-workload=digits", "unknown workload 'digits'; did you mean 'digits-cnn'?"),
         ("--samestep-precision=fp8", "--samestep-precision 'fp8' is not allowed; allowed: float64, "),
         ("--samestep-precision=tf32 --samestep-device=cpu", "precision tf32 needs --samestep-device cuda"),
         ("--samestep-device=tpu", "--samestep-device 'tpu' is not allowed; allowed: auto, cpu, cuda"),

@@ -237,7 +237,7 @@ def test_where_a_bundle_cannot_be_written_is_named(program: Program) -> None:
     for folder in ("old.json", "nonesuch", "x" * 300):
         code, out, error = program.run("bundle", "old.json", "-o", f"{folder}/x.zip")
         assert (code, out) == (2, "")
-        assert f"--out {folder}/x.zip: {folder} is no folder; allowed: one that is there" in error
+        assert f"--out {folder}/x.zip: there is no folder {folder}; allowed: a folder that exists" in error
     assert not (program.folder / "nonesuch").exists()
     code, _, error = program.run("bundle", "old.json", "-o", "x" * 300)
     assert (code, error.count("\n")) == (2, 1)

@@ -394,6 +394,9 @@ def test_agreement_names_each_gate_and_the_mismatch() -> None:
         "  semantic: 3.1e-13 (limit 1e-10), pass, worst tensor gradient/conv1.kernel",
         "  precision: 1.8 (limit 10), pass, worst tensor update/dense2.bias",
     ]
+    scaling = {"name": "scaling", "value": 5e8, "limit": 1e6, "passed": True, "worst_tensor": None}
+    lines = agreement_lines(typed_json.read(model.Agreement, {**agreement, "gates": [scaling]}))
+    assert lines[1:] == ["  scaling: 5e+08 (lower limit 1e+06), pass"]
     gate = {"name": "semantic", "value": None, "limit": 1e-10, "passed": False, "worst_tensor": None}
     agreement["pairs"][0] |= {"status": "fail", "first_mismatch": "activation/conv1: padding"}
     failed = {**agreement, "status": "fail", "reason": "one pair differs", "gates": [gate]}
