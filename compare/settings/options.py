@@ -223,7 +223,7 @@ class RunSettings:
     design: str = _option(
         "alternating",
         Choice(lambda: list(DESIGNS)),
-        "Order of the blocks: alternating, turns or sequential (its verdict is INVALID).",
+        "Order of the blocks: alternating, turns or sequential (never valid).",
         commands=(_COMPARE,),
         metavar="NAME",
         spec_key="design",
