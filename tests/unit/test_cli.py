@@ -493,12 +493,13 @@ def test_a_run_whose_folder_refuses_the_result_says_where_it_is(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kept").mkdir()
-    (program.folder / "out" / "result.json").mkdir(parents=True)
+    (program.folder / "out").mkdir()
+    (program.folder / "out" / "result.json").symlink_to("no-such-folder/result.json")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "kept"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     code, _, error = program.run("compare", "fake", "other", "--epochs", "1", "--rounds", "2", "--out", "out")
     assert code == 2
-    assert "samestep: cannot write out/result.json: it is not a regular file" in error
+    assert "samestep: cannot write out/no-such-folder/result.json: " in error
     (found,) = (tmp_path / "kept").glob("samestep-result-*/result.json")
     assert error.rstrip().endswith(f"the result is kept: {found}")
     assert json.loads(found.read_text())["comparisons"][0]["rounds"] == 2
