@@ -39,7 +39,7 @@ WAYS: Mapping[str, tuple[str, str]] = {"ddp": ("torch", "local"), "pmap": ("jax"
 
 def milliseconds(command: Sequence[str], cache: Path) -> float:
     """Return the step time that a loop prints. Its programs are kept in `cache`."""
-    kept = variables.cache_environment("jax", cache) | variables.cache_environment("torch", cache)
+    kept = variables.cache_environment("jax", cache, cache) | variables.cache_environment("torch", cache, cache)
     environment = {**os.environ, **kept}
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
