@@ -1,6 +1,5 @@
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -177,7 +176,12 @@ def test_what_cannot_be_done_is_refused_before_any_process(
 
 @pytest.mark.parametrize(
     ("arguments", "rounds", "energy"),
-    [([], None, True), (["--quick"], 5, False), (["--rounds", "3", "--skip-energy"], 3, False), (["--paper"], 20, True)],
+    [
+        ([], None, True),
+        (["--quick"], 5, False),
+        (["--rounds", "3", "--skip-energy"], 3, False),
+        (["--paper"], 20, True),
+    ],
 )
 def test_energy_is_measured_unless_time_is_to_be_saved(
     program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], rounds: int | None, energy: bool
