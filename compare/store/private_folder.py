@@ -1,12 +1,12 @@
 """Folders that nobody else can change. Whatever samestep loads as code or proof lies in one."""
 
+import grp
 import os
+import pwd
 import stat
 from pathlib import Path
 
 from compare.base.interface import Refused
-
-_WRITE_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def default_root() -> Path:
@@ -53,14 +53,29 @@ def check(folder: Path) -> None:
         raise Refused(f"{folder} is a link or a file; allowed: a folder of your own")
     if state.st_uid != os.getuid():
         raise _refusal(folder, "belongs to another user")
-    if state.st_mode & _WRITE_OF_OTHERS:
+    if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise _refusal(folder, "can be written to by other users")
     for above in folder.resolve().parents:
         state = above.stat()
         if state.st_uid not in (0, os.getuid()):
             raise _refusal(above, "belongs to another user")
-        if state.st_mode & _WRITE_OF_OTHERS and not state.st_mode & stat.S_ISVTX:
+        if _others_can_write(state) and not state.st_mode & stat.S_ISVTX:
             raise _refusal(above, "can be written to by other users")
+
+
+def _others_can_write(state: os.stat_result) -> bool:
+    """Tell whether another user can write to a folder. A group of this user alone has no other user."""
+    return bool(state.st_mode & stat.S_IWOTH) or bool(state.st_mode & stat.S_IWGRP and not _is_own_group(state.st_gid))
+
+
+def _is_own_group(group: int) -> bool:
+    """Tell whether this user is the only member of a group, as of the one that many systems make for each user."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+        members = {*grp.getgrgid(group).gr_mem, *(user.pw_name for user in pwd.getpwall() if user.pw_gid == group)}
+    except KeyError:  # a group or user without an entry
+        return False
+    return members == {name}
 
 
 def _refusal(folder: Path, why: str) -> Refused:

@@ -133,6 +133,22 @@ def test_a_folder_below_one_that_others_may_write_to_is_refused(tmp_path: Path):
     Store(tmp_path / "samestep")
 
 
+def test_a_home_that_only_the_user_s_own_group_may_write_to_is_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o775)  # as a umask of 002 makes it
+    me = private_folder.pwd.getpwuid(os.getuid())
+    alone = private_folder.grp.struct_group(("me", "x", tmp_path.stat().st_gid, []))
+    monkeypatch.setattr(private_folder.grp, "getgrgid", lambda group: alone)
+    owner = private_folder.pwd.struct_passwd((me.pw_name, "x", me.pw_uid, tmp_path.stat().st_gid, "", "/", "/bin/sh"))
+    monkeypatch.setattr(private_folder.pwd, "getpwall", lambda: [owner])
+    Store(tmp_path / "samestep")
+    shared = private_folder.grp.struct_group(("me", "x", tmp_path.stat().st_gid, ["somebody"]))
+    monkeypatch.setattr(private_folder.grp, "getgrgid", lambda group: shared)
+    with pytest.raises(Refused, match="can be written to by other users"):
+        Store(tmp_path / "samestep")
+
+
 def test_a_link_is_refused(tmp_path: Path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "samestep").symlink_to(tmp_path / "elsewhere")
