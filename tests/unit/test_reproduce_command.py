@@ -91,7 +91,7 @@ def test_the_exit_code_says_what_did_not_come_again(
     program: Program, monkeypatch: pytest.MonkeyPatch, stored: Path, script: dict[str, Any], code: int, said: str
 ) -> None:
     scripted(program, monkeypatch, script)
-    returned, out, error = program.run("reproduce", "stored.json", "--rounds", "2", "--out", "again")
+    returned, out, error = program.run("reproduce", "stored.json", "--rounds", "3", "--out", "again")
     assert (returned, error) == (code, "")
     assert said in " ".join(out.split())
 
