@@ -159,7 +159,7 @@ def test_a_full_disk_is_named_with_what_is_allowed(
     )
 
 
-@pytest.mark.parametrize("error", [SafetensorError(SERIALIZING.format("Input/output error", 5)), SafetensorError("odd")])
+@pytest.mark.parametrize("error", [SafetensorError(SERIALIZING.format("I/O error", 5)), SafetensorError("odd")])
 def test_another_error_of_a_disk_stays_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
