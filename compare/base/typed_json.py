@@ -1,8 +1,9 @@
 """Reads JSON objects into dataclasses and writes them back, as the dataclasses' type hints say: `read` and `write`.
 
-A field has the name of its key. A field without a default is a required key. A field with a default may be absent, and
-is not written while it equals its default. Keys that the dataclass does not name are kept in its field `extra`, if it
-has one, and dropped otherwise. Nothing is checked here: check the value against its schema first.
+A field has the name of its key. A field without a default is a required key. A field with a default may be absent. It
+is not written while it equals its default, unless its metadata is `ALWAYS`. Keys that the dataclass does not name are
+kept in its field `extra`, if it has one, and dropped otherwise. Nothing is checked here: check the value against its
+schema first.
 """
 
 import types
@@ -17,6 +18,8 @@ else:
     Json = object
 
 EXTRA = "extra"
+ALWAYS = {"always": True}
+"""Metadata of a field with a default that is written all the same."""
 
 _Kind = TypeVar("_Kind")
 _Convert: TypeAlias = Callable[[Any], Any]
@@ -53,7 +56,7 @@ def _write_object(value: Any) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for each in fields(value):
         item = getattr(value, each.name)
-        if each.name != EXTRA and (_is_required(each) or item != _default(each)):
+        if each.name != EXTRA and (_is_required(each) or "always" in each.metadata or item != _default(each)):
             written[each.name] = write(item)
     return {**written, **write(getattr(value, EXTRA, {}))}
 

@@ -6,7 +6,7 @@ values it may have. Times are seconds, sizes are bytes, rounds count from 1. Key
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from compare.agreement.gates import Gate
@@ -271,7 +271,7 @@ class Pair(JsonObject):
     first_mismatch: str | None
     notes: tuple[str, ...]
     tensors: tuple[TensorEvidence, ...]
-    kept: Kept | None = None
+    kept: Kept | None = field(default=None, metadata=typed_json.ALWAYS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,6 +147,7 @@ def make_result(**overrides: Any) -> dict[str, Any]:
                     "gates": _GATES,
                     "first_mismatch": None,
                     "notes": [],
+                    "kept": None,
                     "tensors": [],
                 }
             ],
