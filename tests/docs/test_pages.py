@@ -18,6 +18,7 @@ pytest_plugins = ["pytester"]
 
 BUNDLES = sorted((ROOT / "benchmarks").glob("h*/**/*.zip"))
 EVIDENCE_LIMIT = 15e6
+JAX_WINS = ROOT / "benchmarks" / "h200" / "cifar-cnn-bfloat16.zip"
 TORCH_WINS = ROOT / "benchmarks" / "h200" / "resnet50-bfloat16.zip"
 
 
@@ -40,13 +41,16 @@ def test_the_evidence_is_small() -> None:
     assert sum(path.stat().st_size for path in files) < EVIDENCE_LIMIT
 
 
-def test_the_readme_shows_the_report_of_its_bundle() -> None:
-    report = bundle.write_report(bundle.read_result(TORCH_WINS.read_bytes()))
-    words = set(report.split())
-    shown = pages.blocks("README.md", "text")[1]
-    assert set(shown.split()) <= words
-    assert "PyTorch wins" in (ROOT / "README.md").read_text()
-    assert "SLOWER" in shown
+@pytest.mark.parametrize(
+    ("block", "file", "words", "verdict"),
+    [(0, JAX_WINS, "JAX wins", "FASTER"), (1, TORCH_WINS, "PyTorch wins", "SLOWER")],
+)
+def test_the_readme_shows_the_reports_of_its_bundles(block: int, file: Path, words: str, verdict: str) -> None:
+    report = bundle.write_report(bundle.read_result(file.read_bytes()))
+    shown = pages.blocks("README.md", "text")[block]
+    assert set(shown.split()) <= set(report.split())
+    assert words in (ROOT / "README.md").read_text()
+    assert f"{verdict};" in shown
 
 
 @pytest.mark.parametrize(("page", "tests"), [("README.md", 1), ("docs/tutorials/gate-ci.md", 3)])
