@@ -154,7 +154,7 @@ def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: in
         "machine": [platform.machine(), *platform.libc_ver(), environment.cpu_model(), cpu.count_usable_cores()],
         "gpus": [gpu["name"] for gpu in gpus.get("gpus", ())],
         "driver": [gpus.get("driver"), gpus.get("cuda_driver")],
-        "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)},
+        "variables": _hash_variables(os.environ),
         "workload": descriptions.to_json(plan.workload),
         "data": dataset_file.sha256(plan.dataset),
         "weights": None if plan.weights is None else hashlib.sha256(Path(plan.weights).read_bytes()).hexdigest(),
@@ -172,6 +172,12 @@ def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: in
             for side in sides
         ],
     }
+
+
+def _hash_variables(variables: Mapping[str, str]) -> str:
+    """Return the SHA-256 of the variables that may decide a certificate. Their values may be secrets."""
+    deciding = sorted((name, value) for name, value in variables.items() if name.startswith(_PREFIXES))
+    return hashlib.sha256(json.dumps(deciding).encode()).hexdigest()
 
 
 def hash_files(paths: Iterable[Path]) -> str:
