@@ -39,7 +39,7 @@ def sentence(comparison: Comparison) -> str:
     text = f"{claim(comparison)} ({ratio_text(ratio)}, {rounds}): {verdict}"
     if comparison.stopped:
         text += f"; timing stopped after {rounds}, because {comparison.stopped.reason}"
-    if verdict == "INCONCLUSIVE" and not ratio.low <= 1 <= ratio.high:
+    if verdict == "INCONCLUSIVE" and not comparison.reason and not ratio.low <= 1 <= ratio.high:
         margin = percent(comparison.margin)
         text += f"; the interval excludes 1, but reaches both below and above the margin of {margin}"
     if comparison.detectable is not None:

@@ -13,7 +13,7 @@ pytest_plugins = ["pytester"]
 
 NOISE = {"launch_noise": 0.001, "step_noise": 0.003}
 SCRIPT = {"fake": {"step_seconds": 0.001, "seed": 1, **NOISE}, "other": {"step_seconds": 0.0005, "seed": 2, **NOISE}}
-REPORTED = ["--benchmark", "--samestep-rounds=2", "--samestep-report=reports"]
+REPORTED = ["--benchmark", "--samestep-rounds=3", "--samestep-report=reports"]
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def reported(suite: Suite) -> dict[str, Any]:
     return result
 
 
-ONCE = 10
-"""Processes of one comparison: for each of two contenders, training, certificate, memory and two rounds."""
+ONCE = 12
+"""Processes of one comparison: for each of two contenders, training, certificate, memory and three rounds."""
 
 
 def test_one_comparison_serves_both_forms_and_is_replayed_as_measured(suite: Suite) -> None:
@@ -47,7 +47,7 @@ def test_one_comparison_serves_both_forms_and_is_replayed_as_measured(suite: Sui
     found = rows(suite.json("saved.json"))
     for contender in result["contenders"]:
         blocks = list(chain.from_iterable(contender["step_seconds"]["samples"]))
-        assert len(blocks) == 12
+        assert len(blocks) == 18
         assert found[f"test_step[{contender['name']}]"]["stats"]["data"] == blocks
     assert result["comparisons"][0]["ratio"]["estimate"] == pytest.approx(0.5, rel=0.01)
     assert found["test_step[other]"]["extra_info"]["samestep"] == result["id"]
@@ -90,7 +90,7 @@ def test_a_failed_contender_and_a_wrong_one_fail_their_tests(suite: Suite) -> No
             assert (differing.agreement, differing.verdict("third")) == ("fail", "INVALID")
         """
     )
-    result = suite.run("--benchmark", "--samestep-rounds=2", "--samestep-device=cpu", made_up=False)
+    result = suite.run("--benchmark", "--samestep-rounds=3", "--samestep-device=cpu", made_up=False)
     result.assert_outcomes(passed=1, failed=2, errors=2)
     result.stdout.fnmatch_lines(
         [
