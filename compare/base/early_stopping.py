@@ -14,20 +14,21 @@ LEAST_ROUNDS = min(LOOKS)
 MOST_ROUNDS = max(LOOKS)
 
 
-def confidence(rounds: int) -> float:
+def confidence(rounds: int, looks: Mapping[int, float] = LOOKS) -> float:
     """Return the confidence of the interval over so many valid rounds of a run that may stop early.
 
     Between two looks, after an interruption for example, the error of the next look applies.
 
     Args:
-        rounds: valid rounds, at most `MOST_ROUNDS`.
+        rounds: valid rounds, at most those of the last look.
+        looks: the error of the look after so many rounds, as a stored result may have others.
 
     Raises:
         ValueError: for more rounds than the last look has.
     """
-    if rounds > MOST_ROUNDS:
-        raise ValueError(f"{rounds} rounds; allowed: at most {MOST_ROUNDS}, the last look")
-    return 1 - LOOKS[min(look for look in LOOKS if look >= rounds)]
+    if rounds > max(looks):
+        raise ValueError(f"{rounds} rounds; allowed: at most {max(looks)}, the last look")
+    return 1 - looks[min(look for look in looks if look >= rounds)]
 
 
 def is_final(rounds: int, verdicts: Sequence[str]) -> bool:

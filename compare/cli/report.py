@@ -76,7 +76,7 @@ def _add_format_options() -> None:
         kind = Annotated[Path | None, option]
         parameters.append(inspect.Parameter(page_format.name, figure_folder.kind, default=None, annotation=kind))
         report.__annotations__[page_format.name] = kind
-    report.__signature__ = signature.replace(parameters=[*parameters, figure_folder])  # type: ignore[attr-defined]
+    report.__signature__ = signature.replace(parameters=[*parameters, figure_folder])  # type: ignore[attr-defined] -- typer reads it
 
 
 _add_format_options()

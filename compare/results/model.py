@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from compare.agreement.gates import Gate
-from compare.base import typed_json
+from compare.base import early_stopping, typed_json
 from compare.base.statistics import Ratio
 from compare.base.typed_json import Json, JsonObject
 
@@ -107,7 +107,7 @@ class Spec(JsonObject):
         if self.looks is None:
             return self.confidence
         looks = {int(look): error for look, error in self.looks.items()}
-        return 1 - looks[min((look for look in looks if look >= rounds), default=max(looks))]
+        return early_stopping.confidence(min(rounds, max(looks)), looks)
 
 
 @dataclass(frozen=True, kw_only=True)
