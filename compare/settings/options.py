@@ -180,7 +180,7 @@ class RunSettings:
     data: str | Path | None = _option(
         None,
         PathOf("a folder's path"),
-        "Folder of the data set, or of photographs with a folder for each class.",
+        "Folder of the data set, or of photographs by class.",
         group=WHAT,
         commands=(*_TRAINING, _REPRODUCE),
         metavar="DIR",
@@ -193,7 +193,7 @@ class RunSettings:
     images: int | None = _option(
         None,
         Whole(1),
-        "Train on so many of a folder's photographs, and test on the same share.",
+        "Photographs of the folder to train on.",
         group=WHAT,
         commands=_TRAINING,
         metavar="N",
@@ -205,7 +205,7 @@ class RunSettings:
     accumulate: int = _option(
         1,
         Whole(1),
-        "Split each batch into so many equal micro-batches, one after the other.",
+        "Split each batch into N micro-batches.",
         group=WHAT,
         commands=(_COMPARE, _AGREE),
         metavar="N",
@@ -215,7 +215,7 @@ class RunSettings:
     margin: float = _option(
         0.01,
         Number("above 0 and below 1 (0.01 is 1 %)", 1, below=True),
-        "Least relative difference that counts.",
+        "Least relative difference to count.",
         commands=(_COMPARE,),
         metavar="X",
         spec_key="margin",
@@ -231,7 +231,7 @@ class RunSettings:
     agreement: bool = _option(
         True,
         Switch(),
-        "Skip the proof that both compute the same. Every verdict is then INVALID.",
+        "Skip the proof: every verdict is then INVALID.",
         commands=(_COMPARE,),
         turns_off=True,
         spec_key="agreement_requested",
@@ -261,32 +261,32 @@ class RunSettings:
     search_anew: bool = _option(
         False,
         Switch(),
-        "Search for the fastest kernels in every round, so that intervals show how much that choice varies.",
+        "Search for the fastest kernels in every round.",
         commands=(_COMPARE, _SCALE),
         spec_key="search_anew_requested",
     )
     deterministic: bool = _option(
         False,
         Switch(),
-        "Use deterministic algorithms. Two runs must then be equal bit for bit.",
+        "Use algorithms that repeat a run bit for bit.",
         commands=_TRAINING,
         spec_key="deterministic",
     )
     deadline: float | None = _option(
         None,
         Number(f"seconds above 0, up to {2**31 - 1}", 2**31 - 1),
-        "Longest time for each phase of a contender.",
+        "Limit of each phase.",
         commands=(*_ALL, _REPRODUCE, "map"),
         metavar="SECONDS",
         unit="seconds",
-        default_text="300 to start, up to 7200 to train",
+        default_text="from 300 to 7200",
         spec_key="deadline_seconds",
         schema={"type": ["number", "null"], "exclusiveMinimum": 0},
     )
     devices: int = _option(
         1,
         Whole(1),
-        "Devices that share each batch. Contenders say how (--parallel).",
+        "Devices that share each batch.",
         group=SEVERAL_DEVICES,
         commands=(_COMPARE, _AGREE),
         metavar="N",
@@ -314,8 +314,7 @@ class Settings(RunSettings):
     contenders: Sequence[str] | None = _option(
         None,
         Texts("a list such as ['torch:tuned', 'jax']"),
-        "BACKEND[:TUNING]. The first is the baseline. BACKEND is torch or jax. TUNING is stock, compiled, tuned, "
-        "or knobs joined by '+'.",
+        "BACKEND[:TUNING], such as torch or jax:tuned. TUNING may be knobs joined by '+'. The first is the baseline.",
         group=WHAT,
         commands=_ALL,
         metavar="CONTENDER",
@@ -337,7 +336,7 @@ class Settings(RunSettings):
     tuning: str | None = _option(
         None,
         Text(),
-        "Tuning of every contender that names none: stock, compiled or tuned.",
+        "Tuning where none is named: stock, compiled, tuned.",
         group=WHAT,
         commands=_ALL,
         metavar="NAME",
@@ -349,7 +348,7 @@ class Settings(RunSettings):
     knobs: str | None = _option(
         None,
         Text(),
-        "Knobs instead of a tuning. `samestep knobs` lists all.",
+        "Knobs instead of a tuning: see `samestep knobs`.",
         group=WHAT,
         commands=_ALL,
         metavar="KNOB=VALUE,...",
@@ -390,7 +389,7 @@ class Settings(RunSettings):
     rounds: int | None = _option(
         None,
         Whole(2),
-        "Rounds, each with new processes. More rounds give narrower intervals.",
+        "Rounds. More rounds give narrower intervals.",
         commands=(_COMPARE, _SCALE, _REPRODUCE),
         metavar="N",
         unit="rounds",
@@ -408,7 +407,7 @@ class Settings(RunSettings):
     parallel: str | None = _option(
         None,
         Text(),
-        "How contenders split a batch: ddp (torch), pmap or sharded (jax).",
+        "Split of batches: ddp (torch), pmap, sharded (jax).",
         group=SEVERAL_DEVICES,
         commands=_TRAINING,
         metavar="WAY,...",
@@ -526,7 +525,7 @@ class CommandLine:
     weights_from: str | None = _option(
         None,
         Choice(lambda: ("torch", "jax")),
-        "Model whose initial weights both use: torch or jax.",
+        "Whose initial weights: torch or jax.",
         group=OWN_MODELS,
         commands=(_COMPARE, _AGREE),
         metavar="NAME",
