@@ -11,13 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from compare.base.interface import Refused
+from compare.cli.command_line import to_path
 from compare.report.sentences import printable
 from compare.store import private_folder
 from compare.store.entries import Entry, Store
 
 _ACTIONS = ("list", "clear")
 _PROGRAMS = "programs"
-_KINDS = ("certificates", _PROGRAMS)
+_KINDS = ("certificates", "cells", _PROGRAMS)
 _LEAST_WIDTH = 100
 
 
@@ -25,15 +26,19 @@ def cache(
     action: Annotated[str, typer.Argument(metavar="list|clear", help="List what is kept, or delete it.")],
     kind: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only certificates, or only programs.", show_default=False),
+        typer.Option(metavar="NAME", help="Only certificates, cells or programs.", show_default=False),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--store", metavar="DIR", parser=to_path, help="The store that --store of a run named."),
     ] = None,
 ) -> None:
-    """List or delete what samestep keeps from run to run: certificates and compiled programs."""
+    """List or delete what samestep keeps from run to run: certificates, finished cells and compiled programs."""
     if action not in _ACTIONS:
         raise Refused(f"cache {action}: no such action; allowed: {', '.join(_ACTIONS)}")
     if kind is not None and kind not in _KINDS:
         raise Refused(f"--kind {kind} is not allowed; allowed: {', '.join(_KINDS)}")
-    store = Store(private_folder.default_root())
+    store = Store(private_folder.find_root(folder))
     if action == "list":
         _show(store, kind)
     else:

@@ -69,7 +69,7 @@ class KeptCertificates:
             return cls(None, {}, reason)
         try:
             kept = cls(
-                Store(private_folder.default_root()),
+                Store(private_folder.find_root(plan.store)),
                 {run.contender.name: list_facts(launcher, state, run, steps) for run in state.others},
             )
         except (Refused, OSError, RuntimeError) as error:

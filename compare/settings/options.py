@@ -37,6 +37,7 @@ UNDECIDED = ("pass", "fail", "skip")
 """What an INCONCLUSIVE verdict does to a command or a test."""
 
 _COMPARE, _AGREE, _FIT, _SCALE, _REPRODUCE = "compare", "agree", "fit", "scale", "reproduce"
+_CAMPAIGN = "campaign"
 _TRAINING = (_COMPARE, _AGREE, _SCALE)
 _ALL = (*_TRAINING, _FIT)
 _PAIR = (_COMPARE, _AGREE, "map")
@@ -304,6 +305,15 @@ class RunSettings:
     )
     rotation: int = _option(1, Whole(1), "GPUs that rounds rotate over.", unit="GPUs", spec_key="rotation")
     communication: bool = _option(False, Switch(), "Measure communication that several GPUs do not hide.")
+    store: str | Path | None = _option(
+        None,
+        PathOf("a folder's path"),
+        "Keep certificates and finished cells here.",
+        group=OUTPUT,
+        commands=(_COMPARE, _AGREE, _CAMPAIGN),
+        metavar="DIR",
+        default_text="~/.cache/samestep",
+    )
     confidence: float = _option(0.95, Number("above 0 and below 1", 1, below=True), "Level.", spec_key="confidence")
 
 

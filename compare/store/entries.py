@@ -121,6 +121,11 @@ class Store:
         """Delete the entry with these facts, if there is one."""
         shutil.rmtree(self._place(kind, key_of(facts)), ignore_errors=True)
 
+    def search(self, kind: str) -> Iterator[tuple[Entry, Any]]:
+        """Yield every entry of a kind with its facts, the most recently made first."""
+        found = [entry for path in (self.root / kind).glob("*") if (entry := self._read(kind, path))]
+        yield from sorted(found, key=lambda pair: pair[0].created, reverse=True)
+
     def entries(self) -> Iterator[Entry]:
         """Yield every entry, the most recently used first."""
         folders = [path for path in self.root.glob("*/*") if path.is_dir() and path.parent.name != _UNFINISHED]

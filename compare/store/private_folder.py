@@ -21,6 +21,11 @@ def default_root() -> Path:
     return (named if named.is_absolute() else Path.home() / ".cache") / "samestep"
 
 
+def find_root(named: str | Path | None) -> Path:
+    """Return the folder of the store that a user names, or else `default_root`."""
+    return default_root() if named is None else Path(named).expanduser().absolute()
+
+
 def make(folder: Path) -> Path:
     """Return a private folder, and make it if it does not exist.
 

@@ -61,7 +61,8 @@ def test_clear_deletes_one_kind_or_all(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "allowed"), [(["prune"], "list, clear"), (["list", "--kind", "cakes"], "certificates, programs")]
+    ("arguments", "allowed"),
+    [(["prune"], "list, clear"), (["list", "--kind", "cakes"], "certificates, cells, programs")],
 )
 def test_unknown_words_are_refused(program: programs.Program, arguments: list[str], allowed: str) -> None:
     code, _, error = program.run("cache", *arguments)
