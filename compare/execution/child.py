@@ -95,7 +95,7 @@ class Child:
 
     def has_greeted(self) -> bool:
         """Tell whether `greet` would return or fail at once."""
-        return self._has_message(self._start_seconds)
+        return self._greeting is not None or self._has_message(self._start_seconds)
 
     def send(self, command: Command[_Reply]) -> None:
         """Start a command in the child. `reply` waits for its end."""

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +16,7 @@ from typing import Any, NoReturn, cast
 from compare.base import knobs, process_group
 from compare.base.interface import ContenderFailed, RunSpec
 from compare.execution.child import Child
+from compare.execution.ready_children import ReadyChildren
 from compare.execution.run_state import ContenderRun
 from compare.execution.telemetry import RunProcesses
 from compare.machine import cpu, variables
@@ -42,6 +43,7 @@ class Launcher:
         memory_fraction: the share of the GPU's memory that a child may take, if only its environment can say so.
         processes: the process ids of the run.
         origin: the start of the run on the monotonic clock.
+        ready: the children that were started ahead.
     """
 
     plan: Plan
@@ -49,6 +51,7 @@ class Launcher:
     memory_fraction: float | None = None
     processes: RunProcesses = field(default_factory=RunProcesses)
     origin: float = field(default_factory=time.monotonic)
+    ready: ReadyChildren = field(default_factory=ReadyChildren)
 
     def now(self) -> float:
         """Return the seconds since the start of the run."""
@@ -129,6 +132,7 @@ class Launcher:
                 children.append(_or_failure(partial(self.start, run, purpose=purpose)))
             pairs = zip(children, runs, strict=True)
             greeted = [_or_failure(partial(self._greet, child, run)) for child, run in pairs]
+            self.ready.settle()
             yield [_use(child, run, purpose) for child, run in zip(greeted, runs, strict=True)]
         finally:
             for child in children:
@@ -153,34 +157,70 @@ class Launcher:
         contender = run.contender
         values = self.plan.knobs(contender)
         share = self.plan.cluster.share() if values["parallel"] != knobs.NOT_PARALLEL else None
-        here = self.plan.devices_here(values)
-        added = self.variables(run)
-        run.variables = dict(added)  # without folders and without the shares of cores and GPUs, which follow
         cache = self._choose_cache(run, purpose)
-        if purpose == "matching":
-            added |= variables.matching_environment(contender.backend)
-        if beside:
-            added |= variables.thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
-        kept = programs.find_folder(self.scratch / "cache-kept")
-        folder = kept if cache is None else self.scratch / cache
-        own = added | variables.cache_environment(contender.backend, folder, kept)
-        own |= variables.temporary_environment(self.scratch)
-        processes = knobs.processes(values["parallel"], here)
-        if processes > 1 and devices != 1:
-            own[process_group.FURTHER] = json.dumps({"local_world_size": processes, "device": self.plan.device})
-        if share is None and self.plan.device == "cuda":
-            own |= process_group.visible_environment(range(first_gpu, first_gpu + here), os.environ)
+        added, own = self._environment(run, purpose, cache, beside, devices)
         try:
             if share is not None:
+                processes = knobs.processes(values["parallel"], self.plan.devices_here(values))
                 share.start(contender.backend, contender.package, self.plan.device, added, cache, processes)
                 own |= share.environment
-            child = Child(contender.name, contender.package, own, self.scratch, share, self.plan.deadline)
+            else:
+                own |= self._visible_gpus(run, first_gpu)
+            child = self.ready.take(_key(run, own)) if share is None else None
+            child = child or Child(contender.name, contender.package, own, self.scratch, share, self.plan.deadline)
         except ContenderFailed:
             if share is not None:
                 share.end()
             raise
         self.processes.add(child.pid)
         return child
+
+    def start_ahead(self, wanted: Sequence[tuple[ContenderRun, int]]) -> None:
+        """Start children of rounds now, as far as none waits already. Each is given by its contender and first GPU.
+
+        `start` then takes them. A contender that compiles in every round gets none, because each of its children has
+        a cache of its own. On several machines, processes elsewhere would wait for too long.
+        """
+        if self.plan.cluster.count > 1:
+            return
+        children = list[tuple[Hashable, Callable[[], Child]]]()
+        for run, first_gpu in wanted:
+            if run.status == "ok" and not self.compiles_every_round(run):
+                _, own = self._environment(run, "round", self._choose_cache(run, "round"), 0, None)
+                own |= self._visible_gpus(run, first_gpu)
+                children.append((_key(run, own), partial(self._start_one, run, own)))
+        self.ready.start(children)
+
+    def _start_one(self, run: ContenderRun, own: dict[str, str]) -> Child:
+        child = Child(run.contender.name, run.contender.package, own, self.scratch, None, self.plan.deadline)
+        self.processes.add(child.pid)
+        return child
+
+    def _environment(
+        self, run: ContenderRun, purpose: str, cache: str | None, beside: int, devices: int | None
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the variables for a contender's processes on all machines, and those for its child here."""
+        backend = run.contender.backend
+        values = self.plan.knobs(run.contender)
+        added = self.variables(run)
+        run.variables = dict(added)  # without folders and without the shares of cores and GPUs, which follow
+        if purpose == "matching":
+            added |= variables.matching_environment(backend)
+        if beside:
+            added |= variables.thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
+        kept = programs.find_folder(self.scratch / "cache-kept")
+        folder = kept if cache is None else self.scratch / cache
+        own = added | variables.cache_environment(backend, folder, kept)
+        own |= variables.temporary_environment(self.scratch)
+        processes = knobs.processes(values["parallel"], self.plan.devices_here(values))
+        if processes > 1 and devices != 1:
+            own[process_group.FURTHER] = json.dumps({"local_world_size": processes, "device": self.plan.device})
+        return added, own
+
+    def _visible_gpus(self, run: ContenderRun, first_gpu: int) -> dict[str, str]:
+        if self.plan.device != "cuda":
+            return {}
+        return process_group.visible_environment(range(first_gpu, first_gpu + self.devices_here(run)), os.environ)
 
     def _choose_cache(self, run: ContenderRun, purpose: str) -> str | None:
         """Return the name of the folder for compiled programs, or None for the user's own cache.
@@ -197,6 +237,11 @@ class Launcher:
         for old in self.scratch.glob(f"cache-*-{glob.escape(contender.name)}"):
             shutil.rmtree(old, ignore_errors=True)
         return f"cache-{next(_NUMBERS)}-{contender.name}"
+
+
+def _key(run: ContenderRun, environment: Mapping[str, str]) -> Hashable:
+    """Return the key of children that can stand for each other."""
+    return run.contender.name, frozenset(environment.items())
 
 
 def _or_failure(start: Callable[[], Child]) -> Child:

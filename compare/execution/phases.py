@@ -24,6 +24,7 @@ from compare.execution import (
     prepare_pair,
     record_certificates,
     round_validity,
+    rounds,
     telemetry,
     trajectories,
     updates,
@@ -33,7 +34,6 @@ from compare.execution.certificate_cases import Evidence
 from compare.execution.jobs import Call, Job, Queue
 from compare.execution.kept_certificates import KeptCertificates
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
-from compare.execution.rounds import time_rounds
 from compare.execution.run_state import ContenderRun, RunState
 from compare.execution.timed_round import BLOCK_SECONDS
 from compare.settings.plan import Plan
@@ -48,6 +48,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
     signals, except in the search for a smaller batch.
     """
     with _begin(plan, progress) as (launcher, state):
+        rounds.start_ahead(launcher, state, _count_children_before_rounds(launcher))
         steps = updates.count_steps(launcher, state.runs)
         kept = KeptCertificates.find(launcher, state, steps)
         training = _train(launcher, state, progress, kept, steps)
@@ -117,7 +118,17 @@ def _begin(plan: Plan, progress: Progress) -> Generator[tuple[Launcher, RunState
         if plan.workload.model.family == PAIR:
             progress("match", 0, 1)
             plan, pairing = prepare_pair.resolve(plan, folder)
-        yield Launcher(plan, folder), RunState.begin(plan, pairing)
+        launcher = Launcher(plan, folder)
+        try:
+            yield launcher, RunState.begin(plan, pairing)
+        finally:
+            launcher.ready.close()
+
+
+def _count_children_before_rounds(launcher: Launcher) -> int:
+    """Return how many children of each contender train, measure memory and measure energy before the rounds."""
+    plan = launcher.plan
+    return 2 if plan.device == "cpu" or not plan.energy else 3
 
 
 def _advise(state: RunState, progress: Progress, signals: HeldSignals) -> None:
@@ -146,7 +157,7 @@ def _time(launcher: Launcher, state: RunState, progress: Progress, signals: Held
             state.telemetry = stack.enter_context(telemetry.sample(launcher.processes, launcher.now, gpus))
         else:
             state.telemetry.reason = "the run trains on the CPU"
-        time_rounds(launcher, state, progress, signals)
+        rounds.time_rounds(launcher, state, progress, signals)
     state.voided = round_validity.find_void_rounds(state.rounds, state.telemetry, plan.device)
     progress("timed rounds", len(state.rounds), plan.rounds)
 
@@ -161,6 +172,7 @@ def _train(launcher: Launcher, state: RunState, progress: Progress, kept: KeptCe
     beside = BESIDE_OTHERS[plan.device]
     if beside and plan.cluster.count == 1 and not plan.cold_compile:
         queues = [_first_steps_queue(launcher, run) for run in runs]
+        launcher.ready.settle()  # a search for kernels must not run beside imports
         # Their settings must be those of the timed rounds, including the number of threads.
         jobs.run_jobs(launcher, queues, partial(progress, "compile"), divides_cores=False)
     else:

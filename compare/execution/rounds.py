@@ -6,7 +6,7 @@ from statistics import median
 
 from compare.base import early_stopping, statistics
 from compare.base.interruptions import ENDING, HeldSignals
-from compare.execution import round_validity, timed_round
+from compare.execution import ready_children, round_validity, timed_round
 from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.round_validity import Round
@@ -60,6 +60,7 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
         return
     while needs_round(state):
         number = len(state.rounds)
+        start_ahead(launcher, state)
         progress("timed rounds", number, max(plan.rounds, number + 1))
         state.rounds.append(Round(gpus=plan.gpus_of_round(number)))
         together = order_contenders(state.alive, number // count_parts(plan.devices, plan.rotation))
@@ -67,6 +68,25 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
             state.design, state.design_reason = "turns", f"from round {number + 1} on: {_TOO_LARGE}"
         if state.design == "turns":
             _take_turns(launcher, together, state.rounds[number])
+
+
+def start_ahead(launcher: Launcher, state: RunState, before: int = 0) -> None:
+    """Start the children of the next rounds, so that their imports run side by side while nothing is timed.
+
+    There are as many as cores and memory allow, up to the next look at the verdicts, at which timing may end. `before`
+    counts the children of every contender that the phases before the rounds take.
+    """
+    plan, number = launcher.plan, len(state.rounds)
+    processes = sum(max(1, launcher.devices_here(run)) for run in state.alive)
+    most = ready_children.count_at_once(processes)
+    if most <= 1:
+        return
+    stops = [plan.rounds, *(look for look in early_stopping.LOOKS if plan.stops_early and look > number)]
+    firsts = [0] * before
+    for coming in range(number, max(number + 1, min(stops))):
+        gpus = plan.gpus_of_round(coming)
+        firsts.append(gpus.start if gpus else 0)
+    launcher.start_ahead([(run, first) for first in firsts[:most] for run in state.alive])
 
 
 def needs_round(state: RunState) -> bool:

@@ -99,6 +99,7 @@ def _prepare_children(
 
     In the first round each contender loads its programs from the cache alone, because that time is reported. Later they
     load side by side if they may, before any of them warms up. A contender that is compiled again always loads alone.
+    Before that, the children that were started ahead end their imports.
     """
 
     def child(run: ContenderRun) -> Child:
@@ -126,6 +127,7 @@ def _prepare_children(
         (unstarted, partial(start_child, launcher, children, number)),
         (runs, open_session),
         (runs, lambda run: child(run).reply(Open(launcher.spec(run)))),
+        (runs, lambda _: launcher.ready.settle()),
         (together, lambda run: child(run).send(load(run))),
         (together, lambda run: child(run).reply(load(run))),
         (runs, lambda run: _warm_up(launcher, child(run), run, loaded=run.contender.name in loaded)),

@@ -1,0 +1,74 @@
+"""Start children ahead while nothing is timed. They import their framework, and sleep until they are used.
+
+Such a child differs in nothing from one that starts later: it is a process of its own, with the same variables.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+
+import psutil
+
+from compare.base.interface import ContenderFailed
+from compare.execution.child import Child
+from compare.machine import cpu
+
+_BYTES = 2 * 2**30
+"""Memory of a process that has imported a framework, rounded up."""
+
+
+class ReadyChildren:
+    """Children that wait, by a key that is equal for children that can stand for each other."""
+
+    def __init__(self) -> None:
+        self._waiting = dict[Hashable, list[Child | ContenderFailed]]()
+
+    def start(self, wanted: Iterable[tuple[Hashable, Callable[[], Child]]]) -> None:
+        """Start the wanted children that do not wait yet, in this order. Each comes with its key and its start."""
+        counts = Counter({key: len(children) for key, children in self._waiting.items()})
+        for key, start in wanted:
+            counts[key] -= 1
+            if counts[key] >= 0:
+                continue
+            try:
+                child = start()
+            except ContenderFailed:
+                return  # a child that starts later says why
+            self._waiting.setdefault(key, []).append(child)
+
+    def take(self, key: Hashable) -> Child | None:
+        """Return a waiting child, which its caller must close, or None.
+
+        Raises:
+            ContenderFailed: the child has failed while it waited.
+        """
+        children = self._waiting.get(key)
+        if not children:
+            return None
+        child = children.pop(0)
+        if isinstance(child, ContenderFailed):
+            raise child
+        return child
+
+    def settle(self) -> None:
+        """Wait until no child imports any more. It must come before everything that is timed."""
+        for children in self._waiting.values():
+            for index, child in enumerate(children):
+                if isinstance(child, Child):
+                    try:
+                        child.greet()
+                    except ContenderFailed as failure:
+                        children[index] = failure
+
+    def close(self) -> None:
+        """End all waiting children."""
+        for children in self._waiting.values():
+            for child in children:
+                if isinstance(child, Child):
+                    child.close()
+        self._waiting.clear()
+
+
+def count_at_once(processes: int) -> int:
+    """Return how many groups of so many processes can import at once, with a core and memory for each process."""
+    most = min(cpu.count_usable_cores(), psutil.virtual_memory().available // _BYTES)
+    return most // max(1, processes)

@@ -1,0 +1,141 @@
+"""Children that start ahead: they import while nothing is timed, and each is used once or ended."""
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from compare.base.commands import Block, Command, Open
+from compare.base.interface import ContenderFailed
+from compare.execution import ready_children
+from compare.execution.child import Child
+from compare.execution.ready_children import ReadyChildren
+from compare.machine import cpu
+from tests.unit.stage import Stage
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what happens to children from now on: `start`, `greeted`, and the names of commands."""
+    happened, begin, greet, send = list[str](), Child.__init__, Child.greet, Child.send
+
+    def begun(child: Child, *arguments: Any, **named: Any) -> None:
+        happened.append("start")
+        begin(child, *arguments, **named)
+
+    def greeted(child: Child, seconds: float | None = None) -> Any:
+        if child._greeting is None:
+            happened.append("greeted")
+        return greet(child, seconds)
+
+    def sent(child: Child, command: Command[Any]) -> None:
+        happened.append(command.name)
+        send(child, command)
+
+    monkeypatch.setattr(Child, "__init__", begun)
+    monkeypatch.setattr(Child, "greet", greeted)
+    monkeypatch.setattr(Child, "send", sent)
+    return happened
+
+
+@pytest.mark.parametrize(("at_once", "first"), [(1, 2), (3, 6), (9, 2 * (2 + 3))])
+def test_with_spare_cores_children_of_several_rounds_import_side_by_side(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str], at_once: int, first: int
+) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: at_once)
+    result = stage.run("fake", "other", agreement=False, rounds=3)
+    assert result["spec"]["rounds"] == 3
+    assert events.index("greeted") == first
+    # A process for first steps and training, one for memory, and one for each round: none more, and none twice.
+    assert events.count("start") == events.count("greeted") == 2 * (2 + 3)
+    assert events.count(Open.name) == 2 * (2 + 3)
+
+
+def test_no_process_imports_while_a_block_is_timed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str]
+) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 3)
+    stage.run("fake", "other", agreement=False, rounds=5)
+    importing = 0
+    for event in events:
+        importing += {"start": 1, "greeted": -1}.get(event, 0)
+        if event in (Block.name, "warm_up", "memory"):
+            assert importing == 0, events
+
+
+def test_rounds_start_ahead_up_to_the_next_look(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str]
+) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 9)
+    script = {"other": {"step_seconds": 3e-3}, "fake": {"step_seconds": 1e-3}}
+    result = stage.run("fake", "other", script=script, agreement=False, rounds=None)
+    assert result["comparisons"][0]["stopped"]["rounds"] == 3
+    assert events.count("start") == events.count(Open.name)
+
+
+def test_a_failure_of_a_waiting_child_belongs_to_its_round(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 9)
+    fault = {"fault": "raise", "at": "start", "process": 3}
+    result = stage.run("fake", "other", script={"other": fault}, agreement=False, rounds=3)
+    assert [each["status"] for each in result["contenders"]] == ["ok", "crash"]
+    assert result["contenders"][1]["reason"].startswith("timed rounds: starting")
+    assert len(result["contenders"][1]["step_seconds"]["samples"]) == 1
+
+
+class _Stub(Child):
+    def __init__(self, failure: str | None = None) -> None:
+        self.failure, self.is_closed = failure, False
+
+    def greet(self, seconds: float | None = None) -> Any:
+        if self.failure:
+            raise ContenderFailed("crash", self.failure)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def _fail() -> Child:
+    raise ContenderFailed("crash", "no process")
+
+
+def test_waiting_children_are_taken_once_by_their_key_and_the_rest_is_ended() -> None:
+    ready, stubs = ReadyChildren(), [_Stub() for _ in range(4)]
+    rest = iter(stubs)
+    ready.start([("a", lambda: next(rest)), ("a", lambda: next(rest)), ("b", lambda: next(rest))])
+    ready.start([("a", lambda: next(rest)), ("b", _fail)])  # both wait already
+    assert [ready.take(key) for key in ("a", "a", "a", "c")] == [stubs[0], stubs[1], None, None]
+    ready.close()
+    assert [stub.is_closed for stub in stubs] == [False, False, True, False]
+    assert ready.take("b") is None
+
+
+def test_a_child_that_cannot_be_started_ahead_is_left_to_its_own_time() -> None:
+    ready = ReadyChildren()
+    ready.start([("a", _fail), ("a", _Stub)])
+    assert ready.take("a") is None
+
+
+def test_a_child_that_fails_while_it_waits_says_so_when_it_is_taken() -> None:
+    ready = ReadyChildren()
+    ready.start([("a", lambda: _Stub("broken"))])
+    ready.settle()
+    with pytest.raises(ContenderFailed, match="broken"):
+        ready.take("a")
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "processes", "most"), [(2, 64, 2, 1), (16, 64, 2, 8), (16, 8, 2, 2), (1, 64, 2, 0)]
+)
+def test_children_import_side_by_side_as_cores_and_memory_allow(
+    monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: int, processes: int, most: int
+) -> None:
+    monkeypatch.setattr(cpu, "count_usable_cores", lambda: cores)
+    memory = type("Memory", (), {"available": gigabytes * 2**30})
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert ready_children.count_at_once(processes) == most
