@@ -437,11 +437,13 @@ class Settings(RunSettings):
         PathOf("a folder's path", Path),
         "Folder for the result file.",
         group=OUTPUT,
-        commands=(*_ALL, _REPRODUCE),
+        commands=(*_ALL, _REPRODUCE, _CAMPAIGN),
         metavar="DIR",
         default_text="samestep-out/TIME",
         rank=10,
         example="--out results",
+        helps={_CAMPAIGN: "Folder for the report and the cells' results."},
+        defaults={_CAMPAIGN: "samestep-out/NAME"},
     )
     request: "Request | None" = _option(
         None,
@@ -554,7 +556,7 @@ class CommandLine:
         Choice(lambda: UNDECIDED),
         "What an INCONCLUSIVE verdict does: pass, fail (exit code 4) or skip (it is left out).",
         group=OUTPUT,
-        commands=(_COMPARE, "diff"),
+        commands=(_COMPARE, _CAMPAIGN, "diff"),
         metavar="NAME",
     )
     as_json: bool = _option(
@@ -562,9 +564,10 @@ class CommandLine:
         Switch(),
         "Print the result as JSON, and nothing else.",
         group=OUTPUT,
-        commands=(*_ALL, _REPRODUCE, "selftest", "diff", "verify"),
+        commands=(*_ALL, _REPRODUCE, _CAMPAIGN, "selftest", "diff", "verify"),
         flag="--json",
         helps={
+            _CAMPAIGN: "Print campaign.json, and nothing else.",
             "selftest": "Print the proofs as JSON alone.",
             "diff": "Print the changes as JSON alone.",
             "verify": "Print the checks as JSON alone.",

@@ -4,6 +4,7 @@ import gzip
 import json
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class CellState:
         """Whether the cell has run to its end."""
         return self.status in (DONE, FAILED, UNDECIDED)
 
-    @property
+    @cached_property
     def result(self) -> Result | None:
         """The result, None if there is none.
 

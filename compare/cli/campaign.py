@@ -1,0 +1,146 @@
+"""`samestep campaign`."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from compare.base import output
+from compare.base.interruptions import ENDING, REPORTED
+from compare.cli import exit_codes, pair_options
+from compare.cli.command_line import takes_options, to_path
+from compare.report import columns
+from compare.report.sentences import plain, printable
+from compare.studies import campaign as campaigns
+from compare.studies import campaign_file, estimate
+from compare.studies.campaign_file import Campaign, CampaignCell
+from compare.studies.cell_store import FAILED, PENDING, REFUSED, UNDECIDED, CellState, CellStore
+from compare.studies.cells import find_place_here
+from compare.studies.study import Study
+
+_LEAST_WIDTH = 100
+
+
+@takes_options("campaign")
+def campaign(
+    changes: dict[str, Any],
+    as_json: bool,
+    undecided: str,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.toml", parser=to_path, help="The campaign file.", show_default=False),
+    ],
+    is_list: Annotated[
+        bool, typer.Option("--list", help="Show every cell with its state and how long the rest takes. Run nothing.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CELL", help="Run these cells only: names with * and ?, or keys. Repeatable."),
+    ] = None,
+    redo: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CELL", help="Run these finished cells again, as --only names them, or `failed`. Repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Run the comparisons of a file. The same command goes on after any interruption.
+
+    The file has `name`, `[defaults]`, `[grid]` with lists, and `[[comparison]]`. Its keys are the names of the settings
+    of samestep compare. Finished cells are kept in the store. DIR gets campaign.json and one report.
+    """
+    whole = campaign_file.read(file, pair_options.make_pair, out=changes.get("out"), store=changes.get("store"))
+    folder = Path(changes.get("out") or Path("samestep-out") / whole.name)
+    chosen = campaigns.choose(whole, only or [], "--only")
+    output.writable(folder)
+    refused = campaigns.check(whole)
+    study = Study([each.cell for each in chosen], CellStore(changes.get("store")), ["samestep", *sys.argv[1:]])
+    everything = Study([each.cell for each in whole.cells], study.store, study.command)
+    if redo:
+        _forget(whole, [each for each in chosen if each.cell.name not in refused], redo, study.store)
+    states = {state.cell.name: state for state in everything.find_states()}
+    if not as_json:
+        _show_plan(states, chosen)
+    if is_list:
+        if as_json:
+            _print_json(campaigns.to_json(whole, states, folder, study.command))
+        return
+    path = campaigns.write(whole, states, folder, study.command)
+
+    def note(state: CellState) -> None:
+        states[state.cell.name] = state
+        campaigns.write(whole, states, folder, study.command)
+        if not as_json and not state.kept and state.cell.name not in refused:
+            said = "; ".join(filter(None, campaigns.list_rows([state])[0][1:3]))
+            typer.echo(printable(f"{state.cell.name}: {said}"))
+
+    try:
+        study.run(note)
+    except ENDING as interruption:
+        finished = sum(state.is_finished for state in states.values())
+        typer.echo(
+            f"samestep: {finished} of {len(states)} cells are finished and kept; the same command goes on", err=True
+        )
+        interruption.add_note(REPORTED)
+        raise
+    if as_json:
+        _print_json(campaigns.to_json(whole, states, folder, study.command))
+    else:
+        _show_end(states, path)
+    raise typer.Exit(_exit_code([states[each.cell.name] for each in chosen], undecided))
+
+
+def _forget(whole: Campaign, chosen: Sequence[CampaignCell], patterns: Sequence[str], store: CellStore) -> None:
+    """Delete finished cells from the store, so that they run again."""
+    named = [pattern for pattern in patterns if pattern != FAILED]
+    again = {each.cell.name for each in campaigns.choose(whole, named, "--redo")} if named else set[str]()
+    for each in chosen:
+        is_again = each.cell.name in again
+        if not is_again and FAILED in patterns and (state := store.find(each.cell)) is not None:
+            is_again = state.status == FAILED
+        if is_again:
+            store.remove(each.cell)
+
+
+def _show_plan(states: Mapping[str, CellState], chosen: Sequence[CampaignCell]) -> None:
+    """Print the cells that run or are kept, and how long the rest takes."""
+    console = Console()
+    console.width = max(console.width, _LEAST_WIDTH)
+    columns.show(campaigns.LISTED, campaigns.list_rows(states.values()), console, prose=(0, 1, 2))
+    mine = [states[each.cell.name] for each in chosen]
+    typer.echo("")
+    pending = [state for state in mine if state.status == PENDING]
+    places = {device: find_place_here(device) for device in {state.cell.device for state in pending}}
+    left = f"; the rest takes {estimate.estimate([*states.values()], places)}" if pending else ""
+    typer.echo(f"{campaigns.count_states(mine)}{left}")
+    if any(state.kept and state.status == FAILED for state in mine):
+        typer.echo("failed cells are kept too; --redo failed runs them again")
+
+
+def _show_end(states: Mapping[str, CellState], path: Path) -> None:
+    console = Console()
+    console.width = max(console.width, _LEAST_WIDTH)
+    typer.echo("")
+    columns.show(campaigns.LISTED, campaigns.list_rows(states.values()), console, prose=(0, 1, 2))
+    if unlike := campaigns.describe_places(states.values()):
+        console.print()
+        console.print(Text(plain(unlike)))
+    typer.echo(f"\n{campaigns.count_states(states.values())}\ncampaign file: {path}")
+
+
+def _print_json(value: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def _exit_code(states: Sequence[CellState], undecided: str) -> int:
+    statuses = {state.status for state in states}
+    if FAILED in statuses:
+        return exit_codes.CONTENDER_FAILED
+    if REFUSED in statuses:
+        return exit_codes.REFUSED
+    return exit_codes.UNDECIDED if undecided == "fail" and UNDECIDED in statuses else 0
