@@ -39,7 +39,9 @@ WAYS: Mapping[str, tuple[str, str]] = {"ddp": ("torch", "local"), "pmap": ("jax"
 
 def milliseconds(command: Sequence[str], cache: Path) -> float:
     """Return the step time that a loop prints. Its programs are kept in `cache`."""
-    kept = variables.cache_environment("jax", cache, cache) | variables.cache_environment("torch", cache, cache)
+    kept = variables.make_cache_environment("jax", cache, cache) | variables.make_cache_environment(
+        "torch", cache, cache
+    )
     environment = {**os.environ, **kept}
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
@@ -90,7 +92,7 @@ def beside(loops: dict[str, list[str]], options: argparse.Namespace, folder: Pat
             times[name].append(milliseconds(loops[name], folder / ("samestep" if name == ours else "plain")))
             print(f"round {number + 1}: {name} {times[name][-1]:.4f} ms", flush=True)
     best = min(plain, key=lambda name: median(times[name]))
-    ratio = statistics.paired_ratio(times[best], times[ours])
+    ratio = statistics.estimate_paired_ratio(times[best], times[ours])
     for name, rounds in times.items():
         print(f"{options.workload} {name:28} {median(rounds):9.4f} ms per step  {rounds}", flush=True)
     print(f"{ours} / {best}: {ratio.estimate:.4f} ({ratio.low:.4f} to {ratio.high:.4f})", flush=True)

@@ -30,7 +30,7 @@ def open_worker(
     workload_settings = workloads.get(workload)
     size = batch_size or workload_settings.batch_size
     switches = tunings.resolve(backend, tuning, device, workload, precision, batch_norm)
-    os.environ |= variables.child_environment(backend, switches, device, False, os.environ, devices=devices)
+    os.environ |= variables.make_child_environment(backend, switches, device, False, os.environ, devices=devices)
     worker = Worker(importlib.import_module(f"{backend}backend.backend").BACKEND, perf_counter)
     scratch = tempfile.TemporaryDirectory()
     atexit.register(scratch.cleanup)  # the processes of a contender meet there while they live

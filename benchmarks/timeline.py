@@ -53,7 +53,7 @@ class Watched(Child):
         return answer
 
     def send(self, command: Command[Any]) -> None:
-        arguments = commands.arguments(command)
+        arguments = commands.list_arguments(command)
         values = {**(vars(arguments["spec"]) if "spec" in arguments else {}), **arguments}
         self._began, self._command = (
             time.monotonic(),

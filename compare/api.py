@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.base.arguments import of_python
+from compare.base.arguments import reword_refusals
 from compare.base.interface import Refused
 from compare.base.workloads import Workload
 from compare.execution import execute
@@ -17,7 +17,7 @@ from compare.settings.options import Settings
 _FUNCTIONS = {"compare": "run", "agree": "certify"}
 
 
-@of_python
+@reword_refusals
 def run(
     workload: str | Workload,
     contenders: Sequence[str] = DEFAULT_CONTENDERS,
@@ -42,7 +42,7 @@ def run(
     return Result(*execute.execute(plan.make(everything), sys.argv))
 
 
-@of_python
+@reword_refusals
 def certify(
     workload: str | Workload,
     contenders: Sequence[str] | None = None,
@@ -64,7 +64,7 @@ def certify(
         Refused: as in `run`.
     """
     everything = _settings("agree", settings, workload=workload, contenders=contenders, seeds=seeds, out=out)
-    chosen = plan.make(plan.for_certificate(everything))
+    chosen = plan.make(plan.reduce_to_certificate(everything))
     return Result(*execute.execute(chosen, sys.argv, seeds=seeds))
 
 

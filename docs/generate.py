@@ -17,7 +17,7 @@ from compare.base.interface import Refused
 from compare.base.knobs import KNOBS, PARALLEL, REMOVED
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WITH_BATCH_NORM, WORKLOADS, Workload
-from compare.cli.app import reference
+from compare.cli.app import make_reference
 from compare.cli.help import CommandPage
 from compare.settings import options, tunings
 from compare.settings.tunings import GIVEN, SYNCHRONISED, TUNED, TUNINGS
@@ -125,7 +125,7 @@ def commands() -> str:
         "`samestep COMMAND --help` prints the same, with the most used options first.",
         "[Options](options.md) has their names in Python.\n",
     ]
-    for page in reference():
+    for page in make_reference():
         parts += [f"## samestep {page.name}\n", f"{page.text}\n", *option_tables(page)]
     return "\n".join(parts)
 
@@ -328,7 +328,7 @@ def support() -> str:
 
 def workload_support(workload: Workload) -> Sequence[str]:
     try:
-        workloads.blocks(workload.model)
+        workloads.list_blocks(workload.model)
         blocks = YES
     except Refused as refusal:
         blocks = f"{NO}: {reason_of(refusal)}"

@@ -51,7 +51,7 @@ class JaxSession:
     """`compare.base.interface.Session` in JAX."""
 
     def __init__(self, spec: RunSpec, place: RankInfo | None = None) -> None:
-        workload = descriptions.of(spec)
+        workload = descriptions.read_workload(spec)
         self._spec, self._rule = spec, workload.optimizer
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._strategy = strategy = parallel.choose_strategy(
@@ -67,7 +67,7 @@ class JaxSession:
                 workload.model.resized(spec.image_size),
                 self._policy,
                 initialised=spec.weights == OWN_WEIGHTS,
-                blocks=workloads.blocks(workload.model) if spec.knobs["rematerialisation"] else (),
+                blocks=workloads.list_blocks(workload.model) if spec.knobs["rematerialisation"] else (),
                 mesh=strategy.mesh,
             )
             self._step = TrainingStep(

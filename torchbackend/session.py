@@ -54,7 +54,7 @@ class TorchSession:
     """`compare.base.interface.Session` in PyTorch."""
 
     def __init__(self, spec: RunSpec, place: RankInfo | None = None) -> None:
-        workload, knobs = descriptions.of(spec), spec.knobs
+        workload, knobs = descriptions.read_workload(spec), spec.knobs
         self._spec, self._place, self._rule = spec, place, workload.optimizer
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         if place is not None and spec.batch_norm == "sync":
@@ -71,7 +71,7 @@ class TorchSession:
         tuning.prepare(knobs, spec.device, exchanges=modules.has_exchanges(model))
         model = model.to(self._device)
         if knobs["rematerialisation"]:
-            rematerialisation.apply(model, workloads.blocks(workload.model))
+            rematerialisation.apply(model, workloads.list_blocks(workload.model))
         if knobs["channels-last"]:
             # Torch documents this form, but its annotations lack it.
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -53,7 +53,7 @@ def describe_differences(baseline: Mapping[str, Any], contender: Mapping[str, An
     return f"unequal effective settings: {', '.join(differing)}" if differing else None
 
 
-def remarks(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Iterator[str]:
+def list_remarks(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Iterator[str]:
     """Yield what slows a side down, and where one rounds and the other does not.
 
     They may round between fused operations, or what devices add up.

@@ -8,7 +8,14 @@ from functools import partial
 import numpy as np
 
 from compare.agreement.gates import PRECISION, SEMANTIC
-from compare.agreement.measures import ROUNDOFF32, ROUNDOFF64, coarseness, measure_by_name, norm, sort_by_execution
+from compare.agreement.measures import (
+    ROUNDOFF32,
+    ROUNDOFF64,
+    compute_coarseness,
+    compute_norm,
+    measure_by_name,
+    sort_by_execution,
+)
 from compare.base import chunks
 from compare.base.interface import Arrays
 from compare.base.precisions import PRECISIONS
@@ -55,7 +62,9 @@ class Noise:
         least, depth, ulp = SEMANTIC.limit / _ROUNDING, _depth(errors), _of_gradients(self.ulp)
         times = measure_by_name(
             errors,
-            lambda name: max(1.0, depth * ulp.get(name, 0.0) / least, ROUNDOFF64 * coarseness(name, record) / least),
+            lambda name: max(
+                1.0, depth * ulp.get(name, 0.0) / least, ROUNDOFF64 * compute_coarseness(name, record) / least
+            ),
             record,
         )
         return {name: 0.0 if math.isinf(times[name]) else error / times[name] for name, error in errors.items()}
@@ -113,7 +122,7 @@ def compute(
     scale, of_sums = unit / ULP64, _OF_A_SUM * ROUNDOFF32 / unit
     terms = _terms(record)
     added = {name: terms.get(_layer(name, _OVER_PIXELS), terms[""]) for name in names}
-    stored = measure_by_name(every, lambda name: ROUNDOFF32 * coarseness(name, record), record)
+    stored = measure_by_name(every, lambda name: ROUNDOFF32 * compute_coarseness(name, record), record)
     noisy = {name: max(noise.roundoff[name], ulp[name] * scale) for name in every}
     floor = {name: max(max(depth, of_sums * math.sqrt(added[name] / 2)) * noisy[name], stored[name]) for name in names}
     for name in names:
@@ -145,8 +154,8 @@ def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record
     if (buffer := f"{stages[-1]}/buffer/{leaf}") in floor:
         return floor[buffer]
     updates = [each for stage in stages if (each := f"{stage}/update/{leaf}") in floor]
-    allowed = sum(floor[each] * size for each in updates if (size := norm(record[each])))
-    moved = norm(record[name])
+    allowed = sum(floor[each] * size for each in updates if (size := compute_norm(record[each])))
+    moved = compute_norm(record[name])
     return max(allowed / moved if moved else 1.0, stored)
 
 
@@ -170,8 +179,8 @@ def _add_undecided(floor: dict[str, float], record: Arrays, normalised: bool) ->
 
 def _part_of_parameter(record: Arrays, name: str) -> float:
     """Return an update's norm over its parameter's norm, 0 if the latter is zero."""
-    whole = norm(record[f"initial/{name.partition('/update/')[2]}"])
-    return norm(record[name]) / whole if whole else 0.0
+    whole = compute_norm(record[f"initial/{name.partition('/update/')[2]}"])
+    return compute_norm(record[name]) / whole if whole else 0.0
 
 
 def _undecided(floor: Mapping[str, float], record: Arrays, normalised: bool, name: str) -> float:
@@ -189,16 +198,16 @@ def _undecided(floor: Mapping[str, float], record: Arrays, normalised: bool, nam
     """
     of_gradient = name.replace("/update/", "/gradient/")
     update, gradient = record[name], record[of_gradient]
-    whole, moved = norm(gradient), norm(update)
+    whole, moved = compute_norm(gradient), compute_norm(update)
     if not whole or not moved:
         return 0.0
     least = _LOST * PRECISION.limit * floor[of_gradient] * whole / math.sqrt(gradient.size)
     step = max(update.max(), -update.min()) if normalised else None
     lost_step = lost_gradient = 0.0
-    for steps, slopes in chunks.of(update, gradient):
+    for steps, slopes in chunks.iterate_chunks(update, gradient):
         lost = np.abs(slopes) < least
-        lost_gradient = math.hypot(lost_gradient, norm(slopes[lost]))
-        lost_step = math.hypot(lost_step, norm(steps[lost]) if step is None else step * math.sqrt(lost.sum()))
+        lost_gradient = math.hypot(lost_gradient, compute_norm(slopes[lost]))
+        lost_step = math.hypot(lost_step, compute_norm(steps[lost]) if step is None else step * math.sqrt(lost.sum()))
     return max(0.0, 2 * (lost_step / moved - lost_gradient / whole))
 
 

@@ -10,12 +10,12 @@ from compare.agreement.measures import (
     ROUNDOFF32,
     ROUNDOFF64,
     Updates,
-    coarseness,
     compute_changes,
+    compute_coarseness,
+    compute_reference_size,
+    compute_relative_error,
     is_finite,
     measure_by_name,
-    reference_size,
-    relative_error,
     sort_by_execution,
     update_distances,
 )
@@ -103,7 +103,9 @@ def measure_errors(baseline: Arrays, contender: Arrays) -> dict[str, float]:
     values, references = compute_changes(contender), compute_changes(baseline)
     return measure_by_name(
         references,
-        lambda name: relative_error(values[name], references[name], reference_size(name, references[name], baseline)),
+        lambda name: compute_relative_error(
+            values[name], references[name], compute_reference_size(name, references[name], baseline)
+        ),
         baseline,
     )
 
@@ -147,7 +149,7 @@ def measure_scaling(
     def ratio(name: str) -> float:
         if math.isinf(e64[name]):  # the reference is zero in float64, and then in float32 as well
             return 1.0
-        least = coarseness(name, baseline["float64"])
+        least = compute_coarseness(name, baseline["float64"])
         return max(e32[name], ROUNDOFF32 * least) / max(e64[name], ROUNDOFF64 * least)
 
     ratios = measure_by_name(e64, ratio, baseline["float64"])
@@ -160,7 +162,9 @@ def measure_scaling(
 
     def own(name: str) -> float:
         return min(
-            relative_error(single[name], exact[name], reference_size(name, exact[name], baseline["float64"]))
+            compute_relative_error(
+                single[name], exact[name], compute_reference_size(name, exact[name], baseline["float64"])
+            )
             for exact, single in sides
         )
 

@@ -47,7 +47,7 @@ def find_switched_outputs(exact: Arrays, rounded: Arrays, gradient: str, error: 
     if outputs[0] is None or outputs[1] is None:
         return None
     size = outputs[0].size
-    count = sum(int(np.count_nonzero((a > 0) != (b > 0))) for a, b in chunks.of(outputs[0], outputs[1]))
+    count = sum(int(np.count_nonzero((a > 0) != (b > 0))) for a, b in chunks.iterate_chunks(outputs[0], outputs[1]))
     if error > _OF_ONE * math.sqrt(count / size):
         return None
     return (

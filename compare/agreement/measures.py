@@ -54,33 +54,33 @@ def compute_changes(record: Arrays) -> Arrays:
 
 def is_finite(array: Array) -> bool:
     """Return whether no element is infinite or not a number."""
-    return all(bool(np.isfinite(chunk).all()) for (chunk,) in chunks.of(array))
+    return all(bool(np.isfinite(chunk).all()) for (chunk,) in chunks.iterate_chunks(array))
 
 
-def relative_error(value: Array, reference: Array, whole: float | None = None) -> float:
+def compute_relative_error(value: Array, reference: Array, whole: float | None = None) -> float:
     """Return |value - reference| / |reference|: 0 if both are zero, infinity if only the reference is.
 
     `whole` replaces the reference's norm as the divisor.
     """
-    difference = _root(np.subtract(a, b, dtype=np.float64) for a, b in chunks.of(value, reference))
+    difference = _root(np.subtract(a, b, dtype=np.float64) for a, b in chunks.iterate_chunks(value, reference))
     if not difference:
         return 0.0
-    whole = norm(reference) if whole is None else whole
+    whole = compute_norm(reference) if whole is None else whole
     return difference / whole if whole else math.inf
 
 
-def reference_size(name: str, array: Array, record: Arrays) -> float:
+def compute_reference_size(name: str, array: Array, record: Arrays) -> float:
     """Return the divisor of a tensor's relative error: its norm, but no less than float64 resolves of it.
 
     A change of a stored tensor by less than one roundoff of the tensor is only rounding.
     """
     initial = _stored(name, record)
-    return norm(array) if initial is None else max(norm(array), ROUNDOFF64 * norm(initial))
+    return compute_norm(array) if initial is None else max(compute_norm(array), ROUNDOFF64 * compute_norm(initial))
 
 
-def norm(array: Array) -> float:
+def compute_norm(array: Array) -> float:
     """Return the Euclidean norm over all elements, in float64."""
-    return _root(np.asarray(chunk, np.float64) for (chunk,) in chunks.of(array))
+    return _root(np.asarray(chunk, np.float64) for (chunk,) in chunks.iterate_chunks(array))
 
 
 def _root(parts: Iterable[Array]) -> float:
@@ -92,13 +92,13 @@ def _root(parts: Iterable[Array]) -> float:
     return math.sqrt(sum(float(np.einsum("i,i->", part, part)) for part in parts))
 
 
-def coarseness(name: str, record: Arrays) -> float:
+def compute_coarseness(name: str, record: Arrays) -> float:
     """Return |stored tensor| / |its change|, at least 1. Tensors that are no change of a stored one give 1."""
     initial = _stored(name, record)
     if initial is None:
         return 1.0
-    whole = reference_size(name, record[name] - initial if "/buffer/" in name else record[name], record)
-    return max(1.0, norm(initial) / whole) if whole else 1.0
+    whole = compute_reference_size(name, record[name] - initial if "/buffer/" in name else record[name], record)
+    return max(1.0, compute_norm(initial) / whole) if whole else 1.0
 
 
 def _stored(name: str, record: Arrays) -> Array | None:
@@ -125,7 +125,7 @@ def sort_by_execution(names: Sequence[str]) -> list[str]:
 
 def is_stored(change: Array, array: Array) -> bool:
     """Return whether a change is at least four units of the array's last place, in the root mean square."""
-    return norm(change) >= _STORED * float(np.finfo(array.dtype).eps) * norm(array)
+    return compute_norm(change) >= _STORED * float(np.finfo(array.dtype).eps) * compute_norm(array)
 
 
 def update_distances(one: Arrays, other: Arrays) -> dict[str, float]:

@@ -12,9 +12,9 @@ from compare.agreement.floors import Noise
 from compare.agreement.gates import PRECISION, Gate
 from compare.agreement.measures import (
     compute_changes,
+    compute_reference_size,
+    compute_relative_error,
     measure_by_name,
-    reference_size,
-    relative_error,
     sort_by_execution,
 )
 from compare.base.interface import Arrays
@@ -100,7 +100,9 @@ def judge(
         reference, value, exact = compute_changes(side["float64"]), compute_changes(side[precision]), side["float64"]
 
         def error(name: str, reference: Arrays = reference, value: Arrays = value, exact: Arrays = exact) -> float:
-            return relative_error(value[name], reference[name], reference_size(name, reference[name], exact))
+            return compute_relative_error(
+                value[name], reference[name], compute_reference_size(name, reference[name], exact)
+            )
 
         sides.append(measure_by_name(noise.ulp, error, exact))
     floor = floors.compute(sides, baseline["float64"], precision, noise, normalised=normalised)

@@ -10,7 +10,7 @@ import numpy as np
 
 from compare.agreement.gates import ACCURACY, TRAJECTORY, Gate
 from compare.base.interface import Array
-from compare.base.statistics import equivalence
+from compare.base.statistics import estimate_equivalence
 
 
 @dataclass(frozen=True)
@@ -66,5 +66,5 @@ def judge_accuracies(
 
 
 def _bound(one: Sequence[float], other: Sequence[float]) -> float:
-    low, high = equivalence([b - a for a, b in zip(one, other, strict=True)])
+    low, high = estimate_equivalence([b - a for a, b in zip(one, other, strict=True)])
     return max(abs(low), abs(high))

@@ -26,7 +26,7 @@ def check(right: bool, name: str, value: object, allowed: str) -> None:
         raise Refused(f"{name} {value!r} is not allowed; allowed: {allowed}")
 
 
-def typed(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
+def check_type(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
     """Check that an argument is of one of these types.
 
     Raises:
@@ -35,7 +35,7 @@ def typed(name: str, value: object, kinds: type | tuple[type, ...], allowed: str
     check(isinstance(value, kinds), name, value, allowed)
 
 
-def text_list(name: str, value: object, allowed: str) -> None:
+def check_text_list(name: str, value: object, allowed: str) -> None:
     """Check a list of texts.
 
     Raises:
@@ -44,7 +44,7 @@ def text_list(name: str, value: object, allowed: str) -> None:
     check(_is_text_list(value), name, value, allowed)
 
 
-def whole(name: str, value: object, least: int) -> None:
+def check_whole_number(name: str, value: object, least: int) -> None:
     """Check a whole number.
 
     Raises:
@@ -54,12 +54,12 @@ def whole(name: str, value: object, least: int) -> None:
     check(right, name, value, f"a whole number from {least} to {LARGEST}")
 
 
-def in_python(message: str, otherwise: Mapping[str, str] = _OTHERWISE) -> str:
+def rename_options(message: str, otherwise: Mapping[str, str] = _OTHERWISE) -> str:
     """Return a message with options renamed to Python arguments: `--batch-size` becomes `batch_size`."""
     return re.sub(r"--([a-z][a-z-]*)", lambda found: otherwise.get(found[1], found[1].replace("-", "_")), message)
 
 
-def of_python(call: Callable[_P, _T]) -> Callable[_P, _T]:
+def reword_refusals(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return `call` with its refusals reworded from options to Python arguments."""
 
     @functools.wraps(call)
@@ -67,7 +67,7 @@ def of_python(call: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return call(*given, **named)
         except Refused as error:
-            raise type(error)(in_python(str(error))) from error
+            raise type(error)(rename_options(str(error))) from error
 
     return worded
 

@@ -11,7 +11,7 @@ SIZE = 2**17
 """Elements of a chunk: 1 MiB in float64. Threads that compute smaller ones wait for each other: Python takes turns."""
 
 
-def of(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+def iterate_chunks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     """Yield the elements of equally large arrays, `SIZE` at a time, flat and in order."""
     flat = [array.reshape(-1) for array in arrays]
     for start in range(0, flat[0].size, SIZE):

@@ -89,7 +89,7 @@ def read_typed(kind: Any, value: Any) -> Any:
         raise ProtocolError(str(error)) from None
 
 
-def arguments(command: Command[Any]) -> dict[str, Any]:
+def list_arguments(command: Command[Any]) -> dict[str, Any]:
     """Return the arguments of a command by name."""
     return {field.name: getattr(command, field.name) for field in fields(command)}  # pyright: ignore[reportArgumentType]
 

@@ -29,7 +29,7 @@ class Communication:
         reason: why there is no figure, or None.
     """
 
-    exposed_seconds: float | None = None
+    compute_exposed_seconds: float | None = None
     steps: int | None = None
     reason: str | None = None
 
@@ -45,10 +45,10 @@ def measure(kernels: Sequence[Kernel], steps: int) -> Communication:
         return Communication(
             reason="the framework's profiler showed kernels of devices, but none of communication between them"
         )
-    return Communication(exposed_seconds(kernels, steps), steps)
+    return Communication(compute_exposed_seconds(kernels, steps), steps)
 
 
-def exposed_seconds(kernels: Sequence[Kernel], steps: int) -> float:
+def compute_exposed_seconds(kernels: Sequence[Kernel], steps: int) -> float:
     """Return the seconds per step in which a device only communicates, as the mean over devices.
 
     Args:

@@ -10,7 +10,7 @@ from compare.base.interface import RunSpec
 from compare.base.workloads import ModelSpec, OptimizerSpec, Schedule, Workload
 
 
-def of(spec: RunSpec) -> Workload:
+def read_workload(spec: RunSpec) -> Workload:
     """Return the workload that a child is to build.
 
     Raises:
@@ -31,18 +31,18 @@ def from_json(values: Mapping[str, Any]) -> Workload:
     schedule["milestones"] = tuple(schedule["milestones"])
     optimizer |= {"betas": tuple(optimizer["betas"]), "schedule": Schedule(**schedule)}
     made = dict(values)
-    made |= {"model": model_from_json(values["model"]), "optimizer": OptimizerSpec(**optimizer)}
+    made |= {"model": read_model(values["model"]), "optimizer": OptimizerSpec(**optimizer)}
     return Workload(**made)
 
 
-def model_from_json(values: Mapping[str, Any]) -> ModelSpec:
+def read_model(values: Mapping[str, Any]) -> ModelSpec:
     """Return the model of a workload's JSON."""
     made = dict(values)
     made["image"] = tuple(values["image"])
     return ModelSpec(**made)
 
 
-def described(workload: Workload) -> dict[str, Any]:
+def describe_arithmetic(workload: Workload) -> dict[str, Any]:
     """Return what decides the arithmetic of a workload, as JSON types (not how the variables of a pair are called)."""
     model = workload.model
     values = {

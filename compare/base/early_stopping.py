@@ -14,7 +14,7 @@ LEAST_ROUNDS = min(LOOKS)
 MOST_ROUNDS = max(LOOKS)
 
 
-def confidence(rounds: int, looks: Mapping[int, float] = LOOKS) -> float:
+def compute_confidence(rounds: int, looks: Mapping[int, float] = LOOKS) -> float:
     """Return the confidence of the interval over so many valid rounds of a run that may stop early.
 
     Between two looks, after an interruption for example, the error of the next look applies.

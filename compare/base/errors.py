@@ -36,16 +36,16 @@ class ContenderFailed(Exception):
         self.disk_full = disk_full
 
 
-def first_line(error: BaseException) -> str:
+def take_first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, or `no message`, cut to 400 characters.
 
     A line that ends in a colon only announces the next one, which is added. torch.compile writes such lines.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-    return shortened(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0], 400)
+    return shorten(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0], 400)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """Return a text of at most `most` characters. A text that is cut ends after a whole word and ` ...`."""
     if len(text) <= most:
         return text

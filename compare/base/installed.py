@@ -40,8 +40,8 @@ def get(name: str) -> Workload:
     where = f"workload {name!r} of {found[name]}"
     try:
         done = subprocess.run(
-            process_family.module_command("compare.base.installed", name),
-            env=process_family.child_environment({}),
+            process_family.make_module_command("compare.base.installed", name),
+            env=process_family.make_child_environment({}),
             capture_output=True,
             text=True,
             timeout=_SECONDS,

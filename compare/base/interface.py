@@ -23,8 +23,6 @@ from compare.base.errors import ContenderFailed as ContenderFailed
 from compare.base.errors import DiskFull as DiskFull
 from compare.base.errors import MatchingFailed as MatchingFailed
 from compare.base.errors import Refused as Refused
-from compare.base.errors import first_line as first_line
-from compare.base.errors import shortened as shortened
 from compare.base.workloads import ModelSpec
 
 Array = NDArray[Any]

@@ -220,6 +220,6 @@ def has_knobs(backend: str) -> bool:
 PARALLEL_WORDS = tuple(word for words in PARALLEL.values() for word in words)
 
 
-def processes(way: Value, devices: int) -> int:
+def count_processes(way: Value, devices: int) -> int:
     """Return how many processes of one machine train on its `devices` in a way of `PARALLEL`."""
     return devices if way in _A_PROCESS_EACH else 1

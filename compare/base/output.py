@@ -9,7 +9,7 @@ from pathlib import Path
 from compare.base.interface import Refused
 
 
-def writable(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Make the output folder. It is removed at the end of the program if it is still empty.
 
     Raises:

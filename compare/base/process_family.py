@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compare.base.interface import shortened
+from compare.base.errors import shorten
 
 EXIT_CODES = {"oom": errno.ENOMEM, "refused": errno.EINVAL}
 """The exit code of a process by the contender's status that it ends with. Others mean `crash`."""
@@ -22,7 +22,7 @@ _GRACE_SECONDS = 2.0
 _LOG_TAIL = 1 << 14
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
+def make_module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of samestep's modules.
 
     With -P, a script in the current folder (`compare.py`, `queue.py`) hides no module. If samestep itself lies in that
@@ -32,7 +32,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", *start, "-m", module, *arguments]
 
 
-def child_environment(added: Mapping[str, str]) -> dict[str, str]:
+def make_child_environment(added: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a child: this process's own, the `added` variables, and Python's safe path.
 
     With the safe path, Python processes that a framework starts do not run files of the current folder either.
@@ -56,14 +56,14 @@ class ProcessFamily:
     def __init__(
         self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, descriptors: Sequence[int] = ()
     ) -> None:
-        self._log, self._kills_before = log, kernel_kills()
+        self._log, self._kills_before = log, count_kernel_kills()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=child_environment(environment),
+                env=make_child_environment(environment),
                 pass_fds=descriptors,
                 start_new_session=True,
             )
@@ -101,7 +101,7 @@ class ProcessFamily:
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
             lines = log.read().decode(errors="replace").strip().splitlines()
-        return shortened(lines[-1], 300) if lines else "nothing"
+        return shorten(lines[-1], 300) if lines else "nothing"
 
 
 def explain_exit_code(code: int, kills_before: int) -> tuple[str, str]:
@@ -109,7 +109,7 @@ def explain_exit_code(code: int, kills_before: int) -> tuple[str, str]:
 
     `kills_before` is the value of `kernel_kills` when the process started.
     """
-    if code == -signal.SIGKILL and kernel_kills() > kills_before:
+    if code == -signal.SIGKILL and count_kernel_kills() > kills_before:
         return "oom", "killed by the kernel because memory ran out"
     if code < 0:
         return "crash", f"killed by signal {-code} ({signal.Signals(-code).name})"
@@ -144,7 +144,7 @@ def end() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def kernel_kills() -> int:
+def count_kernel_kills() -> int:
     """Return how often the kernel has killed a process for lack of memory, or 0 if it does not say. Linux only."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()

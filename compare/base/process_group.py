@@ -9,7 +9,8 @@ from typing import Protocol
 import psutil
 
 from compare.base import process_family
-from compare.base.interface import Refused, RunSpec, Session, first_line
+from compare.base.errors import take_first_line
+from compare.base.interface import Refused, RunSpec, Session
 from compare.base.protocol import Message
 
 MEETING = "SAMESTEP_MEETING"
@@ -85,7 +86,7 @@ def count_machines() -> int:
 
 def start_command(package: str, rank_info: RankInfo, port: int) -> list[str]:
     """Return the command that starts another process of a contender. It ends with this process."""
-    return process_family.module_command(
+    return process_family.make_module_command(
         package, "--rank", json.dumps(asdict(rank_info) | {"port": port, "parent": os.getpid()})
     )
 
@@ -98,10 +99,10 @@ def own_gpu(rank_info: RankInfo, device: str, inherited: Mapping[str, str]) -> d
     """
     if rank_info.local_world_size == 1 or device != "cuda":
         return {}
-    return visible_environment(range(rank_info.local_rank, rank_info.local_rank + 1), inherited)
+    return make_visible_environment(range(rank_info.local_rank, rank_info.local_rank + 1), inherited)
 
 
-def visible_environment(devices: range, inherited: Mapping[str, str]) -> dict[str, str]:
+def make_visible_environment(devices: range, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that shows a child only its own GPUs, by their numbers among those that the user sees.
 
     A framework takes memory on every GPU that it sees, and would disturb another run there.
@@ -111,7 +112,7 @@ def visible_environment(devices: range, inherited: Mapping[str, str]) -> dict[st
     return {"CUDA_VISIBLE_DEVICES": ",".join(entries)}
 
 
-def interface_of(address: str) -> str | None:
+def find_interface(address: str) -> str | None:
     """Return the network interface with this address of this machine, or None."""
     plain = address.removeprefix("::ffff:").partition("%")[0]
     for name, entries in psutil.net_if_addrs().items():
@@ -126,9 +127,9 @@ def describe_error(out_of_memory: Callable[[BaseException], bool], error: Except
     `out_of_memory` is as in `compare.base.interface.Backend`.
     """
     if isinstance(error, Refused):
-        return {"status": "refused", "reason": first_line(error)}
+        return {"status": "refused", "reason": take_first_line(error)}
     status = "oom" if isinstance(error, MemoryError) or out_of_memory(error) else "crash"
-    return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}
+    return {"status": status, "reason": f"{type(error).__name__}: {take_first_line(error)}"}
 
 
 def exit_code(description: Message) -> int:

@@ -86,12 +86,12 @@ class Channel:
         self._read = self._write = -1
 
 
-def finite(value: SupportsFloat) -> float | None:
+def drop_infinite(value: SupportsFloat) -> float | None:
     """Return the number, or None for NaN and infinity, which JSON cannot carry."""
     number = float(value)
     return number if math.isfinite(number) else None
 
 
-def or_infinite(values: Mapping[str, float | None]) -> dict[str, float]:
+def restore_infinite(values: Mapping[str, float | None]) -> dict[str, float]:
     """Return the numbers with infinity for None. This undoes `finite` where NaN cannot occur."""
     return {name: math.inf if value is None else value for name, value in values.items()}

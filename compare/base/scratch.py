@@ -17,7 +17,7 @@ LOCK = "lock"
 
 
 @contextmanager
-def folder() -> Generator[Path]:
+def open_folder() -> Generator[Path]:
     """Make a folder for the `with` block, and remove it afterwards. Signals wait until it is gone.
 
     First remove the folders of runs that were killed.

@@ -36,7 +36,7 @@ class Ratio:
     confidence: float
 
 
-def paired_ratio(baseline: Sequence[float], contender: Sequence[float], confidence: float = 0.95) -> Ratio:
+def estimate_paired_ratio(baseline: Sequence[float], contender: Sequence[float], confidence: float = 0.95) -> Ratio:
     """Return how many times as long as the baseline the contender takes per step.
 
     Each round has d = ln(contender / baseline). The estimate is exp(mean d), the geometric mean ratio (Fleming and
@@ -58,7 +58,7 @@ def paired_ratio(baseline: Sequence[float], contender: Sequence[float], confiden
     return _exponential_interval(after - before, confidence)
 
 
-def independent_ratio(before: Sequence[float], after: Sequence[float], confidence: float = 0.95) -> Ratio:
+def estimate_independent_ratio(before: Sequence[float], after: Sequence[float], confidence: float = 0.95) -> Ratio:
     """Return how many times as long as `before` steps take in `after`, for rounds of two separate runs.
 
     The rounds are not paired. The runs may differ in their number of rounds and in their spread. The interval is
@@ -77,12 +77,12 @@ def independent_ratio(before: Sequence[float], after: Sequence[float], confidenc
     parts = [float(values.var(ddof=1)) / values.size for values in (first, second)]
     weights = [part**2 / (values.size - 1) for part, values in zip(parts, (first, second), strict=True)]
     freedom = sum(parts) ** 2 / sum(weights) if sum(weights) else 1.0  # no spread
-    half = critical_value(confidence, freedom) * math.sqrt(sum(parts))
+    half = compute_critical_value(confidence, freedom) * math.sqrt(sum(parts))
     middle = float(second.mean() - first.mean())
     return Ratio(_exponential(middle), _exponential(middle - half), _exponential(middle + half), confidence)
 
 
-def geometric_interval(values: Sequence[float], confidence: float = 0.95) -> Ratio:
+def estimate_geometric_interval(values: Sequence[float], confidence: float = 0.95) -> Ratio:
     """Return the geometric mean of per-round median block times with its Student t interval.
 
     The same arithmetic as `paired_ratio`, on ln(value) in place of ln(ratio), so that the quotient of two contenders'
@@ -98,7 +98,7 @@ def geometric_interval(values: Sequence[float], confidence: float = 0.95) -> Rat
     return _exponential_interval(_logarithms("values", values, 2), confidence)
 
 
-def verdict(ratio: Ratio, margin: float) -> str:
+def judge_ratio(ratio: Ratio, margin: float) -> str:
     """Return FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE for a ratio of contender over baseline.
 
     FASTER and SLOWER: the interval excludes 1, and the estimate is at most 1 / (1 + margin) or at least 1 + margin.
@@ -128,18 +128,18 @@ def verdict(ratio: Ratio, margin: float) -> str:
     return "INCONCLUSIVE"
 
 
-def equivalence(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+def estimate_equivalence(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval that two one-sided tests (TOST) judge by: two means are equivalent if it is inside a margin.
 
     It is the mean of paired `differences` plus and minus Student's one-sided t at level 1 - confidence (Schuirmann
     1987). At 95 % confidence this is the ordinary 90 % interval.
     """
     values = _finite("differences", differences, 2)
-    half = critical_value(2 * confidence - 1, values.size - 1) * _standard_error(values)
+    half = compute_critical_value(2 * confidence - 1, values.size - 1) * _standard_error(values)
     return float(values.mean()) - half, float(values.mean()) + half
 
 
-def minimum_detectable_effect(differences: Sequence[float], confidence: float = 0.95, power: float = 0.8) -> float:
+def estimate_detectable_effect(differences: Sequence[float], confidence: float = 0.95, power: float = 0.8) -> float:
     """Return the smallest relative slowdown that this many rounds, spread like this, would have detected.
 
     At this effect the paired two-sided t test finds the slowdown with probability `power`. The effect is
@@ -160,7 +160,7 @@ def minimum_detectable_effect(differences: Sequence[float], confidence: float = 
         ValueError: for fewer than two differences, one that is not finite, or a confidence or power out of range.
     """
     values = _finite("differences", differences, 2)
-    critical = critical_value(confidence, values.size - 1)
+    critical = compute_critical_value(confidence, values.size - 1)
     if not (1 - confidence) / 2 <= power < 1:
         raise ValueError(f"power is {power}; allowed: from (1 - confidence) / 2 to below 1")
     noncentrality = float(_special().nctdtrinc(values.size - 1, 1 - power, critical))
@@ -219,7 +219,7 @@ def summarise(samples: Sequence[Sequence[float]]) -> dict[str, float]:
     return {"median": median, "mean": float(blocks.mean()), "iqr": upper - lower}
 
 
-def outliers(values: Sequence[float]) -> list[int]:
+def find_outliers(values: Sequence[float]) -> list[int]:
     """Return the indices of values more than five scaled median absolute deviations from the median.
 
     For warnings only: no sample is ever dropped. The factor 1.4826 scales the deviation to a normal standard
@@ -258,7 +258,7 @@ def _logarithms(name: str, values: Sequence[float], least: int) -> NDArray[np.fl
     return np.log(data)
 
 
-def critical_value(confidence: float, freedom: float) -> float:
+def compute_critical_value(confidence: float, freedom: float) -> float:
     """Return the two-sided critical value of Student's t with so many degrees of freedom.
 
     Raises:
@@ -286,6 +286,6 @@ def _exponential(value: float) -> float:
 
 
 def _exponential_interval(values: NDArray[np.float64], confidence: float) -> Ratio:
-    half = critical_value(confidence, values.size - 1) * _standard_error(values)
+    half = compute_critical_value(confidence, values.size - 1) * _standard_error(values)
     middle = float(values.mean())
     return Ratio(_exponential(middle), _exponential(middle - half), _exponential(middle + half), confidence)

@@ -67,7 +67,7 @@ def memory_takes(size: int) -> bool:
     return 2 * (memory.available - size) > memory.total
 
 
-def room(folder: Path) -> int:
+def find_room(folder: Path) -> int:
     """Return the bytes that may still be written in a folder.
 
     In a file system that is in memory, as /tmp is on some systems, that is half of the memory there is at most.

@@ -88,7 +88,7 @@ def check_plain(value: Any, path: str = "", depth: int = 0) -> None:
     """
     if value is None or isinstance(value, (str, bool)):
         return
-    where = shortened(path)
+    where = shorten_place(path)
     if depth > DEPTH_LIMIT:
         raise Refused(f"{where} is nested too deeply or contains itself; allowed: {DEPTH_LIMIT} levels")
     if isinstance(value, float):
@@ -109,7 +109,7 @@ def check_plain(value: Any, path: str = "", depth: int = 0) -> None:
         raise Refused(f"{where} is of type {type(value).__name__}; allowed: JSON types")
 
 
-def shortened(path: str) -> str:
+def shorten_place(path: str) -> str:
     """Return the place of a fault for a message, whatever keys it goes through."""
     return (path if len(path) <= _PATH_LENGTH else f"{path[:_PATH_LENGTH]}...") or "the result"
 

@@ -327,7 +327,7 @@ def is_built_in(workload: Workload) -> bool:
     return WORKLOADS.get(workload.name) == workload
 
 
-def blocks(model: ModelSpec) -> tuple[str, ...]:
+def list_blocks(model: ModelSpec) -> tuple[str, ...]:
     """Return the attributes of a model's twins that list its blocks (`BLOCKS`).
 
     Raises:

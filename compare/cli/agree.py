@@ -34,7 +34,7 @@ def agree(
 
     Nothing is timed. All gates are checked except `update`, which belongs to the batch that `compare` times.
     """
-    chosen = plan.make(plan.for_certificate(settings), cluster=cluster)
+    chosen = plan.make(plan.reduce_to_certificate(settings), cluster=cluster)
 
     def show(result: Result, path: Path) -> None:
         if result.agreement.trajectory and isinstance(curves := loss_plot.make_picture(result), Picture):

@@ -36,7 +36,7 @@ from compare.cli import (
 )
 from compare.cli.help import CommandPage, HelpCommand
 from compare.cluster import launch_info
-from compare.report.sentences import printable
+from compare.report.sentences import make_printable
 
 _NUMBERS = {"integer": "a whole number", "float": "a number", "number": "a number"}
 
@@ -118,7 +118,7 @@ for command in COMMANDS:
     app.command(cls=HelpCommand)(command)
 
 
-def reference() -> list[CommandPage]:
+def make_reference() -> list[CommandPage]:
     """Return the help page of every command, for the reference in the documentation."""
     return help.make_pages(typer.main.get_command(app))
 
@@ -194,7 +194,7 @@ def main() -> None:
             typer.echo("samestep: interrupted", err=True)
         raise
     except Refused as error:
-        lines = [printable(line) for line in str(error).splitlines()]  # it may quote a file by somebody else
+        lines = [make_printable(line) for line in str(error).splitlines()]  # it may quote a file by somebody else
         typer.echo("samestep: " + "\n".join(lines), err=True)
         sys.exit(exit_codes.CONTENDER_FAILED if isinstance(error, MatchingFailed) else exit_codes.REFUSED)
     except (OSError, MemoryError, RuntimeError) as error:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from compare.base.interface import Refused
 from compare.cli.command_line import to_path
-from compare.report.sentences import printable
+from compare.report.sentences import make_printable
 from compare.store import private_folder
 from compare.store.entries import Entry, Store
 
@@ -51,7 +51,9 @@ def _show(store: Store, kind: str | None) -> None:
         table.add_column(column, no_wrap=column != "what", justify="right" if column == "size" else "left")
     rows = [entry for entry in [*store.entries(), *_find_programs(store)] if kind in (None, entry.kind)]
     for entry in rows:
-        table.add_row(entry.kind, Text(printable(entry.what)), Text(printable(entry.created)), _size_text(entry.size))
+        table.add_row(
+            entry.kind, Text(make_printable(entry.what)), Text(make_printable(entry.created)), _size_text(entry.size)
+        )
     if not rows:
         typer.echo(f"{store.root}: empty")
         return

@@ -45,7 +45,7 @@ def diff(
 
     It compares times and memory. As a regression gate it ends with exit code 1 if something did.
     """
-    threshold = fraction(fail_above)
+    threshold = parse_fraction(fail_above)
     before, after = stored_result.load(old), stored_result.load(new)
     other_work = regression.find_other_work(before, after)
     if other_work and not anyway:
@@ -65,7 +65,7 @@ def diff(
     raise typer.Exit(exit_codes.UNDECIDED if is_undecided and undecided == "fail" else 0)
 
 
-def fraction(text: str) -> float:
+def parse_fraction(text: str) -> float:
     """Return the threshold that a user writes: `3%` and `0.03` are the same.
 
     Raises:

@@ -34,7 +34,7 @@ def fit(
     Find also the least memory that a batch needs. Write DIR/fit.json.
     """
     task = fitting.make(settings, memory=memory)
-    with execute.interruptible(until="all searches were done, and nothing is kept"), progress.show() as advance:
+    with execute.report_interruption(until="all searches were done, and nothing is kept"), progress.show() as advance:
         searches = fitting.run(task, advance)
     result = fit_result.build(task, searches, ["samestep", *sys.argv[1:]])
     path = fit_result.write(result, task.plan.out)

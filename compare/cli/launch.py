@@ -17,7 +17,7 @@ from compare.cli.prepared_run import Prepare, make_plan
 from compare.cluster import slurm
 from compare.cluster.cluster import PlannedCluster
 from compare.cluster.slurm import Job
-from compare.settings.plan import Plan, default_out
+from compare.settings.plan import Plan, make_default_out
 
 COMMANDS: Mapping[str, Prepare] = {"compare": compare.compare, "agree": agree.agree}
 """The commands that can use several machines."""
@@ -66,7 +66,7 @@ def launch(
         raise Refused(
             f"samestep launch {name} is not allowed; allowed: {' or '.join(COMMANDS)} and its arguments, after --"
         )
-    default = (out or default_out()).absolute()
+    default = (out or make_default_out()).absolute()
     unless_named = ["--out", str(default), *rest]  # the later of two wins
     plan = _plan_on_nodes(COMMANDS[name], unless_named, job, context)
     folder = default if out else plan.out.absolute()
@@ -78,7 +78,7 @@ def launch(
             command = f"mkdir -p {shlex.quote(str(folder))}"
             typer.echo(f"samestep: Slurm makes no folder for its log. Before you submit this, run: {command}", err=True)
         return
-    output.writable(folder)
+    output.make_folder(folder)
     file = folder / "samestep.sbatch"
     files.write({file: script.encode()})
     typer.echo(f"{slurm.submit(file)}: {file}, output in {folder}/slurm-JOB.log")

@@ -9,7 +9,7 @@ from compare.base import scratch
 from compare.base.interface import Refused
 from compare.cli.command_line import takes_options
 from compare.execution import phases
-from compare.report.sentences import printable
+from compare.report.sentences import make_printable
 from compare.settings import plan
 from compare.settings.options import Settings
 
@@ -19,9 +19,9 @@ def map(settings: Settings) -> None:
     """Match the layers of your own pair. Print which of torch's variables is which of flax's, as JSON."""
     if settings.request is None:
         raise Refused("samestep map needs a pair: --jax, --torch, --input, --classes")
-    with scratch.folder() as folder:
+    with scratch.open_folder() as folder:
         report = phases.match(plan.make(replace(settings, out=folder, timed=False)))
     for trace in report.traces.values():
         for note in trace.notes:
-            typer.echo(f"samestep: {printable(note)}", err=True)
+            typer.echo(f"samestep: {make_printable(note)}", err=True)
     typer.echo(json.dumps(report.matching.to_map(), indent=2))

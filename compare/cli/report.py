@@ -135,7 +135,7 @@ def _print(loaded: Sequence[Result | Scaling]) -> None:
         if not isinstance(scaling, Result):
             scaling_report.render(scaling, console)
     if len(results) > 1:
-        terminal.render_matrix(matrix.overview(results), console)
+        terminal.render_matrix(matrix.make_overview(results), console)
     for number, result in enumerate(results, start=1):
         if len(results) > 1:
             console.rule(str(number), align="left", style="", characters="-")

@@ -27,7 +27,7 @@ from compare.reproduce import reproduction_report as report
 from compare.results import result_file, verdicts
 from compare.results.model import Result
 from compare.settings.options import OWN_MODELS
-from compare.settings.plan import default_out
+from compare.settings.plan import make_default_out
 
 FILE_NAME = "reproduction.json"
 
@@ -67,12 +67,12 @@ def reproduce(
     stored = stored_result.load(file)
     user_code.check_trust(stored, trusted=trust_code, changed=changed_code)
     seeds = None if stored.spec.is_comparison else repetition.read_seeds(stored)
-    folder = changes.setdefault("out", default_out())
+    folder = changes.setdefault("out", make_default_out())
     if (folder / result_file.FILE_NAME).resolve() == file.resolve():
         raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
     plan = repetition.make_plan(stored, changes, changed_code=changed_code)
     console = Console(quiet=as_json)
-    hashes: dict[str, str | None] = {"data_sha256": dataset_file.sha256(plan.dataset)}
+    hashes: dict[str, str | None] = {"data_sha256": dataset_file.compute_sha256(plan.dataset)}
     if not user_code.names_code(stored):  # the weights of a pair are known after its match
         description = phases.describe_model(plan)
         hashes["weights_sha256"] = None if description is None else description.weights_sha256

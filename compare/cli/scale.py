@@ -54,7 +54,7 @@ def scale(
     with HeldSignals() as held:
         held.hold()
         result = scaling_result.build(task, completed, command)
-        with execute.replacing(folder):
+        with execute.replace_result(folder):
             path = scaling_result.write(result, folder)
         if isinstance(picture := scaling_plot.make_picture(result), Picture):
             files.write({folder / execute.SCALING_PICTURE: figures.draw(picture, "svg")})

@@ -29,7 +29,7 @@ def selftest(
 
     The proofs have inputs with known results.
     """
-    with execute.interruptible(), progress.show() as advance:
+    with execute.report_interruption(), progress.show() as advance:
         proofs = selftests.run(backends or DEFAULT_CONTENDERS, settings.device, advance)
     if as_json:
         typer.echo(json.dumps([asdict(proof) for proof in proofs], indent=2))

@@ -39,7 +39,7 @@ def follow(here: LaunchInfo, seconds: float, description: Message) -> int:
             f"started on all by {here.launcher}, which this machine can connect to"
         ) from error
     first.send({"machine": here.number, **description})
-    with scratch.folder() as folder:
+    with scratch.open_folder() as folder:
         shares = Shares(first, here.address, folder)
         try:
             return shares.serve()
@@ -89,8 +89,8 @@ class Shares:
         except Refused as refusal:
             return {"error": str(refusal)}
         folder = kept if command["cache"] is None else self._scratch / str(command["cache"])
-        added = command["environment"] | variables.cache_environment(command["backend"], folder, kept)
-        added |= variables.temporary_environment(self._scratch)
+        added = command["environment"] | variables.make_cache_environment(command["backend"], folder, kept)
+        added |= variables.make_temporary_environment(self._scratch)
         running = self._running.setdefault(share, [])
         for values in command["ranks"]:
             self._logs += 1

@@ -50,7 +50,7 @@ def read(environment: Mapping[str, str]) -> LaunchInfo | None:
     return None
 
 
-def first_host(nodes: str) -> str:
+def parse_first_host(nodes: str) -> str:
     """Return the first name of Slurm's compressed list of nodes, as `gpu07` of `gpu[07-12,30],login1`.
 
     Raises:
@@ -91,7 +91,7 @@ def _read_srun(environment: Mapping[str, str]) -> LaunchInfo | None:
         )
     job, step = (_read_number(environment, name, 0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     port = _SLURM_PORTS[(job + step) % len(_SLURM_PORTS)]
-    address = first_host(environment.get("SLURM_STEP_NODELIST", ""))
+    address = parse_first_host(environment.get("SLURM_STEP_NODELIST", ""))
     return _make(_read_number(environment, "SLURM_PROCID", 0), count, "srun", address, port, environment)
 
 

@@ -73,7 +73,7 @@ class Job:
                 f"export {TOKEN}",
                 f"exec srun {step} \\",
                 f"    {cores} --export=ALL \\",
-                f"    {shlex.join(process_family.module_command('compare', *arguments))}",
+                f"    {shlex.join(process_family.make_module_command('compare', *arguments))}",
                 "",
             ]
         )

@@ -71,4 +71,4 @@ def _part(folder: Path, names: Sequence[str]) -> Batch:
     files = [read(folder / name) for name in names]
     records = np.concatenate(files)
     images = np.ascontiguousarray(records[:, 1:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1))
-    return Batch(images, records[:, 0].astype(np.int32), levels.table(MEAN, STD))
+    return Batch(images, records[:, 0].astype(np.int32), levels.make_level_table(MEAN, STD))

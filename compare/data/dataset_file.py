@@ -28,7 +28,7 @@ def load(path: str) -> tuple[Batch, Batch]:
     return train, test
 
 
-def sha256(dataset: Dataset) -> str:
+def compute_sha256(dataset: Dataset) -> str:
     """Return the digest of values and labels: that of bytes is that of the values they stand for."""
     train, test = dataset.train, dataset.test
     return digest(train.values(), train.labels, test.values(), test.labels)

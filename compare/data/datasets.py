@@ -172,7 +172,7 @@ def _original(workload: Workload, folder: str | None, seed: int, epochs: int, im
         from compare.data import idx
 
         if folder is None:
-            raise Refused(f"workload {workload.name} needs --data DIR, a folder with {idx.expected()}")
+            raise Refused(f"workload {workload.name} needs --data DIR, a folder with {idx.name_expected_files()}")
         train, test = idx.load(_folder(folder))
         return Dataset(train, test, f"MNIST IDX files in {folder} ({_counts(train, test)})")
     assert folder is not None
@@ -210,7 +210,7 @@ def _split(image: tuple[int, int, int], batch_size: int) -> tuple[int, int]:
     """Return how many training and test images are made for a batch."""
     from compare.data import synthetic
 
-    batches = max(2, min(_BATCHES, synthetic.most(image) // batch_size))
+    batches = max(2, min(_BATCHES, synthetic.count_most_images(image) // batch_size))
     test = 2 if batches == _BATCHES else 1
     return (batches - test) * batch_size, test * batch_size
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 import numpy as np
 
 from compare.base.interface import Array, Batch
-from compare.data.seeding import generator
+from compare.data.seeding import make_generator
 
 TRAIN = 1437
 TEST = 360
@@ -33,5 +33,5 @@ def load(seed: int) -> tuple[Batch, Batch]:
 
 def split(seed: int) -> tuple[Array, Array]:
     """Return the indices [1437] of the training and [360] of the test images, a random permutation cut in two."""
-    order = generator("split", seed).permutation(TRAIN + TEST)
+    order = make_generator("split", seed).permutation(TRAIN + TEST)
     return order[:TRAIN], order[TRAIN:]

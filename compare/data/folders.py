@@ -16,7 +16,7 @@ import numpy as np
 
 from compare.base.interface import Array, Batch, Refused
 from compare.data import levels, photographs, synthetic
-from compare.data.seeding import generator
+from compare.data.seeding import make_generator
 
 TRAIN, TEST = "train", "val"
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -46,7 +46,7 @@ class Files:
 
     def drawn(self, count: int, part: str, seed: int) -> "Files":
         """Return `count` of them, in the same order."""
-        chosen = sorted(int(index) for index in generator("draw", seed, part).permutation(len(self.paths))[:count])
+        chosen = sorted(int(index) for index in make_generator("draw", seed, part).permutation(len(self.paths))[:count])
         return Files([self.paths[index] for index in chosen], self.labels[chosen])
 
 
@@ -79,7 +79,7 @@ def load(
         Refused: no or too many classes, a class without images, a file that is no image or damaged, a link out of the
             folder, fewer training images than `images`, more than 8 GiB of images. The message names it.
     """
-    train, test = listed(folder, classes=classes, seed=seed)
+    train, test = list_files(folder, classes=classes, seed=seed)
     if images is not None:
         whole = len(train.paths)
         if images > whole:
@@ -94,8 +94,8 @@ def load(
     def crop(index: int) -> None:
         photograph = photographs.read(train.paths[index])
         for epoch in range(epochs):
-            random = generator("crop", seed, epoch, index)
-            training[epoch * count + index] = photographs.training_crop(photograph, side, random)
+            random = make_generator("crop", seed, epoch, index)
+            training[epoch * count + index] = photographs.draw_training_crop(photograph, side, random)
 
     def middle(index: int) -> None:
         testing[index] = photographs.test_crop(photographs.read(test.paths[index]), side)
@@ -103,11 +103,11 @@ def load(
     threads = threads or min(_MOST_THREADS, os.cpu_count() or 1)
     _each(crop, count, threads)
     _each(middle, len(test.paths), threads)
-    table = levels.table(MEAN, STD)
+    table = levels.make_level_table(MEAN, STD)
     return Batch(training, train.labels, table), Batch(testing, test.labels, table)
 
 
-def listed(folder: Path, *, classes: int, seed: int) -> tuple[Files, Files]:
+def list_files(folder: Path, *, classes: int, seed: int) -> tuple[Files, Files]:
     """Return the files of the training and of the test set, without opening them.
 
     Without DIR/train and DIR/val, a fifth of each class is held out, and at least one image. Those with the smallest
@@ -174,7 +174,9 @@ def _split(classes: Classes, seed: int) -> tuple[Classes, Classes]:
     for name, paths in classes.items():
         if len(paths) < 2:
             raise Refused(f"{paths[0].parent}: 1 image; allowed: 2 and more, for one is held out for the test")
-        drawn = sorted(paths, key=lambda path: generator("hold out", seed, f"{path.parent.name}/{path.name}").random())
+        drawn = sorted(
+            paths, key=lambda path: make_generator("hold out", seed, f"{path.parent.name}/{path.name}").random()
+        )
         held = set(drawn[: max(1, len(paths) // HELD_OUT)])
         train[name] = [path for path in paths if path not in held]
         test[name] = [path for path in paths if path in held]
@@ -182,7 +184,7 @@ def _split(classes: Classes, seed: int) -> tuple[Classes, Classes]:
 
 
 def _check_memory(folder: Path, image: tuple[int, int, int], train: int, test: int, epochs: int) -> None:
-    count, most = epochs * train + test, synthetic.most(image)
+    count, most = epochs * train + test, synthetic.count_most_images(image)
     if count > most:
         crops = f"{train} training images" + (f", cropped afresh for each of {epochs} epochs," if epochs > 1 else "")
         gib = count * 4 * int(np.prod(image)) / 2**30

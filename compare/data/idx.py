@@ -31,7 +31,7 @@ def load(folder: Path) -> tuple[Batch, Batch]:
     return _part(folder, "train"), _part(folder, "t10k")
 
 
-def expected() -> str:
+def name_expected_files() -> str:
     """Return the names of the files that `load` looks for, for messages."""
     names = [f"{part}-{kind}-{suffix}" for part in ("train", "t10k") for kind, suffix, _ in (_IMAGES, _LABELS)]
     return f"{', '.join(names)} (each with or without .gz)"
@@ -78,7 +78,7 @@ def _find(folder: Path, part: str, kind: str, suffix: str) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise Refused(f"{folder / names[0]}: no such file; expected in {folder}: {expected()}")
+    raise Refused(f"{folder / names[0]}: no such file; expected in {folder}: {name_expected_files()}")
 
 
 def _parse(path: Path, stream: io.BufferedIOBase, dimensions: int) -> Array:

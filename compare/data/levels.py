@@ -7,7 +7,7 @@ import numpy as np
 from compare.base.interface import Array
 
 
-def table(mean: Sequence[float], std: Sequence[float]) -> Array:
+def make_level_table(mean: Sequence[float], std: Sequence[float]) -> Array:
     """Return (byte / 255 - mean) / std for every byte and channel, [256, C] float32.
 
     A lookup rounds each of a byte's 256 values once from float64, and needs no float64 images.

@@ -47,13 +47,13 @@ def read(path: Path) -> Image.Image:
     raise Refused(f"{path}: {size[0]} x {size[1]} pixels; allowed: {MOST_PIXELS} in all")
 
 
-def training_crop(image: Image.Image, side: int, random: np.random.Generator) -> Array:
+def draw_training_crop(image: Image.Image, side: int, random: np.random.Generator) -> Array:
     """Return a random crop of an RGB image, scaled to [side, side, 3] uint8 and flipped left to right half the time.
 
     `random_box` chooses the crop. Scaling is bilinear with antialiasing and uses the crop's own pixels only. Source:
     torchvision's RandomResizedCrop and RandomHorizontalFlip (Szegedy et al. 2015).
     """
-    crop = image.crop(random_box(*image.size, random)).resize((side, side), Image.Resampling.BILINEAR)
+    crop = image.crop(draw_box(*image.size, random)).resize((side, side), Image.Resampling.BILINEAR)
     pixels = np.asarray(crop)
     return pixels[:, ::-1] if random.random() < 0.5 else pixels
 
@@ -70,7 +70,7 @@ def test_crop(image: Image.Image, side: int) -> Array:
     return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR, box=box))
 
 
-def random_box(width: int, height: int, random: np.random.Generator) -> tuple[int, int, int, int]:
+def draw_box(width: int, height: int, random: np.random.Generator) -> tuple[int, int, int, int]:
     """Return a random crop (left, top, right, bottom) in whole pixels, as torchvision's RandomResizedCrop draws it.
 
     Its area is uniform in 0.08 to 1 of the image. The logarithm of width by height is uniform between those of 3/4 and

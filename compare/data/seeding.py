@@ -9,7 +9,7 @@ import numpy as np
 from compare.base.interface import Batch, Refused
 
 
-def generator(domain: str, seed: int, *keys: int | str) -> np.random.Generator:
+def make_generator(domain: str, seed: int, *keys: int | str) -> np.random.Generator:
     """Return NumPy's PCG64 generator for one use of the run's seed.
 
     Different domains (`weights`, `split`, `shuffle`, ...), seeds or keys give different streams. The entropy of the
@@ -20,7 +20,7 @@ def generator(domain: str, seed: int, *keys: int | str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
 
 
-def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int, most: int | None = None) -> list[Batch]:
+def draw_epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int, most: int | None = None) -> list[Batch]:
     """Return the full batches of one shuffled epoch: images [batch_size, H, W, C], labels [batch_size], contiguous.
 
     With `most`, return only that many.
@@ -35,7 +35,7 @@ def epoch_batches(train: Batch, *, seed: int, epoch: int, batch_size: int, most:
     count = len(train.labels)
     if not 1 <= batch_size <= count:
         raise Refused(f"batch size {batch_size} for {count} training images; allowed: 1 to {count}")
-    order = generator("shuffle", seed, epoch).permutation(count)
+    order = make_generator("shuffle", seed, epoch).permutation(count)
     view = train.images[epoch % (len(train.images) // count) * count :][:count]
     batches: list[Batch] = []
     for start in range(0, count - batch_size + 1, batch_size)[:most]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from compare.base.interface import Array, Batch
 from compare.data import synthetic
-from compare.data.seeding import generator
+from compare.data.seeding import make_generator
 
 _MOST_OBJECTS = 6
 _SMALLEST, _LARGEST = 1 / 12, 1 / 3  # an object's half width, of the image's
@@ -23,13 +23,13 @@ def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, te
         Refused: as `compare.data.synthetic.make`.
     """
     synthetic.check(image, train + test)
-    colours = generator("shapes", seed, "colours").standard_normal((classes, image[2]), np.float32)
+    colours = make_generator("shapes", seed, "colours").standard_normal((classes, image[2]), np.float32)
     colours *= np.float32(_SIGNAL) / np.sqrt(np.mean(colours**2, axis=1, keepdims=True))
     return _draw(image, colours, "train", seed, train), _draw(image, colours, "test", seed, test)
 
 
 def _draw(image: tuple[int, int, int], colours: Array, part: str, seed: int, count: int) -> Batch:
-    random = generator("shapes", seed, part)
+    random = make_generator("shapes", seed, part)
     labels = np.zeros((count, *image[:2]), np.int32)
     for label in labels:
         for _ in range(random.integers(1, _MOST_OBJECTS + 1)):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from compare.base.interface import Array, Batch, Refused
-from compare.data.seeding import generator
+from compare.data.seeding import make_generator
 
 MOST_BYTES = 2**33
 _FEWEST = 4  # two to train on and two to test on
@@ -16,14 +16,14 @@ _CYCLES = 3.0
 _SIGNAL = 0.3
 
 
-def most(image: tuple[int, int, int]) -> int:
+def count_most_images(image: tuple[int, int, int]) -> int:
     """Return how many images of that shape, float32, fit into `MOST_BYTES` of host memory."""
     return MOST_BYTES // (4 * math.prod(image))
 
 
 def check(image: tuple[int, int, int], count: int) -> None:
     """Refuse so many images of that shape as would need more than `MOST_BYTES` of host memory."""
-    allowed = most(image)
+    allowed = count_most_images(image)
     if allowed < _FEWEST:
         largest = MOST_BYTES // (4 * _FEWEST)
         raise Refused(f"{count} synthetic images of {image} values; allowed: images of up to {largest} values")
@@ -42,7 +42,7 @@ def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, te
         Refused: the images would need more than 8 GiB of host memory.
     """
     check(image, train + test)
-    parts = [(generator("synthetic", seed, part), count) for part, count in (("train", train), ("test", test))]
+    parts = [(make_generator("synthetic", seed, part), count) for part, count in (("train", train), ("test", test))]
     labels = [random.integers(classes, size=count, dtype=np.int32) for random, count in parts]
     templates = _templates(image, classes, seed, np.unique(np.concatenate(labels)))
     drawn = zip(parts, labels, strict=True)
@@ -53,7 +53,7 @@ def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, te
 def _templates(image: tuple[int, int, int], classes: int, seed: int, wanted: Array) -> dict[int, Array]:
     """Return the float32 templates [H, W, C] of the `wanted` classes: of a thousand, small sets have few."""
     height, width, channels = image
-    random = generator("synthetic", seed, "templates")
+    random = make_generator("synthetic", seed, "templates")
     frequency = random.uniform(-_CYCLES, _CYCLES, (2, classes, _WAVES, 1, 1, 1))
     phase = random.uniform(0, 1, (classes, _WAVES, 1, 1, channels))
     amplitude = random.normal(size=(classes, _WAVES, 1, 1, channels))

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from compare.base import chunks
 from compare.base.interface import Array, Arrays, Refused
 from compare.data.datasets import digest as data_digest
-from compare.data.seeding import generator
+from compare.data.seeding import make_generator
 
 _CONSTANTS = {"bias": 0.0, "scale": 1.0, "gamma": 1e-6, "mean": 0.0, "var": 1.0}
 
@@ -60,7 +60,7 @@ def perturb(array: Array, roundoff: float, random: np.random.Generator) -> Array
     """Return the array, every element moved by a relative `roundoff`, up or down at random."""
     factors, moved = np.array([1 - roundoff, 1 + roundoff]), np.empty(array.shape)
     signs = np.unpackbits(np.frombuffer(random.bytes(-(-array.size // 8)), np.uint8), count=array.size)
-    for to, values, up in chunks.of(moved, array, signs):
+    for to, values, up in chunks.iterate_chunks(moved, array, signs):
         np.multiply(values, factors[up], out=to)
     return moved
 
@@ -83,7 +83,7 @@ def _initial(name: str, shape: tuple[int, ...], seed: int) -> Array:
         raise Refused(
             f"kernel {name!r} has shape {shape}; allowed: [inputs, outputs] or [height, width, inputs, outputs]"
         )
-    random = generator("weights", seed, name)
+    random = make_generator("weights", seed, name)
     if len(shape) == 2:
         limit = math.sqrt(6 / sum(shape))
         return random.uniform(-limit, limit, shape)
@@ -91,7 +91,7 @@ def _initial(name: str, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def _randomised(name: str, shape: tuple[int, ...], seed: int) -> Array:
-    random = generator("randomised", seed, name)
+    random = make_generator("randomised", seed, name)
     match name.rpartition(".")[2]:
         case "bias":
             return random.normal(0, 0.1, shape)

@@ -66,7 +66,7 @@ class Tester:
     def _train(self, batch_size: int, limit_bytes: int | None) -> ContenderRun:
         plan, run = self.plan, ContenderRun(self.contender)
         fraction = limit_bytes / self.device_bytes if limit_bytes is not None and self.device_bytes else None
-        with scratch.folder() as folder:
+        with scratch.open_folder() as folder:
             launcher = Launcher(plan, folder, memory_fraction=fraction)
             workload, seed = plan.workload, plan.seed
             batch = datasets.synthesise(workload, workload.model.image, seed=seed, train=batch_size, test=0)

@@ -45,7 +45,7 @@ def build(state: RunState, command: Sequence[str]) -> Result:
         "idle_cores": [each.idle_cores for each in state.rounds],
     }
     head: dict[str, Any] = {**result_file.make_head(result_file.SCHEMA_VERSION, command), "command": tuple(command)}
-    return verdicts.complete(
+    return verdicts.complete_result(
         Result(
             **head,
             spec=read(Spec, _spec(plan, state)),
@@ -76,10 +76,10 @@ def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
         "rounds": len(state.rounds),
         "least_rounds": early_stopping.LEAST_ROUNDS,
         "looks": {str(rounds): error for rounds, error in early_stopping.LOOKS.items()} if plan.stops_early else None,
-        **descriptions.described(plan.workload),
+        **descriptions.describe_arithmetic(plan.workload),
         "parameter_count": None if model is None else model.parameter_count,
         "data_source": dataset.source,
-        "data_sha256": dataset_file.sha256(dataset),
+        "data_sha256": dataset_file.compute_sha256(dataset),
         "train_images": len(dataset.train.labels),
         "test_images": len(dataset.test.labels),
         "weights_sha256": None if model is None else model.weights_sha256,

@@ -34,14 +34,14 @@ class Case:
         return f"batch {self.batch_size}" + ("" if self.image_size is None else f", {self.image_size} pixels")
 
 
-def native_case(plan: Plan) -> Case:
+def make_native_case(plan: Plan) -> Case:
     """Return the case of the plan itself. Its batch has at most 64 images, fewer if they are large."""
     parts, (height, width, _) = plan.accumulate * plan.devices, plan.workload.model.image
     most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // (height * width)) // parts * parts)
     return Case(min(plan.batch_size, most), None)
 
 
-def adversarial_cases(plan: Plan) -> tuple[Case, ...]:
+def make_adversarial_cases(plan: Plan) -> tuple[Case, ...]:
     """Return the native case, the smallest batch at an odd image size, and an odd batch at another even size.
 
     With micro-batches or several devices, each part is the smallest or odd. A model that takes only one size keeps it.
@@ -50,11 +50,11 @@ def adversarial_cases(plan: Plan) -> tuple[Case, ...]:
     """
     size, parts = plan.workload.model.image[0], plan.accumulate * plan.devices
     if plan.workload.model.family == PAIR:
-        return native_case(plan), Case(3 * parts, (size ^ 1 or 2) if plan.resizable else None)
+        return make_native_case(plan), Case(3 * parts, (size ^ 1 or 2) if plan.resizable else None)
     if not plan.resizable:
-        return native_case(plan), Case(2 * parts, None), Case(3 * parts, None)
+        return make_native_case(plan), Case(2 * parts, None), Case(3 * parts, None)
     odd, even = (size + 1, size + 2) if size % 2 == 0 else (size, size + 1)
-    return native_case(plan), Case(2 * parts, odd), Case((7 if 7 * even**2 <= _MOST_PIXELS else 3) * parts, even)
+    return make_native_case(plan), Case(2 * parts, odd), Case((7 if 7 * even**2 <= _MOST_PIXELS else 3) * parts, even)
 
 
 @dataclass

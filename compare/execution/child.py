@@ -50,7 +50,7 @@ class Child:
         inherited = pipe if share is None else (*pipe, share.descriptor)
         try:
             self._process = process_family.ProcessFamily(
-                process_family.module_command(package, *map(str, pipe)), environment, log, inherited
+                process_family.make_module_command(package, *map(str, pipe)), environment, log, inherited
             )
         except BaseException as error:
             os.close(parent_read)

@@ -22,7 +22,7 @@ SCALING_PICTURE = "scaling.svg"
 
 
 @contextmanager
-def interruptible(part: str = "", until: str = "there was anything to keep") -> Generator[None]:
+def report_interruption(part: str = "", until: str = "there was anything to keep") -> Generator[None]:
     """Report an interruption by Ctrl-C or a signal in the `with` block, in which nothing is kept.
 
     `part` starts the message, and `until` ends it: it says from when on something would be kept.
@@ -36,7 +36,7 @@ def interruptible(part: str = "", until: str = "there was anything to keep") -> 
 
 
 @contextmanager
-def replacing(folder: Path, part: str = "") -> Generator[None]:
+def replace_result(folder: Path, part: str = "") -> Generator[None]:
     """Report that the `with` block replaces a result in `folder`, and then delete the pictures of the old result."""
     if (folder / result_file.FILE_NAME).exists():
         typer.echo(f"samestep: {part}{folder / result_file.FILE_NAME} was there before, and is replaced", err=True)
@@ -68,14 +68,14 @@ def execute_until_interrupted(
 ) -> tuple[Result, Path, BaseException | None]:
     """Return what `execute` returns, and the interruption, for callers that must clean up before they raise it."""
     with HeldSignals() as signals:
-        with interruptible(part), progress.show(part) as advance:
+        with report_interruption(part), progress.show(part) as advance:
             if seeds is None:
                 state = phases.run_comparison(plan, advance, signals)
             else:
                 state = phases.run_agreement(plan, seeds, advance, signals)
         try:
             result = _shrink(build_result.build(state, command), part)
-            with replacing(plan.out, part):
+            with replace_result(plan.out, part):
                 path = result_file.write_or_spare(result, plan.out)
         except Refused as refusal:
             if signals.pending is None:

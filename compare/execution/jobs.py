@@ -118,7 +118,7 @@ def run_jobs(
       other jobs. The contender's reason says so. If memory is short, cuDNN reports an internal error, and JAX no GPU.
     """
     workers = list[_Worker]()
-    gpu = memory.device_bytes(launcher.plan.device)
+    gpu = memory.read_device_bytes(launcher.plan.device)
     most_memory = math.inf if gpu is None else _MEMORY_SHARE * gpu
 
     def is_ready(queue: Queue) -> bool:
@@ -167,7 +167,7 @@ def _has_disk_space(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", 
     needed, taken = job.disk_space(), sum(worker.disk_space for worker in workers)
     if not needed or not (workers or frees_disk()):
         return True
-    return 10 * (taken + needed) <= 9 * tensors.room(launcher.scratch)
+    return 10 * (taken + needed) <= 9 * tensors.find_room(launcher.scratch)
 
 
 def _choose_queue(

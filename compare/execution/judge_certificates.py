@@ -78,7 +78,7 @@ class Judge:
         )
         needed += sum(map(evidence.missing_bytes, evidence.cases))
         needed += 0 if all(map(evidence.is_noise_known, evidence.cases)) else evidence.unmoved_bytes()
-        return bool(evidence.largest_bytes) and needed <= tensors.room(self._launcher.scratch)
+        return bool(evidence.largest_bytes) and needed <= tensors.find_room(self._launcher.scratch)
 
     def conclude(self) -> None:
         """Give a certificate to every contender with complete records, if the baseline's are complete too."""

@@ -151,12 +151,12 @@ def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: in
         "sources": {package: hash_files(find_sources(package)) for package in sorted(packages)},
         "python": [sys.version, sys.executable],
         "distributions": dict(_list_distributions()),
-        "machine": [platform.machine(), *platform.libc_ver(), environment.cpu_model(), cpu.count_usable_cores()],
+        "machine": [platform.machine(), *platform.libc_ver(), environment.read_cpu_model(), cpu.count_usable_cores()],
         "gpus": [gpu["name"] for gpu in gpus.get("gpus", ())],
         "driver": [gpus.get("driver"), gpus.get("cuda_driver")],
         "variables": _hash_variables(os.environ),
         "workload": descriptions.to_json(plan.workload),
-        "data": dataset_file.sha256(plan.dataset),
+        "data": dataset_file.compute_sha256(plan.dataset),
         "weights": None if plan.weights is None else hashlib.sha256(Path(plan.weights).read_bytes()).hexdigest(),
         "code": {} if pairing is None else strict_json.encode(pairing.code),
         "pair": None if pairing is None else pairing.to_json(),
@@ -225,7 +225,7 @@ def _list_reports(*sides: ContenderRun) -> list[Any]:
 
 def _without_settings(certificate: Certificate, baseline: ContenderRun, run: ContenderRun) -> Certificate:
     """Return a certificate without the gate `settings` and its notes. Every run adds them anew."""
-    remarks = set(effective_settings.remarks(baseline.settings, run.settings))
+    remarks = set(effective_settings.list_remarks(baseline.settings, run.settings))
     return replace(
         certificate,
         gates=tuple(gate for gate in certificate.gates if gate.name != "settings"),

@@ -73,7 +73,7 @@ class Launcher:
     def variables(self, run: ContenderRun) -> dict[str, str]:
         """Return the variables that every child of a contender gets besides this process's own."""
         values = self.plan.knobs(run.contender)
-        return variables.child_environment(
+        return variables.make_child_environment(
             run.contender.backend,
             values,
             self.plan.device,
@@ -161,7 +161,7 @@ class Launcher:
         added, own = self._environment(run, purpose, cache, beside, devices)
         try:
             if share is not None:
-                processes = knobs.processes(values["parallel"], self.plan.devices_here(values))
+                processes = knobs.count_processes(values["parallel"], self.plan.devices_here(values))
                 share.start(contender.backend, contender.package, self.plan.device, added, cache, processes)
                 own |= share.environment
             else:
@@ -205,14 +205,14 @@ class Launcher:
         added = self.variables(run)
         run.variables = dict(added)  # without folders and without the shares of cores and GPUs, which follow
         if purpose == "matching":
-            added |= variables.matching_environment(backend)
+            added |= variables.make_matching_environment(backend)
         if beside:
-            added |= variables.thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
+            added |= variables.make_thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
         kept = programs.find_folder(self.scratch / "cache-kept")
         folder = kept if cache is None else self.scratch / cache
-        own = added | variables.cache_environment(backend, folder, kept)
-        own |= variables.temporary_environment(self.scratch)
-        processes = knobs.processes(values["parallel"], self.plan.devices_here(values))
+        own = added | variables.make_cache_environment(backend, folder, kept)
+        own |= variables.make_temporary_environment(self.scratch)
+        processes = knobs.count_processes(values["parallel"], self.plan.devices_here(values))
         if processes > 1 and devices != 1:
             own[process_group.FURTHER] = json.dumps({"local_world_size": processes, "device": self.plan.device})
         return added, own
@@ -220,7 +220,7 @@ class Launcher:
     def _visible_gpus(self, run: ContenderRun, first_gpu: int) -> dict[str, str]:
         if self.plan.device != "cuda":
             return {}
-        return process_group.visible_environment(range(first_gpu, first_gpu + self.devices_here(run)), os.environ)
+        return process_group.make_visible_environment(range(first_gpu, first_gpu + self.devices_here(run)), os.environ)
 
     def _choose_cache(self, run: ContenderRun, purpose: str) -> str | None:
         """Return the name of the folder for compiled programs, or None for the user's own cache.

@@ -54,7 +54,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
         training = _train(launcher, state, progress, kept, steps)
         if launcher.plan.agreement:
             training += updates.make_missing_queues(launcher, state, steps, training)
-            cases = (certificate_cases.native_case(launcher.plan),)
+            cases = (certificate_cases.make_native_case(launcher.plan),)
             record_certificates.certify(launcher, state, cases, progress, training)
             record_certificates.certify_settings(state)
             updates.judge(state)
@@ -70,13 +70,13 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
 def run_agreement(plan: Plan, seeds: int, progress: Progress, signals: HeldSignals) -> RunState:
     """Certify the contenders of a plan over all cases and by whole training runs, without timing."""
     with _begin(plan, progress) as (launcher, state):
-        evidence = Evidence.begin(launcher, certificate_cases.adversarial_cases(launcher.plan))
+        evidence = Evidence.begin(launcher, certificate_cases.make_adversarial_cases(launcher.plan))
         runs = trajectories.TrainingRuns.begin(launcher, state, seeds)
-        training = trajectories.training_jobs(launcher, state, runs)
+        training = trajectories.make_training_jobs(launcher, state, runs)
         record_certificates.record_and_judge(
             launcher, state, evidence, partial(progress, "certify and train"), training
         )
-        if twins := trajectories.twin_queues(launcher, state, runs):
+        if twins := trajectories.make_twin_queues(launcher, state, runs):
             jobs.run_jobs(launcher, twins, partial(progress, "train one-ulp twins"))
         trajectories.judge(state, runs)
         signals.hold()
@@ -104,7 +104,7 @@ def describe_model(plan: Plan) -> ModelInfo | None:
 @contextmanager
 def _scratch(plan: Plan) -> Generator[Path]:
     """Make a scratch folder that holds the plan's dataset."""
-    with scratch.folder() as folder:
+    with scratch.open_folder() as folder:
         programs.find_folder(folder)  # refused before the run, if another user can change it
         dataset_file.save(plan.dataset, Launcher(plan, folder).dataset)
         yield folder
@@ -241,5 +241,5 @@ def _training_queue(launcher: Launcher, state: RunState, run: ContenderRun, step
     found = [Job("training", training, memory=run.held_bytes)]
     if launcher.plan.cluster.count == 1:
         alone = not launcher.may_load_beside_others(run)
-        found.insert(0, Job("usage", usage.memory_calls(launcher, run), alone=alone, memory=run.held_bytes))
+        found.insert(0, Job("usage", usage.make_memory_calls(launcher, run), alone=alone, memory=run.held_bytes))
     return Queue(run, found, most=1, purpose="training")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.agreement.gates import SEMANTIC
-from compare.agreement.measures import relative_error
+from compare.agreement.measures import compute_relative_error
 from compare.base import descriptions, tensors, trace
 from compare.base.commands import Command, ListUserFiles, OwnWeights, Record, RunLayer, TraceModel, Traces, UserFiles
 from compare.base.interface import Arrays, ContenderFailed, MatchingFailed, Refused, RunSpec
@@ -42,7 +42,7 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
     """
     request = plan.request
     with _start_sides(Launcher(plan, scratch)) as sides:
-        sizes = sorted({case.image_size for case in certificate_cases.adversarial_cases(plan) if case.image_size})
+        sizes = sorted({case.image_size for case in certificate_cases.make_adversarial_cases(plan) if case.image_size})
         traced = sides.trace(TraceModel(descriptions.to_json(plan.workload)["model"], _BATCH, sizes))
         traces = {backend: reply.own for backend, reply in traced.items()}
         _check_sources(plan, traces)
@@ -223,7 +223,7 @@ def _find_different_layers(sides: _Sides, plan: Plan, matched: Matching) -> dict
         pairs = [(arrays["jax"][name], arrays["torch"][name]) for name in names]
         if any(a.shape != b.shape for a, b in pairs):
             different |= dict.fromkeys(paths, None)
-        elif (error := max(relative_error(a, b) for a, b in pairs)) > SEMANTIC.limit:
+        elif (error := max(compute_relative_error(a, b) for a, b in pairs)) > SEMANTIC.limit:
             different |= dict.fromkeys(paths, error)
     return {path: different[path] for path in inputs if path in different}
 

@@ -81,7 +81,7 @@ def certify_settings(state: RunState) -> None:
         if current is not None and state.baseline.status == "ok":
             sides = state.baseline.settings, run.settings
             gate, mismatch = effective_settings.judge(*sides), effective_settings.describe_differences(*sides)
-            extended = current.extended([gate], mismatch=mismatch, notes=effective_settings.remarks(*sides))
+            extended = current.extended([gate], mismatch=mismatch, notes=effective_settings.list_remarks(*sides))
             state.certificates[run.contender.name] = extended
 
 
@@ -173,7 +173,7 @@ def _noise_call(
         spec = replace(spec, knobs=tunings.drop_parallel(switches), devices=1)
 
     def keep(floors: Sequence[Mapping[str, float | None]]) -> None:
-        evidence.floors[case].update(zip(perturbations, map(protocol.or_infinite, floors), strict=True))
+        evidence.floors[case].update(zip(perturbations, map(protocol.restore_infinite, floors), strict=True))
 
     return Call(commands.MeasureNoise(spec, certificate.STEPS, perturbations), keep)
 

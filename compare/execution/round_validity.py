@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compare.execution.telemetry import Telemetry, since, within
+from compare.execution.telemetry import Telemetry, pair_with_earlier, select_within
 from compare.machine.nvml import SLOWDOWNS
 
 FOREIGN_CORES = 0.25
@@ -60,7 +60,7 @@ def _find_reasons_on_gpus(each: Round, telemetry: Telemetry) -> list[str]:
 
 
 def _find_reasons_on_gpu(each: Round, telemetry: Telemetry) -> list[str]:
-    seen, spans = within(telemetry.samples, each.windows), since(telemetry.samples, each.windows)
+    seen, spans = select_within(telemetry.samples, each.windows), pair_with_earlier(telemetry.samples, each.windows)
     bits = {bit: name for bit, name in SLOWDOWNS.items() if any((s.clock_reasons or 0) & bit for s in seen)}
     reasons = list(bits.values())
     foreign = sorted({pid for sample in seen for pid in sample.foreign or ()})

@@ -116,9 +116,9 @@ def _judge(state: RunState, void: Collection[int]) -> list[str]:
         [median(blocks) for number, blocks in enumerate(run.samples) if number not in void]
         for run in (baseline, *(run for run in others if run.status == "ok"))
     ]
-    confidence = early_stopping.confidence(len(times[0]))
-    ratios = (statistics.paired_ratio(times[0], contender, confidence) for contender in times[1:])
-    return [statistics.verdict(ratio, state.plan.margin) for ratio in ratios]
+    confidence = early_stopping.compute_confidence(len(times[0]))
+    ratios = (statistics.estimate_paired_ratio(times[0], contender, confidence) for contender in times[1:])
+    return [statistics.judge_ratio(ratio, state.plan.margin) for ratio in ratios]
 
 
 def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round) -> None:
@@ -145,7 +145,7 @@ def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round)
 
 def _describe_excess(state: RunState) -> str | None:
     """Say by how much the contenders' memory exceeds the device's. Return None if it does not, or is unknown."""
-    total = memory.device_bytes(state.plan.device)
+    total = memory.read_device_bytes(state.plan.device)
     sizes = [None if run.memory is None else run.memory.process_bytes for run in state.alive]
     known = [size for size in sizes if size is not None]
     if total is None or len(known) < len(sizes) or sum(known) <= total:

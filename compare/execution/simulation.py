@@ -31,7 +31,7 @@ class Machine:
     drift: float = 0.0
 
 
-def trial(generator: np.random.Generator, machine: Machine, *, rounds: int, slowdown: float = 0.0) -> Ratio:
+def run_trial(generator: np.random.Generator, machine: Machine, *, rounds: int, slowdown: float = 0.0) -> Ratio:
     """Return the measured ratio of a contender that is slower than the baseline by `slowdown` (0.01 is 1 %).
 
     The blocks have the order of a real run. The median block of each round goes into `statistics.paired_ratio`.
@@ -46,7 +46,7 @@ def trial(generator: np.random.Generator, machine: Machine, *, rounds: int, slow
         times = launch[order] * noise * (1 + machine.drift * passed / rounds)
         for side in sides:
             medians[side].append(median(float(t) for t, who in zip(times, order, strict=True) if who == side))
-    return statistics.paired_ratio(*medians)
+    return statistics.estimate_paired_ratio(*medians)
 
 
 def count_significant(machine: Machine, *, trials: int, rounds: int, slowdown: float = 0.0, seed: int = 0) -> int:
@@ -61,7 +61,7 @@ def count_covered(machine: Machine, *, trials: int, rounds: int, slowdown: float
 
 def _trials(machine: Machine, trials: int, rounds: int, slowdown: float, seed: int) -> list[Ratio]:
     generator = np.random.default_rng([seed, rounds, math.floor(1e6 * slowdown)])
-    return [trial(generator, machine, rounds=rounds, slowdown=slowdown) for _ in range(trials)]
+    return [run_trial(generator, machine, rounds=rounds, slowdown=slowdown) for _ in range(trials)]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def stop_early(
     for look, error in looks.items():
         seen = rounds[:, :look]
         middle = seen.mean(axis=1)
-        half = statistics.critical_value(1 - error, look - 1) * seen.std(axis=1, ddof=1) / math.sqrt(look)
+        half = statistics.compute_critical_value(1 - error, look - 1) * seen.std(axis=1, ddof=1) / math.sqrt(look)
         low, high = middle - half, middle + half
         differs = ((high < 0) & (middle <= -limit)) | ((low > 0) & (middle >= limit))
         equal = (low >= -limit) & (high <= limit)

@@ -178,12 +178,14 @@ def _plain(value: Any) -> Any:
     return list(cast("tuple[int, ...]", value)) if isinstance(value, tuple) else value
 
 
-def within(samples: Sequence[Sample], windows: Collection[tuple[float, float]]) -> list[Sample]:
+def select_within(samples: Sequence[Sample], windows: Collection[tuple[float, float]]) -> list[Sample]:
     """Return the samples taken in any of the windows (start, end) in seconds."""
     return [sample for sample in samples if any(start <= sample.seconds <= end for start, end in windows)]
 
 
-def since(samples: Sequence[Sample], windows: Collection[tuple[float, float]]) -> list[tuple[Sample | None, Sample]]:
+def pair_with_earlier(
+    samples: Sequence[Sample], windows: Collection[tuple[float, float]]
+) -> list[tuple[Sample | None, Sample]]:
     """Return (sample before, sample) for every sample that ends an interval in which a window lies.
 
     Counters show the changes between two samples.

@@ -72,7 +72,7 @@ class TrainingRuns:
         return Curves.of(losses[0], losses[1:])
 
 
-def training_jobs(launcher: Launcher, state: RunState, runs: TrainingRuns) -> dict[str, list[Job]]:
+def make_training_jobs(launcher: Launcher, state: RunState, runs: TrainingRuns) -> dict[str, list[Job]]:
     """Return the training runs by contender.
 
     They are one job for each run if children can share them and memory holds them, and else one job for all.
@@ -82,7 +82,7 @@ def training_jobs(launcher: Launcher, state: RunState, runs: TrainingRuns) -> di
     return {run.contender.name: _make_jobs(launcher, run, runs, is_parted) for run in state.alive}
 
 
-def twin_queues(launcher: Launcher, state: RunState, runs: TrainingRuns) -> list[Queue]:
+def make_twin_queues(launcher: Launcher, state: RunState, runs: TrainingRuns) -> list[Queue]:
     """Return a twin's training run for each seed, for both sides of every pair with unequal accuracies."""
     accuracies, baseline = runs.list_accuracies(runs.accuracies), state.baseline.contender.name
     own = accuracies.get(baseline)

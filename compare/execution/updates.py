@@ -65,7 +65,7 @@ def make_calls(launcher: Launcher, run: ContenderRun, steps: int) -> list[Call]:
     path = launcher.scratch / f"update-{run.contender.name}.safetensors"
 
     def keep(noise: Mapping[str, float | None]) -> None:
-        run.update = Updates(tensors.load(path), protocol.or_infinite(noise))
+        run.update = Updates(tensors.load(path), protocol.restore_infinite(noise))
 
     return [Call(Open(spec)), Call(Update(steps, str(path), PRECISIONS[plan.precision].ulp, _RUNS), keep)]
 

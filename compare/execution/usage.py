@@ -17,7 +17,7 @@ from compare.execution.timed_round import BLOCK_SECONDS
 _MEMORY_STEPS = 3
 
 
-def memory_calls(launcher: Launcher, run: ContenderRun) -> list[Call]:
+def make_memory_calls(launcher: Launcher, run: ContenderRun) -> list[Call]:
     """Return the calls that measure the memory of a few steps in a fresh child, without the memory of its imports."""
 
     def keep(use: MemoryUse) -> None:
@@ -46,7 +46,7 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
 
 
 def _measure_run(launcher: Launcher, child: Child, run: ContenderRun) -> None:
-    calls = memory_calls(launcher, run) if run.memory is None else [Call(Open(launcher.spec(run)))]
+    calls = make_memory_calls(launcher, run) if run.memory is None else [Call(Open(launcher.spec(run)))]
     jobs.run_calls(child, calls)
     if run.energy is None:
         run.energy = _measure_energy(launcher, child, run)

@@ -96,7 +96,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": {
-            "model": cpu_model(),
+            "model": read_cpu_model(),
             "physical_cores": psutil.cpu_count(logical=False),
             "logical_cores": psutil.cpu_count(logical=True),
             "usable_cores": cpu.count_usable_cores(),
@@ -178,7 +178,7 @@ def _git_output(tree: Path, *arguments: str) -> str | None:
 
 
 @functools.cache
-def cpu_model() -> str:
+def read_cpu_model() -> str:
     """Return the name of the CPU."""
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]

@@ -20,13 +20,13 @@ DEFINITIONS: Mapping[str, str] = {
 }
 
 
-def process_bytes(device: str) -> int | None:
+def read_process_bytes(device: str) -> int | None:
     """Return the bytes of this process: its device memory by NVML on `cuda`, its peak resident set on `cpu`.
 
     Return None if NVML does not list the process. A container or virtual machine may hide process ids.
     """
     if device == "cuda":
-        return nvml.process_bytes(os.getpid())
+        return nvml.read_process_bytes(os.getpid())
     if sys.platform == "linux":
         # Not ru_maxrss: it never falls below the resident set of the process that started this one (getrusage(2)).
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -35,7 +35,7 @@ def process_bytes(device: str) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def device_bytes(device: str) -> int | None:
+def read_device_bytes(device: str) -> int | None:
     """Return the memory of the GPU that contenders train on.
 
     Return None if NVML does not report it, if the GPU is divided (MIG), and on `cpu`, where processes share memory.

@@ -48,7 +48,7 @@ def describe() -> dict[str, Any]:
         count = cast(int, nvml.nvmlDeviceGetCount())
         found = {
             "gpus": [_gpu(nvml, index) for index in range(count)],
-            "driver": read(nvml, lambda: text(nvml.nvmlSystemGetDriverVersion())),
+            "driver": read(nvml, lambda: decode_text(nvml.nvmlSystemGetDriverVersion())),
             "cuda_driver": read(nvml, lambda: _cuda_version(nvml.nvmlSystemGetCudaDriverVersion_v2())),
         }
         return found if count else found | {"reason": "NVML sees no GPU"}
@@ -58,7 +58,7 @@ def describe() -> dict[str, Any]:
         nvml.nvmlShutdown()
 
 
-def process_bytes(pid: int) -> int | None:
+def read_process_bytes(pid: int) -> int | None:
     """Return the memory in bytes of a process on the GPU where it holds most.
 
     Return None if NVML is missing or does not list the process. A container or virtual machine may hide process ids.
@@ -85,7 +85,7 @@ def read(nvml: Any, get: Callable[[], T]) -> T | None:
         return None
 
 
-def text(value: str | bytes) -> str:
+def decode_text(value: str | bytes) -> str:
     """Return text. Bindings before 11.5 give bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
@@ -104,14 +104,14 @@ def list_visible() -> list[str]:
     """
     uuids, found = [each.get("uuid") for each in describe()["gpus"]], list[str]()
     for entry in list_named() or map(str, range(len(uuids))):
-        is_one = any(entry.startswith("MIG-") or denotes(entry, index, uuid) for index, uuid in enumerate(uuids))
+        is_one = any(entry.startswith("MIG-") or is_named_by(entry, index, uuid) for index, uuid in enumerate(uuids))
         if not is_one or entry in found:
             break
         found.append(entry)
     return found
 
 
-def denotes(entry: str, index: int, uuid: str | None) -> bool:
+def is_named_by(entry: str, index: int, uuid: str | None) -> bool:
     """Tell whether an entry of CUDA_VISIBLE_DEVICES names that GPU by its number or the beginning of its UUID.
 
     A UUID begins with `GPU-`.
@@ -121,14 +121,14 @@ def denotes(entry: str, index: int, uuid: str | None) -> bool:
     return entry.startswith("GPU-") and (uuid or "").startswith(entry)
 
 
-def first_name() -> str:
+def name_first_gpu() -> str:
     """Return number or UUID of the GPU that both frameworks train on, the first in CUDA_VISIBLE_DEVICES."""
     return (list_named() or ["0"])[0]
 
 
 def find_first(gpus: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the GPU among those of `describe` that `first_name` denotes, or None."""
-    return next((gpu for gpu in gpus if denotes(first_name(), gpu["index"], gpu["uuid"])), None)
+    return next((gpu for gpu in gpus if is_named_by(name_first_gpu(), gpu["index"], gpu["uuid"])), None)
 
 
 class Device:
@@ -209,8 +209,8 @@ class Device:
         # CUDA takes the beginning of a GPU's UUID, but NVML takes only the whole.
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = read(nvml, lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))
-            uuid = read(nvml, lambda handle=handle: text(nvml.nvmlDeviceGetUUID(handle)))
-            if denotes(wanted, index, uuid):
+            uuid = read(nvml, lambda handle=handle: decode_text(nvml.nvmlDeviceGetUUID(handle)))
+            if is_named_by(wanted, index, uuid):
                 return handle
         return nvml.nvmlDeviceGetHandleByUUID(wanted)
 
@@ -234,8 +234,8 @@ def _gpu(nvml: Any, index: int) -> dict[str, Any]:
 
     return {
         "index": index,
-        "name": text(nvml.nvmlDeviceGetName(handle)),
-        "uuid": read(nvml, lambda: text(nvml.nvmlDeviceGetUUID(handle))),
+        "name": decode_text(nvml.nvmlDeviceGetName(handle)),
+        "uuid": read(nvml, lambda: decode_text(nvml.nvmlDeviceGetUUID(handle))),
         "memory_bytes": read(nvml, lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
         "persistence": read(nvml, lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle))),
         "ecc": read(nvml, lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0])),

@@ -16,7 +16,7 @@ _COMPILERS_OFF = {
 }
 
 
-def child_environment(
+def make_child_environment(
     backend: str,
     knobs: Mapping[str, Any],
     device: str,
@@ -74,7 +74,7 @@ def child_environment(
     return added
 
 
-def compiler_off(backend: str, inherited: Mapping[str, str]) -> str | None:
+def find_compiler_off(backend: str, inherited: Mapping[str, str]) -> str | None:
     """Return the variable and value that stop a framework from compiling, or None.
 
     Sources: `torch._dynamo.config` and docs.jax.dev, configuration options.
@@ -102,7 +102,7 @@ def find_overridden_flags(flags: str) -> list[tuple[str, str]]:
     return [(first[name], last[name]) for name in first if first[name] != last[name]]
 
 
-def thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, str]:
+def make_thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that gives a child so many threads if it shares the cores. A user's own value wins.
 
     Torch's threads spin while they wait for each other. Two children with a thread on every core would spend their time
@@ -124,12 +124,12 @@ def _as_many_threads(inherited: Mapping[str, str]) -> dict[str, str]:
     return {"PJRT_NPROC": str(threads)}
 
 
-def matching_environment(backend: str) -> dict[str, str]:
+def make_matching_environment(backend: str) -> dict[str, str]:
     """Return the variable that leaves a child's programs unoptimised, since matching a pair runs each only once."""
     return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"} if backend == "jax" else {}
 
 
-def temporary_environment(scratch: Path) -> dict[str, str]:
+def make_temporary_environment(scratch: Path) -> dict[str, str]:
     """Return the variable that gives a child the run's own folder for temporary files, with mode 0700.
 
     Frameworks compile and load code in the folder for temporary files. In a shared one, another user could put files
@@ -140,7 +140,7 @@ def temporary_environment(scratch: Path) -> dict[str, str]:
     return {"TMPDIR": str(folder)}
 
 
-def cache_environment(backend: str, folder: Path, kept: Path) -> dict[str, str]:
+def make_cache_environment(backend: str, folder: Path, kept: Path) -> dict[str, str]:
     """Return the variables that put a backend's persistent cache of compiled programs into `folder`.
 
     What torch compiles once for a machine goes into `kept`.

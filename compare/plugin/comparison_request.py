@@ -62,7 +62,7 @@ class ComparisonRequest(NamedTuple):
         try:
             return plan.make(Settings(contenders=self.contenders, out=out, **settings))
         except Refused as error:
-            raise Refused(arguments.in_python(str(error), otherwise={})) from None
+            raise Refused(arguments.rename_options(str(error), otherwise={})) from None
 
 
 def merge(*layers: Mapping[str, Any]) -> ComparisonRequest:

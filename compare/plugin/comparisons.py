@@ -55,7 +55,7 @@ class Comparisons:
         from compare.plugin import reports
 
         result, path = execute.execute(request.make_plan(self._folder / request.slug), self._command)
-        self._lines += [*([""] if self._lines else []), *reports.lines(result, self._width)]
+        self._lines += [*([""] if self._lines else []), *reports.render_lines(result, self._width)]
         if self._report:
             path = reports.write(result, self._report / request.slug)
             self._lines.append(f"result file: {path}")

@@ -76,7 +76,7 @@ def check(config: pytest.Config) -> None:
     try:
         plan.resolve(Settings(**settings))
         if report:
-            output.writable(config.invocation_params.dir / report)
+            output.make_folder(config.invocation_params.dir / report)
     except Refused as error:
         message = re.sub("--out", "--report", str(error))
         raise pytest.UsageError(re.sub("--(?=[a-z])", "--samestep-", message)) from None

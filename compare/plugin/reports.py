@@ -12,7 +12,7 @@ from compare.results.model import Result
 _WIDTH = 100
 
 
-def lines(result: Result, width: int) -> list[str]:
+def render_lines(result: Result, width: int) -> list[str]:
     """Return the lines of the brief report, none longer than `width`."""
     return _text(result, width, brief=True).splitlines()
 

@@ -103,7 +103,7 @@ class Result:
         if ratio is None:
             from compare.report import sentences
 
-            raise AssertionError(sentences.sentence(comparison))
+            raise AssertionError(sentences.describe_comparison(comparison))
         return Ratio(ratio.estimate, ratio.low, ratio.high, ratio.confidence)
 
     def comparable(self, name: str) -> bool:
@@ -117,7 +117,7 @@ class Result:
         """The rounds that count for no contender, and why, in words."""
         from compare.report import telemetry_text
 
-        return "; ".join(telemetry_text.voids(self._result.voided))
+        return "; ".join(telemetry_text.list_void_rounds(self._result.voided))
 
     @property
     def failure(self) -> str | None:
@@ -132,7 +132,7 @@ class Result:
         if not verdicts.claim_failed(result):
             return None
         invalid = [comparison for comparison in result.comparisons if comparison.verdict == "INVALID"]
-        return "; ".join(map(sentences.sentence, invalid))
+        return "; ".join(map(sentences.describe_comparison, invalid))
 
     @property
     def undecided(self) -> str | None:
@@ -140,7 +140,7 @@ class Result:
         from compare.report import sentences
 
         undecided = [each for each in self._result.comparisons if each.verdict == "INCONCLUSIVE"]
-        return "; ".join(map(sentences.sentence, undecided)) or None
+        return "; ".join(map(sentences.describe_comparison, undecided)) or None
 
     def __repr__(self) -> str:
         verdicts = [f"{comparison.contender} {comparison.verdict}" for comparison in self._result.comparisons]

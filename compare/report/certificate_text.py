@@ -9,10 +9,10 @@ from compare.report.gate_rows import (
     MEANINGS,
     TENSOR_COLUMNS,
     TENSOR_MEANINGS,
-    gate_rows,
-    tensor_rows,
+    make_gate_rows,
+    make_tensor_rows,
 )
-from compare.report.sentences import agreement_status, heading, plain
+from compare.report.sentences import describe_status, make_heading, make_plain
 from compare.results.model import Result
 
 
@@ -20,24 +20,24 @@ def render(result: Result, console: Console, *, verbose: bool) -> None:
     """Print the gates, the first mismatch and the notes of every pair. `verbose` adds every tensor."""
 
     def say(text: str, before: str = "") -> None:
-        console.print(Text(before + plain(text)))
+        console.print(Text(before + make_plain(text)))
 
     agreement = result.agreement
-    say(heading(result))
-    for line in pair_text.lines(result.spec):
+    say(make_heading(result))
+    for line in pair_text.make_lines(result.spec):
         say(line)
     for contender in result.contenders:
         if contender.status != "ok":
             say(f"{contender.name}: {contender.status}, {contender.reason}")
     for pair in agreement.pairs:
         say(f"{pair.contender} against {pair.baseline}: {pair.status.upper()}", before="\n")
-        columns.show(GATE_COLUMNS, gate_rows(pair), console, prose=(4,))
+        columns.show(GATE_COLUMNS, make_gate_rows(pair), console, prose=(4,))
         if pair.first_mismatch:
             say(f"first mismatch: {pair.first_mismatch}")
         for note in pair.notes:
             say(note)
         if verbose:
-            columns.show(TENSOR_COLUMNS, tensor_rows(pair), console)
+            columns.show(TENSOR_COLUMNS, make_tensor_rows(pair), console)
     if verbose and any(pair.tensors for pair in agreement.pairs):
         console.print()
         for name, meaning in TENSOR_MEANINGS.items():
@@ -47,4 +47,4 @@ def render(result: Result, console: Console, *, verbose: bool) -> None:
     for name, meaning in MEANINGS.items():
         if name in shown:
             say(f"{name}: {meaning}")
-    say(agreement_status(agreement), before="\n")
+    say(describe_status(agreement), before="\n")

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from compare.report.sentences import plain
+from compare.report.sentences import make_plain
 
 GAP = 3
 """Letters between columns: one of padding on either side, and the box between."""
@@ -30,12 +30,12 @@ def show(
 
     Args:
         columns: the heads.
-        rows: one text for each column. Each is passed through `compare.report.sentences.plain`.
+        rows: one text for each column. Each is passed through `compare.report.sentences.make_plain`.
         console: the terminal.
         prose: numbers of the columns of words, which may be broken into lines. All others are figures.
         right: numbers of the columns that are set flush right.
     """
-    plain_rows = [[plain(cell) for cell in row] for row in rows]
+    plain_rows = [[make_plain(cell) for cell in row] for row in rows]
     fitting = make_table(columns, plain_rows, console.width, prose=prose, right=right)
     if fitting:
         console.print(fitting)
@@ -57,7 +57,7 @@ def make_table(
 
     A row may be shorter than the heads. `tight` leaves less room between columns.
     """
-    heads = [plain(column) for column in columns]
+    heads = [make_plain(column) for column in columns]
     cells = [[row[index] for row in rows if index < len(row)] for index in range(len(heads))]
     gaps = (_TIGHT if tight else GAP) * (len(heads) - 1)
     widths = _fit_widths(heads, cells, width - gaps, prose)

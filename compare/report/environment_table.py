@@ -35,7 +35,7 @@ _FIRST = (
 _LONGEST_VALUE = 200  # letters of an environment variable in the table of the first facts
 
 
-def tables(environment: Environment, inputs: Mapping[str, str | None]) -> tuple[Table, Table]:
+def make_tables(environment: Environment, inputs: Mapping[str, str | None]) -> tuple[Table, Table]:
     """Return the table of the first facts with the `inputs` (seed and hashes), and the table of everything."""
     facts = dict(_flatten("", environment.extra))
     rows = [(name, facts[name]) for name in _FIRST if facts.get(name, DASH) != DASH]

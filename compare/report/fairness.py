@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from compare.agreement.effective_settings import SHARED, are_alike
 from compare.base.typed_json import Json
 from compare.report.document import Table
-from compare.report.sentences import DASH, setting
+from compare.report.sentences import DASH, describe_setting
 from compare.results.model import Result
 
 _DIFFERS = "differs"
@@ -15,7 +15,7 @@ _DECIDES = "differs, and changes the mathematics"
 _ONE_SIDED = "not on every side"
 
 
-def table(result: Result) -> Table | None:
+def make_table(result: Result) -> Table | None:
     """Return the table of effective settings and versions, None if none were read back.
 
     Each contender has a column.
@@ -46,7 +46,7 @@ def table(result: Result) -> Table | None:
         caption,
         ("setting", *(contender.name for contender in contenders), "remark"),
         rows,
-        f"Setting: {setting(result)}.",
+        f"Setting: {describe_setting(result)}.",
         marked=frozenset(index for index, row in enumerate(rows) if row[-1] in (_DIFFERS, _DECIDES)),
         prose=True,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from compare.report.palette import find_light
 from compare.report.plots.canvas import FONT_POINTS, Picture
-from compare.report.sentences import plain
+from compare.report.sentences import make_plain
 
 KINDS = ("pdf", "svg")
 _CLIP = re.compile(rb"(id=\"|url\(#)(p[0-9a-f]{10})\b")
@@ -24,11 +24,15 @@ def draw(picture: Picture, kind: str, *, text: bool = False) -> bytes:
         kind: `svg` or `pdf`.
         text: whether an SVG holds letters as text in the reader's font, or as outlines that look the same everywhere.
     """
-    metadata = {"Title": plain(picture.title), "Creator": None}
+    metadata = {"Title": make_plain(picture.title), "Creator": None}
     if kind == "svg":
-        metadata |= {"Description": plain(f"{picture.caption} {picture.basis}"), "Date": None}
+        metadata |= {"Description": make_plain(f"{picture.caption} {picture.basis}"), "Date": None}
     else:
-        metadata |= {"Subject": plain(f"{picture.caption} {picture.basis}"), "CreationDate": None, "Producer": None}
+        metadata |= {
+            "Subject": make_plain(f"{picture.caption} {picture.basis}"),
+            "CreationDate": None,
+            "Producer": None,
+        }
     stream = io.BytesIO()
     with _apply_settings(text):
         figure = picture.draw()

@@ -1,7 +1,7 @@
 """The certificate as rows of text: each gate with its meaning, and each tensor on request."""
 
 from compare.agreement.gates import RULES
-from compare.report.sentences import DASH, gate_value
+from compare.report.sentences import DASH, format_gate_value
 from compare.results.model import Pair
 
 MEANINGS = {name: rule.question for name, rule in RULES.items()}
@@ -19,12 +19,12 @@ TENSOR_MEANINGS = {
 }
 
 
-def gate_rows(pair: Pair) -> list[tuple[str, str, str, str, str]]:
+def make_gate_rows(pair: Pair) -> list[tuple[str, str, str, str, str]]:
     """Return a row of `GATE_COLUMNS` for each gate of a pair, in the order of judging."""
     return [
         (
             gate.name,
-            gate_value(gate, 2),
+            format_gate_value(gate, 2),
             f"{'>=' if RULES[gate.name].is_minimum else '<='} {gate.limit:.3g}",
             "pass" if gate.passed else "FAIL",
             gate.worst_tensor or DASH,
@@ -33,7 +33,7 @@ def gate_rows(pair: Pair) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def tensor_rows(pair: Pair) -> list[tuple[str, ...]]:
+def make_tensor_rows(pair: Pair) -> list[tuple[str, ...]]:
     """Return a row of `TENSOR_COLUMNS` for each recorded tensor of a pair, in execution order."""
     return [
         (

@@ -7,7 +7,15 @@ from compare.base.precisions import PRECISIONS
 from compare.report import pair_text, sections
 from compare.report.document import Report, Section, Table
 from compare.report.plots import ratio_plot
-from compare.report.sentences import basis, batch_details, device, over_devices, percent, ratio_figures, winner
+from compare.report.sentences import (
+    describe_basis,
+    describe_batch,
+    describe_device,
+    describe_devices,
+    format_percent,
+    format_ratio_figures,
+    name_winner,
+)
 from compare.results.model import Comparison, Result
 
 Results = Sequence[Result]
@@ -15,14 +23,14 @@ Results = Sequence[Result]
 
 def report(results: Results) -> Report:
     """Return the report of one or several results. Several begin with an overview."""
-    parts = [sections.part(result) for result in results]
+    parts = [sections.make_part(result) for result in results]
     if len(parts) == 1:
         return Report(parts[0].claim, parts[0].verdict, None, parts)
-    said = verdict(results)
-    return Report(said, said, overview(results), parts)
+    said = summarise(results)
+    return Report(said, said, make_overview(results), parts)
 
 
-def verdict(results: Results) -> str:
+def summarise(results: Results) -> str:
     """Return in one sentence how the comparisons of several results ended."""
     ends: dict[str, Counter[str]] = {}
     for comparison in (comparison for result in results for comparison in result.comparisons):
@@ -35,11 +43,11 @@ def verdict(results: Results) -> str:
     return f"{len(results)} results: {'; '.join(said) or 'nothing was timed'}"
 
 
-def overview(results: Results) -> Section:
+def make_overview(results: Results) -> Section:
     """Return the matrix of several results as a table, and all their ratios as a picture."""
     columns = [name for name in PRECISIONS if any(result.spec.precision == name for result in results)]
-    many_devices = len({device(result) for result in results}) > 1
-    many_models = len({tuple(models) for result in results if (models := pair_text.models(result.spec))}) > 1
+    many_devices = len({describe_device(result) for result in results}) > 1
+    many_models = len({tuple(models) for result in results if (models := pair_text.list_models(result.spec))}) > 1
     comparisons = [comparison for result in results for comparison in result.comparisons]
     pairs = list(dict.fromkeys(_pair(comparison) for comparison in comparisons))
     many_levels = len({comparison.ratio.confidence for comparison in comparisons if comparison.ratio}) > 1
@@ -55,17 +63,17 @@ def overview(results: Results) -> Section:
     heads = ("workload", "contenders") if len(pairs) > 1 else ("workload",)
     ratio = f"the ratio of step times ({pairs[0]})" if len(pairs) == 1 else "each ratio of step times"
     caption = f"The faster contender, with {ratio} and its interval."
-    table = Table("matrix", caption, (*heads, *columns), rows, basis(results), prose=True)
+    table = Table("matrix", caption, (*heads, *columns), rows, describe_basis(results), prose=True)
     picture = ratio_plot.make_picture(results)
     return Section(name="matrix", title="Workload by precision", picture=picture, tables=[table])
 
 
 def _row_name(result: Result, many_devices: bool, many_models: bool) -> str:
-    spec, models = result.spec, pair_text.models(result.spec)
+    spec, models = result.spec, pair_text.list_models(result.spec)
     workload = f"{spec.workload} ({' and '.join(models)})" if many_models and models else spec.workload
-    devices = over_devices(result, names_exceptions=False)
-    name = f"{workload}, batch {spec.batch_size}{batch_details(spec)}{devices}"
-    return f"{name}, {device(result)}" if many_devices else name
+    devices = describe_devices(result, names_exceptions=False)
+    name = f"{workload}, batch {spec.batch_size}{describe_batch(spec)}{devices}"
+    return f"{name}, {describe_device(result)}" if many_devices else name
 
 
 def _pair(comparison: Comparison) -> str:
@@ -74,9 +82,9 @@ def _pair(comparison: Comparison) -> str:
 
 def _entry(comparison: Comparison, many_levels: bool) -> str:
     """Return the winner, with the ratio if it may be shown."""
-    ratio, words = comparison.claimed_ratio, [winner(comparison)]
+    ratio, words = comparison.claimed_ratio, [name_winner(comparison)]
     if ratio is not None:
-        estimate, low, high = ratio_figures(ratio)
-        level = f"{percent(ratio.confidence, 6)} " if many_levels else ""
+        estimate, low, high = format_ratio_figures(ratio)
+        level = f"{format_percent(ratio.confidence, 6)} " if many_levels else ""
         words.append(f"{estimate} ({level}{low} to {high})")
     return " ".join(words)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from compare.machine import variables
 from compare.machine.memory import DEFINITIONS
-from compare.report.sentences import DASH, percent
+from compare.report.sentences import DASH, format_percent
 from compare.results.model import Contender, Training
 
 STEP_TIME = (
@@ -42,13 +42,13 @@ class Row:
     is_shown: Callable[[Contenders], bool] = lambda _: True
 
 
-def memory_label(figure: str) -> str:
+def name_memory_figure(figure: str) -> str:
     """Return a memory figure's name for readers: `live_peak_bytes` is `live peak`."""
     return figure.removesuffix("_bytes").replace("_", " ")
 
 
 def _memory_row(figure: str) -> Row:
-    return Row(f"{memory_label(figure)} (MiB)", lambda contender, _: _memory(contender, figure))
+    return Row(f"{name_memory_figure(figure)} (MiB)", lambda contender, _: _memory(contender, figure))
 
 
 ROWS: tuple[Row, ...] = (
@@ -69,13 +69,13 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def rows(contenders: Contenders, confidence: float) -> list[tuple[str, list[str]]]:
+def make_rows(contenders: Contenders, confidence: float) -> list[tuple[str, list[str]]]:
     """Return the label and a cell for each contender of every row that any contender has a figure for."""
     seconds, unit = time_unit([estimate for contender in contenders if (estimate := _estimate(contender))])
     has_cold_compile = any(contender.compile_seconds is not None for contender in contenders)
     names = {
         "unit": unit,
-        "level": percent(confidence, 6),
+        "level": format_percent(confidence, 6),
         "from_cache": "  from cache" if has_cold_compile else "compile, from cache",
     }
     filled: list[tuple[str, list[str]]] = []
@@ -91,7 +91,7 @@ def has_one_search(kernel_search: str | None, is_timed: bool) -> bool:
     return kernel_search == "once" and is_timed
 
 
-def remarks(contenders: Contenders) -> Iterator[str]:
+def list_remarks(contenders: Contenders) -> Iterator[str]:
     """Yield what a reader of the rows must know.
 
     These are failures, flags that others override, step times that never settled, how energy was measured, kernels
@@ -118,25 +118,25 @@ def remarks(contenders: Contenders) -> Iterator[str]:
         yield f"unequal numbers of threads: {', '.join(f'{name} {count}' for name, count in threads.items())}"
 
 
-def absent_memory(contenders: Contenders) -> Iterator[str]:
+def explain_absent_memory(contenders: Contenders) -> Iterator[str]:
     """Yield why memory figures are missing, each reason once with its figures and contenders."""
     absent: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for figure in memory_figures(contenders):
+    for figure in list_memory_figures(contenders):
         for contender in contenders:
             memory = contender.memory
             if memory and memory.figure(figure) is None:
                 reason = memory.absent.get(figure, "no reason was recorded")
                 labels, names = absent.setdefault(reason, ({}, {}))
-                labels[memory_label(figure)] = names[contender.name] = None
+                labels[name_memory_figure(figure)] = names[contender.name] = None
     for reason, (labels, names) in absent.items():
         yield f"{', '.join(labels)}: not available for {', '.join(names)}: {reason}"
 
 
-def definitions(contenders: Contenders) -> Iterator[str]:
+def list_definitions(contenders: Contenders) -> Iterator[str]:
     """Yield the definition of the step time and of each memory figure in the rows."""
     yield from step_definition(contenders)
-    for figure in memory_figures(contenders):
-        yield f"{memory_label(figure)}: {DEFINITIONS[figure]}"
+    for figure in list_memory_figures(contenders):
+        yield f"{name_memory_figure(figure)}: {DEFINITIONS[figure]}"
 
 
 def step_definition(contenders: Contenders) -> Iterator[str]:
@@ -145,13 +145,13 @@ def step_definition(contenders: Contenders) -> Iterator[str]:
         yield STEP_TIME
 
 
-def memory_figures(contenders: Contenders) -> list[str]:
+def list_memory_figures(contenders: Contenders) -> list[str]:
     """Return the keys of the memory figures that any contender has, or lacks for a recorded reason."""
     memories = [contender.memory for contender in contenders if contender.memory]
     return [name for name in DEFINITIONS if any(m.figure(name) is not None or name in m.absent for m in memories)]
 
 
-def mebibytes(value: float) -> str:
+def format_mebibytes(value: float) -> str:
     """Return bytes in MiB."""
     return f"{value / _MEBIBYTE:,.1f}"
 
@@ -199,7 +199,7 @@ def _memory(contender: Contender, figure: str) -> str | None:
     value = memory.figure(figure)
     if value is None:
         return DASH if figure in memory.absent else None  # a dash keeps the row, which a remark explains
-    return mebibytes(value)
+    return format_mebibytes(value)
 
 
 def _last_loss(training: Training | None) -> str | None:

@@ -1,28 +1,28 @@
 """A user's own pair in words: the source of its models, accepted differences, and which variable is which."""
 
 from compare.report.document import Table
-from compare.report.sentences import counted
+from compare.report.sentences import count_noun
 from compare.results.model import Spec
 
 _NAMES = {"torch": "torch", "jax": "flax"}
 
 
-def models(spec: Spec) -> list[str]:
+def list_models(spec: Spec) -> list[str]:
     """Return the source of each model of a user's pair, empty for a built-in workload."""
     return [str(spec.model.get(backend, "unknown")) for backend in (spec.pair.sides if spec.pair else ())]
 
 
-def lines(spec: Spec) -> list[str]:
+def make_lines(spec: Spec) -> list[str]:
     """Return what a reader must know of a user's pair, empty for a built-in workload."""
     pair = spec.pair
     if pair is None:
         return []
     said = [
         f"{side.framework} model: {model} (source SHA-256 {side.source_sha256[:12]})"
-        for model, side in zip(models(spec), pair.sides.values(), strict=True)
+        for model, side in zip(list_models(spec), pair.sides.values(), strict=True)
     ]
     said.append(
-        f"{counted(len(pair.map), 'variable')} matched, parameters and buffers; training starts from the weights of "
+        f"{count_noun(len(pair.map), 'variable')} matched, parameters and buffers; training starts from the weights of "
         f"{_NAMES[pair.weights_from]}'s factory"
     )
     said += [
@@ -37,7 +37,7 @@ def lines(spec: Spec) -> list[str]:
     return said
 
 
-def table(spec: Spec) -> Table | None:
+def make_table(spec: Spec) -> Table | None:
     """Return the table of torch's and flax's names, None for a built-in workload."""
     if spec.pair is None:
         return None

@@ -12,18 +12,18 @@ from compare.report.document import Content, Part, Section, Table
 from compare.report.plots import loss_plot, memory_plot, ratio_plot, step_plot, telemetry_plot
 from compare.report.sentences import (
     DASH,
-    agreement_lines,
-    agreement_status,
-    basis,
-    claim,
-    counted,
-    heading,
-    percent,
-    ratio_figures,
-    replication,
-    sentence,
-    setting,
-    source,
+    count_noun,
+    describe_agreement,
+    describe_basis,
+    describe_comparison,
+    describe_replication,
+    describe_setting,
+    describe_source,
+    describe_status,
+    format_percent,
+    format_ratio_figures,
+    make_heading,
+    state_claim,
 )
 from compare.results.model import Comparison, Pair, Result
 
@@ -57,36 +57,36 @@ class SectionKind:
     definitions: Lines = lambda _: ()
 
 
-def part(result: Result) -> Part:
+def make_part(result: Result) -> Part:
     """Return the whole report of a result."""
-    said = verdict(result)
-    claims = [claim(comparison) for comparison in result.comparisons]
+    said = summarise(result)
+    claims = [state_claim(comparison) for comparison in result.comparisons]
     contents = [(kind, kind.make(result)) for kind in SECTIONS]
     return Part(
         claim=claims[0] if len(claims) == 1 and said.startswith(f"{claims[0]} (") else said,
         verdict=said,
-        setting=setting(result),
-        heading=heading(result),
-        source=source(result.environment, result.created, result.id, replication(result)),
+        setting=describe_setting(result),
+        heading=make_heading(result),
+        source=describe_source(result.environment, result.created, result.id, describe_replication(result)),
         sections=[Section(name=kind.name, title=kind.title, **vars(content)) for kind, content in contents if content],
     )
 
 
-def verdict(result: Result) -> str:
+def summarise(result: Result) -> str:
     """Return in one sentence what a result says: its comparisons, or else its agreement."""
     comparisons = result.comparisons
     if comparisons:
         said = (
-            sentence(comparisons[0])
+            describe_comparison(comparisons[0])
             if len(comparisons) == 1
-            else "; ".join(f"{claim(each)} ({each.verdict})" for each in comparisons)
+            else "; ".join(f"{state_claim(each)} ({each.verdict})" for each in comparisons)
         )
-        disturbed = telemetry_text.disturbance(result)
+        disturbed = telemetry_text.describe_disturbance(result)
         return f"{said}. {disturbed}" if disturbed else said
     agreement = result.agreement
     said = [_AGREES[pair.status].format(pair.contender, pair.baseline) for pair in agreement.pairs]
     if not said:
-        return f"{agreement_status(agreement)}; nothing was timed"
+        return f"{describe_status(agreement)}; nothing was timed"
     return f"{', '.join(said)} in {agreement.precision}; nothing was timed"
 
 
@@ -98,11 +98,11 @@ def _ratio(result: Result) -> Content:
         "Step time of each contender over its baseline's. Below 1 is faster. Detectable: the smallest difference that "
         "so many rounds would show."
     )
-    lines = [f"{sentence(comparison)}." for comparison in comparisons] if len(comparisons) > 1 else []
+    lines = [f"{describe_comparison(comparison)}." for comparison in comparisons] if len(comparisons) > 1 else []
     return Content(
         lines=[*lines, *_define_ratio(result)],
         picture=ratio_plot.make_picture([result]),
-        tables=[Table("ratios", caption, columns, rows, basis([result]))] if rows else (),
+        tables=[Table("ratios", caption, columns, rows, describe_basis([result]))] if rows else (),
     )
 
 
@@ -111,13 +111,13 @@ def _define_ratio(result: Result) -> Iterator[str]:
     if any(comparison.claimed_ratio for comparison in result.comparisons):
         yield "ratio: the contender's step time divided by the baseline's, so a smaller ratio is faster"
     looks = {int(look): error for look, error in (result.spec.looks or {}).items()}
-    level, count = percent(result.confidence, 6), result.spec.rounds - len(result.voided)
+    level, count = format_percent(result.confidence, 6), result.spec.rounds - len(result.voided)
     if looks and result.spec.rounds:
-        plan = ", ".join(f"{percent(looks[look])} after {look} rounds" for look in sorted(looks))
+        plan = ", ".join(f"{format_percent(looks[look])} after {look} rounds" for look in sorted(looks))
         yield (
             f"{level} interval: timing may stop early, at a look where every verdict is certain. "
-            f"Each look has its own error ({plan}; together {percent(sum(looks.values()))}), so the interval after "
-            f"{counted(count, 'round')} has {level} confidence"
+            f"Each look has its own error ({plan}; together {format_percent(sum(looks.values()))}), so the interval "
+            f"after {count_noun(count, 'round')} has {level} confidence"
         )
 
 
@@ -125,7 +125,7 @@ def _ratio_row(comparison: Comparison) -> tuple[str, ...]:
     ratio, detectable = comparison.claimed_ratio, comparison.detectable
     estimate, interval = DASH, DASH
     if ratio is not None:
-        estimate, low, high = ratio_figures(ratio)
+        estimate, low, high = format_ratio_figures(ratio)
         interval = f"{low} to {high}"
     return (
         comparison.contender,
@@ -134,30 +134,34 @@ def _ratio_row(comparison: Comparison) -> tuple[str, ...]:
         interval,
         str(comparison.rounds),
         comparison.verdict,
-        DASH if detectable is None or ratio is None else percent(detectable),
+        DASH if detectable is None or ratio is None else format_percent(detectable),
     )
 
 
 def _measured(result: Result) -> Content:
     contenders = result.contenders
-    figures = measurements.rows(contenders, result.confidence)
+    figures = measurements.make_rows(contenders, result.confidence)
     rows = [(label.strip(), *cells) for label, cells in figures]
     nested = frozenset(index for index, (label, _) in enumerate(figures) if label.startswith(" "))
     columns = ("", *(contender.name for contender in contenders))
-    lines = [*measurements.remarks(contenders), *measurements.step_definition(contenders)]
+    lines = [*measurements.list_remarks(contenders), *measurements.step_definition(contenders)]
     if not rows:
         lines.append("No figure was measured.")
-    table = Table("figures", "Times, throughput, memory and training.", columns, rows, basis([result]), nested=nested)
+    table = Table(
+        "figures", "Times, throughput, memory and training.", columns, rows, describe_basis([result]), nested=nested
+    )
     return Content(lines=lines, tables=[table] if rows else ())
 
 
 def _memory(result: Result) -> Content:
-    return Content(lines=list(measurements.absent_memory(result.contenders)), picture=memory_plot.make_picture(result))
+    return Content(
+        lines=list(measurements.explain_absent_memory(result.contenders)), picture=memory_plot.make_picture(result)
+    )
 
 
 def _certificate(result: Result) -> Content:
     agreement = result.agreement
-    status = agreement_status(agreement)
+    status = describe_status(agreement)
     lines = [f"{status[:1].upper()}{status[1:]}."]
     if not agreement.pairs:
         lines.append("There is no certificate.")
@@ -172,23 +176,23 @@ def _certificate(result: Result) -> Content:
 
 def _certificate_tables(result: Result, pair: Pair, number: int) -> Iterator[Table]:
     names = f"{pair.contender} against {pair.baseline}"
-    rows = [(*row, gate_rows.MEANINGS.get(row[0], DASH)) for row in gate_rows.gate_rows(pair)]
+    rows = [(*row, gate_rows.MEANINGS.get(row[0], DASH)) for row in gate_rows.make_gate_rows(pair)]
     failed = frozenset(index for index, gate in enumerate(pair.gates) if not gate.passed)
     caption = f"Certificate of {names}: {pair.status}. Every gate at its worst over all recorded tensors and steps."
     columns = (*(head or "outcome" for head in gate_rows.GATE_COLUMNS), "meaning")
-    yield Table(f"gates-{number}", caption, columns, rows, f"Setting: {setting(result)}.", failed, prose=True)
-    if tensors := gate_rows.tensor_rows(pair):
+    yield Table(f"gates-{number}", caption, columns, rows, f"Setting: {describe_setting(result)}.", failed, prose=True)
+    if tensors := gate_rows.make_tensor_rows(pair):
         caption = f"Every tensor of {names} in execution order: relative errors."
         yield Table(f"tensors-{number}", caption, gate_rows.TENSOR_COLUMNS, tensors, detail=True)
 
 
 def _pair(result: Result) -> Content | None:
-    table = pair_text.table(result.spec)
-    return Content(lines=[f"{line}." for line in pair_text.lines(result.spec)], tables=[table]) if table else None
+    table = pair_text.make_table(result.spec)
+    return Content(lines=[f"{line}." for line in pair_text.make_lines(result.spec)], tables=[table]) if table else None
 
 
 def _fairness(result: Result) -> Content:
-    table = fairness.table(result)
+    table = fairness.make_table(result)
     lines = [] if table else ["No contender came far enough to have its settings read back."]
     return Content(lines=lines, tables=[table] if table else ())
 
@@ -198,8 +202,8 @@ def _telemetry(result: Result) -> Content:
 
 
 def _telemetry_lines(result: Result) -> Iterator[str]:
-    yield from telemetry_text.lines(result)
-    yield from telemetry_text.voids(result.voided)
+    yield from telemetry_text.list_lines(result)
+    yield from telemetry_text.list_void_rounds(result.voided)
 
 
 def _environment(result: Result) -> Content:
@@ -210,7 +214,7 @@ def _environment(result: Result) -> Content:
         "data, SHA-256": spec.data_sha256,
         "initial weights, SHA-256": spec.weights_sha256,
     }
-    return Content(command=shlex.join(result.command), tables=environment_table.tables(result.environment, inputs))
+    return Content(command=shlex.join(result.command), tables=environment_table.make_tables(result.environment, inputs))
 
 
 SECTIONS: tuple[SectionKind, ...] = (
@@ -218,26 +222,26 @@ SECTIONS: tuple[SectionKind, ...] = (
         "ratio",
         "Ratio of step times",
         _ratio,
-        claims=lambda result: map(sentence, result.comparisons),
+        claims=lambda result: map(describe_comparison, result.comparisons),
         definitions=_define_ratio,
     ),
     SectionKind(
         "measured",
         "Measured",
         _measured,
-        remarks=lambda result: measurements.remarks(result.contenders),
-        definitions=lambda result: measurements.definitions(result.contenders),
+        remarks=lambda result: measurements.list_remarks(result.contenders),
+        definitions=lambda result: measurements.list_definitions(result.contenders),
     ),
     SectionKind("steps", "Step times by round", lambda result: Content(picture=step_plot.make_picture(result))),
     SectionKind(
         "memory",
         "Memory by definition",
         _memory,
-        remarks=lambda result: measurements.absent_memory(result.contenders),
+        remarks=lambda result: measurements.explain_absent_memory(result.contenders),
     ),
     SectionKind("loss", "Loss curves", lambda result: Content(picture=loss_plot.make_picture(result))),
-    SectionKind("certificate", "Certificate", _certificate, claims=lambda result: agreement_lines(result.agreement)),
-    SectionKind("pair", "The pair", _pair, remarks=lambda result: pair_text.lines(result.spec)),
+    SectionKind("certificate", "Certificate", _certificate, claims=lambda result: describe_agreement(result.agreement)),
+    SectionKind("pair", "The pair", _pair, remarks=lambda result: pair_text.make_lines(result.spec)),
     SectionKind("fairness", "Fairness: effective settings", _fairness),
     SectionKind("telemetry", "Telemetry", _telemetry, remarks=_telemetry_lines),
     SectionKind("environment", "Environment and command", _environment),

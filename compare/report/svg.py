@@ -15,7 +15,7 @@ _OF_THE_PAGE = {"font-family", "font"}
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
-def inline(data: bytes, prefix: str, title: str) -> Markup:
+def make_inline(data: bytes, prefix: str, title: str) -> Markup:
     """Return an SVG file of samestep, with letters as text, as an element of an HTML page.
 
     A strict Content-Security-Policy forbids style attributes, so each declaration becomes an attribute. Colours become

@@ -5,15 +5,15 @@ from statistics import median
 from typing import Any
 
 from compare.machine.nvml import POWER_CAP
-from compare.report.sentences import counted, percent
+from compare.report.sentences import count_noun, format_percent
 from compare.results.consistency import SERIES
 from compare.results.model import Gpu, Result, Telemetry, Voided
-from compare.settings.block_order import gpus_of_round
+from compare.settings.block_order import list_gpus_of_round
 
 _NOTICEABLE_CORES = 0.05
 
 
-def lines(result: Result) -> Iterator[str]:
+def list_lines(result: Result) -> Iterator[str]:
     """Yield lines on missing rounds, the design, the GPU, other programs, and outliers."""
     spec, telemetry = result.spec, result.telemetry
     if spec.is_cut_off:
@@ -31,7 +31,7 @@ def lines(result: Result) -> Iterator[str]:
             yield f"{pair}: round {number} is far from the others, but it counts"
 
 
-def disturbance(result: Result) -> str | None:
+def describe_disturbance(result: Result) -> str | None:
     """Return the disturbance and the step times of a run without a verdict, None for any other run.
 
     The times are medians over all rounds, including void ones. They support no claim.
@@ -48,13 +48,13 @@ def disturbance(result: Result) -> str | None:
         if each.contender in times and each.baseline in times
     ]
     return (
-        f"DISTURBED, no verdict: {len(result.voided)} of {counted(spec.rounds, 'round')} are void, for example because "
-        f"{result.voided[0].reason}. Over all rounds {', '.join(measured)} ({', '.join(ratios)}). "
+        f"DISTURBED, no verdict: {len(result.voided)} of {count_noun(spec.rounds, 'round')} are void, for example "
+        f"because {result.voided[0].reason}. Over all rounds {', '.join(measured)} ({', '.join(ratios)}). "
         "Repeat it on a quiet machine"
     )
 
 
-def voids(voided: Sequence[Voided]) -> list[str]:
+def list_void_rounds(voided: Sequence[Voided]) -> list[str]:
     """Return a line for each void round, with its reason."""
     return [f"round {void.round} is void: {void.reason}" for void in voided]
 
@@ -89,7 +89,7 @@ def _state(gpu: Gpu, windows: Sequence[Sequence[float]], name: str) -> Iterator[
     yield f"{name} while blocks were timed ({len(timed)} samples): {', '.join(spreads)}"
     reasons = [int(bits) for bits in series["clock_reasons"] if bits is not None]
     if capped := sum(bool(bits & POWER_CAP) for bits in reasons):
-        yield f"the workload itself reached the power limit in {percent(capped / len(reasons))} of these samples"
+        yield f"the workload itself reached the power limit in {format_percent(capped / len(reasons))} of these samples"
     if not gpu.lists_processes:
         yield f"NVML does not list this run's processes on the {name}, so it could not show a foreign one either"
 
@@ -107,7 +107,7 @@ def _windows(result: Result, number: int) -> list[Sequence[float]]:
     spec, windows = result.spec, list[Sequence[float]]()
     for contender in result.contenders:
         for index, blocks in enumerate(contender.step_seconds.windows if contender.step_seconds else ()):
-            gpus = gpus_of_round(index, spec.devices, spec.rotation)
+            gpus = list_gpus_of_round(index, spec.devices, spec.rotation)
             windows += blocks if gpus is None or number in gpus else ()
     return windows
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from compare.report import columns, measurements, telemetry_text
 from compare.report.document import Section
 from compare.report.sections import SECTIONS
-from compare.report.sentences import DASH, heading, plain
+from compare.report.sentences import DASH, make_heading, make_plain
 from compare.results.model import Result
 
 
@@ -28,11 +28,11 @@ def render(result: Result, console: Console, *, brief: bool = False) -> None:
         console.print(Text(_printable(text, console)), soft_wrap=False)
 
     contenders = result.contenders
-    say(heading(result))
-    if disturbed := telemetry_text.disturbance(result):
+    say(make_heading(result))
+    if disturbed := telemetry_text.describe_disturbance(result):
         say(f"{disturbed}.")
     say("")
-    rows = measurements.rows(contenders, result.confidence)
+    rows = measurements.make_rows(contenders, result.confidence)
     _print_figures(rows, [contender.name for contender in contenders], console)
     remarks = [line for kind in SECTIONS for line in kind.remarks(result)]
     claims = [line for kind in SECTIONS for line in kind.claims(result)]
@@ -45,7 +45,7 @@ def render(result: Result, console: Console, *, brief: bool = False) -> None:
 
 
 def render_matrix(overview: Section, console: Console) -> None:
-    """Print the overview of several results (`compare.report.matrix.overview`)."""
+    """Print the overview of several results (`compare.report.matrix.make_overview`)."""
     for table in overview.tables:
         columns.show(table.columns, table.rows, console, prose=range(len(table.columns)))
         console.print()
@@ -90,7 +90,7 @@ def _table(
 
 def _printable(text: str, console: Console) -> str:
     indent = text[: len(text) - len(text.lstrip(" "))]
-    text = indent + plain(text)
+    text = indent + make_plain(text)
     if console.options.ascii_only:
         text = text.replace(DASH, "-").replace("µ", "u").encode("ascii", "replace").decode("ascii")
     return text

@@ -27,7 +27,7 @@ from compare.base.typed_json import Json
 from compare.base.untrusted import SHORT, SIZE_LIMIT
 from compare.machine import environment
 from compare.report import terminal
-from compare.report.sentences import printable
+from compare.report.sentences import make_printable
 from compare.reproduce import archive, authorship
 from compare.reproduce.authorship import Writer
 from compare.results import result_file
@@ -79,7 +79,7 @@ def write_requirements(result: Result) -> str:
         if isinstance(version, str) and _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
     ]
     machine = " on ".join(str(facts.get(key)) for key in ("python", "platform"))
-    return "".join([f"# Python {printable(machine)}\n", *pinned])
+    return "".join([f"# Python {make_printable(machine)}\n", *pinned])
 
 
 DERIVED: Mapping[str, Callable[[Result], str]] = {

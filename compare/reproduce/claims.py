@@ -9,17 +9,17 @@ A claim of speed is a verdict and a ratio with its interval. Its outcome is
 - INCONCLUSIVE otherwise: one of the runs decided nothing, or the new one is INVALID.
 
 Two intervals exclude each other if they share no point and their estimates differ by at least the margin. This is
-the rule of `compare.base.statistics.verdict` for an interval and 1. Two separate 95 % intervals are stronger evidence
-than a test at 5 % needs, so NOT REPRODUCED is a careful statement. Source: Schenker and Gentleman, "On judging the
-significance of differences by examining the overlap between confidence intervals", The American Statistician 55(3),
-2001. Neither interval covers changes from day to day or between machines. Therefore the report lists all differences
+the rule of `compare.base.statistics.judge_ratio` for an interval and 1. Two separate 95 % intervals are stronger
+evidence than a test at 5 % needs, so NOT REPRODUCED is a careful statement. Source: Schenker and Gentleman, "On
+judging the significance of differences by examining the overlap between confidence intervals", The American
+Statistician 55(3), 2001. Neither interval covers changes from day to day or between machines. Therefore the report lists all differences
 between the environments.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compare.report.sentences import ratio_text
+from compare.report.sentences import format_ratio
 from compare.results.model import Comparison, Interval, Pair, Result
 
 Judgement = tuple[str, str]
@@ -126,4 +126,4 @@ def _describe(comparison: Comparison | None) -> str:
         return "none"
     if comparison.claimed_ratio is None:  # nothing that a reader may take for a speed
         return comparison.verdict
-    return f"{comparison.verdict}, {ratio_text(comparison.claimed_ratio)}"
+    return f"{comparison.verdict}, {format_ratio(comparison.claimed_ratio)}"

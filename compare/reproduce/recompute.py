@@ -16,7 +16,7 @@ from compare.execution.telemetry import Telemetry
 from compare.reproduce import rejudge_gates
 from compare.results import verdicts
 from compare.results.model import Contender, Pair, Result, StepTimes, Voided
-from compare.settings.block_order import gpus_of_round
+from compare.settings.block_order import list_gpus_of_round
 
 TOLERANCE = 1e-9
 """Two figures are equal within this relative tolerance. Another CPU or numpy may round a logarithm's last digit."""
@@ -56,7 +56,7 @@ def find_mismatches(result: Result) -> list[Mismatch]:
     """
     with np.errstate(all="ignore"):  # a figure that overflows differs, which is reported
         raw = rejudge_gates.rejudge(replace(result, voided=_find_void_rounds(result)))
-        again = cast("dict[str, Json]", typed_json.write(verdicts.complete(raw)))
+        again = cast("dict[str, Json]", typed_json.write(verdicts.complete_result(raw)))
     causes_first = {key: again[key] for key in ("voided", "agreement", *again)}
     return [*_find_contradictions(result), *_compare("", typed_json.write(result), causes_first)]
 
@@ -133,7 +133,7 @@ def _find_void_rounds(result: Result) -> tuple[Voided, ...]:
         return result.voided
     cores = zip(telemetry.foreign_cores, telemetry.idle_cores, strict=False)
     rounds = [
-        Round([], foreign, idle, gpus=gpus_of_round(number, spec.devices, spec.rotation))
+        Round([], foreign, idle, gpus=list_gpus_of_round(number, spec.devices, spec.rotation))
         for number, (foreign, idle) in enumerate(cores)
     ]
     for step in steps:

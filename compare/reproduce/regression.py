@@ -1,6 +1,6 @@
 """Tell whether a later run is slower, or takes more memory, than an earlier run of the same work. Pure functions.
 
-Step times are compared by each run's median blocks by round (`compare.base.statistics.independent_ratio`).
+Step times are compared by each run's median blocks by round (`compare.base.statistics.estimate_independent_ratio`).
 A figure of a contender is a
 
 - REGRESSION, if the whole interval of its ratio lies above 1 and the estimate above 1 + threshold;
@@ -172,8 +172,8 @@ def _compare_step_time(old: _Side, new: _Side, threshold: float) -> Change:
     if min(map(len, rounds)) < verdicts.LEAST_ROUNDS:
         a, b = (side.step_seconds or "no round" for side in (old, new))
         return Change(name, STEP_TIME, a, b, None, INCONCLUSIVE, f"{counts} rounds count; needed: 2 and 2")
-    a, b = (statistics.geometric_interval(medians, confidence).estimate for medians in rounds)
-    ratio = statistics.independent_ratio(rounds[0], rounds[1], confidence)
+    a, b = (statistics.estimate_geometric_interval(medians, confidence).estimate for medians in rounds)
+    ratio = statistics.estimate_independent_ratio(rounds[0], rounds[1], confidence)
     sides = {"OLD": old, "NEW": new}
     uncertified = [label for label, side in sides.items() if side.result.agreement.status != "pass"]
     if uncertified:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from compare.report import columns
 from compare.report.measurements import time_unit
-from compare.report.sentences import percent, printable
+from compare.report.sentences import format_percent, make_printable
 from compare.reproduce.regression import INCONCLUSIVE, REGRESSION, STEP_TIME, Change
 
 _MEBIBYTE = 2**20
@@ -19,14 +19,14 @@ def render(changes: Sequence[Change], threshold: float, remarks: Sequence[str], 
     columns.show(("", "old", "new", "change", "interval", ""), rows, console, prose=(0, 1, 2), right=(1, 2, 3, 4))
     console.print()
     for line in (*_reasons(changes), *remarks, _conclusion(changes, threshold)):
-        console.print(Text(printable(line)))
+        console.print(Text(make_printable(line)))
 
 
 def _conclusion(changes: Sequence[Change], threshold: float) -> str:
     failed = [_label(change) for change in changes if change.outcome == REGRESSION]
     undecided = [_label(change) for change in changes if change.outcome == INCONCLUSIVE]
-    text = f"regression above {percent(threshold)}: {', '.join(failed)}" if failed else ""
-    text = text or f"no regression above {percent(threshold)}"
+    text = f"regression above {format_percent(threshold)}: {', '.join(failed)}" if failed else ""
+    text = text or f"no regression above {format_percent(threshold)}"
     return f"{text}; undecided: {', '.join(undecided)}" if undecided else text
 
 

@@ -92,7 +92,7 @@ def _check_workload(spec: Spec) -> None:
         workload = installed.get(spec.workload)
     except Refused as error:
         raise Refused(f"of the result: {error}") from None
-    here, stored = descriptions.described(workload), typed_json.write(spec)
+    here, stored = descriptions.describe_arithmetic(workload), typed_json.write(spec)
     stored["optimizer"] = asdict(OptimizerSpec("", 0.0)) | stored["optimizer"]
     difference = next(find_differences({key: stored[key] for key in here}, here), None)
     if difference:

@@ -11,8 +11,8 @@ from compare.base.typed_json import Json
 from compare.base.untrusted import SHORT
 from compare.report import columns
 from compare.report.measurements import time_unit
-from compare.report.sentences import DASH, counted, heading, printable
-from compare.report.telemetry_text import voids
+from compare.report.sentences import DASH, count_noun, make_heading, make_printable
+from compare.report.telemetry_text import list_void_rounds
 from compare.reproduce.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, Claim
 from compare.reproduce.differences import Difference
 from compare.results.model import Contender, Result
@@ -32,7 +32,7 @@ def render_differences(differences: Sequence[Difference], console: Console, no_d
 
 def render_start(stored: Result, differences: Sequence[Difference], console: Console) -> None:
     """Print which run is repeated, and the differences that are known before it begins."""
-    console.print(Text(printable(f"repeats the run {stored.id} of {stored.created}: {heading(stored)}")))
+    console.print(Text(make_printable(f"repeats the run {stored.id} of {stored.created}: {make_heading(stored)}")))
     console.print()
     compared = "environment and data" if stored.spec.pair else "environment, data and initial weights"
     render_differences(differences, console, f"{compared} are as they were")
@@ -42,7 +42,7 @@ def render_code(lines: Sequence[str], changed: bool, console: Console) -> None:
     """Print which code is imported, and whether a source that differs from the stored one is accepted."""
     console.print(Text("\nimports the code that the file names:"))
     for line in lines:
-        console.print(Text(printable(f"  {line}"), overflow="fold"))
+        console.print(Text(make_printable(f"  {line}"), overflow="fold"))
     if changed:
         console.print(Text("another source is accepted; the one that is imported stands below"))
     else:
@@ -53,19 +53,19 @@ def render_claims(claims: Sequence[Claim], stored: Result, result: Result, conso
     """Print void rounds, every claim with both sides and the reason of its outcome, and how many were reproduced."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
-    for line in voids(result.voided):
-        console.print(Text(printable(line)))
+    for line in list_void_rounds(result.voided):
+        console.print(Text(make_printable(line)))
     for claim in claims:
         text = f"{claim.subject}: {claim.stored} stored, {claim.here} here; {claim.reason}"
-        table.add_row(claim.outcome, Text(printable(text), overflow="fold"))
+        table.add_row(claim.outcome, Text(make_printable(text), overflow="fold"))
     console.print(table)
     if times := _step_times(stored, result):
         console.print()
     for line in times:
-        console.print(Text(printable(line)))
+        console.print(Text(make_printable(line)))
     counts = Counter(claim.outcome for claim in claims)
     outcomes = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _OUTCOMES)
-    console.print(Text(f"\n{counted(len(claims), 'claim')}: {outcomes}"))
+    console.print(Text(f"\n{count_noun(len(claims), 'claim')}: {outcomes}"))
 
 
 def _step_times(stored: Result, result: Result) -> list[str]:
@@ -88,4 +88,4 @@ def _estimate(contender: Contender) -> float | None:
 def _format(value: Json) -> str:
     if value is None:
         return DASH
-    return printable(value if isinstance(value, str) and len(value) < _LONGEST_VALUE else SHORT.repr(value))
+    return make_printable(value if isinstance(value, str) and len(value) < _LONGEST_VALUE else SHORT.repr(value))

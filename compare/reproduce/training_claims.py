@@ -21,7 +21,7 @@ from compare.agreement import trajectory
 from compare.agreement.gates import ACCURACY
 from compare.agreement.trajectory import Curves
 from compare.base import statistics
-from compare.report.sentences import percent
+from compare.report.sentences import format_percent
 from compare.reproduce.claims import (
     INCONCLUSIVE,
     NOT_REPRODUCED,
@@ -66,7 +66,7 @@ def judge_accuracies(stored: Sequence[float], here: Sequence[float]) -> Judgemen
     """Judge two series of accuracies over the same seeds."""
     if len(stored) != len(here) or len(stored) < 2:
         return INCONCLUSIVE, f"{len(stored)} seeds against {len(here)}"
-    low, high = statistics.equivalence([b - a for a, b in zip(stored, here, strict=True)])
+    low, high = statistics.estimate_equivalence([b - a for a, b in zip(stored, here, strict=True)])
     interval = f"difference {100 * low:+.2f} to {100 * high:+.2f} points over {len(stored)} seeds"
     if max(abs(low), abs(high)) <= ACCURACY.limit + _ROUNDING:
         return REPRODUCED, interval
@@ -81,7 +81,7 @@ def judge_final_loss(stored: float | None, here: float | None, spread: float) ->
     if stored is None or here is None:
         return (REPRODUCED, "not finite again") if stored is here else (NOT_REPRODUCED, "one of them is not finite")
     limit, distance = max(LOSS_MARGIN, SPREADS * spread), _relative_distance(stored, here)
-    reason = f"{percent(distance)} apart, limit {percent(limit)}"
+    reason = f"{format_percent(distance)} apart, limit {format_percent(limit)}"
     return (REPRODUCED if distance <= limit else NOT_REPRODUCED), reason
 
 

@@ -31,13 +31,13 @@ def describe(stored: Result) -> list[str]:
         Refused: the file does not say it.
     """
     factories = {backend: stored.spec.model.get(backend) for backend in BACKENDS}
-    hashes = source_hashes(stored)
+    hashes = list_source_hashes(stored)
     if not all(isinstance(factory, str) for factory in factories.values()):
         raise Refused("spec.model: does not name two factories; allowed: jax and torch, each as text")
     return [f"{backend}: {factories[backend]} (source SHA-256 {hashes[backend]})" for backend in BACKENDS]
 
 
-def source_hashes(stored: Result) -> dict[str, str]:
+def list_source_hashes(stored: Result) -> dict[str, str]:
     """Return by backend the SHA-256 of the source that was run.
 
     Raises:
@@ -103,7 +103,7 @@ def build_workload(stored: Result) -> Workload:
 def build_request(stored: Result, *, changed: bool) -> Request:
     """Return the request to match the models as before, from the same source unless `changed` accepts another."""
     pair = _pair(stored)
-    return Request(pair.map, pair.weights_from, None if changed else source_hashes(stored))
+    return Request(pair.map, pair.weights_from, None if changed else list_source_hashes(stored))
 
 
 def _pair(stored: Result) -> PairSpec:

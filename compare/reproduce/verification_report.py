@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report.sentences import heading, printable
+from compare.report.sentences import make_heading, make_printable
 from compare.reproduce.verification import Check
 from compare.results.model import Result
 
@@ -15,7 +15,7 @@ _MOST_LINES = 10
 
 def render(result: Result, checks: Sequence[Check], console: Console) -> None:
     """Print the run, every check with its first problems, and how many checks failed."""
-    console.print(Text(printable(f"run {result.id} of {result.created}: {heading(result)}")))
+    console.print(Text(make_printable(f"run {result.id} of {result.created}: {make_heading(result)}")))
     console.print()
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -23,7 +23,7 @@ def render(result: Result, checks: Sequence[Check], console: Console) -> None:
         lines = check.problems + check.unchecked
         table.add_row("FAIL" if check.problems else "OPEN" if check.unchecked else "pass", Text(check.question))
         for line in lines[:_MOST_LINES]:
-            table.add_row("", Text(f"  {printable(line)}", overflow="fold"))
+            table.add_row("", Text(f"  {make_printable(line)}", overflow="fold"))
         if len(lines) > _MOST_LINES:
             table.add_row("", Text(f"  and {len(lines) - _MOST_LINES:,} more"))
     console.print(table)

@@ -87,14 +87,14 @@ def _find_ratio_faults(result: Result) -> Iterator[str]:
 def _find_verdict_faults(result: Result) -> Iterator[str]:
     if all(comparison.verdict == "INVALID" for comparison in result.comparisons):
         return
-    again = {comparison.contender: comparison for comparison in verdicts.complete(result).comparisons}
+    again = {comparison.contender: comparison for comparison in verdicts.complete_result(result).comparisons}
     for index, comparison in enumerate(result.comparisons):
         recomputed = again.get(comparison.contender)
         if comparison.claimed_ratio is None:
             continue
         if recomputed and recomputed.verdict == "INVALID":
             yield f"comparisons[{index}].verdict is {comparison.verdict}; allowed: INVALID, for {recomputed.reason}"
-        verdict = statistics.verdict(comparison.claimed_ratio, comparison.margin)
+        verdict = statistics.judge_ratio(comparison.claimed_ratio, comparison.margin)
         if comparison.rounds < result.spec.least_rounds:
             verdict = "INCONCLUSIVE"
         if verdict != comparison.verdict:

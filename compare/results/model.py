@@ -107,7 +107,7 @@ class Spec(JsonObject):
         if self.looks is None:
             return self.confidence
         looks = {int(look): error for look, error in self.looks.items()}
-        return early_stopping.confidence(min(rounds, max(looks)), looks)
+        return early_stopping.compute_confidence(min(rounds, max(looks)), looks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -241,7 +241,7 @@ def load_schema(name: str) -> dict[str, Any]:
         whole["definitions"]["precision"]["enum"] = list(PRECISIONS)
         whole["definitions"]["gate"]["enum"] = list(RULES)
         spec = whole["definitions"]["spec"]
-        spec["properties"] = options.spec_schema() | spec["properties"]
+        spec["properties"] = options.make_spec_schema() | spec["properties"]
     return whole
 
 
@@ -255,7 +255,7 @@ def _validator(name: str) -> Callable[[Any], Any]:
 
 def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
     name = str(error.name or "data")
-    path = untrusted.shortened(name.removeprefix("data").removeprefix("."))
+    path = untrusted.shorten_place(name.removeprefix("data").removeprefix("."))
     value: Any = error.value
     if error.rule == "required":
         missing = [key for key in cast("list[str]", error.rule_definition) if key not in value]

@@ -25,7 +25,7 @@ SEQUENTIAL = (
 )
 
 
-def complete(result: Result) -> Result:
+def complete_result(result: Result) -> Result:
     """Compute the derived values of a result anew from its samples.
 
     Step times, rates, comparisons and the agreement's state are replaced. They follow from the spec, `voided`, each
@@ -99,7 +99,7 @@ def summarise_steps(
     """
     counting = find_round_medians(samples, void)
     rounds = list(counting.values())
-    interval = statistics.geometric_interval(rounds, confidence) if len(rounds) >= LEAST_ROUNDS else None
+    interval = statistics.estimate_geometric_interval(rounds, confidence) if len(rounds) >= LEAST_ROUNDS else None
     spread = statistics.summarise([samples[index] for index in counting] or samples)
     return StepTimes(
         estimate=interval.estimate if interval else next(iter(rounds), None),
@@ -162,13 +162,13 @@ def _compare(result: Result, contender: Contender) -> Comparison:
     outliers: list[int] = []
     if len(rounds) >= LEAST_ROUNDS:
         confidence = spec.confidence_of(len(rounds))
-        ratio = statistics.paired_ratio([a[r] for r in rounds], [b[r] for r in rounds], confidence)
+        ratio = statistics.estimate_paired_ratio([a[r] for r in rounds], [b[r] for r in rounds], confidence)
         differences = [math.log(b[r] / a[r]) for r in rounds]
-        detectable = statistics.minimum_detectable_effect(differences, confidence)
-        outliers = [rounds[index] + 1 for index in statistics.outliers(differences)]
+        detectable = statistics.estimate_detectable_effect(differences, confidence)
+        outliers = [rounds[index] + 1 for index in statistics.find_outliers(differences)]
     invalid = _explain_invalid(result, contender, len(rounds))
     may_decide = ratio is not None and len(rounds) >= spec.least_rounds
-    decided = statistics.verdict(ratio, spec.margin) if ratio and may_decide else "INCONCLUSIVE"
+    decided = statistics.judge_ratio(ratio, spec.margin) if ratio and may_decide else "INCONCLUSIVE"
     return Comparison(
         baseline=baseline.name,
         contender=contender.name,

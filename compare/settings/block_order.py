@@ -15,7 +15,7 @@ def order_contenders(contenders: Sequence[T], number: int) -> list[T]:
     return list(contenders if number % 2 == 0 else reversed(contenders))
 
 
-def gpus_of_round(number: int, count: int, rotation: int) -> range | None:
+def list_gpus_of_round(number: int, count: int, rotation: int) -> range | None:
     """Return the GPUs for contenders on `count` devices in round `number`. GPUs and rounds count from 0.
 
     Rounds rotate over `rotation` GPUs, in whole parts of `count`, because GPUs of one kind are not equally fast.
@@ -29,7 +29,7 @@ def gpus_of_round(number: int, count: int, rotation: int) -> range | None:
 
 def find_stored_gpus(spec: Mapping[str, Any], number: int) -> range | None:
     """Return the GPUs of round `number` in a stored result with this `spec`, as `gpus_of_round` does."""
-    return gpus_of_round(number, spec.get("devices", 1), spec.get("rotation", 1))
+    return list_gpus_of_round(number, spec.get("devices", 1), spec.get("rotation", 1))
 
 
 def count_parts(count: int, rotation: int) -> int:

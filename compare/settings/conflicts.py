@@ -41,8 +41,8 @@ def check(where: str, backend: str, device: str, values: Mapping[str, Value], gi
     for knob in KNOBS.values():
         if values.get(knob.name) and knob.required_device not in (None, device):
             raise Refused(f"{where}: {knob.name} needs --device {knob.required_device}")
-    if values.get("concurrent-kernels") and not values.get(together_with(backend)):
-        raise Refused(f"{where}: concurrent-kernels needs {together_with(backend)} in {backend}")
+    if values.get("concurrent-kernels") and not values.get(find_concurrency_knob(backend)):
+        raise Refused(f"{where}: concurrent-kernels needs {find_concurrency_knob(backend)} in {backend}")
     if values.get("max-autotune") and not values.get("compile"):
         raise Refused(f"{where}: max-autotune needs compile")
     several = values.get("steps-per-dispatch", 1) != 1
@@ -64,6 +64,6 @@ def check(where: str, backend: str, device: str, values: Mapping[str, Value], gi
         raise Refused(f"{where}: pieces excludes donation and steps-per-dispatch above 1, which are for a whole step")
 
 
-def together_with(backend: str) -> str:
+def find_concurrency_knob(backend: str) -> str:
     """Return the knob without which a backend runs no kernels together."""
     return "compile" if backend == "torch" else "graph-capture"

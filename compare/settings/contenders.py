@@ -29,7 +29,7 @@ class Contender:
         return backends.find(self.backend).module
 
 
-def default_tuning(backend: str) -> str:
+def make_default_tuning(backend: str) -> str:
     """Return the tuning of a contender that names none. Only `stock` exists for a backend without knobs."""
     return DEFAULT_TUNING if has_knobs(backend) else tunings.STOCK
 
@@ -85,7 +85,7 @@ def add_parallel(texts: Sequence[str], parallel: str | None, otherwise: str | No
     ways = default | asked
 
     def with_way(text: str, backend: str) -> str:
-        whole = text if ":" in text else f"{text}:{default_tuning(backend)}"
+        whole = text if ":" in text else f"{text}:{make_default_tuning(backend)}"
         return f"{whole}+{ways[backend]}" if backend in ways else text
 
     return list(map(with_way, texts, takers))
@@ -112,7 +112,7 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
         Refused: for what is no list of texts, fewer than `least`, an unknown backend, an empty tuning or a backend that
             is not installed.
     """
-    arguments.text_list("contenders", texts, "a list such as ['torch:tuned', 'jax']")
+    arguments.check_text_list("contenders", texts, "a list such as ['torch:tuned', 'jax']")
     if len(texts) < least:
         raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
     contenders: list[Contender] = []
@@ -129,5 +129,5 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
                 f"contender {text!r} needs the package {', '.join(missing)}, which is not installed; "
                 f"install it with: pip install 'samestep[{backend}]'"
             )
-        contenders.append(Contender(name, backend, tuning or default_tuning(backend)))
+        contenders.append(Contender(name, backend, tuning or make_default_tuning(backend)))
     return contenders

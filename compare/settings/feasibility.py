@@ -24,7 +24,7 @@ def check(plan: "Plan") -> None:
         switches = plan.knobs(contender)
         if switches["rematerialisation"]:
             try:
-                workloads.blocks(plan.workload.model)
+                workloads.list_blocks(plan.workload.model)
             except Refused as error:
                 raise Refused(f"{contender.name}, workload {plan.workload.name}: {error}") from None
         if switches.get("overlap-exchanges") and plan.workload.model.family not in workloads.WITH_BATCH_NORM:
@@ -42,7 +42,7 @@ def check(plan: "Plan") -> None:
                 f"{contender.name}, {plan.precision}: graph-capture needs fused-optimizer in torch, because without "
                 f"it the host reads {reading} in every step; allowed: with +fused-optimizer, or +graph-capture=off"
             )
-        off = variables.compiler_off(contender.backend, os.environ)
+        off = variables.find_compiler_off(contender.backend, os.environ)
         if switches["compile"] and off and plan.cluster.here:
             raise Refused(
                 f"{off} in the environment turns off the compiler of {contender.backend}, and {contender.name} asks "

@@ -640,6 +640,6 @@ def from_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {name: spec[key] for name, key in keys.items() if key in spec}
 
 
-def spec_schema() -> dict[str, Any]:
+def make_spec_schema() -> dict[str, Any]:
     """Return the JSON schema of every key that an option has in the result's `spec`."""
     return {option.spec_key: option.schema or option.kind.schema for option in SETTINGS.values() if option.spec_key}

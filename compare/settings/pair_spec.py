@@ -11,10 +11,10 @@ from typing import Any
 from compare.agreement.allowances import ALLOWED
 from compare.base.arguments import (
     check,
-    of_python,
-    text_list,
-    typed,
-    whole,
+    check_text_list,
+    check_type,
+    check_whole_number,
+    reword_refusals,
 )
 from compare.base.interface import Refused
 from compare.base.workloads import (
@@ -87,17 +87,17 @@ def make_workload(
     Raises:
         Refused: for an argument of another form.
     """
-    typed("name", name, (str, NoneType), "a text")
-    text_list("--allow", allow, f"a list of {', '.join(ALLOWED)}")
+    check_type("name", name, (str, NoneType), "a text")
+    check_text_list("--allow", allow, f"a list of {', '.join(ALLOWED)}")
     if unknown := [difference for difference in allow if difference not in ALLOWED]:
         raise Refused(f"--allow {unknown[0]}: no such difference; allowed: {', '.join(ALLOWED)}")
     for backend, reference in (("jax", jax), ("torch", torch)):
-        typed(f"--{backend}", reference, str, FORMS)
+        check_type(f"--{backend}", reference, str, FORMS)
         if not all(reference.rpartition(":")[::2]):
             raise Refused(f"--{backend} {reference}: names no factory; allowed: {FORMS}")
-    whole("--classes", classes, 2)
-    whole("--batch-size", batch_size, 2)
-    whole("--epochs", epochs, 1)
+    check_whole_number("--classes", classes, 2)
+    check_whole_number("--batch-size", batch_size, 2)
+    check_whole_number("--epochs", epochs, 1)
     return Workload(
         name=_make_name(torch) if name is None else name,
         summary="a user's own pair",
@@ -120,7 +120,7 @@ def make_workload(
     )
 
 
-pair = of_python(make_workload)
+pair = reword_refusals(make_workload)
 """`make_workload` for Python code: messages name its arguments."""
 
 
@@ -147,8 +147,8 @@ def parse_assignments(texts: Sequence[str], option: str = "") -> dict[str, Any]:
 
 
 def _split_by_backend(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    typed("--model-args", arguments, Mapping, "names with values, such as {'width': 16}")
-    text_list("--model-args", list(arguments), "names that are texts")
+    check_type("--model-args", arguments, Mapping, "names with values, such as {'width': 16}")
+    check_text_list("--model-args", list(arguments), "names that are texts")
     by_backend: dict[str, dict[str, Any]] = {backend: {} for backend in BACKENDS}
     for key, value in arguments.items():
         backend, dot, own = key.rpartition(".")
@@ -165,7 +165,7 @@ def _parse_image(text: str | Sequence[int]) -> tuple[int, int, int]:
         sizes = tuple(map(int, parts.groups())) if parts else ()
     else:
         allowed = "height, width and channels, such as (224, 224, 3) or '224x224x3'"
-        typed("--input", text, Sequence, allowed)
+        check_type("--input", text, Sequence, allowed)
         check(all(type(size) is int for size in text), "--input", text, allowed)
         sizes = tuple(text)
     if len(sizes) != 3 or min(sizes) < 1:
@@ -176,7 +176,7 @@ def _parse_image(text: str | Sequence[int]) -> tuple[int, int, int]:
 def _parse_optimizer(text: str | OptimizerSpec) -> OptimizerSpec:
     if isinstance(text, OptimizerSpec):
         return text
-    typed("--optimizer", text, str, f"{', '.join(_OPTIMIZERS)}, or a compare.OptimizerSpec")
+    check_type("--optimizer", text, str, f"{', '.join(_OPTIMIZERS)}, or a compare.OptimizerSpec")
     name, *settings = text.split(",")
     if name not in _OPTIMIZERS:
         raise Refused(f"--optimizer {name}: allowed: {', '.join(_OPTIMIZERS)}, each with ,KEY=VALUE")
@@ -195,7 +195,7 @@ def _parse_optimizer(text: str | OptimizerSpec) -> OptimizerSpec:
 
 
 def _parse_smoothing(text: str) -> float:
-    typed("--loss", text, str, "cross-entropy, or cross-entropy,label_smoothing=VALUE")
+    check_type("--loss", text, str, "cross-entropy, or cross-entropy,label_smoothing=VALUE")
     name, *settings = text.split(",")
     values = parse_assignments(settings)
     smoothing = values.pop("label_smoothing", 0.0)

@@ -17,7 +17,7 @@ from compare.cluster.cluster import Cluster
 from compare.data import datasets
 from compare.data.datasets import Dataset
 from compare.settings import contenders, feasibility, splitting, tunings
-from compare.settings.block_order import gpus_of_round
+from compare.settings.block_order import list_gpus_of_round
 from compare.settings.contenders import Contender
 from compare.settings.naming import DEFAULT_CONTENDERS
 from compare.settings.options import RunSettings, Settings
@@ -84,7 +84,7 @@ class Plan(RunSettings):
 
     def gpus_of_round(self, number: int) -> range | None:
         """Return the GPUs that a round is timed on, or None if all rounds have the same."""
-        return gpus_of_round(number, self.devices, self.rotation)
+        return list_gpus_of_round(number, self.devices, self.rotation)
 
     def spec(self, contender: Contender, dataset: Path, **changes: Any) -> RunSpec:
         """Return the specification for one child, which reads the file `dataset`. `changes` replace its fields."""
@@ -143,7 +143,7 @@ def make(
         epochs=epochs,
         rounds=(settings.rounds or MOST_ROUNDS) if settings.timed else 0,
         stops_early=settings.timed and settings.rounds is None and settings.design != "sequential",
-        out=default_out() if settings.out is None else Path(settings.out),
+        out=make_default_out() if settings.out is None else Path(settings.out),
         dataset=dataset or datasets.make_empty("not yet"),
         request=settings.request or Request(),
         cluster=machines,
@@ -154,7 +154,7 @@ def make(
         plan = replace(plan, dataset=_load(plan))
     if machines.here:
         output.check_scratch()
-        output.writable(plan.out)
+        output.make_folder(plan.out)
     return plan
 
 
@@ -201,7 +201,7 @@ def spell_contenders(settings: Settings, parallel: str | None = None) -> Setting
     return replace(settings, contenders=texts, tuning=None, knobs=None, parallel=None)
 
 
-def for_certificate(settings: Settings) -> Settings:
+def reduce_to_certificate(settings: Settings) -> Settings:
     """Return the settings of a certificate alone. It times nothing, and a pair has contenders that compile little.
 
     Raises:
@@ -215,13 +215,13 @@ def for_certificate(settings: Settings) -> Settings:
     return settings
 
 
-def default_out() -> Path:
+def make_default_out() -> Path:
     """Return a folder that is named after the current microsecond, so that runs that start together do not share it."""
     return Path("samestep-out") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
 
 
 def _check_accumulation(batch_size: int, accumulate: int) -> None:
-    arguments.whole("--batch-size", batch_size, 2)  # batch norm has no variance over one image
+    arguments.check_whole_number("--batch-size", batch_size, 2)  # batch norm has no variance over one image
     if batch_size % accumulate or batch_size < 2 * accumulate:
         raise Refused(
             f"--accumulate {accumulate} with batch {batch_size} is not allowed; allowed: equal parts of 2 or more"

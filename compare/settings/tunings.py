@@ -146,7 +146,7 @@ def resolve(
             values[name] = value
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.describe(backend)})")
-    may_be_together = values["parallel"] == NOT_PARALLEL and values.get(conflicts.together_with(backend))
+    may_be_together = values["parallel"] == NOT_PARALLEL and values.get(conflicts.find_concurrency_knob(backend))
     if head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync":
         values |= _hiding(backend, device, workload, values, given)
     if "concurrent-kernels" not in given and not may_be_together:

@@ -27,7 +27,7 @@ _ABOUT = "entry.json"
 _UNFINISHED = "unfinished"
 
 
-def key_of(facts: Mapping[str, Any]) -> str:
+def compute_key(facts: Mapping[str, Any]) -> str:
     """Return the key of an entry: the SHA-256 of its facts as JSON with sorted names, 64 hexadecimal digits.
 
     Raises:
@@ -79,7 +79,7 @@ class Store:
 
         An entry that cannot be read or holds other facts is deleted.
         """
-        folder = self._place(kind, key_of(facts))
+        folder = self._place(kind, compute_key(facts))
         entry = self._read(kind, folder)
         if entry is None or entry[1] != json.loads(json.dumps(facts)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -96,7 +96,7 @@ class Store:
         Raises:
             OSError: the file system refuses. Then nothing of the entry remains.
         """
-        key = key_of(facts)
+        key = compute_key(facts)
         private_folder.make(self.root / kind)
         unfinished = private_folder.make(self.root / _UNFINISHED) / uuid.uuid4().hex
         unfinished.mkdir(mode=0o700)
@@ -119,7 +119,7 @@ class Store:
 
     def remove(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Delete the entry with these facts, if there is one."""
-        shutil.rmtree(self._place(kind, key_of(facts)), ignore_errors=True)
+        shutil.rmtree(self._place(kind, compute_key(facts)), ignore_errors=True)
 
     def search(self, kind: str) -> Iterator[tuple[Entry, Any]]:
         """Yield every entry of a kind with its facts, the most recently made first."""

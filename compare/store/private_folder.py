@@ -9,7 +9,7 @@ from pathlib import Path
 from compare.base.interface import Refused
 
 
-def default_root() -> Path:
+def find_default_root() -> Path:
     """Return the folder of the store: `samestep` under XDG_CACHE_HOME, or under ~/.cache.
 
     A relative XDG_CACHE_HOME is ignored, as the XDG Base Directory Specification says.
@@ -23,7 +23,7 @@ def default_root() -> Path:
 
 def find_root(named: str | Path | None) -> Path:
     """Return the folder of the store that a user names, or else `default_root`."""
-    return default_root() if named is None else Path(named).expanduser().absolute()
+    return find_default_root() if named is None else Path(named).expanduser().absolute()
 
 
 def make(folder: Path) -> Path:

@@ -13,7 +13,7 @@ def find_folder(otherwise: Path) -> Path:
         Refused: another user can change the folder.
     """
     try:
-        folder = private_folder.make(private_folder.default_root() / "programs")
+        folder = private_folder.make(private_folder.find_default_root() / "programs")
     except (OSError, RuntimeError):  # no home, one that cannot be written to, or a file in its place
         return otherwise
     return folder if os.access(folder, os.W_OK | os.X_OK) else otherwise

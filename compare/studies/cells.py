@@ -27,7 +27,7 @@ from compare.settings import options, plan
 from compare.settings.options import Settings
 from compare.settings.pair_spec import BACKENDS
 from compare.settings.plan import Plan
-from compare.store.entries import key_of
+from compare.store.entries import compute_key
 
 _MEASURING = ("agreement", "base", "cluster", "data", "execution", "machine", "settings", "user_models", "worker")
 """The folders of samestep that decide how a cell is measured. Reports do not."""
@@ -87,7 +87,7 @@ class Cell:
         Raises:
             Refused: as `facts`.
         """
-        return key_of(self.facts)
+        return compute_key(self.facts)
 
     @property
     def device(self) -> str:
@@ -144,7 +144,7 @@ def _list_facts(checked: Plan) -> dict[str, Any]:
         "contenders": [contender.name for contender in checked.contenders],
         "looks": {str(look): error for look, error in early_stopping.LOOKS.items()} if checked.stops_early else None,
         "workload": descriptions.to_json(checked.workload),
-        "data": None if is_made else dataset_file.sha256(checked.dataset),
+        "data": None if is_made else dataset_file.compute_sha256(checked.dataset),
         "request": [dict(request.weights_map) if request.weights_map else None, request.weights_from],
         "code": _hash_user_code(checked),
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from compare.base.knobs import PARALLEL_WORDS
-from compare.base.statistics import Ratio, independent_ratio
+from compare.base.statistics import Ratio, estimate_independent_ratio
 from compare.results import verdicts
 from compare.results.model import Result
 from compare.studies.scaling_model import Entry, Run, Scaling
@@ -23,8 +23,8 @@ def compute_efficiency(fewest: Sequence[float], more: Sequence[float], worth: fl
     """Return the efficiency on more devices from two independent samples of step times.
 
     It is `worth` times the ratio of step times, fewest over more. The interval is Welch's over rounds of ln(time)
-    (`compare.base.statistics.independent_ratio`), because the rounds of the two runs are not paired and may spread
-    differently.
+    (`compare.base.statistics.estimate_independent_ratio`), because the rounds of the two runs are not paired and may
+    spread differently.
 
     Args:
         fewest: [rounds] median block time of each round on the fewest devices, seconds per step.
@@ -38,11 +38,11 @@ def compute_efficiency(fewest: Sequence[float], more: Sequence[float], worth: fl
     """
     if not worth > 0:
         raise ValueError(f"worth is {worth}; allowed: above 0")
-    ratio = independent_ratio(more, fewest, confidence)
+    ratio = estimate_independent_ratio(more, fewest, confidence)
     return Ratio(worth * ratio.estimate, worth * ratio.low, worth * ratio.high, confidence)
 
 
-def entries(runs: Sequence[Result], ways: Sequence[str], mode: str) -> tuple[Entry, ...]:
+def make_entries(runs: Sequence[Result], ways: Sequence[str], mode: str) -> tuple[Entry, ...]:
     """Return an entry for each contender and number of devices.
 
     Args:

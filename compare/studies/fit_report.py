@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from compare.base.interface import shortened
+from compare.base.errors import shorten
 from compare.report import columns
-from compare.report.sentences import DASH, printable
+from compare.report.sentences import DASH, make_printable
 from compare.studies.fit_result import Fit, FitContender, FitSpec
 
 _MEBIBYTE = 2**20
@@ -26,7 +26,7 @@ def render(fit: Fit, console: Console) -> None:
     """Print a table, the reasons that stopped each search, and definitions."""
 
     def print_line(text: str) -> None:
-        console.print(Text(printable(text)))
+        console.print(Text(make_printable(text)))
 
     spec = fit.spec
     image = "x".join(map(str, spec.image))
@@ -83,7 +83,7 @@ def _remarks(fit: Fit) -> Iterator[str]:
         ):
             for attempt in contender.tries:
                 if not attempt.fitted and (attempt.batch_size, attempt.memory_limit_bytes) == (size, limit):
-                    reason = shortened(attempt.reason or "", _REASON_LENGTH)
+                    reason = shorten(attempt.reason or "", _REASON_LENGTH)
                     yield f"{contender.name}: batch {size:,} in {_mebibytes(limit)} MiB: {reason}"
 
 

@@ -76,7 +76,7 @@ def make(settings: Settings, *, memory: int | None = None) -> Task:
     unread = datasets.make_empty("synthetic images, one batch")  # every try generates its own
     untimed = replace(settings, timed=False, agreement=False)
     chosen = plan.make(untimed, dataset=unread, least_contenders=1)
-    most_images = synthetic.most(chosen.workload.model.image)
+    most_images = synthetic.count_most_images(chosen.workload.model.image)
     if chosen.batch_size > most_images:
         raise Refused(f"--batch-size {chosen.batch_size} is not allowed; allowed: 2 to {most_images} such images")
     facts = environment.describe()
@@ -130,7 +130,7 @@ def _run_search(task: Task, search: Search, fits: Callable[[int, int | None], bo
 
 def _gpu_bytes(facts: Mapping[str, Any]) -> int:
     """Return the memory of the GPU that both frameworks train on."""
-    gpu, name = nvml.find_first(facts["nvidia"]["gpus"]), nvml.first_name()
+    gpu, name = nvml.find_first(facts["nvidia"]["gpus"]), nvml.name_first_gpu()
     if gpu is None:
         raise Refused(f"CUDA_VISIBLE_DEVICES begins with {name!r}, which NVML does not list; allowed: an index or UUID")
     if gpu["mig"]:

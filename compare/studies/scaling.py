@@ -12,7 +12,7 @@ from compare.base.interruptions import ENDING
 from compare.data import datasets
 from compare.execution import execute
 from compare.machine import nvml
-from compare.report.sentences import counted
+from compare.report.sentences import count_noun
 from compare.results.model import Result
 from compare.results.verdicts import LEAST_ROUNDS
 from compare.settings import block_order, contenders, plan, tunings
@@ -77,7 +77,7 @@ def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) ->
     settings = plan.spell_contenders(settings, parallel=WAYS)
     workload, device = plan.resolve(settings)
     size = workload.batch_size if settings.batch_size is None else settings.batch_size
-    out = plan.default_out() if settings.out is None else Path(settings.out)
+    out = plan.make_default_out() if settings.out is None else Path(settings.out)
     for count in devices if strong else ():
         if size % count:
             raise Refused(f"--batch-size {size} on {count} devices is not allowed with --strong; allowed: equal parts")
@@ -115,7 +115,7 @@ def run(task: Task, command: Sequence[str]) -> tuple[list[tuple[Result, Path]], 
     """
     completed = list[tuple[Result, Path]]()
     for each in task.plans:
-        part = f"{counted(each.devices, 'device')}: "
+        part = f"{count_noun(each.devices, 'device')}: "
         try:
             result, path, interruption = execute.execute_until_interrupted(each, command, part=part)
         except ENDING as error:

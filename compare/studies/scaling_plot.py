@@ -42,12 +42,12 @@ def make_picture(scaling: Scaling) -> Picture | Absent:
     if not any(rows.values()):
         return Absent("no contender has an efficiency on any number of devices")
     caption = (
-        f"Above: efficiency, {define_efficiency(scaling)}, with {sentences.percent(spec.confidence, 6)} intervals; 1 "
-        f"is ideal. Below: images per second; dotted: the ideal, from each contender's own speed on {devices[0]}."
+        f"Above: efficiency, {define_efficiency(scaling)}, with {sentences.format_percent(spec.confidence, 6)} "
+        f"intervals; 1 is ideal. Below: images per second; dotted: the ideal, from each contender's own speed on {devices[0]}."
     ) + name_limit(len(names))
     basis = (
         f"Setting: {spec.mode} scaling of {spec.workload} in {spec.precision}, {describe_batch(spec)}, on "
-        f"{describe_device(scaling)}; {sentences.counted(spec.rounds, 'round')} of fresh processes on each number "
+        f"{describe_device(scaling)}; {sentences.count_noun(spec.rounds, 'round')} of fresh processes on each number "
         "of devices, Welch's t over rounds."
     )
     return Picture("scaling", "Efficiency by number of devices", caption, basis, lambda: _draw(rows, devices))

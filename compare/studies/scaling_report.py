@@ -8,8 +8,16 @@ from rich.text import Text
 from compare.base import communication
 from compare.machine.memory import DEFINITIONS
 from compare.report import columns
-from compare.report.measurements import ONE_SEARCH, has_one_search, mebibytes
-from compare.report.sentences import DASH, counted, name_device, percent, plain, ratio_figures, sentence
+from compare.report.measurements import ONE_SEARCH, format_mebibytes, has_one_search
+from compare.report.sentences import (
+    DASH,
+    count_noun,
+    describe_comparison,
+    format_percent,
+    format_ratio_figures,
+    make_plain,
+    name_device,
+)
 from compare.settings import block_order
 from compare.studies.scaling_model import WEAK, Entry, Scaling, ScalingSpec
 
@@ -21,24 +29,24 @@ def render(scaling: Scaling, console: Console) -> None:
     """Print a table, missing figures and their reasons, the comparison on each number of devices, and definitions."""
 
     def print_line(text: str) -> None:
-        console.print(Text(plain(text)))
+        console.print(Text(make_plain(text)))
 
-    print_line(heading(scaling))
+    print_line(make_heading(scaling))
     console.print()
     _print_table(scaling, console)
-    for part in (list(remarks(scaling)), list(claims(scaling)), list(definitions(scaling))):
+    for part in (list(list_remarks(scaling)), list(list_claims(scaling)), list(list_definitions(scaling))):
         console.print()
         for line in part:
             print_line(line)
 
 
-def heading(scaling: Scaling) -> str:
+def make_heading(scaling: Scaling) -> str:
     """Return the workload, the device, the batch and the rounds in words."""
     spec = scaling.spec
     return (
         f"{spec.mode} scaling of {spec.workload} on {describe_device(scaling)} in {spec.precision}: "
         f"{describe_batch(spec)}, batch norm {spec.batch_norm}, "
-        f"{counted(spec.rounds, 'round')} on each number of devices, seed {spec.seed}"
+        f"{count_noun(spec.rounds, 'round')} on each number of devices, seed {spec.seed}"
     )
 
 
@@ -63,24 +71,24 @@ def _print_table(scaling: Scaling, console: Console) -> None:
     rows: list[tuple[str, ...]] = []
     for entry in scaling.scaling:
         if entry.devices == scaling.spec.devices[0]:
-            rows.append((plain(entry.contender),))
-        rows.append((f"  {entry.devices}", *cells(entry)))
+            rows.append((make_plain(entry.contender),))
+        rows.append((f"  {entry.devices}", *make_cells(entry)))
     table = columns.make_table(_TITLES, rows, console.width, right=range(1, len(_TITLES)), tight=True)
     if table:
         console.print(table)
         return
     for entry in scaling.scaling:
-        title = f"{plain(entry.contender)} on {counted(entry.devices, 'device')}"
-        columns.stack(title, zip(_TITLES[1:], cells(entry), strict=True), console)
+        title = f"{make_plain(entry.contender)} on {count_noun(entry.devices, 'device')}"
+        columns.stack(title, zip(_TITLES[1:], make_cells(entry), strict=True), console)
 
 
-def cells(entry: Entry) -> tuple[str, str, str, str, str]:
+def make_cells(entry: Entry) -> tuple[str, str, str, str, str]:
     """Return images/s, efficiency, MiB, exposed milliseconds and agreement, with a dash for a missing figure."""
     speed, memory, exposed = entry.images_per_second, entry.memory_per_device_bytes, entry.communication_seconds
     return (
         DASH if speed is None else f"{speed:,.0f}",
         describe_efficiency(entry),
-        DASH if memory is None else mebibytes(memory),
+        DASH if memory is None else format_mebibytes(memory),
         DASH if exposed is None else f"{1e3 * exposed:.3f}",
         entry.agreement,
     )
@@ -93,25 +101,25 @@ def describe_efficiency(entry: Entry) -> str:
         return DASH
     if ratio.low == ratio.high == 1:
         return "1"  # on the fewest devices, by definition
-    estimate, low, high = ratio_figures(ratio)
+    estimate, low, high = format_ratio_figures(ratio)
     return f"{estimate} ({low}{DASH}{high})"
 
 
-def remarks(scaling: Scaling) -> Iterator[str]:
+def list_remarks(scaling: Scaling) -> Iterator[str]:
     """Yield interruptions, failures, void rounds, uneven rounds, and the reasons for missing figures."""
     yield from _interruptions(scaling)
     for entry in scaling.scaling:
         if entry.status != "ok":
-            yield f"{entry.contender} on {counted(entry.devices, 'device')}: {entry.status}, {entry.reason}"
+            yield f"{entry.contender} on {count_noun(entry.devices, 'device')}: {entry.status}, {entry.reason}"
     for run in scaling.runs:
-        where, agreement = f"on {counted(run.devices, 'device')}", run.agreement
+        where, agreement = f"on {count_noun(run.devices, 'device')}", run.agreement
         if agreement.status == "fail":
             yield f"agreement {where}: fail, first mismatch {agreement.first_mismatch or 'not known'}"
         elif agreement.status == "skipped":
             yield f"agreement {where}: skipped, {agreement.reason}"
         if run.voided:
             reasons = "; ".join(dict.fromkeys(voided.reason for voided in run.voided))
-            yield f"{counted(len(run.voided), 'round')} void {where}: {reasons}"
+            yield f"{count_noun(len(run.voided), 'round')} void {where}: {reasons}"
     yield from _uneven_rounds(scaling)
     places: dict[str, dict[str, list[int]]] = {}
     for entry in scaling.scaling:
@@ -132,7 +140,7 @@ def _uneven_rounds(scaling: Scaling) -> Iterator[str]:
         counting = [number - 1 for number in rounds if number not in run.void_rounds]
         counts = [sum(number % parts == part for number in counting) for part in range(parts)]
         if len(set(counts)) > 1:
-            where, numbers = f"on {counted(run.devices, 'device')}", ", ".join(map(str, counts))
+            where, numbers = f"on {count_noun(run.devices, 'device')}", ", ".join(map(str, counts))
             yield f"{where}, the parts of the GPUs have different numbers of rounds that count: {numbers}"
 
 
@@ -145,7 +153,7 @@ def _interruptions(scaling: Scaling) -> Iterator[str]:
     rounds = {entry.devices: len(entry.samples) for entry in timed}
     for devices, completed in rounds.items():
         if completed < spec.rounds:
-            yield f"interrupted after {completed} of {spec.rounds} rounds on {counted(devices, 'device')}"
+            yield f"interrupted after {completed} of {spec.rounds} rounds on {count_noun(devices, 'device')}"
 
 
 def _describe_places(devices: Mapping[str, Sequence[int]], spec: ScalingSpec) -> str:
@@ -157,19 +165,19 @@ def _describe_places(devices: Mapping[str, Sequence[int]], spec: ScalingSpec) ->
     return "all" if tuple(names) == spec.contenders else "; ".join(names)
 
 
-def claims(scaling: Scaling) -> Iterator[str]:
+def list_claims(scaling: Scaling) -> Iterator[str]:
     """Yield the verdict of each comparison on each number of devices."""
     for run in scaling.runs:
         for comparison in run.comparisons:
-            yield f"on {counted(run.devices, 'device')}: {sentence(comparison)}"
+            yield f"on {count_noun(run.devices, 'device')}: {describe_comparison(comparison)}"
 
 
-def definitions(scaling: Scaling) -> Iterator[str]:
+def list_definitions(scaling: Scaling) -> Iterator[str]:
     """Yield the definitions of the figures."""
     spec = scaling.spec
     yield (
-        f"efficiency: {define_efficiency(scaling)}; {percent(spec.confidence, 6)} interval, Welch's t over the rounds "
-        "of both numbers of devices"
+        f"efficiency: {define_efficiency(scaling)}; {format_percent(spec.confidence, 6)} interval, Welch's t over the "
+        "rounds of both numbers of devices"
     )
     rotating = [str(count) for count in spec.devices if block_order.count_parts(count, spec.rotation) > 1]
     if rotating:

@@ -49,7 +49,7 @@ def build(task: Task, completed: Sequence[tuple[Result, Path]], command: Sequenc
         spec=spec,
         environment=runs[0].environment,
         runs=tuple(_build_run(run, path, task.out) for run, path in completed),
-        scaling=efficiency.entries(runs, task.ways, task.mode),
+        scaling=efficiency.make_entries(runs, task.ways, task.mode),
     )
 
 

@@ -62,7 +62,7 @@ def run(names: Sequence[str], device: str, progress: Progress) -> list[Proof]:
     """
     for name in names:
         backends.find(name)
-    with scratch.folder() as folder:
+    with scratch.open_folder() as folder:
         stock = [f"{name}:stock" for name in names]
         settings = Settings(contenders=stock, out=folder, device=device, timed=False)
         selftest_plan = plan.make(settings, least_contenders=1)

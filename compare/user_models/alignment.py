@@ -37,7 +37,7 @@ def split_call(path: str) -> tuple[str, str]:
     return first, call
 
 
-def matching_shape(layer: Layer, variable: Variable) -> tuple[int, ...]:
+def find_matching_shape(layer: Layer, variable: Variable) -> tuple[int, ...]:
     """Return the shape by which a variable is matched.
 
     A free parameter loses its axes of length 1. A 1x1 kernel becomes [inputs, outputs].
@@ -50,11 +50,11 @@ def matching_shape(layer: Layer, variable: Variable) -> tuple[int, ...]:
     return shape
 
 
-def kind_of(layer: Layer) -> Kind:
+def find_kind(layer: Layer) -> Kind:
     """Return role and variable shapes. Layers of one kind can hold the same weights."""
     is_free = layer.role == "parameters"
     variables = [
-        ("" if is_free else variable.role, matching_shape(layer, variable), variable.is_parameter)
+        ("" if is_free else variable.role, find_matching_shape(layer, variable), variable.is_parameter)
         for variable in layer.variables
     ]
     return (_role(layer), *sorted(variables))
@@ -107,7 +107,7 @@ def match_in_order(torch: Sequence[Layer], jax: Sequence[Layer]) -> dict[str, st
 def _kind_with_call(layer: Layer, side: Sequence[Layer]) -> Kind:
     first, call = split_call(layer.path)
     if not call:
-        return kind_of(layer)
+        return find_kind(layer)
     return ("again", call, next((index for index, other in enumerate(side) if other.path == first), -1))
 
 
@@ -127,7 +127,7 @@ class _Side:
         followers = defaultdict[str, list[str]](list)
         for layer in trace.layers:
             first, call = split_call(layer.path)
-            self._kinds[layer.path] = (bool(call), kind_of(self.layers.get(first, layer)))
+            self._kinds[layer.path] = (bool(call), find_kind(self.layers.get(first, layer)))
             for path in layer.after:
                 followers[path].append(layer.path)
         ends = set(trace.after)
@@ -148,7 +148,7 @@ class _Side:
     def key(self, layer: Layer, name: Callable[[str], str]) -> Hashable:
         """Return the value that is equal for two layers that match. `name` gives the name of a matched layer."""
         first, call = split_call(layer.path)
-        kind = ("again", call, name(first)) if call else kind_of(layer)
+        kind = ("again", call, name(first)) if call else find_kind(layer)
         return kind, frozenset(name(path) for path in layer.after)
 
     def labels(self, path: str) -> list[Hashable]:

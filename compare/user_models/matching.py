@@ -10,12 +10,12 @@ from compare.base.trace import IMAGES, Layer, Trace, Variable
 from compare.user_models.alignment import (
     Alignment,
     align,
+    find_matching_shape,
     match_in_order,
-    matching_shape,
     split_call,
 )
 from compare.user_models.mismatch_report import explain, join_choices, join_paths
-from compare.user_models.weights_map import check, find_fixed_layers, variables_by_name
+from compare.user_models.weights_map import check, find_fixed_layers, list_variables
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def match(torch: Trace, jax: Trace, weights_map: Mapping[str, str] | None = None
 
 
 def _is_complete(torch: Trace, jax: Trace, alignment: Alignment, names: Mapping[str, str]) -> bool:
-    if names.keys() == variables_by_name(torch).keys() and set(names.values()) == variables_by_name(jax).keys():
+    if names.keys() == list_variables(torch).keys() and set(names.values()) == list_variables(jax).keys():
         return True
     pairs = alignment.pairs
     return not (_unmatched(torch, set(pairs), set(names)) or _unmatched(jax, set(pairs.values()), set(names.values())))
@@ -165,7 +165,8 @@ def _match_by_order(
         return {**fixed, **pairs, **free_pairs}, {}
     torch_free, jax_free = ([(layer, each) for layer in side for each in layer.variables] for side in free_layers)
     torch_shapes, jax_shapes = (
-        [(matching_shape(layer, each), each.is_parameter) for layer, each in side] for side in (torch_free, jax_free)
+        [(find_matching_shape(layer, each), each.is_parameter) for layer, each in side]
+        for side in (torch_free, jax_free)
     )
     if torch_shapes != jax_shapes:
         return None
@@ -197,7 +198,7 @@ def _match_variables(torch: Layer, jax: Layer, names: Mapping[str, str]) -> dict
 
 def _variable_kind(layer: Layer, variable: Variable) -> tuple[str, tuple[int, ...], bool]:
     role = "" if layer.role == "parameters" else variable.role
-    return role, matching_shape(layer, variable), variable.is_parameter
+    return role, find_matching_shape(layer, variable), variable.is_parameter
 
 
 def _leaf(variable: Variable) -> str:
@@ -205,8 +206,8 @@ def _leaf(variable: Variable) -> str:
 
 
 def _pair_variables(torch: Trace, jax: Trace, names: Mapping[str, str]) -> Iterator[VariablePair]:
-    jax_variables = variables_by_name(jax)
-    for name, owner in variables_by_name(torch).items():
+    jax_variables = list_variables(jax)
+    for name, owner in list_variables(torch).items():
         layer, variable = owner.layer, owner.variable
         roles = Counter(each.role for each in layer.variables)
         path = name if roles[variable.role] > 1 else split_call(layer.path)[0]

@@ -8,8 +8,8 @@ from compare.base.trace import Layer, Trace
 from compare.user_models.alignment import (
     Alignment,
     Group,
-    kind_of,
-    matching_shape,
+    find_kind,
+    find_matching_shape,
     split_call,
 )
 
@@ -102,7 +102,7 @@ def _skip_free(torch: list[Layer], jax: list[Layer]) -> tuple[list[tuple[Layer, 
         return [], torch, jax
     others = [[layer for layer in side if layer.role != "parameters"] for side in sides]
     for first, second in (others, free):
-        same = list(takewhile(lambda pair: kind_of(pair[0]) == kind_of(pair[1]), zip(first, second, strict=False)))
+        same = list(takewhile(lambda pair: find_kind(pair[0]) == find_kind(pair[1]), zip(first, second, strict=False)))
         if len(same) < max(len(first), len(second)):
             return same, first[len(same) :], second[len(same) :]
     return [], torch, jax
@@ -110,7 +110,7 @@ def _skip_free(torch: list[Layer], jax: list[Layer]) -> tuple[list[tuple[Layer, 
 
 def _align_rows(torch: Sequence[Layer], jax: Sequence[Layer]) -> list[Row]:
     """Return rows of both sides, `>` where they differ, with gaps where only one side has a layer of that kind."""
-    kinds = [[(kind_of(layer), split_call(layer.path)[1]) for layer in side] for side in (torch, jax)]
+    kinds = [[(find_kind(layer), split_call(layer.path)[1]) for layer in side] for side in (torch, jax)]
     rows: list[Row] = []
     for tag, i, i_end, j, j_end in SequenceMatcher(None, *kinds, autojunk=False).get_opcodes():
         mark = "" if tag == "equal" else ">"
@@ -136,12 +136,12 @@ def _explain_incomplete(rows: Sequence[Row]) -> tuple[str, str]:
             f"incomplete: one is the second call of a layer, the other is not: {here}, {there}",
             change_model,
         )
-    if kind_of(torch) == kind_of(jax):
+    if find_kind(torch) == find_kind(jax):
         return (
             f"incomplete: {here} comes after {join_paths(torch.after)}, {there} after {join_paths(jax.after)}",
             "wire the models alike, or " + _suggest_map([torch], [jax]),
         )
-    if kind_of(torch)[0] == kind_of(jax)[0] and torch.role != "parameters":
+    if find_kind(torch)[0] == find_kind(jax)[0] and torch.role != "parameters":
         return f"incomplete: {_explain_kinds(torch, jax)}: {here}, {there}", change_model
     return (
         f"incomplete: torch has {_describe(torch)} where flax has {_describe(jax)}",
@@ -156,7 +156,7 @@ def _explain_kinds(torch: Layer, jax: Layer) -> str:
         missing = [role for role in has if role not in lacks]
         if missing:
             return f"a missing {missing[0]}, which {side} has and {other} has not"
-    role = next((role for role in a if matching_shape(torch, a[role]) != matching_shape(jax, b[role])), None)
+    role = next((role for role in a if find_matching_shape(torch, a[role]) != find_matching_shape(jax, b[role])), None)
     if role is None:
         return "only one of the two is trained"
     return f"another shape of {role}, {_join_shape(a[role].shape)} in torch and {_join_shape(b[role].shape)} in flax"

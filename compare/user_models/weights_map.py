@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compare.base.interface import Refused
 from compare.base.trace import Layer, Trace, Variable
-from compare.user_models.alignment import matching_shape
+from compare.user_models.alignment import find_matching_shape
 
 _ANY_ROLE = ("gamma", "free")
 
@@ -20,7 +20,7 @@ class LayerVariable:
     variable: Variable
 
 
-def variables_by_name(trace: Trace) -> dict[str, LayerVariable]:
+def list_variables(trace: Trace) -> dict[str, LayerVariable]:
     """Return every variable that the pass used, by its own name, in execution order."""
     return {variable.own: LayerVariable(layer, variable) for layer in trace.layers for variable in layer.variables}
 
@@ -31,7 +31,7 @@ def check(weights_map: Mapping[str, str], torch: Trace, jax: Trace) -> None:
     Raises:
         Refused: for the first wrong entry, by name.
     """
-    torch_variables, jax_variables = variables_by_name(torch), variables_by_name(jax)
+    torch_variables, jax_variables = list_variables(torch), list_variables(jax)
     partners: dict[str, str] = {}
     for torch_name, jax_name in weights_map.items():
         if torch_name not in torch_variables:
@@ -52,7 +52,7 @@ def check(weights_map: Mapping[str, str], torch: Trace, jax: Trace) -> None:
 
 def find_fixed_layers(weights_map: Mapping[str, str], torch: Trace, jax: Trace) -> dict[str, str]:
     """Return torch path to flax path of the layers that a checked map pairs one to one."""
-    torch_variables, jax_variables = variables_by_name(torch), variables_by_name(jax)
+    torch_variables, jax_variables = list_variables(torch), list_variables(jax)
     partners, torch_layers = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for torch_name, jax_name in weights_map.items():
         torch_path, jax_path = torch_variables[torch_name].layer.path, jax_variables[jax_name].layer.path
@@ -91,7 +91,7 @@ def _explain_unknown(name: str, side: str, trace: Trace, names: list[str]) -> st
 
 def _find_misfit(torch: LayerVariable, jax: LayerVariable) -> str | None:
     a, b = torch.variable, jax.variable
-    if matching_shape(torch.layer, a) != matching_shape(jax.layer, b):
+    if find_matching_shape(torch.layer, a) != find_matching_shape(jax.layer, b):
         return f"shape {list(a.shape)} against {list(b.shape)} (kernels HWIO or [inputs, outputs])"
     if a.role != b.role and a.role not in _ANY_ROLE and b.role not in _ANY_ROLE:
         return f"a {a.role} against a {b.role}"

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from compare.base.interface import Refused, first_line
+from compare.base.errors import take_first_line
+from compare.base.interface import Refused
 from compare.settings.pair_spec import FORMS
 
 _T = TypeVar("_T")
@@ -202,10 +203,10 @@ def _guard(action: Callable[[], _T], what: str) -> _T:
     except Refused:
         raise
     except Exception as error:
-        raise Refused(f"{what} raised {type(error).__name__}: {first_line(error)}{raised_at(error)}") from error
+        raise Refused(f"{what} raised {type(error).__name__}: {take_first_line(error)}{find_raise(error)}") from error
 
 
-def raised_at(error: BaseException) -> str:
+def find_raise(error: BaseException) -> str:
     """Return the line of the user's own code that raised, as ` (model.py, line 12)`, or an empty text."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_own(each.filename)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -24,7 +24,7 @@ class LocalRanks:
     def __init__(self, package: str, local_world_size: int, device: str) -> None:
         self._package, self.local_world_size, self.device = package, local_world_size, device
         self.listener, self.token = _open_meeting()
-        self.kills_before, self.processes = process_family.kernel_kills(), dict[int, "subprocess.Popen[bytes]"]()
+        self.kills_before, self.processes = process_family.count_kernel_kills(), dict[int, "subprocess.Popen[bytes]"]()
 
     @property
     def all_live(self) -> bool:
@@ -41,12 +41,12 @@ class LocalRanks:
         self._end()
         port, size = self.listener.getsockname()[1], self.local_world_size
         world_size = process_group.count_machines() * size
-        self.kills_before = process_family.kernel_kills()
+        self.kills_before = process_family.count_kernel_kills()
         for rank in range(1, size):
             rank_info = RankInfo(rank, world_size, size)
             own = {TOKEN: self.token} | process_group.own_gpu(rank_info, self.device, os.environ)
             command = process_group.start_command(self._package, rank_info, port)
-            self.processes[rank] = subprocess.Popen(command, env=process_family.child_environment(own))
+            self.processes[rank] = subprocess.Popen(command, env=process_family.make_child_environment(own))
 
     def close(self) -> None:
         """End the processes and close the socket."""

@@ -22,21 +22,21 @@ def limit(limit_bytes: int) -> None:
     Raises:
         OSError: /proc does not say how much the process holds.
     """
-    most = held_bytes() + limit_bytes
+    most = read_held_bytes() + limit_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
-def held_bytes() -> int:
+def read_held_bytes() -> int:
     """Return the bytes of this process that count towards the limit."""
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmData:"))
     return int(line.split()[1]) * 1024
 
 
 @contextmanager
-def reuse() -> Generator[None]:
+def reuse_memory() -> Generator[None]:
     """Keep freed memory for this process's next arrays, and return it to the system after the `with` block.
 
     By default malloc returns the memory of a large array at once. The next array then gets zeroed pages one by one,

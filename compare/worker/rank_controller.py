@@ -193,7 +193,7 @@ class RankController:
 
 def _find_interface(wires: Mapping[int, Wire], local_world_size: int) -> str | None:
     """Return the interface over which the first rank of another machine connected, or None on one machine."""
-    return process_group.interface_of(wires[local_world_size].address) if local_world_size in wires else None
+    return process_group.find_interface(wires[local_world_size].address) if local_world_size in wires else None
 
 
 def _find_free_port() -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from compare.base import process_family
 from compare.base.interface import Arrays, Memory, Session
-from compare.base.process_group import ProcessGroup, RankInfo, describe_error, exit_code, interface_of
+from compare.base.process_group import ProcessGroup, RankInfo, describe_error, exit_code, find_interface
 from compare.base.protocol import Message
 from compare.cluster import wire
 from compare.cluster.launch_info import TOKEN
@@ -34,7 +34,7 @@ def serve(process_group: ProcessGroup) -> None:
     rank_info = RankInfo(**values)
     first = wire.connect(rank_info.host, port, token, CONNECT_SECONDS)
     if rank_info.machines > 1:
-        rank_info = replace(rank_info, interface=interface_of(first.address))
+        rank_info = replace(rank_info, interface=find_interface(first.address))
     first.send({"rank": rank_info.rank, "versions": process_group.versions(), "host": socket.gethostname()})
     calls: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
     first.read(lambda message, arrays: calls.put((message, arrays)), lambda error: _end(process_group, first, error))

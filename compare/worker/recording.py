@@ -18,7 +18,7 @@ import numpy as np
 
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.gates import SEMANTIC
-from compare.agreement.measures import compute_changes, is_finite, reference_size, relative_error
+from compare.agreement.measures import compute_changes, compute_reference_size, compute_relative_error, is_finite
 from compare.base import descriptions, tensors
 from compare.base.interface import (
     Array,
@@ -32,7 +32,7 @@ from compare.base.interface import (
 from compare.base.precisions import PRECISIONS
 from compare.base.records import Floor, Perturbation
 from compare.data import dataset_file, weights
-from compare.data.seeding import epoch_batches, generator
+from compare.data.seeding import draw_epoch_batches, make_generator
 
 Keep = Callable[[str, Arrays], None]
 """Takes the arrays of a named part. A part that comes again replaces the first one."""
@@ -106,7 +106,7 @@ def measure_noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Se
         unmoved, sizes = Arrays(), dict[str, float]()
         named_initial = {f"initial/{name}": array for name, array in initial.items()}
         for part, arrays in inspect_run(initial, batches):
-            sizes |= {name: reference_size(name, array, named_initial) for name, array in arrays.items()}
+            sizes |= {name: compute_reference_size(name, array, named_initial) for name, array in arrays.items()}
             unmoved |= tensors.kept(arrays, Path(folder, part))
             del arrays
         floors = list[Floor]()
@@ -118,7 +118,7 @@ def measure_noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Se
                 images = [Batch(weights.perturb(batch.values(), roundoff, random), batch.labels) for batch in batches]
                 for _, arrays in inspect_run(moved, images):
                     floor |= {
-                        name: max(floor[name], relative_error(array, unmoved[name], sizes[name]))
+                        name: max(floor[name], compute_relative_error(array, unmoved[name], sizes[name]))
                         for name, array in arrays.items()
                     }
                     del arrays
@@ -132,7 +132,7 @@ def _check_repeatable(repetition: Iterator[tuple[str, Arrays]], unmoved: Arrays,
     part, arrays = next(repetition)
     for name, array in arrays.items():
         if name.startswith((f"{part}/activation/", f"{part}/logits", f"{part}/loss")):
-            error = relative_error(array, unmoved[name], sizes[name])
+            error = compute_relative_error(array, unmoved[name], sizes[name])
             if not error <= SEMANTIC.limit:
                 raise Refused(
                     f"the same step from the same start gives another {name} (relative difference {error:.1e}): the "
@@ -150,7 +150,7 @@ def record_layers(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence
     session.assign(weights.randomise(session.signature(), spec.seed))
     arrays: Arrays = {}
     for layer, shape in inputs.items():
-        values = generator("alone", spec.seed, layer).normal(size=tuple(shape))
+        values = make_generator("alone", spec.seed, layer).normal(size=tuple(shape))
         for mode in ("training", "evaluation"):
             arrays[f"{mode}/{layer}"] = session.run_layer(layer, values, training=mode == "training")
     return arrays
@@ -159,7 +159,7 @@ def record_layers(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence
 def _prepare(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arrays, list[Batch], Array]:
     """Return a session, its initial weights, its training batches and the images of the evaluation."""
     train, test = dataset_file.load(spec.data)
-    batches = epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size, most=steps + 1)
+    batches = draw_epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size, most=steps + 1)
     session = backend.open(_shorten_dispatches(_scale_learning_rate(spec), steps))
     images = test.values(slice(spec.batch_size))
     return session, weights.randomise(session.signature(), spec.seed), batches, images
@@ -167,7 +167,7 @@ def _prepare(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arra
 
 def _scale_learning_rate(spec: RunSpec) -> RunSpec:
     """Return the spec with the learning rate for its batch size, if updates grow with the rate (SGD)."""
-    workload = descriptions.of(spec)
+    workload = descriptions.read_workload(spec)
     slower = workload.optimizer.slowed(min(1.0, spec.batch_size / workload.batch_size))
     return replace(spec, described=descriptions.to_json(replace(workload, optimizer=slower)))
 
@@ -207,7 +207,7 @@ def _inspect_steps(session: Session, initial: Arrays, batches: list[Batch], step
 
 def _evaluate(session: Session, spec: RunSpec, initial: Arrays, images: Array) -> Array:
     """Return the logits after the steps, or at the start if the running variances may differ after the steps."""
-    if RUNNING_VARIANCE in descriptions.of(spec).model.arguments.get("allow", ()):
+    if RUNNING_VARIANCE in descriptions.read_workload(spec).model.arguments.get("allow", ()):
         session.assign(initial)
     return session.logits(images)
 

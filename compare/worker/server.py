@@ -38,7 +38,7 @@ def serve(backend: Backend, clock: Clock = time.perf_counter, *, process_group: 
 def _answer(backend: Backend, worker: Worker, message: protocol.Message) -> protocol.Message:
     try:
         command = commands.read_command(message)
-        reply = getattr(worker, command.name)(**commands.arguments(command))
+        reply = getattr(worker, command.name)(**commands.list_arguments(command))
         return {"value": strict_json.encode(reply)}
     except Refused as error:  # with all lines of its message
         return {"error": {"status": "refused", "reason": str(error), "disk_full": isinstance(error, DiskFull)}}

@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from compare.agreement.measures import Updates, is_stored, relative_error, update_distances
+from compare.agreement.measures import Updates, compute_relative_error, is_stored, update_distances
 from compare.base.commands import TrainingResult
 from compare.base.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
-from compare.base.protocol import finite
+from compare.base.protocol import drop_infinite
 from compare.data import weights
-from compare.data.seeding import epoch_batches, generator, reorder
+from compare.data.seeding import draw_epoch_batches, make_generator, reorder
 
 _FEW_ELEMENTS = 8
 
 
-def initial_weights(session: Session, spec: RunSpec) -> Arrays:
+def make_initial_weights(session: Session, spec: RunSpec) -> Arrays:
     """Return the weights that training starts from: those that the spec names, or `compare.data.weights.initialise`."""
     return weights.initialise(session.signature(), spec.seed) if spec.weights is None else weights.load(spec.weights)
 
@@ -32,9 +32,9 @@ def train(
 
     An accuracy is the share of correct labels. A label belongs to an image or to a pixel.
     """
-    session.assign(_perturb(initial_weights(session, spec), spec, roundoff, generation))
+    session.assign(_perturb(make_initial_weights(session, spec), spec, roundoff, generation))
     return TrainingResult(
-        loss=[finite(losses.mean()) for losses in _train_epochs(session, spec, train, generation)],
+        loss=[drop_infinite(losses.mean()) for losses in _train_epochs(session, spec, train, generation)],
         train_accuracy=_measure_accuracy(session, train, spec.batch_size),
         test_accuracy=_measure_accuracy(session, test, spec.batch_size),
     )
@@ -46,7 +46,7 @@ def measure_updates(session: Session, spec: RunSpec, train: Batch, steps: int, r
     The noise comes from `runs` runs from perturbed weights. It is infinite for a tensor that changes
     by only a few units in the last place.
     """
-    batches, initial = batches_of_epoch(spec, train, 0), initial_weights(session, spec)
+    batches, initial = draw_batches_of_epoch(spec, train, 0), make_initial_weights(session, spec)
     before, changes = _take_steps(session, initial, batches, steps)
     noise = {name: 0.0 if is_stored(array, before[name]) else math.inf for name, array in changes.items()}
     for run in range(1, runs + 1):
@@ -59,8 +59,8 @@ def measure_losses(
     session: Session, spec: RunSpec, train: Batch, roundoff: float, generation: int
 ) -> list[float | None]:
     """Train from the initial weights and return the loss of every step. A loss that is not finite is None."""
-    session.assign(_perturb(initial_weights(session, spec), spec, roundoff, generation))
-    return [finite(loss) for losses in _train_epochs(session, spec, train, generation) for loss in losses]
+    session.assign(_perturb(make_initial_weights(session, spec), spec, roundoff, generation))
+    return [drop_infinite(loss) for losses in _train_epochs(session, spec, train, generation) for loss in losses]
 
 
 def measure_movement(session: Session, initial: Arrays) -> dict[str, float | None]:
@@ -72,13 +72,13 @@ def measure_movement(session: Session, initial: Arrays) -> dict[str, float | Non
     moved = dict[str, float | None]()
     for name, array in session.export().parameters.items():
         if array.size >= _FEW_ELEMENTS and initial[name].any():
-            moved[name] = finite(relative_error(array, initial[name]))
+            moved[name] = drop_infinite(compute_relative_error(array, initial[name]))
     return moved
 
 
-def batches_of_epoch(spec: RunSpec, train: Batch, epoch: int) -> list[Batch]:
+def draw_batches_of_epoch(spec: RunSpec, train: Batch, epoch: int) -> list[Batch]:
     """Return the batches of one epoch in their shuffled order."""
-    return epoch_batches(train, seed=spec.seed, epoch=epoch, batch_size=spec.batch_size)
+    return draw_epoch_batches(train, seed=spec.seed, epoch=epoch, batch_size=spec.batch_size)
 
 
 def _take_steps(session: Session, initial: Arrays, batches: Sequence[Batch], steps: int) -> tuple[Arrays, Arrays]:
@@ -105,9 +105,9 @@ def _perturb(initial: Arrays, spec: RunSpec, roundoff: float, generation: int) -
 def _train_epochs(session: Session, spec: RunSpec, train: Batch, generation: int) -> Iterator[Array]:
     """Train epoch after epoch and yield the losses [steps] of each."""
     for epoch in range(spec.epochs):
-        batches = batches_of_epoch(spec, train, epoch)
+        batches = draw_batches_of_epoch(spec, train, epoch)
         if generation:  # a micro-batch and a device's part stay together, because batch norm sees them together
-            random = generator("twin", spec.seed, generation, epoch)
+            random = make_generator("twin", spec.seed, generation, epoch)
             for index, batch in enumerate(batches):
                 batches[index] = reorder(batch, spec.accumulate * spec.devices, random)
         session.feed(batches)

@@ -42,7 +42,7 @@ _BUILT_INS = {"exec", "eval", "compile", "__import__"}
 _opened: set[str] = set()
 
 
-def watch() -> None:
+def watch_files() -> None:
     """Note every file that this process opens for reading from now on."""
     if not _opened:
         _opened.add("")

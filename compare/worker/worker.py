@@ -25,7 +25,8 @@ from compare.base.commands import (
     WorkProof,
 )
 from compare.base.communication import Communication
-from compare.base.interface import OWN_WEIGHTS, Arrays, Backend, Refused, RunSpec, Session, first_line, is_buffer
+from compare.base.errors import take_first_line
+from compare.base.interface import OWN_WEIGHTS, Arrays, Backend, Refused, RunSpec, Session, is_buffer
 from compare.base.records import Perturbation
 from compare.base.trace import Trace
 from compare.data import dataset_file, weights
@@ -119,17 +120,17 @@ class Worker:
     def _begin(self) -> Arrays:
         """Set the initial weights, feed the first epoch's batches, and return the weights."""
         session = self._open_session
-        initial = training.initial_weights(session, self._spec)
+        initial = training.make_initial_weights(session, self._spec)
         session.assign(initial)
-        session.feed(training.batches_of_epoch(self._spec, self._train, 0))
+        session.feed(training.draw_batches_of_epoch(self._spec, self._train, 0))
         self._initial, self._dispatched = initial if self._spec.device == "cuda" else None, 0
         return initial
 
     def _describe_start(self) -> TrainingStart:
         session = self._open_session
-        losses = [protocol.finite(loss) for loss in session.losses()[:_FIRST_LOSSES]]
-        with process_memory.reuse():
-            initial = self._initial or training.initial_weights(session, self._spec)
+        losses = [protocol.drop_infinite(loss) for loss in session.losses()[:_FIRST_LOSSES]]
+        with process_memory.reuse_memory():
+            initial = self._initial or training.make_initial_weights(session, self._spec)
             moved = training.measure_movement(session, initial)
         self._initial = None
         return TrainingStart(self._dispatched, losses, moved)
@@ -154,7 +155,7 @@ class Worker:
         allocates memory, which takes tens of milliseconds for a large model. No state is exported twice, because JAX
         keeps the host's copy of an array.
         """
-        with process_memory.reuse():
+        with process_memory.reuse_memory():
             _, least = self._export_when_done(), self._export_when_done()
             block = self._time(steps)
             seconds, exported = self._export()
@@ -196,10 +197,10 @@ class Worker:
 
     def update(self, steps: int, path: str, roundoff: float, runs: int) -> dict[str, float | None]:
         """Write the change of every parameter and buffer in `steps` steps and return its noise. None is infinite."""
-        with process_memory.reuse():
+        with process_memory.reuse_memory():
             updates = training.measure_updates(self._open_session, self._spec, self._train, steps, roundoff, runs)
         tensors.save(updates.changes, Path(path))
-        return {name: protocol.finite(value) for name, value in updates.noise.items()}
+        return {name: protocol.drop_infinite(value) for name, value in updates.noise.items()}
 
     def losses(self, roundoff: float, generation: int) -> list[float | None]:
         """Return the loss of every training step, of a twin if `generation` is not 0."""
@@ -217,7 +218,7 @@ class Worker:
         new = records.Record(Path(path))
         new.begin()
         try:
-            with process_memory.reuse():
+            with process_memory.reuse_memory():
                 return recording.record(self._backend, spec, steps, keep, evenly=evenly)
         except BaseException:
             new.delete()
@@ -225,14 +226,14 @@ class Worker:
 
     def noise(self, spec: RunSpec, steps: int, perturbations: Sequence[Perturbation]) -> list[dict[str, float | None]]:
         """Return for each perturbation how far it moves every tensor. None is infinitely far."""
-        with process_memory.reuse():
+        with process_memory.reuse_memory():
             floors = recording.measure_noise(self._backend, spec, steps, perturbations)
-        return [{name: protocol.finite(value) for name, value in floor.items()} for floor in floors]
+        return [{name: protocol.drop_infinite(value) for name, value in floor.items()} for floor in floors]
 
     def trace(self, model: dict[str, Any], batch_size: int, sizes: Sequence[int]) -> Traces:
         """Trace a user's model at its own image size and at each of `sizes`."""
-        chosen = descriptions.model_from_json(model)
-        user_files.watch()
+        chosen = descriptions.read_model(model)
+        user_files.watch_files()
 
         def trace_at(size: int) -> Trace | None:
             with contextlib.suppress(Refused):
@@ -260,7 +261,7 @@ class Worker:
         session = self._open_session
         session.run(_whole_dispatches(session, steps))
         session.wait()
-        held = memory.process_bytes(self._spec.device)
+        held = memory.read_process_bytes(self._spec.device)
         return MemoryUse(session.memory(), None if held is None else held - self._idle_bytes)
 
     def communication(self, steps: int) -> Communication:
@@ -276,18 +277,18 @@ class Worker:
             return communication.measure(session.kernels(count), count)
         except Exception as error:
             traceback.print_exc()
-            return Communication(reason=f"the framework's profiler failed: {first_line(error)}")
+            return Communication(reason=f"the framework's profiler failed: {take_first_line(error)}")
 
     def idle_memory(self, device: str) -> int | None:
         """Remember and return the bytes of this process, which has only imported its framework."""
-        size = memory.process_bytes(device)
+        size = memory.read_process_bytes(device)
         # NVML does not list a process that holds no device memory.
         self._idle_bytes = size or 0
         return size
 
     def held(self) -> int:
         """Return the bytes that this process holds on a GPU, or 0 on a CPU or without NVML."""
-        return (memory.process_bytes("cuda") or 0) if self._spec.device == "cuda" else 0
+        return (memory.read_process_bytes("cuda") or 0) if self._spec.device == "cuda" else 0
 
     def settings(self) -> dict[str, Any]:
         """Return the effective settings, as the framework reports them."""

@@ -7,7 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from flax import errors, traverse_util
 
-from compare.base.interface import Refused, first_line
+from compare.base.errors import take_first_line
+from compare.base.interface import Refused
 from compare.worker import factories
 from jaxbackend import roles
 from jaxbackend.activations import Around
@@ -92,8 +93,8 @@ def guard(action: Callable[[], _T], reference: str) -> _T:
         raise Refused(f"{reference}: {DRAWS}") from error
     except (Exception, SystemExit) as error:
         raise Refused(
-            f"{reference}: the model's forward pass raised {type(error).__name__}: {first_line(error)}"
-            f"{factories.raised_at(error)}"
+            f"{reference}: the model's forward pass raised {type(error).__name__}: {take_first_line(error)}"
+            f"{factories.find_raise(error)}"
         ) from error
 
 

@@ -88,33 +88,35 @@ def test_excess_precision_of_one_side_is_remarked_and_fails_nothing():
     allowed = {**EQUAL, "excess_precision": True}
     rounds = {**EQUAL, "excess_precision": False}
     said = "compiler may keep float32 between fused operations (excess precision), the other rounds"
-    assert list(effective_settings.remarks(allowed, rounds)) == [f"the baseline's {said}"]
-    assert list(effective_settings.remarks(rounds, allowed)) == [f"the contender's {said}"]
+    assert list(effective_settings.list_remarks(allowed, rounds)) == [f"the baseline's {said}"]
+    assert list(effective_settings.list_remarks(rounds, allowed)) == [f"the contender's {said}"]
     assert effective_settings.judge(allowed, rounds).passed
     assert effective_settings.describe_differences(allowed, rounds) is None
 
 
 @pytest.mark.parametrize("both", [{}, {"excess_precision": False}, {"excess_precision": True}], ids=str)
 def test_excess_precision_of_both_or_neither_is_not_remarked(both: dict[str, bool]):
-    assert not list(effective_settings.remarks({**EQUAL, **both}, {**EQUAL, **both}))
+    assert not list(effective_settings.list_remarks({**EQUAL, **both}, {**EQUAL, **both}))
 
 
 def test_gradients_added_up_in_unlike_dtypes_are_remarked_and_fail_nothing():
     wide, narrow = ({**EQUAL, "reduction_dtype": dtype} for dtype in ("float32", "bfloat16"))
     said = "gradients are added up over devices in float32 (baseline), bfloat16 (contender)"
-    assert list(effective_settings.remarks(wide, narrow)) == [said]
+    assert list(effective_settings.list_remarks(wide, narrow)) == [said]
     assert effective_settings.judge(wide, narrow).passed
 
 
 @pytest.mark.parametrize("of_one_device", [{}, {"reduction_dtype": None}], ids=str)
 def test_a_side_that_reduces_nothing_is_not_remarked(of_one_device: dict[str, None]):
-    assert not list(effective_settings.remarks({**EQUAL, "reduction_dtype": "float32"}, {**EQUAL, **of_one_device}))
+    assert not list(
+        effective_settings.list_remarks({**EQUAL, "reduction_dtype": "float32"}, {**EQUAL, **of_one_device})
+    )
 
 
 def test_a_side_that_is_debugged_is_remarked_and_fails_nothing():
     plain, debugged = ({**EQUAL, "debugging": modes} for modes in ([], ["jax_debug_nans", "jax_enable_checks"]))
     said = "the contender trains with jax_debug_nans, jax_enable_checks on, which slows it down"
-    assert list(effective_settings.remarks(plain, debugged)) == [said]
-    assert list(effective_settings.remarks(debugged, EQUAL)) == [said.replace("contender", "baseline")]
+    assert list(effective_settings.list_remarks(plain, debugged)) == [said]
+    assert list(effective_settings.list_remarks(debugged, EQUAL)) == [said.replace("contender", "baseline")]
     assert effective_settings.judge(plain, debugged).passed
-    assert not list(effective_settings.remarks(plain, EQUAL))
+    assert not list(effective_settings.list_remarks(plain, EQUAL))

@@ -117,9 +117,9 @@ def test_a_checkout_that_is_the_current_folder_serves_samestep_alone(
     package.write_text(package.read_text() + "\nprint('of the checkout')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(process_family, "_PACKAGES", tmp_path)
-    command = process_family.module_command("compare", "env")
+    command = process_family.make_module_command("compare", "env")
     plant(tmp_path)
-    safe = process_family.child_environment({})
+    safe = process_family.make_child_environment({})
     run = subprocess.run(command, env=safe, capture_output=True, text=True)
     assert (run.returncode, "of the checkout" in run.stdout) == (0, True), run.stderr
     assert not (tmp_path / "ran").exists()

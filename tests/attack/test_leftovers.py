@@ -42,7 +42,7 @@ def use() -> "tuple[subprocess.Popen[str], Path]":
 
 
 def test_the_folder_is_private_and_goes_with_its_run(temporary: Path) -> None:
-    with scratch.folder() as folder:
+    with scratch.open_folder() as folder:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         (folder / "link").symlink_to(temporary)
         (folder / "file").touch()
@@ -58,7 +58,7 @@ def test_a_later_run_removes_what_a_killed_run_left_and_not_what_another_uses(te
         (temporary / name / "result.json").touch()
     (temporary / "samestep-file").touch()
     (temporary / "samestep-link").symlink_to(used)
-    with scratch.folder():
+    with scratch.open_folder():
         assert not left.exists()
         assert (used / "cache" / "program.so").exists()
     running.kill()
@@ -77,7 +77,7 @@ def test_a_signal_during_the_clean_up_waits_for_its_end(temporary: Path, monkeyp
         remove(folder)
 
     monkeypatch.setattr(scratch, "_remove", interrupted)
-    with pytest.raises(KeyboardInterrupt), scratch.folder():
+    with pytest.raises(KeyboardInterrupt), scratch.open_folder():
         pass
     signal.signal(signal.SIGINT, before)
     assert list(temporary.iterdir()) == []

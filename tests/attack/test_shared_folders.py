@@ -29,14 +29,14 @@ def test_a_cache_that_others_can_change_is_refused_before_the_run(tmp_path: Path
 def test_a_child_compiles_and_loads_in_private_folders(tmp_path: Path) -> None:
     scratch, kept = tmp_path / "scratch", tmp_path / "kept"
     scratch.mkdir()
-    temporary = Path(variables.temporary_environment(scratch)["TMPDIR"])
+    temporary = Path(variables.make_temporary_environment(scratch)["TMPDIR"])
     assert temporary.parent == scratch
     assert stat.S_IMODE(temporary.stat().st_mode) == 0o700
     for backend in ("jax", "torch"):
-        cache = variables.cache_environment(backend, scratch / "cache", kept)
+        cache = variables.make_cache_environment(backend, scratch / "cache", kept)
         folders = [Path(value) for value in cache.values() if value.startswith("/")]
         assert all(folder.is_relative_to(scratch) or folder.is_relative_to(kept) for folder in folders)
-    assert variables.cache_environment("torch", scratch, kept)[variables.PROBES].startswith(str(kept))
+    assert variables.make_cache_environment("torch", scratch, kept)[variables.PROBES].startswith(str(kept))
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_torch_loads_nothing_from_its_predictable_folder(tmp_path: Path) -> None
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     environment = os.environ | {"PYTHONPATH": str(plans.ROOT), "TMPDIR": str(shared)}
-    environment |= variables.cache_environment("torch", kept, kept) | variables.temporary_environment(scratch)
+    environment |= variables.make_cache_environment("torch", kept, kept) | variables.make_temporary_environment(scratch)
     code = (
         "from compare.base import knobs; from torchbackend import tuning\n"
         "tuning.prepare(dict.fromkeys(knobs.KNOBS, False) | {'compile': True}, 'cpu', exchanges=False)\n"

@@ -100,6 +100,6 @@ SESSION: Any = RankSession
 PROCESS_GROUP = ProcessGroup(PACKAGE, BACKEND.versions, lambda *_: None, SESSION, BACKEND.out_of_memory)
 
 if __name__ == "__main__":
-    process_family.kernel_kills = lambda: int(KILLS.exists())
+    process_family.count_kernel_kills = lambda: int(KILLS.exists())
     rank_controller._LAST_WORDS_SECONDS = 0.3
     server.serve(BACKEND, process_group=PROCESS_GROUP)

@@ -220,7 +220,7 @@ class FakeBackend:
         self._script.at("open")
         if spec.precision not in ("float32", "float64"):
             raise Refused(f"the fake backend has no {spec.precision}; allowed: float32, float64")
-        model = descriptions.of(spec).model.resized(spec.image_size)
+        model = descriptions.read_workload(spec).model.resized(spec.image_size)
         return FakeSession(spec, self._script, inputs=math.prod(model.image))
 
     def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class NumPySession:
     steps_per_dispatch = 1
 
     def __init__(self, spec: RunSpec) -> None:
-        workload = descriptions.of(spec)
+        workload = descriptions.read_workload(spec)
         shape = workload.model.resized(spec.image_size)
         self._spec, self._rule, self._smoothing = spec, workload.optimizer, workload.label_smoothing
         self._signature = model.signature(shape.image, shape.classes, **shape.arguments)
@@ -137,7 +137,7 @@ class NumPyBackend:
         return {"numpy": np.__version__}
 
     def open(self, spec: RunSpec) -> NumPySession:
-        workload = descriptions.of(spec)
+        workload = descriptions.read_workload(spec)
         if workload.model.family != "simple" or not _is_plain_adam(workload.optimizer):
             raise Refused(f"numpy has no twin of workload {workload.name}; allowed: digits-cnn, mnist-cnn")
         if spec.precision not in ("float32", "float64"):

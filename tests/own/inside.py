@@ -97,11 +97,11 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
 
 @contextlib.contextmanager
 def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
-    every = certificate_cases.adversarial_cases
+    every = certificate_cases.make_adversarial_cases
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
-        patch.setattr(trajectories, "training_jobs", lambda *_: {})
+        patch.setattr(trajectories, "make_training_jobs", lambda *_: {})
         patch.setattr(trajectories, "judge", lambda *_: None)
         patch.setenv("COLUMNS", "400")
-        patch.setattr(certificate_cases, "adversarial_cases", lambda plan: (every(plan)[case],))
+        patch.setattr(certificate_cases, "make_adversarial_cases", lambda plan: (every(plan)[case],))
         yield patch

@@ -53,7 +53,7 @@ def session(
 ) -> Session:
     """Return a session with randomised weights."""
     workload = Workload("own", "", spec, optimizer, "digits", 4, 1)
-    patch.setattr(descriptions, "of", lambda _: workload)
+    patch.setattr(descriptions, "read_workload", lambda _: workload)
     options: dict[str, Any] = {
         "precision": "float64",
         "device": "cpu",

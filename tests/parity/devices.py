@@ -49,7 +49,7 @@ class Recorder:
 
     def started(self, backend: str, begun: Mapping[str, str] = NONE_BEGUN) -> Child:
         """Return a child that is ready, whose further processes may be `begun` beside it, by variables."""
-        added = variables.child_environment(backend, {}, "cpu", False, os.environ | VARIABLES, devices=MOST)
+        added = variables.make_child_environment(backend, {}, "cpu", False, os.environ | VARIABLES, devices=MOST)
         child = Child(backend, f"{backend}backend", {**VARIABLES, **added, **begun}, self.folder)
         child.greet(120)
         return child

@@ -83,7 +83,7 @@ def test_what_a_tuning_asks_for_is_what_is_read_back(
     monkeypatch: pytest.MonkeyPatch, tuning: str, graph: bool, concurrent: bool, search: bool
 ):
     knobs = tunings.resolve("jax", tuning, "cuda", "resnet50")
-    added = variables.child_environment("jax", knobs, "cuda", False, {})
+    added = variables.make_child_environment("jax", knobs, "cuda", False, {})
     monkeypatch.setenv("XLA_FLAGS", added.get("XLA_FLAGS", ""))
     assert flags.captures_convolutions(GPU) is graph
     assert flags.runs_concurrently(GPU) is concurrent
@@ -93,4 +93,4 @@ def test_what_a_tuning_asks_for_is_what_is_read_back(
 @pytest.mark.parametrize(("inherited", "told"), [({}, None), ({"XLA_FLAGS": "--xla_a=1"}, "--xla_a=1")])
 def test_a_contender_without_flags_of_its_own_is_told_the_users(inherited: dict[str, str], told: str | None):
     knobs = tunings.resolve("jax", "stock", "cpu", "resnet50")
-    assert variables.child_environment("jax", knobs, "cpu", False, inherited).get("XLA_FLAGS") == told
+    assert variables.make_child_environment("jax", knobs, "cpu", False, inherited).get("XLA_FLAGS") == told

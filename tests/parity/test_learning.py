@@ -170,9 +170,9 @@ def test_an_update_has_what_running_statistics_have_moved_by(backend: str, monke
     spec = replace(twins.spec(backend, "cifar-cnn", batch_size=8, seed=0), image_size=None)
     found = training.measure_updates(twins.BACKENDS[backend].open(spec), spec, batches, 3, 2.0**-52, 1)
     session = twins.BACKENDS[backend].open(spec)
-    start = training.initial_weights(session, spec)
+    start = training.make_initial_weights(session, spec)
     session.assign(start)
-    session.feed(training.batches_of_epoch(spec, batches, 0))
+    session.feed(training.draw_batches_of_epoch(spec, batches, 0))
     session.run(3)
     buffers = session.export().buffers
     assert found.changes.keys() == start.keys()

@@ -63,7 +63,7 @@ def test_sgd_steps_at_the_rate_of_its_batch(
     spec = twins.spec(backend, "cifar-cnn", batch_size=4, data=str(tmp_path / "data.safetensors"))
     found = twins.recorded(twins.BACKENDS[backend], spec, 1)
     step = 1.9 * found["step1/gradient/dense.kernel"]  # Nesterov's first, with a momentum of 0.9
-    assert measures.relative_error(found["step1/update/dense.kernel"], -0.05 * part * step) < 1e-12
+    assert measures.compute_relative_error(found["step1/update/dense.kernel"], -0.05 * part * step) < 1e-12
 
 
 def test_a_dispatch_of_many_steps_is_recorded_with_as_many_as_there_are(

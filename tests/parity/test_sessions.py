@@ -247,7 +247,7 @@ def test_torch_looks_for_vector_instructions_before_compiling(tmp_path: Path, mo
 
 @pytest.mark.slow
 def test_torch_keeps_a_compiled_program_with_its_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    asked = variables.cache_environment("torch", tmp_path, tmp_path / "kept")
+    asked = variables.make_cache_environment("torch", tmp_path, tmp_path / "kept")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", asked["TORCHINDUCTOR_CACHE_DIR"])
     # torch reads the variable when it is imported.
     switch = "TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD"

@@ -31,7 +31,7 @@ def test_the_threads_that_torch_is_told_to_have_jax_has_too(
     train, test = synthetic.make((8, 8, 1), classes=10, seed=1, train=8, test=8)
     dataset_file.save(Dataset(train, test, ""), tmp_path / "data.safetensors")
     spec = twins.spec(backend, data=str(tmp_path / "data.safetensors"))
-    added = variables.child_environment(backend, {}, "cpu", False, os.environ)
+    added = variables.make_child_environment(backend, {}, "cpu", False, os.environ)
     with closing(Child(backend, f"{backend}backend", added, tmp_path)) as child:
         child.greet(120)
         child.call(commands.Open(spec=spec), 120)
@@ -57,9 +57,9 @@ def test_a_users_own_word_to_xla_wins_and_threads_beyond_the_cores_are_none_of_t
     inherited: dict[str, str], added: str | None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 8)
-    assert variables.child_environment("jax", {}, "cpu", False, inherited).get("PJRT_NPROC") == added
+    assert variables.make_child_environment("jax", {}, "cpu", False, inherited).get("PJRT_NPROC") == added
     for backend, device in (("torch", "cpu"), ("jax", "cuda")):
-        assert "PJRT_NPROC" not in variables.child_environment(backend, {}, device, False, inherited)
+        assert "PJRT_NPROC" not in variables.make_child_environment(backend, {}, device, False, inherited)
 
 
 def test_threads_are_told_of_one_device_of_a_cpu_alone():

@@ -27,7 +27,7 @@ class Reused:
 
     def open(self, spec: RunSpec) -> Session:
         """Return a session with the spec's workload, precision, loss scale and micro-batches."""
-        key = (descriptions.of(spec), spec.precision, spec.loss_scale, spec.accumulate)
+        key = (descriptions.read_workload(spec), spec.precision, spec.loss_scale, spec.accumulate)
         if (opened := next((session for known, session in self._opened if known == key), None)) is None:
             opened = self._backend.open(spec)
             self._opened.append((key, opened))

@@ -38,7 +38,7 @@ def scale_images(side: Side) -> None:
 
 
 def batches(change: Callable[[list[Batch], Side], None]) -> Plant:
-    real = recording.epoch_batches
+    real = recording.draw_epoch_batches
 
     def plant(side: Side) -> None:
         def changed(*arguments: Any, **options: Any) -> list[Batch]:
@@ -46,7 +46,7 @@ def batches(change: Callable[[list[Batch], Side], None]) -> Plant:
             change(batches, side)
             return batches
 
-        side.patch.setattr(recording, "epoch_batches", changed)
+        side.patch.setattr(recording, "draw_epoch_batches", changed)
 
     return plant
 

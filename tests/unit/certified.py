@@ -126,7 +126,7 @@ def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certified:
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:
-    monkeypatch.setattr(judge_certificates.tensors, "room", lambda _: free())
+    monkeypatch.setattr(judge_certificates.tensors, "find_room", lambda _: free())
 
 
 @pytest.fixture(params=[True, False])

@@ -57,6 +57,6 @@ def dataset(folder: Path, **options: int) -> Dataset:
 
 def names(folder: Path, seed: int = 0) -> tuple[list[str], list[str]]:
     """Return CLASS/NAME of the training and of the test files."""
-    parts = folders.listed(folder, classes=10, seed=seed)
+    parts = folders.list_files(folder, classes=10, seed=seed)
     train, test = ([f"{path.parent.name}/{path.name}" for path in part.paths] for part in parts)
     return train, test

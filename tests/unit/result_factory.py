@@ -202,4 +202,4 @@ def typed_comparison(comparison: dict[str, Any]) -> model.Comparison:
 
 def complete(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result object with everything that follows from its samples."""
-    return model.to_json(verdicts.complete(model.from_json(result)))
+    return model.to_json(verdicts.complete_result(model.from_json(result)))

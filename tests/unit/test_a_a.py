@@ -76,7 +76,7 @@ class InProcess:
 
     def send(self, command: Command[Any]) -> None:
         self._machine.blocks += command.name == "block"
-        self._answer = getattr(self._worker, command.name)(**commands.arguments(command))
+        self._answer = getattr(self._worker, command.name)(**commands.list_arguments(command))
 
     def reply(self, command: Command[Any]) -> Any:
         return self._answer
@@ -132,7 +132,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial
     monkeypatch.setattr(cpu, "sum_seconds", lambda pids: 0.0)  # all contenders are this process
     monkeypatch.setattr(build_result.environment, "describe", dict)
     # To give memory back 4,000 times takes minutes in a process that has run other tests.
-    monkeypatch.setattr(process_memory, "reuse", contextlib.nullcontext)
+    monkeypatch.setattr(process_memory, "reuse_memory", contextlib.nullcontext)
 
     def run(slowdown: float, drift: float) -> list[dict[str, float]]:
         made = Trials(tmp_path, slowdown, drift)

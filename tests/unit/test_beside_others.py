@@ -136,7 +136,7 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
         assert all(each[figure] is not None for each in cold["contenders"])
         assert all(each[figure] is None for each in shared["contenders"])
     assert all(each["cached_compile_seconds"] is not None for each in shared["contenders"])
-    labels = [measurements.rows(each.contenders, each.confidence)[0][0] for each in map(typed, (cold, shared))]
+    labels = [measurements.make_rows(each.contenders, each.confidence)[0][0] for each in map(typed, (cold, shared))]
     assert labels == ["compile (s)", "compile, from cache (s)"]
 
 
@@ -181,7 +181,7 @@ def test_contenders_train_beside_others_while_what_they_held_at_first_leaves_roo
     reply = Child.reply
     holding = {"held": gigabytes << 30}
     monkeypatch.setattr(Child, "reply", lambda *asked: (told := reply(*asked), holding.get(asked[1].name, told))[1])
-    monkeypatch.setattr(memory, "device_bytes", lambda device: 18 << 30)
+    monkeypatch.setattr(memory, "read_device_bytes", lambda device: 18 << 30)
     told = _spied(monkeypatch, Child, "__init__", "send")
     stage.run("fake", "other", agreement=False)
     events = [argument if method == "send" else method for method, argument in told]
@@ -194,7 +194,7 @@ def test_as_many_record_as_a_gpu_has_memory_for(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, gigabytes: int, most: int
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
-    monkeypatch.setattr(memory, "device_bytes", lambda device: gigabytes << 30)
+    monkeypatch.setattr(memory, "read_device_bytes", lambda device: gigabytes << 30)
     alive, peak, begin, close = set[int](), [0], Child.__init__, Child.close
 
     def begun(child: Child, *arguments: Any) -> None:
@@ -216,7 +216,7 @@ def test_as_many_record_as_a_gpu_has_memory_for(
     outcomes = RunState(plan, [ContenderRun(contender) for contender in plan.contenders])
     monkeypatch.setattr(Child, "__init__", begun)
     monkeypatch.setattr(Child, "close", closed)
-    record_certificates.certify(launcher, outcomes, (certificate_cases.native_case(plan),), lambda *_: None)
+    record_certificates.certify(launcher, outcomes, (certificate_cases.make_native_case(plan),), lambda *_: None)
     assert peak[0] == most
     assert [made.status for made in outcomes.certificates.values()] == ["pass"]
 

@@ -247,7 +247,7 @@ def test_a_reason_may_be_worded_otherwise_by_another_samestep(git: Any, reason: 
     result = consistent()
     result["environment"] |= {"samestep": __version__, "git": git}
     result["voided"][0]["reason"] = reason
-    made = bundle.make(text(model.to_json(verdicts.complete(model.from_json(result)))))
+    made = bundle.make(text(model.to_json(verdicts.complete_result(model.from_json(result)))))
     told = (failed if fails else unchecked)(made)
     assert told.keys() == {REASONS}
     assert told[REASONS][0].startswith(f"voided[0].reason is {reason!r}, the raw samples give 'other programs kept")

@@ -158,7 +158,7 @@ def test_a_backend_that_cannot_be_found_is_a_crash_that_says_so(nursery: Nursery
 
 def test_the_kernels_memory_killer_is_told_from_other_kills(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     kills = iter([3, 4])
-    monkeypatch.setattr("compare.base.process_family.kernel_kills", lambda: next(kills))
+    monkeypatch.setattr("compare.base.process_family.count_kernel_kills", lambda: next(kills))
     failure = nursery.failure(commands.Settings(), fault="kill", at="start")
     assert failure.status == "oom"
     assert "memory ran out" in failure.reason

@@ -17,7 +17,7 @@ def drawn(size: int) -> Array:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_element_comes_once_and_in_order(size: int) -> None:
-    found = list(chunks.of(np.arange(size), -np.arange(size).reshape(1, size)))
+    found = list(chunks.iterate_chunks(np.arange(size), -np.arange(size).reshape(1, size)))
     assert [int(each) for chunk, _ in found for each in chunk] == list(range(size))
     for chunk, negative in found:
         np.testing.assert_array_equal(chunk, -negative)
@@ -29,10 +29,12 @@ def test_every_element_comes_once_and_in_order(size: int) -> None:
 def test_errors_and_norms_are_those_of_the_whole_array(size: int, dtype: type) -> None:
     reference = drawn(size).astype(dtype)
     value = (reference * 1.001).astype(dtype)
-    assert measures.norm(reference) == pytest.approx(float(np.linalg.norm(reference.astype(np.float64))), rel=1e-12)
+    assert measures.compute_norm(reference) == pytest.approx(
+        float(np.linalg.norm(reference.astype(np.float64))), rel=1e-12
+    )
     difference = np.linalg.norm(value.astype(np.float64) - reference.astype(np.float64))
     whole = float(difference / np.linalg.norm(reference.astype(np.float64))) if size else 0.0
-    assert measures.relative_error(value, reference) == pytest.approx(whole, rel=1e-12)
+    assert measures.compute_relative_error(value, reference) == pytest.approx(whole, rel=1e-12)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -454,7 +454,7 @@ def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:
     assert several["cifar-cnn"] > several["resnet50"]
     assert resolve("jax", "tuned", "cuda", "resnet50")["kernel-search"] is True
     searching, not_searching = (
-        variables.child_environment("jax", resolve("jax", tuning, "cuda", "resnet50"), "cuda", False, {})
+        variables.make_child_environment("jax", resolve("jax", tuning, "cuda", "resnet50"), "cuda", False, {})
         for tuning in ("tuned", "tuned+kernel-search=off")
     )
     assert "autotune" not in searching["XLA_FLAGS"]

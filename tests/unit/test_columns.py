@@ -40,7 +40,7 @@ SHOWN: dict[str, tuple[Callable[[Console], Any], list[str]]] = {
         ["1.921", "66.3", "-0.8 to +0.8 %", "torch:stock step time", "UNCHANGED"],
     ),
     "matrix": (
-        lambda console: terminal.render_matrix(matrix.overview(list(map(typed, [FASTER, FASTER]))), console),
+        lambda console: terminal.render_matrix(matrix.make_overview(list(map(typed, [FASTER, FASTER]))), console),
         ["0.620", "(0.616", "0.625)"],
     ),
 }

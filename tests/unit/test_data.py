@@ -196,7 +196,7 @@ def test_large_batches_of_synthetic_images_are_fewer(
 
 
 def test_an_epoch_has_distinct_full_contiguous_batches_in_pairs() -> None:
-    epoch = seeding.epoch_batches(numbered(23), seed=0, epoch=0, batch_size=5)
+    epoch = seeding.draw_epoch_batches(numbered(23), seed=0, epoch=0, batch_size=5)
     assert [len(batch.labels) for batch in epoch] == [5] * 4
     labels = np.concatenate([batch.labels for batch in epoch])
     assert len(set(labels.tolist())) == 20
@@ -208,13 +208,13 @@ def test_an_epoch_has_distinct_full_contiguous_batches_in_pairs() -> None:
 
 
 def test_batches_that_divide_the_set_cover_it() -> None:
-    epoch = seeding.epoch_batches(numbered(24), seed=0, epoch=0, batch_size=6)
+    epoch = seeding.draw_epoch_batches(numbered(24), seed=0, epoch=0, batch_size=6)
     assert sorted(np.concatenate([batch.labels for batch in epoch]).tolist()) == list(range(24))
 
 
 def order(seed: int, epoch: int) -> list[int]:
     """Return the labels of one epoch in their order."""
-    chosen = seeding.epoch_batches(numbered(23), seed=seed, epoch=epoch, batch_size=5)
+    chosen = seeding.draw_epoch_batches(numbered(23), seed=seed, epoch=epoch, batch_size=5)
     return np.concatenate([batch.labels for batch in chosen]).tolist()
 
 
@@ -230,7 +230,7 @@ def test_the_left_out_images_differ_between_epochs() -> None:
 @pytest.mark.parametrize("size", [0, 24])
 def test_batch_sizes_that_fill_no_batch_are_refused(size: int) -> None:
     with pytest.raises(Refused, match=rf"batch size {size} for 23 training images; allowed: 1 to 23"):
-        seeding.epoch_batches(numbered(23), seed=0, epoch=0, batch_size=size)
+        seeding.draw_epoch_batches(numbered(23), seed=0, epoch=0, batch_size=size)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -260,12 +260,12 @@ def test_every_twin_has_an_order_of_its_own_and_so_has_every_part() -> None:
 def test_random_streams_never_coincide() -> None:
     streams = [("split", 1), ("shuffle", 1), ("shuffle", 1, 0), ("shuffle", 1, 1), ("shuffle", 11), ("shuffle", 2**64)]
     streams += [("weights", 1, "a.kernel"), ("weights", 1, "a", "kernel"), ("weights", 1, "1"), ("weights", -1)]
-    draws = {seeding.generator(str(domain), int(seed), *keys).integers(2**62) for domain, seed, *keys in streams}
+    draws = {seeding.make_generator(str(domain), int(seed), *keys).integers(2**62) for domain, seed, *keys in streams}
     assert len(draws) == len(streams)
 
 
 def test_random_streams_are_pinned() -> None:
-    assert seeding.generator("shuffle", 0, 0).integers(2**62, size=2).tolist() == PINNED_DRAWS
+    assert seeding.make_generator("shuffle", 0, 0).integers(2**62, size=2).tolist() == PINNED_DRAWS
 
 
 def test_a_digest_depends_on_values_dtype_shape_and_order() -> None:

@@ -126,7 +126,7 @@ def test_contenders_of_which_one_s_memory_is_not_known_are_tried_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans.register(monkeypatch, tmp_path)
-    monkeypatch.setattr(memory, "device_bytes", lambda device: 100)
+    monkeypatch.setattr(memory, "read_device_bytes", lambda device: 100)
     plan = plans.make(tmp_path / "out", ("fake", "other"))
     outcomes = RunState.begin(plan)
     for outcome, size in zip(outcomes.runs, (150, None), strict=True):
@@ -146,7 +146,7 @@ def test_in_turns_the_most_that_others_did_beside_any_contender_is_the_round_s(
 def test_contenders_that_would_not_fit_together_are_not_tried_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "device_bytes", lambda device: 2**20)
+    monkeypatch.setattr(memory, "read_device_bytes", lambda device: 2**20)
     result = run(tmp_path, monkeypatch, rounds=3)
     assert result["spec"]["design"] == "turns"
     told = r"from round 1 on: the contenders do not fit in memory together: alone they held 0\.\d GiB in all, of 0\.0"
@@ -157,7 +157,7 @@ def test_contenders_that_would_not_fit_together_are_not_tried_together(
 
 def test_what_nobody_tells_is_no_reason_to_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = usage._combine
-    monkeypatch.setattr(memory, "device_bytes", lambda device: 2**20)
+    monkeypatch.setattr(memory, "read_device_bytes", lambda device: 2**20)
     monkeypatch.setattr(usage, "_combine", lambda use: figures(replace(use, process=None)))
     result = run(tmp_path, monkeypatch)
     assert result["spec"]["design"] == "alternating"
@@ -165,7 +165,7 @@ def test_what_nobody_tells_is_no_reason_to_take_turns(tmp_path: Path, monkeypatc
 
 
 def test_contenders_that_fit_together_are_timed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "device_bytes", lambda device: 2**40)
+    monkeypatch.setattr(memory, "read_device_bytes", lambda device: 2**40)
     assert run(tmp_path, monkeypatch)["spec"]["design"] == "alternating"
 
 
@@ -308,7 +308,7 @@ def test_a_run_goes_on_to_the_last_look_while_the_verdict_is_open(
         looks.append(ratio.confidence)
         return "INCONCLUSIVE"
 
-    monkeypatch.setattr(rounds.statistics, "verdict", undecided)
+    monkeypatch.setattr(rounds.statistics, "judge_ratio", undecided)
     result = _result(plans.make(tmp_path / "out", ("fake", "other"), rounds=None))
     assert result["spec"]["rounds"] == 10
     assert looks[:2] == pytest.approx([0.996, 0.989])

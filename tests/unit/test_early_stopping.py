@@ -8,7 +8,7 @@ from scipy import special  # pyright: ignore[reportMissingTypeStubs]
 
 from compare.base import early_stopping
 from compare.base.early_stopping import LOOKS
-from compare.base.statistics import paired_ratio, verdict
+from compare.base.statistics import estimate_paired_ratio, judge_ratio
 from compare.execution.simulation import stop_early
 
 MARGIN = 0.01
@@ -39,23 +39,23 @@ def test_a_clear_difference_stops_at_the_first_look_and_a_small_one_goes_on():
 
 def test_the_errors_of_the_looks_add_up_to_five_percent():
     assert math.fsum(LOOKS.values()) == pytest.approx(0.05, abs=1e-12)
-    assert [early_stopping.confidence(rounds) for rounds in (2, 3, 4, 5, 6, 10)] == pytest.approx(
+    assert [early_stopping.compute_confidence(rounds) for rounds in (2, 3, 4, 5, 6, 10)] == pytest.approx(
         [0.996, 0.996, 0.989, 0.989, 0.965, 0.965]
     )
     with pytest.raises(ValueError, match="at most 10"):
-        early_stopping.confidence(11)
+        early_stopping.compute_confidence(11)
 
 
 def test_the_simulated_rule_is_the_one_that_runs_use():
     random = np.random.default_rng(0)
     for _ in range(200):
         a, b = np.exp(0.01 * random.standard_normal((2, 5)))
-        interval = paired_ratio(a, 1.02 * b, early_stopping.confidence(5))
+        interval = estimate_paired_ratio(a, 1.02 * b, early_stopping.compute_confidence(5))
         differences = np.log(1.02 * b / a)
         half = special.stdtrit(4, 1 - LOOKS[5] / 2) * differences.std(ddof=1) / math.sqrt(5)
         assert math.log(interval.high) == pytest.approx(differences.mean() + half)
-        certain = verdict(interval, MARGIN) != "INCONCLUSIVE"
-        assert early_stopping.is_final(5, [verdict(interval, MARGIN)]) == certain
+        certain = judge_ratio(interval, MARGIN) != "INCONCLUSIVE"
+        assert early_stopping.is_final(5, [judge_ratio(interval, MARGIN)]) == certain
 
 
 @pytest.mark.parametrize(

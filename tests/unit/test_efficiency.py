@@ -20,7 +20,7 @@ FIRST, SECOND = [0.010, 0.011, 0.009], [0.0125, 0.0130, 0.0128]
 
 
 def complete(result: Result) -> Result:
-    return model.to_json(verdicts.complete(model.from_json(result)))
+    return model.to_json(verdicts.complete_result(model.from_json(result)))
 
 
 def made(devices: int, batch_size: int, *times: list[float], **overrides: Any) -> Result:
@@ -43,7 +43,7 @@ def listed(runs: list[Result], mode: str = "weak") -> list[Result]:
 
 
 def entries(runs: list[Result], ways: tuple[str, ...], mode: str) -> list[Result]:
-    return typed_json.write(efficiency.entries([model.from_json(run) for run in runs], ways, mode))
+    return typed_json.write(efficiency.make_entries([model.from_json(run) for run in runs], ways, mode))
 
 
 def faults(whole: Result) -> list[str]:

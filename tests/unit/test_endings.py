@@ -231,7 +231,7 @@ def test_rounds_that_were_whole_before_a_signal_are_kept(
     assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]
     assert [comparison["rounds"] for comparison in result["comparisons"]] == [2]
     assert recompute.find_mismatches(model.from_json(result)) == []
-    assert "the run was interrupted after 2 of 4 rounds" in list(telemetry_text.lines(typed(result)))
+    assert "the run was interrupted after 2 of 4 rounds" in list(telemetry_text.list_lines(typed(result)))
 
 
 # On each number of devices process 0 of a contender trains, 1 makes the certificate, 2 takes the memory, 3 to 6 are of

@@ -109,7 +109,7 @@ def test_the_memory_of_the_gpu_that_is_trained_on_is_known(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert memory.device_bytes(device) == size
+    assert memory.read_device_bytes(device) == size
 
 
 @pytest.mark.parametrize(

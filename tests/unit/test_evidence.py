@@ -178,4 +178,4 @@ def test_an_odd_batch_of_large_images_is_small(
     plans.register(monkeypatch, tmp_path)
     made = plans.make(tmp_path / "out", ("fake", "other"))
     plan = replace(made, workload=replace(made.workload, model=made.workload.model.resized(size)))
-    assert certificate_cases.adversarial_cases(plan)[1:] == (Case(2, size + 1), Case(batch, size + 2))
+    assert certificate_cases.make_adversarial_cases(plan)[1:] == (Case(2, size + 1), Case(batch, size + 2))

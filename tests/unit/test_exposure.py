@@ -34,8 +34,8 @@ def kernel(name: str, begin: int, end: int, device: str = "0") -> Kernel:
     ],
 )
 def test_only_communication_with_nothing_beside_it_counts(kernels: list[Kernel], ticks: float) -> None:
-    assert communication.exposed_seconds(kernels, 1) == pytest.approx(ticks * TICK)
-    assert communication.exposed_seconds(kernels, 4) == pytest.approx(ticks * TICK / 4)
+    assert communication.compute_exposed_seconds(kernels, 1) == pytest.approx(ticks * TICK)
+    assert communication.compute_exposed_seconds(kernels, 4) == pytest.approx(ticks * TICK / 4)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -49,7 +49,7 @@ def test_it_is_what_counting_every_tick_gives(seed: int) -> None:
     for tick in range(110):
         running = {each.name for each in kernels if each.begin < (tick + 0.5) * TICK < each.end}
         exposed += running == {NCCL}
-    assert communication.exposed_seconds(kernels, 1) == pytest.approx(exposed * TICK)
+    assert communication.compute_exposed_seconds(kernels, 1) == pytest.approx(exposed * TICK)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_it_is_what_counting_every_tick_gives(seed: int) -> None:
     ],
 )
 def test_communication_is_told_by_the_kernels_name(name: str, communicates: bool) -> None:
-    assert (communication.exposed_seconds([kernel(name, 0, 1)], 1) > 0) == communicates
+    assert (communication.compute_exposed_seconds([kernel(name, 0, 1)], 1) > 0) == communicates
 
 
 def test_without_kernels_there_is_a_reason_and_no_zero() -> None:

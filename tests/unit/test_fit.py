@@ -250,13 +250,13 @@ def test_the_gpu_is_the_first_visible_one(stage: Stage, monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("gpu")
 def test_the_limit_reaches_the_child_as_bytes_and_as_a_fraction(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    added = variables.child_environment
+    added = variables.make_child_environment
 
     def spied(*arguments: Any, **named: Any) -> dict[str, str]:
         given.append(arguments[-1])
         return added(*arguments, **named)
 
-    monkeypatch.setattr(variables, "child_environment", spied)
+    monkeypatch.setattr(variables, "make_child_environment", spied)
     script = {"fake": {"base_bytes": 2**30, "image_bytes": MEBIBYTE, "most_images": 9}}
     (found,) = stage.run(script=script, device="cuda", memory=8 * 1024)
     assert given == [each["memory_limit_bytes"] / (80 * 2**30) for each in found["tries"]]

@@ -90,11 +90,11 @@ def test_links_within_the_folder_are_followed(flat: Path) -> None:
 
 
 def test_files_beside_the_classes_and_hidden_ones_are_not_looked_at(flat: Path) -> None:
-    before = dataset_file.sha256(dataset(flat))
+    before = dataset_file.compute_sha256(dataset(flat))
     (flat / "LICENSE.txt").write_text("free")
     (flat / "bee" / ".DS_Store").write_bytes(b"\0\0")
     (flat / ".cache").mkdir()
-    assert dataset_file.sha256(dataset(flat)) == before
+    assert dataset_file.compute_sha256(dataset(flat)) == before
 
 
 def test_another_process_and_other_threads_make_the_same_bytes(flat: Path) -> None:
@@ -105,7 +105,7 @@ def test_another_process_and_other_threads_make_the_same_bytes(flat: Path) -> No
     )
     command = [sys.executable, "-c", code, str(flat)]
     elsewhere = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
-    assert {dataset_file.sha256(dataset(flat, seed=3, epochs=2, threads=threads)) for threads in (1, 2, 7)} == {
+    assert {dataset_file.compute_sha256(dataset(flat, seed=3, epochs=2, threads=threads)) for threads in (1, 2, 7)} == {
         elsewhere.stdout.strip()
     }
 
@@ -133,7 +133,7 @@ def test_each_epoch_takes_its_own_crops_and_then_the_first_again(parted: Path) -
     views = train.images.reshape(2, 19, *IMAGE)
     for epoch in range(3):
         known = {digest(image): label for image, label in zip(views[epoch % 2], train.labels, strict=True)}
-        for batch in seeding.epoch_batches(train, seed=0, epoch=epoch, batch_size=5):
+        for batch in seeding.draw_epoch_batches(train, seed=0, epoch=epoch, batch_size=5):
             assert [known[digest(image)] for image in batch.images] == batch.labels.tolist()
 
 
@@ -166,9 +166,9 @@ def test_every_child_reads_the_pixels_of_the_digest(flat: Path, tmp_path: Path) 
     assert (data.train.images.shape, data.test.images.shape) == ((30, 224, 224, 3), (4, 224, 224, 3))
     dataset_file.save(data, tmp_path / "data.safetensors")
     read = Dataset(*dataset_file.load(str(tmp_path / "data.safetensors")), "")
-    assert dataset_file.sha256(read) == dataset_file.sha256(data)
+    assert dataset_file.compute_sha256(read) == dataset_file.compute_sha256(data)
     spec = RunSpec(**{**SPEC, "data": str(tmp_path / "data.safetensors")})
-    first, second = (training.batches_of_epoch(spec, read.train, epoch)[0] for epoch in range(2))
+    first, second = (training.draw_batches_of_epoch(spec, read.train, epoch)[0] for epoch in range(2))
     assert digest(first.images) != digest(second.images)
 
 
@@ -197,7 +197,7 @@ def test_a_run_has_crops_for_each_epoch_and_seed(flat: Path, tmp_path: Path, mon
     def save(kept: Dataset, path: Path) -> None:
         if kept.source.startswith("photographs"):
             assert len(kept.train.images) == 2 * len(kept.train.labels) == 30
-            digests.append(dataset_file.sha256(kept))
+            digests.append(dataset_file.compute_sha256(kept))
         real(kept, path)
 
     monkeypatch.setattr(dataset_file, "save", save)

@@ -59,7 +59,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
         yield
         done.append("given back")
 
-    monkeypatch.setattr(process_memory, "reuse", kept)
+    monkeypatch.setattr(process_memory, "reuse_memory", kept)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.base.interface import first_line, shortened
+from compare.base.errors import shorten, take_first_line
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from compare.base.interface import first_line, shortened
     ],
 )
 def test_an_error_is_told_in_one_line(message: str, line: str) -> None:
-    assert first_line(RuntimeError(message)) == line
+    assert take_first_line(RuntimeError(message)) == line
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_an_error_is_told_in_one_line(message: str, line: str) -> None:
     ],
 )
 def test_a_cut_text_says_so_after_a_whole_word(text: str, cut: str) -> None:
-    assert shortened(text, 16) == cut
+    assert shorten(text, 16) == cut

@@ -174,7 +174,7 @@ def test_what_is_known_to_take_much_of_a_gpu_leaves_room_there_for_others(
     started: Launcher, monkeypatch: pytest.MonkeyPatch, size: int, beside: int
 ) -> None:
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 9)
-    monkeypatch.setattr(memory, "device_bytes", lambda device: 100)
+    monkeypatch.setattr(memory, "read_device_bytes", lambda device: 100)
     answers: list[str] = []
     large = [replace(asked(answers, (f"large {n}", 5)), memory=size) for n in range(4)]
     carried_out(started, queue("fake", *large), queue("other", *(asked(answers, (f"other {n}", 2)) for n in range(4))))
@@ -216,7 +216,7 @@ def test_children_side_by_side_share_the_cores(
     assert [each["OMP_NUM_THREADS"] for each in Scripted.environments] == [threads, threads]
     started.start(ContenderRun(contenders.parse(["fake", "other"])[0]), purpose="training")
     assert "OMP_NUM_THREADS" not in Scripted.environments[-1]  # timed alone, with every core
-    assert variables.thread_environment(4, {"OMP_NUM_THREADS": "3"}) == {"OMP_NUM_THREADS": "3"}
+    assert variables.make_thread_environment(4, {"OMP_NUM_THREADS": "3"}) == {"OMP_NUM_THREADS": "3"}
 
 
 def test_what_runs_once_to_match_a_pair_is_not_optimised_and_nothing_else(started: Launcher) -> None:
@@ -260,7 +260,7 @@ def test_a_pair_is_certified_at_the_size_asked_for_and_at_its_neighbour(
     workload = pair("a:b", "c:d", image=(size, size, 3), classes=4)
     made = plans.make(tmp_path / "out", ("fake", "other"), workload=workload, accumulate=2, batch_size=32)
     plan = replace(made, resizable=resizable)
-    assert certificate_cases.adversarial_cases(plan) == (certificate_cases.native_case(plan), Case(6, other))
+    assert certificate_cases.make_adversarial_cases(plan) == (certificate_cases.make_native_case(plan), Case(6, other))
 
 
 def test_a_job_that_may_not_begin_waits_and_so_do_those_behind_it(started: Launcher) -> None:

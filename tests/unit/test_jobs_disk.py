@@ -18,7 +18,7 @@ def roomy(answers: list[str], room: int, *commands: tuple[str, int]) -> Job:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk with ten bytes, nine for jobs, of which none is ever taken."""
-    monkeypatch.setattr(jobs.tensors, "room", lambda _: 10)
+    monkeypatch.setattr(jobs.tensors, "find_room", lambda _: 10)
 
 
 @pytest.mark.parametrize(

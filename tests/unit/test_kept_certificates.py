@@ -16,7 +16,7 @@ from compare.execution.run_state import RunState
 from compare.report import sentences
 from compare.results import model
 from compare.settings.plan import Plan
-from compare.store.entries import Store, key_of
+from compare.store.entries import Store, compute_key
 from compare.user_models.match_report import Pairing
 from compare.user_models.matching import Matching
 from tests.fakebackend import plans
@@ -59,7 +59,7 @@ def test_a_second_run_uses_the_certificate_and_starts_no_process_for_one(stage: 
     assert second == 2 * (1 + 1 + 2)  # training, memory and two rounds of each contender
     assert first > second
     assert not any(phase.startswith("certify") for phase, *_ in stage.progress[len(stage.progress) // 2 + 1 :])
-    lines = sentences.agreement_lines(model.from_json(again).agreement)
+    lines = sentences.describe_agreement(model.from_json(again).agreement)
     assert any(entry.created in line and entry.key[:12] in line for line in lines)
 
 
@@ -144,7 +144,7 @@ class Facts:
     def key(self, plan: Plan | None = None, steps: int = 3) -> str:
         plan = plan or self.plan
         state = RunState.begin(plan)
-        return key_of(kept_certificates.list_facts(Launcher(plan, self.folder), state, state.runs[1], steps))
+        return compute_key(kept_certificates.list_facts(Launcher(plan, self.folder), state, state.runs[1], steps))
 
 
 @pytest.fixture
@@ -203,12 +203,12 @@ def test_a_changed_variable_is_a_miss(facts: Facts, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        ("compare.machine.environment.cpu_model", lambda: "another"),
+        ("compare.machine.environment.read_cpu_model", lambda: "another"),
         ("compare.machine.cpu.count_usable_cores", lambda: 77),
         ("sys.version", "3.99"),
         ("platform.libc_ver", lambda: ("glibc", "9")),
         ("compare.execution.kept_certificates._list_distributions", lambda: (("numpy", ("9", "")),)),
-        ("compare.machine.variables.child_environment", lambda *_, **__: {"XLA_FLAGS": "--another"}),
+        ("compare.machine.variables.make_child_environment", lambda *_, **__: {"XLA_FLAGS": "--another"}),
     ],
 )
 def test_another_machine_or_version_is_a_miss(
@@ -227,7 +227,7 @@ def test_changed_files_or_weights_of_a_user_s_pair_are_misses(facts: Facts) -> N
         matching = Matching((), ())
         pairing = Pairing({}, matching, code={"torch": UserFiles({"model.py": digest}, None)})
         state = RunState.begin(plan, pairing)
-        return key_of(kept_certificates.list_facts(Launcher(plan, facts.folder), state, state.runs[1], 3))
+        return compute_key(kept_certificates.list_facts(Launcher(plan, facts.folder), state, state.runs[1], 3))
 
     assert key("a", b"1") == key("a", b"1")
     assert len({key("a", b"1"), key("b", b"1"), key("a", b"2")}) == 3

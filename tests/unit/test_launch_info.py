@@ -87,7 +87,7 @@ def test_what_no_launcher_should_say_is_refused_by_name(variables: dict[str, str
     ],
 )
 def test_the_first_node_of_slurm_s_lists(nodes: str, first: str):
-    assert launch_info.first_host(nodes) == first
+    assert launch_info.parse_first_host(nodes) == first
 
 
 def program(folder: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":

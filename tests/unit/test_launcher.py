@@ -182,7 +182,7 @@ def test_a_contender_is_told_of_the_machines_that_it_trains_on(
         return {}
 
     plans.register(monkeypatch, tmp_path)
-    monkeypatch.setattr("compare.machine.variables.child_environment", environment)
+    monkeypatch.setattr("compare.machine.variables.make_child_environment", environment)
     monkeypatch.setattr("compare.execution.launcher.Child", lambda *_: SimpleNamespace(pid=1))
     made = plans.make(tmp_path / "out", (f"fake:{tuning}", "other:stock+ddp"), devices=2, batch_size=8)
     share = SimpleNamespace(start=lambda *_: None, environment={})

@@ -43,10 +43,10 @@ def test_the_limit_of_a_process_counts_from_what_it_holds() -> None:
 
 def test_a_gpus_limit_reaches_jax_as_a_fraction_and_no_other_child() -> None:
     user = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
-    added = variables.child_environment("jax", {}, "cuda", False, user, 1 / 3)
+    added = variables.make_child_environment("jax", {}, "cuda", False, user, 1 / 3)
     assert math.isclose(float(added["XLA_CLIENT_MEM_FRACTION"]), 1 / 3)
     assert added["XLA_PYTHON_CLIENT_MEM_FRACTION"] == ""
     assert added["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     for backend, device, fraction in (("jax", "cuda", None), ("jax", "cpu", 0.5), ("torch", "cuda", 0.5)):
-        others = variables.child_environment(backend, {}, device, False, user, fraction)
+        others = variables.make_child_environment(backend, {}, device, False, user, fraction)
         assert not [name for name in others if "FRACTION" in name]

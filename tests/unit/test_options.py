@@ -8,7 +8,7 @@ import pytest
 
 import compare
 from compare.base.interface import Refused
-from compare.cli.app import reference
+from compare.cli.app import make_reference
 from compare.plugin import comparison_request
 from compare.results import result_file
 from compare.settings import options
@@ -45,13 +45,13 @@ VALUES: list[Any] = [
 def test_the_schema_file_allows_what_the_definition_allows(key: str) -> None:
     schema = result_file.load_schema(result_file.SCHEMA)
     theirs = jsonschema.Draft7Validator({"$ref": f"#/definitions/spec/properties/{key}", **schema})
-    ours = jsonschema.Draft7Validator(options.spec_schema()[key])
+    ours = jsonschema.Draft7Validator(options.make_spec_schema()[key])
     for value in VALUES if key != "deadline_seconds" else VALUES[:-8]:
         assert theirs.is_valid(value) == ours.is_valid(value), value
 
 
 def test_a_key_that_only_the_definition_has_is_in_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "spec_schema", lambda: {"new": {"type": "integer"}})
+    monkeypatch.setattr(options, "make_spec_schema", lambda: {"new": {"type": "integer"}})
     described = result_file.load_schema(result_file.SCHEMA)["definitions"]["spec"]["properties"]
     assert (described["new"], described["seed"]) == ({"type": "integer"}, {"$ref": "#/definitions/count"})
 
@@ -99,7 +99,7 @@ def test_help_of_compare_fits_two_screens_and_begins_with_ten_examples(
 
 
 def test_the_reference_has_every_option_of_every_command() -> None:
-    pages = {page.name: page for page in reference()}
+    pages = {page.name: page for page in make_reference()}
     for name, page in pages.items():
         flags = {row.term.split()[0] for row in page.rows if row.group}
         assert {option.flag for option in options.list_options(name) if option.flag} <= flags

@@ -60,7 +60,9 @@ def test_built_in_workloads_survive_json_and_are_known_as_such(name: str):
 def test_how_variables_are_called_does_not_decide_the_arithmetic():
     made = pair()
     named = dataclasses.replace(made.model, arguments={**made.model.arguments, "names": {"jax": 1}})
-    assert descriptions.described(dataclasses.replace(made, model=named)) == descriptions.described(made)
+    assert descriptions.describe_arithmetic(dataclasses.replace(made, model=named)) == descriptions.describe_arithmetic(
+        made
+    )
 
 
 def test_optimizers_and_losses_take_settings():

@@ -11,7 +11,7 @@ from PIL import Image
 
 from compare.base.interface import Array, Refused
 from compare.data import photographs
-from compare.data.seeding import generator
+from compare.data.seeding import make_generator
 
 SIDES = st.integers(1, 3000)
 
@@ -63,7 +63,7 @@ def test_a_png_may_be_called_jpg(tmp_path: Path) -> None:
 
 @given(width=SIDES, height=SIDES, seed=st.integers(0, 2**31))
 def test_crops_lie_within_the_image_and_the_documented_bounds(width: int, height: int, seed: int) -> None:
-    left, top, right, bottom = photographs.random_box(width, height, generator("crop", seed))
+    left, top, right, bottom = photographs.draw_box(width, height, make_generator("crop", seed))
     wide, high = right - left, bottom - top
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
@@ -76,7 +76,7 @@ def test_crops_lie_within_the_image_and_the_documented_bounds(width: int, height
 
 def test_crops_have_the_documented_distribution() -> None:
     random = np.random.default_rng(0)
-    boxes = np.array([photographs.random_box(4000, 4000, random) for _ in range(4000)], float)
+    boxes = np.array([photographs.draw_box(4000, 4000, random) for _ in range(4000)], float)
     wide, high = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     ratio = np.log(wide / high) / np.log(4 / 3)
     small = wide * high / 4000**2 < 0.7  # larger areas do not fit at every ratio
@@ -94,12 +94,12 @@ def test_crops_have_the_documented_distribution() -> None:
 def test_an_image_that_no_draw_fits_is_cropped_in_the_middle(
     size: tuple[int, int], box: tuple[int, int, int, int]
 ) -> None:
-    assert photographs.random_box(*size, generator("crop", 0)) == box
+    assert photographs.draw_box(*size, make_generator("crop", 0)) == box
 
 
 def test_half_of_the_training_crops_are_flipped() -> None:
     ramp = np.repeat(np.arange(100, dtype=np.uint8)[None, :, None], 100, axis=0).repeat(3, axis=2)
-    shown = [photographs.training_crop(Image.fromarray(ramp), 8, generator("crop", 0, i)) for i in range(400)]
+    shown = [photographs.draw_training_crop(Image.fromarray(ramp), 8, make_generator("crop", 0, i)) for i in range(400)]
     flipped = np.mean([int(pixels[0, 0, 0]) > int(pixels[0, -1, 0]) for pixels in shown])
     assert 0.42 < flipped < 0.58
     assert {pixels.shape for pixels in shown} == {(8, 8, 3)}
@@ -109,10 +109,10 @@ def test_scaling_averages_the_pixels_of_the_crop_alone() -> None:
     checks = Image.fromarray((np.indices((64, 64)).sum(0) % 2 * 255).astype(np.uint8)).convert("RGB")
     assert np.abs(photographs.test_crop(checks, 4).astype(int) - 128).max() <= 2  # without antialiasing: 0 or 255
     framed = np.full((100, 100, 3), 255, np.uint8)
-    left, top, right, bottom = photographs.random_box(100, 100, generator("crop", 0, 1))
+    left, top, right, bottom = photographs.draw_box(100, 100, make_generator("crop", 0, 1))
     assert (right - left) * (bottom - top) < 9000
     framed[top:bottom, left:right] = 0
-    assert not photographs.training_crop(Image.fromarray(framed), 8, generator("crop", 0, 1)).any()
+    assert not photographs.draw_training_crop(Image.fromarray(framed), 8, make_generator("crop", 0, 1)).any()
 
 
 def test_the_test_crop_is_the_middle_seven_eighths() -> None:
@@ -123,7 +123,10 @@ def test_the_test_crop_is_the_middle_seven_eighths() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (3, 2)])
 def test_tiny_and_narrow_images_are_shown(size: tuple[int, int]) -> None:
     image = Image.new("RGB", size, (7, 8, 9))
-    for pixels in (photographs.test_crop(image, 16), photographs.training_crop(image, 16, generator("crop", 0))):
+    for pixels in (
+        photographs.test_crop(image, 16),
+        photographs.draw_training_crop(image, 16, make_generator("crop", 0)),
+    ):
         assert np.array_equal(pixels, np.broadcast_to([7, 8, 9], (16, 16, 3)))
 
 

@@ -360,7 +360,7 @@ def test_captions_state_n_interval_and_hardware() -> None:
 
 def test_a_picture_in_a_page_takes_the_pages_colours_and_has_no_inline_style() -> None:
     for name, picture in matrix.report([typed(make_watched(voided=(3,)))]).pictures().items():
-        text = str(svg.inline(figures.draw(picture, "svg", text=True), f"{name}-", picture.title))
+        text = str(svg.make_inline(figures.draw(picture, "svg", text=True), f"{name}-", picture.title))
         root = ElementTree.fromstring(text)
         colours = {each.get(which) for each in root.iter() for which in ("fill", "stroke")} - {None, "none"}
         assert colours <= {f"var(--{name})" for name in palette.TONES}

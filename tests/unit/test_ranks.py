@@ -18,7 +18,7 @@ import pytest
 
 from compare.base import commands, process_family, process_group
 from compare.base.interface import ContenderFailed, RunSpec
-from compare.base.process_group import RankInfo, interface_of
+from compare.base.process_group import RankInfo, find_interface
 from compare.cluster.launch_info import TOKEN
 from compare.data import dataset_file, synthetic
 from compare.data.datasets import Dataset
@@ -90,7 +90,7 @@ def test_an_interface_is_found_by_its_address_as_either_end_writes_it(
     known = {"lo": "127.0.0.1", "eth0": "10.0.0.2", "ib0": "fe80::7%ib0"}
     entries = {name: [SimpleNamespace(address=each)] for name, each in known.items()}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: entries)
-    assert interface_of(address) == interface
+    assert find_interface(address) == interface
 
 
 @pytest.mark.parametrize("first", ["wait", "fail", "end"])
@@ -126,7 +126,7 @@ def test_a_contender_ends_as_the_process_that_ended_did(
 def test_an_exit_code_tells_how_a_process_ended(
     monkeypatch: pytest.MonkeyPatch, code: int, before: int, status: str, reason: str
 ) -> None:
-    monkeypatch.setattr(process_family, "kernel_kills", lambda: 3)
+    monkeypatch.setattr(process_family, "count_kernel_kills", lambda: 3)
     assert process_family.explain_exit_code(code, before) == (status, reason)
 
 

@@ -45,7 +45,7 @@ def test_what_happens_on_a_gpu_that_a_round_was_not_on_does_not_void_it() -> Non
     made["telemetry"]["others"] = [{"lists_processes": True, "samples": quiet}]
     assert {each.place for each in mismatches(made)} >= {"number of voided"}
     made["voided"] = []
-    again = model.to_json(verdicts.complete(model.from_json(made)))
+    again = model.to_json(verdicts.complete_result(model.from_json(made)))
     result_file.validate(again)
     assert mismatches(again) == []
 
@@ -320,7 +320,7 @@ def test_an_interruption_at_a_look_is_no_certain_verdict(wobble: float, verdict:
             [blocks[0] * (factor if number else 1)] * 3 for number, blocks in enumerate(step["samples"][:3])
         ]
         step["windows"] = step["windows"][:3]
-    (comparison,) = verdicts.complete(model.from_json(make_result(spec=spec, contenders=sides))).comparisons
+    (comparison,) = verdicts.complete_result(model.from_json(make_result(spec=spec, contenders=sides))).comparisons
     assert comparison.verdict == verdict
     assert comparison.stopped is not None
     assert comparison.stopped.reason.startswith(reason)

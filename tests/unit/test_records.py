@@ -185,7 +185,7 @@ def test_what_may_be_written_to_memory_is_half_of_it(
     for each in ("memory/on/disk", "memory/folder", "disk"):
         (tmp_path / each).mkdir(parents=True)
     (tmp_path / "link").symlink_to("memory/folder")
-    assert tensors.room(tmp_path / folder) == room
+    assert tensors.find_room(tmp_path / folder) == room
 
 
 class Silent(Script):

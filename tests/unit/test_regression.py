@@ -9,7 +9,7 @@ from rich.console import Console
 
 from compare.base.interface import Refused
 from compare.base.statistics import Ratio
-from compare.cli.diff import fraction
+from compare.cli.diff import parse_fraction
 from compare.reproduce import regression
 from compare.reproduce import regression_report as report
 from compare.reproduce.regression import (
@@ -33,7 +33,7 @@ def timed(name: str, seconds: float, noise: float = 0.0, seed: int = 0, rounds: 
 
 def result(*contenders: Any) -> dict[str, Any]:
     result = model.from_json(make_result(contenders=list(contenders)))
-    return model.to_json(verdicts.complete(result))
+    return model.to_json(verdicts.complete_result(result))
 
 
 def found(old: Any, new: Any, threshold: float = 0.03) -> dict[tuple[str, str], Change]:
@@ -258,7 +258,7 @@ def test_another_device_is_named_by_kind_and_by_name() -> None:
     ],
 )
 def test_a_threshold_is_a_percentage_or_a_fraction(text: str, value: float) -> None:
-    assert fraction(text) == pytest.approx(value)
+    assert parse_fraction(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_threshold_is_a_percentage_or_a_fraction(text: str, value: float) -> N
 )
 def test_what_is_no_threshold_is_refused(text: str) -> None:
     with pytest.raises(Refused, match=r"allowed: 3%, or a part below 1, as 0\.03"):
-        fraction(text)
+        parse_fraction(text)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from compare.base.interface import Refused
 from compare.report import environment_table, figures, matrix
 from compare.report.document import Report
 from compare.report.formats import csv, html, latex, markdown
-from compare.report.sentences import DASH, plain, sentence
+from compare.report.sentences import DASH, describe_comparison, make_plain
 from compare.results.model import Environment
 from tests.unit import markup, stored
 from tests.unit.mutations import HOSTILE_TEXTS
@@ -61,7 +61,7 @@ def test_the_page_leads_with_the_verdict_and_holds_every_section(name: str) -> N
     result = stored.result(name)
     page = markup.check_page(html.render(_report(result)))
     said = (
-        sentence(typed(result).comparisons[0])
+        describe_comparison(typed(result).comparisons[0])
         if result["comparisons"]
         else "jax agrees with torch in float32; nothing was timed"
     )
@@ -103,13 +103,13 @@ def test_the_pages_policy_lets_only_its_own_style_through() -> None:
 
 def test_hostile_texts_are_shown_as_text_on_the_page() -> None:
     page = markup.check_page(html.render(_report(_hostile())))
-    for text in filter(None, map(plain, HOSTILE_TEXTS)):
+    for text in filter(None, map(make_plain, HOSTILE_TEXTS)):
         assert text in page.text
 
 
 def test_hostile_texts_are_words_in_markdown() -> None:
     words = markup.check_markdown(markdown.render(_report(_hostile()), {}))
-    for text in filter(None, map(plain, HOSTILE_TEXTS)):
+    for text in filter(None, map(make_plain, HOSTILE_TEXTS)):
         assert text in words
 
 
@@ -132,8 +132,8 @@ def test_hostile_texts_are_words_in_markdown() -> None:
     ],
 )
 def test_no_word_is_taken_for_markdown(text: str) -> None:
-    assert markup.check_markdown(markdown.escape(text)) == plain(text)
-    assert markup.check_markdown(f"| a |\n| --- |\n| {markdown.escape(text)} |\n") == f"a{plain(text)}"
+    assert markup.check_markdown(markdown.escape(text)) == make_plain(text)
+    assert markup.check_markdown(f"| a |\n| --- |\n| {markdown.escape(text)} |\n") == f"a{make_plain(text)}"
     assert "www." not in markdown.escape(text)
     assert "//" not in markdown.escape(text) or "://" not in markdown.escape(text)
     assert "@" not in markdown.escape(text)
@@ -251,7 +251,7 @@ def test_pairs_and_levels_stand_in_the_matrix_where_they_differ() -> None:
     ratio = make_comparison()["ratio"] | {"confidence": 0.99}
     other = make_comparison("flax", ratio=ratio)
     found = [make_result(), make_result(contenders=[make_contender(), make_contender("flax")], comparisons=[other])]
-    (table,) = matrix.overview(list(map(typed, found))).tables
+    (table,) = matrix.make_overview(list(map(typed, found))).tables
     assert table.columns[:2] == ("workload", "contenders")
     assert table.rows == [
         ("digits-cnn, batch 64", "jax / torch", "jax 0.699 (95 % 0.688 to 0.711)"),
@@ -266,13 +266,13 @@ def test_users_own_pairs_have_rows_of_their_own() -> None:
         }
         spec = {"workload": "pair", "pair": PAIR, "model": model}
         found.append(make_result(spec=spec))
-        return matrix.overview(list(map(typed, found))).tables[0].rows[-1][0]
+        return matrix.make_overview(list(map(typed, found))).tables[0].rows[-1][0]
 
     found = [make_result()]
     assert row("theirs.py", "mine.py") == "pair, batch 64"
     assert row("theirs.py", "mine.py") == "pair, batch 64"
     assert row("theirs.py", "new.py") == "pair (theirs.py:model and new.py:model), batch 64"
-    assert len(matrix.overview(list(map(typed, found))).tables[0].rows) == 3
+    assert len(matrix.make_overview(list(map(typed, found))).tables[0].rows) == 3
 
 
 def test_a_run_that_was_cut_off_before_a_round_says_so_in_every_format() -> None:
@@ -291,7 +291,7 @@ def test_a_workload_s_rows_stand_together_in_the_matrix() -> None:
     found = [make_result() for _ in range(3)]
     found[1]["spec"]["workload"] = "cifar-cnn"
     found[2]["spec"]["batch_size"] = 8
-    (table,) = matrix.overview(list(map(typed, found))).tables
+    (table,) = matrix.make_overview(list(map(typed, found))).tables
     assert [row[0] for row in table.rows] == ["digits-cnn, batch 64", "digits-cnn, batch 8", "cifar-cnn, batch 64"]
 
 
@@ -299,7 +299,7 @@ def test_other_numbers_of_devices_have_a_row_each_in_the_matrix() -> None:
     specs: list[dict[str, Any]] = [{}, {"devices": 2}, {"devices": 4}, {"devices": 4, "batch_norm": "local"}]
     sides = [make_contender(name, settings={"devices": count}) for name, count in (("torch", 2), ("jax", 1))]
     found = [make_result(spec=spec) for spec in specs] + [make_result(spec={"devices": 2}, contenders=sides)]
-    (table,) = matrix.overview(list(map(typed, found))).tables
+    (table,) = matrix.make_overview(list(map(typed, found))).tables
     assert [row[0] for row in table.rows] == [
         "digits-cnn, batch 64",
         "digits-cnn, batch 64 over 2 devices, batch norm sync",
@@ -324,7 +324,7 @@ def test_the_first_facts_of_an_environment_hold_its_variables_and_what_went_in()
         "memory_bytes": 16 * 2**30,
         "git": {"dirty": True},
     }
-    first, everything = environment_table.tables(Environment(extra=environment), {"seed": "0", "weights": None})
+    first, everything = environment_table.make_tables(Environment(extra=environment), {"seed": "0", "weights": None})
     assert first.rows == [
         ("git.dirty", "yes"),
         ("memory_bytes", "17,179,869,184"),

@@ -14,7 +14,7 @@ from rich.console import Console
 from compare.base.interface import Refused
 from compare.report import certificate_text, matrix, terminal
 from compare.report.formats import csv, html, latex, markdown
-from compare.report.sentences import plain, sentence
+from compare.report.sentences import describe_comparison, make_plain
 from compare.results import consistency, result_file
 from tests.unit import markup, mutations, stored
 from tests.unit.result_factory import make_watched, typed
@@ -47,7 +47,7 @@ def test_a_changed_result_is_refused_or_told_truly(changed: dict[str, Any]) -> N
     if result is None:
         return
     report = matrix.report(list(map(typed, [result, result])))
-    told = [plain(sentence(comparison)) for comparison in typed(result).comparisons]
+    told = [make_plain(describe_comparison(comparison)) for comparison in typed(result).comparisons]
     words = markup.check_markdown(markdown.render(report, {}))
     tables = markup.check_latex(latex.render(report, {}))
     rows = list(reader.DictReader(io.StringIO(csv.render([typed(result)]))))
@@ -72,9 +72,9 @@ def test_nothing_of_a_changed_result_runs_on_its_page(changed: dict[str, Any]) -
     if result is None:
         return
     page = markup.check_page(html.render(matrix.report([typed(result)])))
-    assert plain(matrix.report([typed(result)]).claim) in page.text
+    assert make_plain(matrix.report([typed(result)]).claim) in page.text
     for contender in result["contenders"]:
-        assert plain(contender["name"]) in page.text
+        assert make_plain(contender["name"]) in page.text
 
 
 @pytest.mark.slow

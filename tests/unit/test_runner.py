@@ -48,7 +48,7 @@ def test_compilation_is_reported_cold_and_from_the_cache_and_is_part_of_no_step_
 
 def test_each_contenders_variables_are_in_the_result(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "compare.machine.variables.child_environment", lambda name, *_, **__: {"XLA_FLAGS": f"--of={name}"}
+        "compare.machine.variables.make_child_environment", lambda name, *_, **__: {"XLA_FLAGS": f"--of={name}"}
     )
     result = stage.run("fake", "other", agreement=False)
     assert [each["variables"]["XLA_FLAGS"] for each in result["contenders"]] == ["--of=fake", "--of=other"]

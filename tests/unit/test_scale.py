@@ -71,7 +71,7 @@ def typed(result: Result) -> Scaling:
 
 
 def remarks(result: Result) -> list[str]:
-    return list(scaling_report.remarks(typed(result)))
+    return list(scaling_report.list_remarks(typed(result)))
 
 
 def figures(result: Result, name: str) -> list[Any]:
@@ -127,7 +127,7 @@ def test_each_number_of_devices_has_its_own_whole_result(weak: tuple[Result, Pat
         assert whole["comparisons"] == run["comparisons"]
         assert not whole["spec"]["energy_requested"]
         assert hashlib.sha256((folder / run["file"]).read_bytes()).hexdigest() == run["sha256"]
-    again = efficiency.entries([result_file.read(path) for path in paths], ("ddp", "ddp"), "weak")
+    again = efficiency.make_entries([result_file.read(path) for path in paths], ("ddp", "ddp"), "weak")
     assert typed_json.write(again) == result["scaling"]
 
 
@@ -165,7 +165,7 @@ def test_the_report_has_every_figure(weak: tuple[Result, Path]) -> None:
 def test_exposed_communication_is_told_in_milliseconds(weak: tuple[Result, Path]) -> None:
     ratio = {"estimate": 0.8, "low": 0.8, "high": 0.8, "confidence": 0.95}
     entry = weak[0]["scaling"][1] | {"communication_seconds": 0.0012, "efficiency": ratio}
-    assert scaling_report.cells(typed_json.read(Entry, entry)) == (
+    assert scaling_report.make_cells(typed_json.read(Entry, entry)) == (
         "12,800",
         f"0.800 (0.800{DASH}0.800)",
         "1.0",
@@ -292,7 +292,7 @@ def test_a_report_says_which_step_times_hang_on_one_search_for_kernels(weak: tup
         for each, search in zip(run["contenders"], searches, strict=True):
             each["kernel_search"] = search
     result["spec"]["devices"] = [1, 2]
-    entries = efficiency.entries([model.from_json(run) for run in runs], ("ddp", "ddp"), "weak")
+    entries = efficiency.make_entries([model.from_json(run) for run in runs], ("ddp", "ddp"), "weak")
     result["scaling"] = typed_json.write(entries)
     assert f"{ONE_SEARCH} (fake:stock+ddp; other:stock+ddp on 2)" in remarks(result)
     result["scaling"] = [each | {"step_seconds": None} for each in result["scaling"]]

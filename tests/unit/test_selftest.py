@@ -28,14 +28,14 @@ def test_the_statistics_hold() -> None:
 
 @pytest.mark.parametrize("factor", [0.3, 3.0])
 def test_intervals_of_the_wrong_width_are_found(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = statistics.paired_ratio
+    real = statistics.estimate_paired_ratio
 
     def changed(*arguments: Any) -> Ratio:
         ratio = real(*arguments)
         half = factor * (ratio.high - ratio.low) / 2
         return Ratio(ratio.estimate, ratio.estimate - half, ratio.estimate + half, ratio.confidence)
 
-    monkeypatch.setattr(simulation.statistics, "paired_ratio", changed)
+    monkeypatch.setattr(simulation.statistics, "estimate_paired_ratio", changed)
     assert False in held(list(selftest.prove_statistics(200))).values()
 
 

@@ -21,7 +21,7 @@ from compare.execution.run_state import ContenderRun, RunState
 from compare.execution.telemetry import Telemetry
 from compare.machine import environment, variables
 from compare.settings import contenders, plan, tunings
-from compare.settings.block_order import gpus_of_round
+from compare.settings.block_order import list_gpus_of_round
 from compare.settings.options import Settings
 from tests.fakebackend import plans
 from tests.unit import programs
@@ -169,7 +169,7 @@ def test_a_contender_sees_the_gpus_that_it_trains_on_and_no_others(
     inherited: str | None, devices: range, seen: str
 ) -> None:
     given = {} if inherited is None else {"CUDA_VISIBLE_DEVICES": inherited}
-    assert process_group.visible_environment(devices, given) == {"CUDA_VISIBLE_DEVICES": seen}
+    assert process_group.make_visible_environment(devices, given) == {"CUDA_VISIBLE_DEVICES": seen}
 
 
 def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,11 +204,11 @@ def test_children_see_the_gpus_of_their_contender(tmp_path: Path, monkeypatch: p
 
 
 def test_rounds_go_around_on_all_gpus_in_parts_that_are_whole() -> None:
-    assert [gpus_of_round(number, 1, 3) for number in range(4)] == [range(1), range(1, 2), range(2, 3), range(1)]
-    assert [gpus_of_round(number, 2, 4) for number in range(3)] == [range(2), range(2, 4), range(2)]
-    assert [gpus_of_round(number, 2, 5) for number in range(3)] == [range(2), range(2, 4), range(2)]
-    assert [gpus_of_round(number, 4, 4) for number in range(2)] == [range(4), range(4)]
-    assert [gpus_of_round(number, count, 1) for number, count in ((0, 1), (1, 1), (1, 4))] == [None] * 3
+    assert [list_gpus_of_round(number, 1, 3) for number in range(4)] == [range(1), range(1, 2), range(2, 3), range(1)]
+    assert [list_gpus_of_round(number, 2, 4) for number in range(3)] == [range(2), range(2, 4), range(2)]
+    assert [list_gpus_of_round(number, 2, 5) for number in range(3)] == [range(2), range(2, 4), range(2)]
+    assert [list_gpus_of_round(number, 4, 4) for number in range(2)] == [range(4), range(4)]
+    assert [list_gpus_of_round(number, count, 1) for number, count in ((0, 1), (1, 1), (1, 4))] == [None] * 3
 
 
 @pytest.mark.parametrize("design", ["alternating", "turns"])
@@ -257,11 +257,11 @@ def test_as_many_gpus_are_watched_as_any_contender_trains_on(
 
 
 def test_jax_sees_as_many_devices_of_a_cpu_as_its_contender_trains_on() -> None:
-    added = variables.child_environment("jax", {}, "cpu", False, {}, devices=4)
+    added = variables.make_child_environment("jax", {}, "cpu", False, {}, devices=4)
     assert added["XLA_FLAGS"] == "--xla_force_host_platform_device_count=4"
     assert int(added["PJRT_NPROC"]) > 100
-    assert "XLA_FLAGS" not in variables.child_environment("jax", {}, "cpu", False, {})
-    assert "XLA_FLAGS" not in variables.child_environment("torch", {}, "cpu", False, {}, devices=4)
+    assert "XLA_FLAGS" not in variables.make_child_environment("jax", {}, "cpu", False, {})
+    assert "XLA_FLAGS" not in variables.make_child_environment("torch", {}, "cpu", False, {}, devices=4)
 
 
 @pytest.mark.parametrize(("backend", "way"), [("torch", "ddp"), ("jax", "pmap"), ("jax", "sharded")])
@@ -288,14 +288,14 @@ def test_xla_captures_exchanges_of_one_machine_and_loops_without_any(
     way: str, devices: int, machines: int, captured: str
 ) -> None:
     knobs = tunings.resolve("jax", f"tuned+parallel={way}+concurrent-kernels=off", "cuda", "cifar-cnn")
-    added = variables.child_environment("jax", knobs, "cuda", False, {}, devices=devices, machines=machines)
+    added = variables.make_child_environment("jax", knobs, "cuda", False, {}, devices=devices, machines=machines)
     assert f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{captured}" in added["XLA_FLAGS"].split()
 
 
 @pytest.mark.parametrize(("devices", "machines"), [(2, 1), (1, 2)])
 def test_a_step_in_which_something_is_to_run_beside_exchanges_is_not_captured(devices: int, machines: int) -> None:
     knobs = tunings.resolve("jax", "tuned+pmap+overlap-exchanges", "cuda", "resnet50")
-    added = variables.child_environment("jax", knobs, "cuda", False, {}, devices=devices, machines=machines)
+    added = variables.make_child_environment("jax", knobs, "cuda", False, {}, devices=devices, machines=machines)
     assert "command_buffer" not in added.get("XLA_FLAGS", "")
 
 
@@ -347,18 +347,18 @@ def test_what_is_tuned_follows_a_plan_s_batch_norm(
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_gpus_are_numbered_as_they_are_watched(backend: str) -> None:
     name = "CUDA_DEVICE_ORDER"
-    assert variables.child_environment(backend, {}, "cuda", False, {})[name] == "PCI_BUS_ID"
+    assert variables.make_child_environment(backend, {}, "cuda", False, {})[name] == "PCI_BUS_ID"
     own = {name: "FASTEST_FIRST"}
-    assert variables.child_environment(backend, {}, "cuda", False, own)[name] == own[name]
-    assert name not in variables.child_environment(backend, {}, "cpu", False, {})
+    assert variables.make_child_environment(backend, {}, "cuda", False, own)[name] == own[name]
+    assert name not in variables.make_child_environment(backend, {}, "cpu", False, {})
 
 
 def test_captured_reductions_are_not_watched() -> None:
     one, several = (tunings.resolve("torch", f"tuned{way}", "cuda", "resnet50") for way in ("", "+ddp"))
     lenient = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-    assert variables.child_environment("torch", several, "cuda", False, {})[lenient] == "0"
+    assert variables.make_child_environment("torch", several, "cuda", False, {})[lenient] == "0"
     for other in (one, several | {"graph-capture": False}):
-        assert lenient not in variables.child_environment("torch", other, "cuda", False, {})
+        assert lenient not in variables.make_child_environment("torch", other, "cuda", False, {})
 
 
 def test_distributed_data_parallel_overlaps_unless_it_is_told_not_to() -> None:
@@ -375,7 +375,8 @@ def test_xla_hides_the_latency_of_reductions_where_it_is_asked_to() -> None:
     def has(tuning: str, **machine: int) -> bool:
         knobs = tunings.resolve("jax", f"compiled+sharded{tuning}", "cuda", "resnet50")
         return (
-            flag in variables.child_environment("jax", knobs, "cuda", False, {}, **machine).get("XLA_FLAGS", "").split()
+            flag
+            in variables.make_child_environment("jax", knobs, "cuda", False, {}, **machine).get("XLA_FLAGS", "").split()
         )
 
     assert not has("", devices=2)

@@ -73,7 +73,7 @@ def test_the_workload_trains_on_them_at_every_image_size(tmp_path: Path) -> None
     dataset_file.save(dataset, tmp_path / "data.safetensors")
     train, _ = dataset_file.load(str(tmp_path / "data.safetensors"))
     assert np.array_equal(train.labels, dataset.train.labels)
-    (batch, *_) = training.epoch_batches(train, seed=0, epoch=0, batch_size=2)
+    (batch, *_) = training.draw_epoch_batches(train, seed=0, epoch=0, batch_size=2)
     assert batch.labels.shape == (2, 9, 9)
 
 

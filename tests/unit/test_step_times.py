@@ -39,7 +39,7 @@ def test_a_step_time_is_of_the_rounds_that_count(void: list[int], seconds: float
         blocks = blocks or [value for blocks in ROUNDS for value in blocks]
         assert contender["step_seconds"]["median"] == pytest.approx(median(blocks))
         assert contender["step_seconds"]["mean"] == pytest.approx(mean(blocks))
-    cells = dict(measurements.rows(typed(found).contenders, 0.95))
+    cells = dict(measurements.make_rows(typed(found).contenders, 0.95))
     assert any(label.startswith("step time") for label in cells) == (seconds is not None)
     assert (
         Result(typed(found), tmp_path).contender("jax").step_seconds

@@ -11,7 +11,7 @@ import pytest
 
 from compare.base.interface import Refused
 from compare.store import entries, private_folder
-from compare.store.entries import Store, key_of
+from compare.store.entries import Store, compute_key
 
 FACTS = {"workload": "digits-cnn", "seeds": [0, 1], "versions": {"torch": "2.11"}, "knobs": {"compile": True}}
 
@@ -31,7 +31,7 @@ def test_an_entry_is_found_again_with_its_files_and_its_date(store: Store):
     assert found is not None
     assert found == added
     assert (found.folder / "value.txt").read_text() == "pass"
-    assert found.key == key_of(FACTS)
+    assert found.key == compute_key(FACTS)
     assert found.created.endswith("+00:00")
 
 
@@ -169,6 +169,6 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path):
 def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", named)
-    assert private_folder.default_root() == tmp_path / ".cache" / "samestep"
+    assert private_folder.find_default_root() == tmp_path / ".cache" / "samestep"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    assert private_folder.default_root() == tmp_path / "own" / "samestep"
+    assert private_folder.find_default_root() == tmp_path / "own" / "samestep"

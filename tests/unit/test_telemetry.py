@@ -116,7 +116,7 @@ def test_numbers_that_no_process_has_are_no_foreign_process(monkeypatch: pytest.
 def test_a_driver_that_lists_no_processes_has_no_figure_of_one(monkeypatch: pytest.MonkeyPatch):
     binding = scripted(nvmlDeviceGetCount=lambda: 1, nvmlDeviceGetComputeRunningProcesses=refuse)
     monkeypatch.setattr(nvml, "load", lambda: binding)
-    assert nvml.process_bytes(os.getpid()) is None
+    assert nvml.read_process_bytes(os.getpid()) is None
 
 
 def test_without_nvml_there_is_a_reason_and_no_sample(monkeypatch: pytest.MonkeyPatch):
@@ -196,7 +196,7 @@ def test_of_a_process_on_several_gpus_the_one_counts_where_it_holds_most(monkeyp
         ],
     )
     monkeypatch.setattr(nvml, "load", lambda: binding)
-    assert [nvml.process_bytes(pid) for pid in (7, 8, 9)] == [900, 5, None]
+    assert [nvml.read_process_bytes(pid) for pid in (7, 8, 9)] == [900, 5, None]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,14 @@ from compare.base import typed_json
 from compare.machine.memory import DEFINITIONS
 from compare.report import pair_text
 from compare.report.measurements import time_unit
-from compare.report.sentences import agreement_lines, gate_value, heading, ratio_figures, sentence, setting
+from compare.report.sentences import (
+    describe_agreement,
+    describe_comparison,
+    describe_setting,
+    format_gate_value,
+    format_ratio_figures,
+    make_heading,
+)
 from compare.report.terminal import render
 from compare.results import model
 from compare.results.result_file import validate
@@ -33,7 +40,7 @@ def _row(text: str, label: str) -> list[str]:
 
 
 def test_heading_says_what_was_trained_where_and_how() -> None:
-    text = heading(typed(make_result()))
+    text = make_heading(typed(make_result()))
     for part in (
         "digits-cnn",
         "cpu (Example CPU)",
@@ -44,11 +51,11 @@ def test_heading_says_what_was_trained_where_and_how() -> None:
         "34,826 parameters",
     ):
         assert part in text
-    assert "batch 64 in 4 micro-batches," in heading(typed(make_result(spec={"accumulate": 4})))
-    assert "cuda (H200)" in heading(
+    assert "batch 64 in 4 micro-batches," in make_heading(typed(make_result(spec={"accumulate": 4})))
+    assert "cuda (H200)" in make_heading(
         typed(make_result(spec={"device": "cuda"}, environment={"nvidia": {"gpus": [{"name": "H200"}]}}))
     )
-    assert " on cuda in " in heading(typed(make_result(spec={"device": "cuda"}, environment={"nvidia": None})))
+    assert " on cuda in " in make_heading(typed(make_result(spec={"device": "cuda"}, environment={"nvidia": None})))
 
 
 def test_reports_say_over_how_many_devices_batches_were_split() -> None:
@@ -56,13 +63,16 @@ def test_reports_say_over_how_many_devices_batches_were_split() -> None:
     sides = [make_contender(name, settings={"devices": count}) for name, count in (("torch", 4), ("jax", 1))]
     split = "batch 64 over 4 devices of 2 machines (jax: 1 device), batch norm local, "
     result = make_result(spec=spec, contenders=sides)
-    assert f"{split}30 epochs" in heading(typed(result))
-    assert setting(typed(result)) == f"digits-cnn in float32, {split}on cpu (Example CPU)"
-    assert "over 2 devices, batch norm sync, 30 epochs" in heading(typed(make_result(spec={"devices": 2})))
+    assert f"{split}30 epochs" in make_heading(typed(result))
+    assert describe_setting(typed(result)) == f"digits-cnn in float32, {split}on cpu (Example CPU)"
+    assert "over 2 devices, batch norm sync, 30 epochs" in make_heading(typed(make_result(spec={"devices": 2})))
     text = _rendered(width=200, spec={"devices": 2, "machines": 1, "batch_norm": "sync"})
     assert "batch 64 over 2 devices, batch norm sync, 30 epochs" in text
     one = make_result(spec={"devices": 1, "machines": 1, "batch_norm": "sync"})
-    assert (heading(typed(one)), setting(typed(one))) == (heading(typed(make_result())), setting(typed(make_result())))
+    assert (make_heading(typed(one)), describe_setting(typed(one))) == (
+        make_heading(typed(make_result())),
+        describe_setting(typed(make_result())),
+    )
 
 
 def test_kernels_that_were_searched_for_once_are_told_for_no_interval_contains_another_search() -> None:
@@ -98,7 +108,7 @@ def test_unlike_numbers_of_threads_are_told_where_both_are_known() -> None:
 
 
 def test_sentence_for_faster() -> None:
-    assert sentence(typed_comparison(make_comparison())) == (
+    assert describe_comparison(typed_comparison(make_comparison())) == (
         "jax is 1.43 times as fast as torch (ratio 0.699, 95 % interval 0.688 to 0.711, 10 rounds): FASTER; "
         "the smallest difference that 10 rounds would show is about 2.34 %"
     )
@@ -106,7 +116,7 @@ def test_sentence_for_faster() -> None:
 
 def test_sentence_says_why_timing_stopped_early() -> None:
     stopped = {"rounds": 3, "reason": "every verdict was certain"}
-    text = sentence(typed_comparison(make_comparison(rounds=3, stopped=stopped)))
+    text = describe_comparison(typed_comparison(make_comparison(rounds=3, stopped=stopped)))
     assert "FASTER; timing stopped after 3 rounds, because every verdict was certain; the smallest" in text
 
 
@@ -119,14 +129,14 @@ def test_a_run_that_may_stop_early_explains_the_confidence_of_its_interval() -> 
 
 
 def test_sentence_for_slower_is_turned_round() -> None:
-    assert sentence(typed_comparison(make_comparison(verdict="SLOWER"))) == (
+    assert describe_comparison(typed_comparison(make_comparison(verdict="SLOWER"))) == (
         "jax takes 1.43 times as long as torch (ratio 1.430, 95 % interval 1.406 to 1.453, 10 rounds): SLOWER; "
         "the smallest difference that 10 rounds would show is about 2.34 %"
     )
 
 
 def test_sentence_for_equivalent() -> None:
-    assert sentence(typed_comparison(make_comparison(verdict="EQUIVALENT"))) == (
+    assert describe_comparison(typed_comparison(make_comparison(verdict="EQUIVALENT"))) == (
         "jax and torch take the same time to within 1 % "
         "(ratio 1.001, 95 % interval 0.996 to 1.006, 10 rounds): EQUIVALENT; "
         "the smallest difference that 10 rounds would show is about 2.34 %"
@@ -136,17 +146,17 @@ def test_sentence_for_equivalent() -> None:
 @pytest.mark.parametrize(("low", "estimate", "high"), [(1.001, 1.006, 1.012), (0.985, 0.993, 0.999)])
 def test_sentence_for_undecided_names_the_margin_that_decides(low: float, estimate: float, high: float) -> None:
     ratio = {"estimate": estimate, "low": low, "high": high, "confidence": 0.95}
-    text = sentence(typed_comparison(make_comparison(verdict="INCONCLUSIVE", ratio=ratio, margin=0.011)))
+    text = describe_comparison(typed_comparison(make_comparison(verdict="INCONCLUSIVE", ratio=ratio, margin=0.011)))
     said = "INCONCLUSIVE; the interval excludes 1, but reaches both below and above the margin of 1.1 %; the"
     assert said in text
-    assert "margin" not in sentence(typed_comparison(make_comparison(verdict="INCONCLUSIVE")))
+    assert "margin" not in describe_comparison(typed_comparison(make_comparison(verdict="INCONCLUSIVE")))
 
 
 def test_sentence_for_inconclusive_says_what_it_could_have_seen() -> None:
-    text = sentence(typed_comparison(make_comparison(verdict="INCONCLUSIVE")))
+    text = describe_comparison(typed_comparison(make_comparison(verdict="INCONCLUSIVE")))
     assert text.startswith("jax against torch is undecided (ratio 1.010, ")
     assert text.endswith("INCONCLUSIVE; the smallest difference that 10 rounds would show is about 2.34 %")
-    without = sentence(
+    without = describe_comparison(
         typed_comparison(
             make_comparison(verdict="INCONCLUSIVE", ratio=None, detectable=None, reason="every round is void")
         )
@@ -156,8 +166,8 @@ def test_sentence_for_inconclusive_says_what_it_could_have_seen() -> None:
 
 def test_invalid_gives_its_reason_and_claims_nothing() -> None:
     invalid = make_comparison(verdict="INVALID")
-    assert sentence(typed_comparison(invalid)).endswith("the semantic gate failed")
-    assert not SPEED_WORDS.search(sentence(typed_comparison(invalid)))
+    assert describe_comparison(typed_comparison(invalid)).endswith("the semantic gate failed")
+    assert not SPEED_WORDS.search(describe_comparison(typed_comparison(invalid)))
     report = _rendered(comparisons=[invalid])
     assert "INVALID" in report
     assert not SPEED_WORDS.search(report)
@@ -166,13 +176,13 @@ def test_invalid_gives_its_reason_and_claims_nothing() -> None:
 
 def test_a_small_difference_does_not_read_as_none() -> None:
     ratio = {"estimate": 0.9989, "low": 0.9981, "high": 0.99991, "confidence": 0.99}
-    text = sentence(typed_comparison(make_comparison(ratio=ratio, margin=0.0)))
+    text = describe_comparison(typed_comparison(make_comparison(ratio=ratio, margin=0.0)))
     assert "jax is 1.001 times as fast" in text
     assert "ratio 0.9989, 99 % interval 0.9981 to 0.9999" in text
 
 
 def test_a_bound_that_is_0_or_1_asks_for_no_more_decimals() -> None:
-    assert ratio_figures(
+    assert format_ratio_figures(
         typed_json.read(model.Interval, {"estimate": 0.5, "low": 0.0, "high": 1.0, "confidence": 0.95})
     ) == (
         "0.500",
@@ -184,12 +194,12 @@ def test_a_bound_that_is_0_or_1_asks_for_no_more_decimals() -> None:
 @pytest.mark.parametrize(("value", "shown"), [(10.41, "10.4"), (10.0004, "10.0004"), (10.0, "10"), (9.96, "9.96")])
 def test_a_value_beside_its_limit_is_told_from_it(value: float, shown: str) -> None:
     gate = {"name": "precision", "value": value, "limit": 10, "passed": value <= 10, "worst_tensor": None}
-    assert gate_value(typed_json.read(model.Gate, gate), 2) == shown
+    assert format_gate_value(typed_json.read(model.Gate, gate), 2) == shown
 
 
 def test_report_holds_the_sentence_and_the_figures() -> None:
     text = _rendered()
-    assert sentence(typed_comparison(make_comparison())) in " ".join(text.split())
+    assert describe_comparison(typed_comparison(make_comparison())) in " ".join(text.split())
     assert _row(text, "compile (s)") == ["12.3", "12.3"]
     assert _row(text, "from cache (s)") == ["1.23", "1.23"]
     assert _row(text, "first step (s)") == ["0.457", "0.457"]
@@ -372,7 +382,7 @@ def test_what_was_found_of_a_users_own_pair_is_told() -> None:
         "sides": sides,
     }
     model = {"family": "pair", "torch": "t.py:net", "jax": "m.py:net"}
-    told = pair_text.lines(typed(make_result(spec={"pair": found, "model": model})).spec)
+    told = pair_text.make_lines(typed(make_result(spec={"pair": found, "model": model})).spec)
     alone = "alone, on the same input and weights, does not compute the same on both sides"
     assert told == [
         "torch model: t.py:net (source SHA-256 0123456789ab)",
@@ -384,29 +394,29 @@ def test_what_was_found_of_a_users_own_pair_is_told() -> None:
         "dropout at rate 0 in flax: drop1, drop2",
         "m.py:net imported torch",
     ]
-    assert pair_text.lines(typed(make_result()).spec) == []
+    assert pair_text.make_lines(typed(make_result()).spec) == []
 
 
 def test_agreement_names_each_gate_and_the_mismatch() -> None:
     agreement = make_result()["agreement"]
-    assert agreement_lines(typed_json.read(model.Agreement, agreement)) == [
+    assert describe_agreement(typed_json.read(model.Agreement, agreement)) == [
         "agreement in float32: pass",
         "  semantic: 3.1e-13 (limit 1e-10), pass, worst tensor gradient/conv1.kernel",
         "  precision: 1.8 (limit 10), pass, worst tensor update/dense2.bias",
     ]
     scaling = {"name": "scaling", "value": 5e8, "limit": 1e6, "passed": True, "worst_tensor": None}
-    lines = agreement_lines(typed_json.read(model.Agreement, {**agreement, "gates": [scaling]}))
+    lines = describe_agreement(typed_json.read(model.Agreement, {**agreement, "gates": [scaling]}))
     assert lines[1:] == ["  scaling: 5e+08 (lower limit 1e+06), pass"]
     gate = {"name": "semantic", "value": None, "limit": 1e-10, "passed": False, "worst_tensor": None}
     agreement["pairs"][0] |= {"status": "fail", "first_mismatch": "activation/conv1: padding"}
     failed = {**agreement, "status": "fail", "reason": "one pair differs", "gates": [gate]}
-    assert agreement_lines(typed_json.read(model.Agreement, failed)) == [
+    assert describe_agreement(typed_json.read(model.Agreement, failed)) == [
         "agreement in float32: fail (one pair differs)",
         "  semantic: – (limit 1e-10), FAIL",  # noqa: RUF001 -- the report's dash
         "  jax against torch: fail, first mismatch activation/conv1: padding",
     ]
     lone = {**agreement, "pairs": [], "gates": [], "first_mismatch": "logits"}
-    assert agreement_lines(typed_json.read(model.Agreement, lone))[-1] == "  first mismatch logits"
+    assert describe_agreement(typed_json.read(model.Agreement, lone))[-1] == "  first mismatch logits"
 
 
 _FOUR = [

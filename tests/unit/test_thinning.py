@@ -97,6 +97,6 @@ def test_a_result_of_many_hours_is_kept_and_says_what_is_left_out(
     assert 60 <= left < 130
     said = f"{ticks - left:,} samples of telemetry between blocks are left out, for the file's size"
     assert said in capfd.readouterr().err
-    before, after = ([*telemetry_text.lines(typed(each))] for each in (made, result))
+    before, after = ([*telemetry_text.list_lines(typed(each))] for each in (made, result))
     assert after[:-1] == before
     assert after[-1].startswith(f"{ticks - left:,} samples between blocks are left out")

@@ -109,7 +109,7 @@ def test_memory_of_a_process_that_is_not_told_is_absent_with_its_reason(
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"))
     outcome = ContenderRun(plan.contenders[0])
-    *_, measured = usage.memory_calls(Launcher(plan, tmp_path), outcome)
+    *_, measured = usage.make_memory_calls(Launcher(plan, tmp_path), outcome)
     measured.keep(MemoryUse(Memory(live_peak_bytes=7, absent={"static_bytes": "no plan"}), process))
     absent = {"static_bytes": "no plan"}
     why = {"process_bytes": "NVML is not there or does not list this process"}
@@ -144,7 +144,7 @@ def test_energy_of_a_contender_on_several_machines_is_absent_with_its_reason(
 def test_what_a_process_holds_is_that_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, told: int | None, device: str, held: int
 ) -> None:
-    monkeypatch.setattr(nvml, "process_bytes", lambda pid: told if pid == os.getpid() else None)
+    monkeypatch.setattr(nvml, "read_process_bytes", lambda pid: told if pid == os.getpid() else None)
     worker = Worker(cast(Backend, None), lambda: 0.0)
     worker._spec = cast(RunSpec, SimpleNamespace(device=device))
     assert worker.held() == held

@@ -105,7 +105,7 @@ def test_a_series_without_a_change_point_is_refused(values: list[float]):
 
 def test_a_drift_that_is_linear_cancels_and_a_design_without_alternation_would_show_it():
     drift = Machine(launch_noise=0.0, step_noise=0.0, drift=0.5)
-    ratio = simulation.trial(np.random.default_rng(0), drift, rounds=4)
+    ratio = simulation.run_trial(np.random.default_rng(0), drift, rounds=4)
     assert ratio.estimate == pytest.approx(1, abs=1e-3)
 
 

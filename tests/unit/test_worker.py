@@ -119,14 +119,14 @@ def test_parameters_of_few_elements_and_what_begins_as_zeros_are_not_asked(
 def test_initial_weights_are_held_until_it_is_told_how_training_began_where_they_are_not_counted(
     spec: RunSpec, monkeypatch: pytest.MonkeyPatch, device: str, made: tuple[int, int]
 ) -> None:
-    calls, initial = list[int](), training.initial_weights
+    calls, initial = list[int](), training.make_initial_weights
 
     def counted(*arguments: Any) -> Any:
         calls.append(1)
         return initial(*arguments)
 
     worker = opened(spec)
-    monkeypatch.setattr(training, "initial_weights", counted)
+    monkeypatch.setattr(training, "make_initial_weights", counted)
     worker.open(replace(spec, device=device))
     calls.clear()
     assert (worker._initial is None) is (device == "cpu")

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from compare.base.interface import Refused, first_line
+from compare.base.errors import take_first_line
+from compare.base.interface import Refused
 from compare.base.workloads import ModelSpec
 
 
@@ -13,7 +14,7 @@ def check_channels_last(spec: ModelSpec, evaluate: Callable[[], object]) -> None
     try:
         evaluate()
     except RuntimeError as error:
-        raise Refused(f"{spec.arguments['torch']} cannot take channels-last: {first_line(error)}") from error
+        raise Refused(f"{spec.arguments['torch']} cannot take channels-last: {take_first_line(error)}") from error
 
 
 def check_dtypes(outputs: Mapping[str, torch.Tensor], compute_dtype: torch.dtype) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from compare.base.interface import Refused, first_line
+from compare.base.errors import take_first_line
+from compare.base.interface import Refused
 from compare.base.names import join_path
 from compare.base.trace import Trace
 from compare.base.workloads import ModelSpec
@@ -39,7 +40,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     except (Exception, SystemExit) as error:
         raise Refused(
             f"{reference}: training on images [{batch_size}, {height}, {width}, {channels}] raised "
-            f"{type(error).__name__} in {watcher.place}: {first_line(error)}{factories.raised_at(error)}"
+            f"{type(error).__name__} in {watcher.place}: {take_first_line(error)}{factories.find_raise(error)}"
         ) from error
     _check(logits, spec, batch_size, reference)
     after, between = watcher.origin(logits)

@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator, Sequence
 
 from compare.report.formats import Format
-from compare.report.sentences import plain, winner
+from compare.report.sentences import make_plain, name_winner
 from compare.results.model import Comparison, Result
 
 COLUMNS = (
@@ -59,11 +59,11 @@ def _make_rows(result: Result) -> Iterator[tuple[Cell, ...]]:
 def _make_comparison_cells(comparison: Comparison) -> tuple[Cell, ...]:
     ratio = comparison.claimed_ratio
     figures = (ratio.estimate, ratio.low, ratio.high, ratio.confidence) if ratio else ("",) * 4
-    return comparison.baseline, *figures, comparison.verdict, winner(comparison)
+    return comparison.baseline, *figures, comparison.verdict, name_winner(comparison)
 
 
 def _escape(cell: Cell) -> Cell:
     if not isinstance(cell, str):
         return cell
-    cell = plain(cell)
+    cell = make_plain(cell)
     return f"'{cell}" if cell.startswith(_FORMULA) else cell

@@ -11,7 +11,7 @@ from compare.report.document import Report
 from compare.report.formats import Format
 from compare.report.palette import TONES
 from compare.report.plots.canvas import Picture
-from compare.report.sentences import plain
+from compare.report.sentences import make_plain
 
 
 def render(report: Report) -> str:
@@ -38,7 +38,7 @@ def _write_policy(style: str) -> str:
 
 
 def _inline(picture: Picture, prefix: str) -> Markup:
-    return svg.inline(figures.draw(picture, "svg", text=True), prefix, plain(picture.title))
+    return svg.make_inline(figures.draw(picture, "svg", text=True), prefix, make_plain(picture.title))
 
 
 def _write_variables(which: int) -> str:
@@ -46,4 +46,4 @@ def _write_variables(which: int) -> str:
 
 
 def _clean(value: Any) -> Any:
-    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return make_plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value

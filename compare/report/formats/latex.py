@@ -10,7 +10,7 @@ from compare.base.interface import Refused
 from compare.report.document import Report, Section, Table
 from compare.report.formats import Format
 from compare.report.plots.canvas import WIDTH, Picture
-from compare.report.sentences import plain
+from compare.report.sentences import make_plain
 
 PACKAGES = r"\usepackage{array,booktabs,graphicx}"
 
@@ -50,11 +50,11 @@ def render(report: Report, pictures: Mapping[str, str]) -> str:
         Refused: for a path that LaTeX cannot read.
     """
     _check_paths(pictures.values())
-    blocks = [f"% {plain(report.verdict)}\n% Needs {PACKAGES}. Paths of pictures start from this file's folder."]
+    blocks = [f"% {make_plain(report.verdict)}\n% Needs {PACKAGES}. Paths of pictures start from this file's folder."]
     if report.overview:
         blocks += _render_section(report.overview, "", pictures)
     for number, part in enumerate(report.parts, start=1):
-        blocks.append(f"% {plain(part.verdict)}\n% {plain(part.heading)}\n% {plain(part.source)}")
+        blocks.append(f"% {make_plain(part.verdict)}\n% {make_plain(part.heading)}\n% {make_plain(part.source)}")
         for section in part.sections:
             blocks += _render_section(section, f"{number}-" if report.overview else "", pictures)
     return "\n\n".join(blocks) + "\n"
@@ -76,7 +76,7 @@ def _check_paths(paths: Iterable[str]) -> None:
 
 def escape(text: str) -> str:
     """Return LaTeX that prints exactly the given text. LaTeX may break long words."""
-    return " ".join(map(_escape_word, plain(text).split(" ")))
+    return " ".join(map(_escape_word, make_plain(text).split(" ")))
 
 
 def _escape_word(word: str) -> str:
@@ -101,9 +101,9 @@ def _render_section(section: Section, prefix: str, pictures: Mapping[str, str]) 
     tables = [table for table in section.tables if not table.detail]
     comments = [f"% {section.title}"]
     if section.picture and not isinstance(section.picture, Picture):
-        comments.append(f"% Nothing is drawn: {plain(section.picture.reason)}.")
+        comments.append(f"% Nothing is drawn: {make_plain(section.picture.reason)}.")
     if not tables:
-        comments += [f"% {plain(line)}" for line in section.lines]
+        comments += [f"% {make_plain(line)}" for line in section.lines]
     yield "\n".join(comments)
     if isinstance(section.picture, Picture):
         name = f"{prefix}{section.picture.name}"

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from compare.report.document import Report, Section, Table
 from compare.report.formats import Format
 from compare.report.plots.canvas import Absent, Picture
-from compare.report.sentences import plain
+from compare.report.sentences import make_plain
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~$&#!])")
 _LINK = re.compile(r"(?i)(:)(?=//)|(?<=www)(\.)|(@)")
@@ -44,7 +44,7 @@ FORMAT = Format(
 
 def escape(text: str) -> str:
     """Return Markdown that shows exactly the given text, on one line."""
-    text = _MARKUP.sub(r"\\\1", plain(text))
+    text = _MARKUP.sub(r"\\\1", make_plain(text))
     text = _LINK.sub(lambda match: f"&#{ord(match[0])};", text)  # a backslash does not stop GitHub's own links
     return _LIST.sub(lambda match: f"&#{ord(match[0][0])};{match[0][1:]}", text)  # nor does it hide a list's number
 
@@ -52,7 +52,7 @@ def escape(text: str) -> str:
 def _render_section(section: Section, level: str, prefix: str, pictures: Mapping[str, str]) -> Iterator[str]:
     yield f"{level} {escape(section.title)}"
     if section.command:
-        yield f"    {plain(section.command)}"
+        yield f"    {make_plain(section.command)}"
     if isinstance(section.picture, Absent):
         yield f"Nothing is drawn: {escape(section.picture.reason)}."
     elif isinstance(section.picture, Picture) and (link := pictures.get(f"{prefix}{section.picture.name}")):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from compare.report.palette import SERIES, find_light
-from compare.report.sentences import plain
+from compare.report.sentences import make_plain
 
 # matplotlib leaves most keyword arguments without types, so its own types fail a strict check.
 Axes: TypeAlias = Any
@@ -85,7 +85,7 @@ def choose_colour(index: int) -> str:
 
 def shorten(text: str, longest: int = 34) -> str:
     """Return text of a result file on one line, cut if it is long."""
-    text = plain(text)
+    text = make_plain(text)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 

@@ -36,8 +36,8 @@ Curves = Mapping[str, Array]
 def make_picture(result: Result) -> Picture | Absent:
     """Return the picture of the losses, with their envelope if whole runs were certified."""
     spec = result.spec
-    epochs = sentences.counted(spec.epochs, "epoch")
-    basis = f"Setting: {sentences.setting(result)}, {epochs}, seed {spec.seed}; one training run each (n = 1)."
+    epochs = sentences.count_noun(spec.epochs, "epoch")
+    basis = f"Setting: {sentences.describe_setting(result)}, {epochs}, seed {spec.seed}; one training run each (n = 1)."
     trajectory = result.agreement.trajectory
     curves = {name: _curve(losses.loss) for name, losses in trajectory.items()}
     if shown := _shown(curves):

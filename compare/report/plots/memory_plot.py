@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from compare.machine.memory import DEFINITIONS
 from compare.report import sentences
-from compare.report.measurements import mebibytes, memory_figures, memory_label
+from compare.report.measurements import format_mebibytes, list_memory_figures, name_memory_figure
 from compare.report.palette import find_light
 from compare.report.plots.canvas import (
     LETTER_INCHES,
@@ -30,15 +30,15 @@ def make_picture(result: Result) -> Picture | Absent:
     drawn = result.contenders[:MOST_CONTENDERS]
     figures = [
         name
-        for name in memory_figures(drawn)
+        for name in list_memory_figures(drawn)
         if any(contender.memory and contender.memory.figure(name) is not None for contender in drawn)
     ]
     if not figures:
         return Absent("no memory figure was measured")
-    meanings = " ".join(f"{memory_label(name).capitalize()}: {DEFINITIONS[name]}." for name in figures)
+    meanings = " ".join(f"{name_memory_figure(name).capitalize()}: {DEFINITIONS[name]}." for name in figures)
     some = name_limit(len(result.contenders))
     caption = f"Memory of one training process, measured in a separate pass.{some} {meanings}"
-    basis = f"Setting: {sentences.setting(result)}; one process each (n = 1)."
+    basis = f"Setting: {sentences.describe_setting(result)}; one process each (n = 1)."
     return Picture("memory", "Memory by definition", caption, basis, lambda: _draw(drawn, figures))
 
 
@@ -48,7 +48,7 @@ def _draw(contenders: Sequence[Contender], figures: Sequence[str]) -> Figure:
     y, right = 0.0, 1.0
     for name in figures:
         axes.annotate(
-            memory_label(name),
+            name_memory_figure(name),
             (0, y),
             xycoords=("axes fraction", "data"),
             xytext=(3, 0),
@@ -79,7 +79,7 @@ def _draw_bar(axes: Axes, y: float, value: int | None, name: str, bar_colour: st
     """Draw one bar with its text. Return the bar's end in MiB and the length of the text."""
     text, size = f"{name}: not available", 0.0
     if value is not None:
-        text, size = f"{name} {mebibytes(value)}", value / 2**20
+        text, size = f"{name} {format_mebibytes(value)}", value / 2**20
         axes.barh([y], [size], height=0.72, color=bar_colour)
     axes.annotate(
         text,

@@ -57,7 +57,7 @@ def make_picture(results: Sequence[Result]) -> Picture | Absent:
         "difference does not matter."
     )
     title = "Ratio of step times with its interval"
-    return Picture("ratio", title, caption, sentences.basis(results), lambda: _draw(rows))
+    return Picture("ratio", title, caption, sentences.describe_basis(results), lambda: _draw(rows))
 
 
 def round_ratios(result: Result, comparison: Comparison) -> list[float]:
@@ -75,7 +75,7 @@ def _rows(result: Result, many: bool) -> Iterator[Row]:
         ratio = comparison.claimed_ratio
         if ratio is None:
             continue
-        estimate, low, high = sentences.ratio_figures(ratio)
+        estimate, low, high = sentences.format_ratio_figures(ratio)
         yield Row(
             shorten(place, _LONGEST),
             f"{shorten(comparison.contender, 21)} / {shorten(comparison.baseline, 21)}",
@@ -92,7 +92,7 @@ def _reason(results: Sequence[Result]) -> str:
     comparisons = [comparison for result in results for comparison in result.comparisons]
     if not comparisons:
         return "nothing was timed"
-    return "; ".join(sentences.sentence(comparison) for comparison in comparisons[:10])
+    return "; ".join(sentences.describe_comparison(comparison) for comparison in comparisons[:10])
 
 
 def _draw(rows: Sequence[Row]) -> Figure:

@@ -44,10 +44,10 @@ def make_picture(result: Result) -> Picture | Absent:
     ) + name_limit(len(samples))
     if void:
         caption += " Shaded: void rounds, which count for no ratio."
-    invalid = [sentences.sentence(each) for each in result.comparisons if each.verdict == "INVALID"]
+    invalid = [sentences.describe_comparison(each) for each in result.comparisons if each.verdict == "INVALID"]
     caption = " ".join([caption, *(f"{each}." for each in invalid)])
     return Picture(
-        "steps", "Step times by round", caption, sentences.basis([result]), lambda: _draw(drawn, places, void)
+        "steps", "Step times by round", caption, sentences.describe_basis([result]), lambda: _draw(drawn, places, void)
     )
 
 

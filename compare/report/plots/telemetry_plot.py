@@ -20,7 +20,7 @@ from compare.report.plots.canvas import (
     shade,
 )
 from compare.results.model import Result
-from compare.settings.block_order import gpus_of_round
+from compare.settings.block_order import list_gpus_of_round
 
 _PANEL_INCHES, _AXIS_INCHES = 0.75, 0.5
 _UNSEEN_CORES = 0.005  # a lower bar needs a mark to be seen
@@ -40,7 +40,7 @@ Spans = Mapping[int, tuple[float, float]]
 def make_picture(result: Result) -> Picture | Absent:
     """Return the picture of the GPU's state, or of other programs' load on a CPU."""
     if not result.spec.rounds:
-        return Absent(sentences.nothing_timed([result]))
+        return Absent(sentences.explain_missing_rounds([result]))
     return _picture_gpu(result) if result.spec.device == "cuda" else _picture_load(result)
 
 
@@ -72,7 +72,7 @@ def _picture_gpu(result: Result) -> Picture | Absent:
         "telemetry",
         "Telemetry over time",
         caption,
-        sentences.basis([result]),
+        sentences.describe_basis([result]),
         lambda: _draw(seconds, series, spans, void),
     )
 
@@ -103,14 +103,16 @@ def _picture_load(result: Result) -> Picture | Absent:
         "Busy cores while blocks were timed, by round. Counted are other programs, or untimed contenders if they kept "
         f"more cores busy. More than {FOREIGN_CORES:g} (dashed) voids a round (shaded)."
     )
-    return Picture("telemetry", "Load by round", caption, sentences.basis([result]), lambda: _draw_load(cores, void))
+    return Picture(
+        "telemetry", "Load by round", caption, sentences.describe_basis([result]), lambda: _draw_load(cores, void)
+    )
 
 
 def _find_spans_on_first(result: Result) -> Spans:
     """Return the spans of the rounds on the first GPU."""
     spec = result.spec
     spans = find_spans(result).items()
-    return {n: span for n, span in spans if 0 in (gpus_of_round(n - 1, spec.devices, spec.rotation) or range(1))}
+    return {n: span for n, span in spans if 0 in (list_gpus_of_round(n - 1, spec.devices, spec.rotation) or range(1))}
 
 
 def find_spans(result: Result) -> Spans:
