@@ -12,8 +12,8 @@ Two intervals exclude each other if they share no point and their estimates diff
 the rule of `compare.base.statistics.judge_ratio` for an interval and 1. Two separate 95 % intervals are stronger
 evidence than a test at 5 % needs, so NOT REPRODUCED is a careful statement. Source: Schenker and Gentleman, "On
 judging the significance of differences by examining the overlap between confidence intervals", The American
-Statistician 55(3), 2001. Neither interval covers changes from day to day or between machines. Therefore the report lists all differences
-between the environments.
+Statistician 55(3), 2001. Neither interval covers changes from day to day or between machines. Therefore the report
+lists all differences between the environments.
 """
 
 from collections.abc import Iterator

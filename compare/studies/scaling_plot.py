@@ -43,7 +43,8 @@ def make_picture(scaling: Scaling) -> Picture | Absent:
         return Absent("no contender has an efficiency on any number of devices")
     caption = (
         f"Above: efficiency, {define_efficiency(scaling)}, with {sentences.format_percent(spec.confidence, 6)} "
-        f"intervals; 1 is ideal. Below: images per second; dotted: the ideal, from each contender's own speed on {devices[0]}."
+        f"intervals; 1 is ideal. Below: images per second; dotted: the ideal, from each contender's own "
+        f"speed on {devices[0]}."
     ) + name_limit(len(names))
     basis = (
         f"Setting: {spec.mode} scaling of {spec.workload} in {spec.precision}, {describe_batch(spec)}, on "

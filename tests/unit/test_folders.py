@@ -100,7 +100,7 @@ def test_files_beside_the_classes_and_hidden_ones_are_not_looked_at(flat: Path) 
 def test_another_process_and_other_threads_make_the_same_bytes(flat: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from compare.data import dataset_file, folders; "
-        "from compare.data.datasets import Dataset; print(dataset_file.sha256("
+        "from compare.data.datasets import Dataset; print(dataset_file.compute_sha256("
         f"Dataset(*folders.load(Path(sys.argv[1]), {IMAGE}, classes=10, seed=3, epochs=2, threads=1), '')))"
     )
     command = [sys.executable, "-c", code, str(flat)]
