@@ -29,7 +29,7 @@ class Communication:
         reason: why there is no figure, or None.
     """
 
-    compute_exposed_seconds: float | None = None
+    exposed_seconds: float | None = None
     steps: int | None = None
     reason: str | None = None
 
