@@ -36,11 +36,12 @@ from jaxbackend import (
     profile,
     rematerialisation,
     resident,
+    resources,
     stream,
     tuning,
     user_models,
 )
-from jaxbackend.only import flags, threads
+from jaxbackend.only import flags
 from jaxbackend.only.functional import Functional, Twin, shapes
 from jaxbackend.step import TrainingStep
 
@@ -215,7 +216,7 @@ class JaxSession:
             "batch_size": len(self._strategy.part(self._strategy.join(labels))),
             "accumulate": self._spec.accumulate,
             "learning_rates": rates,
-            **threads.settings(self._strategy.devices),
+            **resources.settings(self._device, len(self._strategy.devices)),
             "parallel": knobs["parallel"],
             "devices": len(self._strategy.devices),
             "batch_norm": self._strategy.batch_norm,

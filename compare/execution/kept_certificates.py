@@ -37,6 +37,7 @@ KIND = "certificates"
 
 _FILE = "certificate.json"
 _NEEDED = {"semantic", "scaling", "update"}
+_JUDGED_ANEW = {"settings", "resources"}
 _SOURCES = (".py", ".json")
 _PREFIXES = (*environment.PREFIXES, "PYTHON", "LD_", "DYLD_", "TRITON_", "CC", "CXX", "SAMESTEP_")
 """The beginnings of the names of variables that may change what a child computes."""
@@ -224,11 +225,11 @@ def _list_reports(*sides: ContenderRun) -> list[Any]:
 
 
 def _without_settings(certificate: Certificate, baseline: ContenderRun, run: ContenderRun) -> Certificate:
-    """Return a certificate without the gate `settings` and its notes. Every run adds them anew."""
+    """Return a certificate without the gates of both sides' settings, and their notes. Every run adds them anew."""
     remarks = set(effective_settings.list_remarks(baseline.settings, run.settings))
     return replace(
         certificate,
-        gates=tuple(gate for gate in certificate.gates if gate.name != "settings"),
+        gates=tuple(gate for gate in certificate.gates if gate.name not in _JUDGED_ANEW),
         notes=tuple(note for note in certificate.notes if note not in remarks),
     )
 

@@ -57,6 +57,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
             cases = (certificate_cases.make_native_case(launcher.plan),)
             record_certificates.certify(launcher, state, cases, progress, training)
             record_certificates.certify_settings(state)
+            record_certificates.certify_resources(state)
             updates.judge(state)
             kept.add(state)
         elif training:

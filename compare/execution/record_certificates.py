@@ -1,14 +1,16 @@
 """Make certificates: children record each contender's steps, and threads judge the records."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare.agreement import certificate, effective_settings
+from compare.agreement import certificate, effective_settings, unequal_resources
 from compare.agreement.measures import MOST_THREADS
 from compare.base import commands, protocol
 from compare.base.interface import RunSpec
@@ -19,7 +21,7 @@ from compare.execution.jobs import Call, Job, Queue
 from compare.execution.judge_certificates import Judge
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
-from compare.machine import cpu
+from compare.machine import cpu, resources
 from compare.settings import tunings
 
 _ARRAYS = 2 + 2 * certificate.STEPS  # of every parameter: before, gradient and update of each step, after
@@ -83,6 +85,21 @@ def certify_settings(state: RunState) -> None:
             gate, mismatch = effective_settings.judge(*sides), effective_settings.describe_differences(*sides)
             extended = current.extended([gate], mismatch=mismatch, notes=effective_settings.list_remarks(*sides))
             state.certificates[run.contender.name] = extended
+
+
+def certify_resources(state: RunState) -> None:
+    """Add to every certificate whether both sides have equal resources, without which times do not compare."""
+    causes = {
+        key: [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        for key, patterns in resources.CAUSES.items()
+    }
+    for run in state.alive:
+        current = state.certificates.get(run.contender.name)
+        if current is not None and state.baseline.status == "ok":
+            sides, accepted = (state.baseline.settings, run.settings), state.plan.unequal
+            gate = unequal_resources.judge(*sides, accepted)
+            mismatch = unequal_resources.describe_differences(*sides, accepted, causes)
+            state.certificates[run.contender.name] = current.extended([gate], mismatch=mismatch)
 
 
 def _make_queues(

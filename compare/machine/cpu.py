@@ -22,6 +22,24 @@ def count_usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def count_physical_cores() -> int:
+    """Return how many physical cores this process may use. A core with two hardware threads counts once. Linux only.
+
+    Return the number of usable cores if the system does not tell.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return count_usable_cores()
+    return len({_find_siblings(number) for number in os.sched_getaffinity(0)})
+
+
+def _find_siblings(number: int) -> str:
+    """Return the hardware threads that share a core with one, as the system writes them."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(number)
+
+
 @dataclass(frozen=True)
 class Reading:
     """CPU seconds at one time: `busy` of all programs including a hypervisor, and `own` of this run."""

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from compare import __version__
-from compare.machine import cpu, nvml
+from compare.machine import cpu, known_variables, nvml
 
 DISTRIBUTIONS = (
     "jax",
@@ -73,7 +73,7 @@ OWN_PREFIXES = (
 )
 """The beginnings of names that only settings of a framework or a library have. Their values are recorded, too."""
 
-PREFIXES = (*OWN_PREFIXES, "TORCH", "PYTORCH_", "ATEN_", "CUDA_", "NVIDIA_", "MALLOC_")
+PREFIXES = (*OWN_PREFIXES, *known_variables.PREFIXES, "NVIDIA_", "MALLOC_")
 """The beginnings of names that frameworks and their libraries read. Of the others, only the name is recorded."""
 
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
@@ -154,8 +154,12 @@ def find_version(distribution: str) -> str | None:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    names = [name for name in sorted(environment) if name in VARIABLES or name.startswith(PREFIXES)]
+    names = [name for name in sorted(environment) if name in VARIABLES or _may_decide(name)]
     return {name: environment[name] if _is_public(name, environment[name]) else NOT_RECORDED for name in names}
+
+
+def _may_decide(name: str) -> bool:
+    return known_variables.is_of_frameworks(name) or name.startswith((*OWN_PREFIXES, "NVIDIA_", "MALLOC_"))
 
 
 def _is_public(name: str, value: str) -> bool:

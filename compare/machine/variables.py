@@ -10,6 +10,7 @@ PROBES = "SAMESTEP_PROBES"
 """The variable with the folder for what torch compiles once for a machine, for every program and cache."""
 
 _THREADS_PER_VIRTUAL_DEVICE = 128
+_THREADS = {"torch": ("MKL_NUM_THREADS", "OMP_NUM_THREADS"), "jax": ("PJRT_NPROC", "NPROC")}
 _COMPILERS_OFF = {
     "torch": {"TORCH_COMPILE_DISABLE": ("1",), "TORCHDYNAMO_DISABLE": ("1",)},
     "jax": {"JAX_DISABLE_JIT": ("y", "yes", "t", "true", "on", "1")},
@@ -33,7 +34,7 @@ def make_child_environment(
       together (jax.readthedocs.io, GPU memory allocation).
     - JAX's allocator grows to at most `memory_fraction` of a GPU's memory (None: JAX's default, 0.75).
     - On a CPU, JAX sees `devices` devices. Each exchange between them that waits needs a thread, or all wait forever.
-      A single device has as many threads as torch.
+      Both sides have the same number of threads on a single device.
     - On several `machines`, XLA's processes do not divide the search for kernels. A process that finds its program in
       its cache would let the others wait for its part.
     """
@@ -45,6 +46,8 @@ def make_child_environment(
         added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch.use_deterministic_algorithms asks for it
     if backend == "torch" and knobs.get("graph-capture") and knobs.get("parallel") == "ddp":
         added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # for captured steps (pytorch.org, CUDA semantics)
+    if device == "cpu" and devices * machines == 1:
+        added |= _equal_threads(backend, inherited)
     if backend == "jax":
         added["JAX_PLATFORMS"] = device
         added["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
@@ -53,8 +56,6 @@ def make_child_environment(
             added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name: jaxlib refuses both together
         if device == "cuda" and not knobs.get("kernel-search", True):
             flags.append("--xla_gpu_autotune_level=0")
-        if device == "cpu" and devices == 1:
-            added |= _as_many_threads(inherited)
         if device == "cpu" and devices > 1:
             flags.append(f"--xla_force_host_platform_device_count={devices}")
             added["PJRT_NPROC"] = inherited.get("PJRT_NPROC", str(_THREADS_PER_VIRTUAL_DEVICE * devices))
@@ -111,17 +112,25 @@ def make_thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[
     return {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", str(threads))}
 
 
-def _as_many_threads(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that gives XLA as many threads as the user's variables give torch.
+def _equal_threads(backend: str, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that gives a side as many threads as the other has.
 
-    Torch has as many threads as MKL. MKL reads these variables in this order, and uses at most one thread for each
-    core. XLA reads neither and has a thread for each core.
+    By default both have a thread for each physical core, as MKL gives torch. If the user sets the threads of one side,
+    the other gets the same number. MKL reads torch's variables in this order. It uses at most one thread for each core,
+    so the other side does not get more.
     """
-    told = (inherited.get(name, "").partition(",")[0].strip() for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
-    threads = next((int(each) for each in told if each.isdecimal() and int(each) > 0), cpu.count_usable_cores())
-    if threads >= cpu.count_usable_cores() or "PJRT_NPROC" in inherited or "NPROC" in inherited:
+    own = next((names for side, names in _THREADS.items() if side == backend), ())
+    if not own or any(_read_count(inherited, name) for name in own):
         return {}
-    return {"PJRT_NPROC": str(threads)}
+    told = (_read_count(inherited, name) for names in _THREADS.values() for name in names)
+    cores = cpu.count_physical_cores()
+    return {own[-1] if backend == "torch" else own[0]: str(min(next(filter(None, told), cores), cores))}
+
+
+def _read_count(variables: Mapping[str, str], name: str) -> int | None:
+    """Return the positive whole number in a variable, or None. OpenMP's may have one for each level."""
+    text = variables.get(name, "").partition(",")[0].strip()
+    return int(text) or None if text.isdecimal() else None
 
 
 def make_matching_environment(backend: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from compare.machine import known_variables
 from compare.report import environment_table, fairness, gate_rows, measurements, pair_text, telemetry_text
 from compare.report.document import Content, Part, Section, Table
 from compare.report.plots import loss_plot, memory_plot, ratio_plot, step_plot, telemetry_plot
@@ -81,13 +82,21 @@ def summarise(result: Result) -> str:
             if len(comparisons) == 1
             else "; ".join(f"{state_claim(each)} ({each.verdict})" for each in comparisons)
         )
-        disturbed = telemetry_text.describe_disturbance(result)
-        return f"{said}. {disturbed}" if disturbed else said
+        return ". ".join([said, *warn(result)])
     agreement = result.agreement
     said = [_AGREES[pair.status].format(pair.contender, pair.baseline) for pair in agreement.pairs]
     if not said:
         return f"{describe_status(agreement)}; nothing was timed"
     return f"{', '.join(said)} in {agreement.precision}; nothing was timed"
+
+
+def warn(result: Result) -> list[str]:
+    """Return what a reader must know before the figures: disturbances, and variables that may change a time."""
+    warnings = [telemetry_text.describe_disturbance(result)]
+    recorded = result.environment.variables
+    if result.comparisons and (names := list(known_variables.find_unknown(recorded, result.spec.devices))):
+        warnings.append(f"These variables are set and may slow one side down: {', '.join(names)}")
+    return [warning for warning in warnings if warning]
 
 
 def _ratio(result: Result) -> Content:

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report import columns, measurements, telemetry_text
+from compare.report import columns, measurements
 from compare.report.document import Section
-from compare.report.sections import SECTIONS
+from compare.report.sections import SECTIONS, warn
 from compare.report.sentences import DASH, make_heading, make_plain
 from compare.results.model import Result
 
@@ -29,8 +29,8 @@ def render(result: Result, console: Console, *, brief: bool = False) -> None:
 
     contenders = result.contenders
     say(make_heading(result))
-    if disturbed := telemetry_text.describe_disturbance(result):
-        say(f"{disturbed}.")
+    for warning in warn(result):
+        say(f"{warning}.")
     say("")
     rows = measurements.make_rows(contenders, result.confidence)
     _print_figures(rows, [contender.name for contender in contenders], console)

@@ -13,6 +13,7 @@ from compare.agreement import (
     gates,
     measures,
     trajectory,
+    unequal_resources,
 )
 from compare.agreement.certificate import Certificate
 from compare.agreement.gates import ACCURACY, RULES, TRAJECTORY, Gate
@@ -157,7 +158,9 @@ def _judge_sides(result: Result, pair: Pair) -> dict[str, Gate]:
     judged: dict[str, Gate] = {}
     settings = {contender.name: contender.settings for contender in result.contenders}
     if all(name in settings for name in names):
-        judged["settings"] = effective_settings.judge(settings[pair.baseline], settings[pair.contender])
+        sides = settings[pair.baseline], settings[pair.contender]
+        judged["settings"] = effective_settings.judge(*sides)
+        judged["resources"] = unequal_resources.judge(*sides, result.spec.unequal)
     accuracies, twins, curves = agreement.accuracies, agreement.twin_accuracies, agreement.trajectory
     if all(name in accuracies for name in names):
         with_twins = [(accuracies[name], twins[name]) for name in names if name in twins]

@@ -86,6 +86,7 @@ class Spec(JsonObject):
     least_rounds: int = 2
     looks: Mapping[str, float] | None = None
     pair: PairSpec | None = None
+    unequal: tuple[str, ...] = ()
 
     @property
     def is_comparison(self) -> bool:
@@ -347,6 +348,14 @@ class Environment(JsonObject):
         """Return the version of samestep, None if it was not recorded."""
         version = self.extra.get("samestep")
         return version if isinstance(version, str) else None
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Return the recorded environment variables, empty if none were recorded."""
+        recorded = self.extra.get("variables")
+        if not isinstance(recorded, Mapping):
+            return {}
+        return {name: value for name, value in recorded.items() if isinstance(value, str)}
 
     def device_name(self, device: str) -> str | None:
         """Return the name of the first GPU for `cuda` or of the CPU, None if it was not recorded."""

@@ -67,6 +67,28 @@ class Texts(Kind):
         return all(isinstance(text, str) for text in cast("Sequence[object]", value))
 
 
+class Choices(Texts):
+    """A list of some names. `names` returns all of them when they are needed."""
+
+    def __init__(self, names: Callable[[], Sequence[str]]) -> None:
+        super().__init__()
+        self._names = names
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return ", ".join(self._names())
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is a sequence of such names."""
+        return super().is_right(value) and set(cast("Sequence[str]", value)) <= set(self._names())
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the value in a result file."""
+        return {"type": "array", "items": {"enum": list(self._names())}}
+
+
 class Switch(Kind):
     """On or off."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compare.settings.kinds import Choice, Instance, Kind, Number, PathOf, Switch, Text, Texts, Whole
+from compare.settings.kinds import Choice, Choices, Instance, Kind, Number, PathOf, Switch, Text, Texts, Whole
 
 if TYPE_CHECKING:
     from compare.base.workloads import Workload
@@ -236,6 +236,14 @@ class RunSettings:
         commands=(_COMPARE,),
         turns_off=True,
         spec_key="agreement_requested",
+    )
+    unequal: Sequence[str] = _option(
+        (),
+        Choices(lambda: _resources()),
+        "Accept unequal resources, such as threads.",
+        commands=(_COMPARE, _SCALE),
+        metavar="NAME",
+        spec_key="unequal",
     )
     certify_again: bool = _option(
         False,
@@ -580,6 +588,12 @@ def _precisions() -> Sequence[str]:
     from compare.base.precisions import PRECISIONS
 
     return list(PRECISIONS)
+
+
+def _resources() -> Sequence[str]:
+    from compare.agreement.unequal_resources import NAMES
+
+    return list(NAMES)
 
 
 def _interface() -> Any:

@@ -30,7 +30,7 @@ from compare.base.interface import OWN_WEIGHTS, Arrays, Backend, Refused, RunSpe
 from compare.base.records import Perturbation
 from compare.base.trace import Trace
 from compare.data import dataset_file, weights
-from compare.machine import memory
+from compare.machine import memory, resources
 from compare.worker import process_memory, recording, training, user_files, warm_up
 from compare.worker.fault_injection import FaultySession, occupy
 
@@ -291,8 +291,8 @@ class Worker:
         return (memory.read_process_bytes("cuda") or 0) if self._spec.device == "cuda" else 0
 
     def settings(self) -> dict[str, Any]:
-        """Return the effective settings, as the framework reports them."""
-        return self._open_session.settings()
+        """Return the effective settings, as the framework and the system report them."""
+        return {**self._open_session.settings(), **resources.describe_process()}
 
     def _time(self, steps: int) -> float:
         self._dispatched += steps
