@@ -16,6 +16,9 @@ SIZE_LIMIT = 64 * 2**20
 ITEM_LIMIT = 5_000_000
 """Most values of a JSON file: each takes some 70 bytes of memory, however short it is in the file."""
 
+TEXT_LIMIT, KEY_LIMIT, TOTAL_TEXT_LIMIT = 10_000, 1_000, 4_000_000
+"""Most characters of a text and of a key in a JSON file, and of all texts together, with each different key once."""
+
 DIGIT_LIMIT = 1000  # beyond, int() takes quadratic time where somebody has lifted Python's own limit
 DEPTH_LIMIT = 32
 _INTEGER_LIMIT = 2**63  # beyond it no other JSON reader agrees on the value
@@ -62,11 +65,11 @@ def parse(data: bytes) -> Any:
 
     Raises:
         Refused: as `check_size`, for what is not UTF-8 or not complete, valid JSON, for NaN and Infinity, a key twice
-            in one object, more than `DIGIT_LIMIT` digits in an integer, or too deep a nesting.
+            in one object, more than `DIGIT_LIMIT` digits in an integer, too deep a nesting, or too long texts.
     """
     check_size(data)
     try:
-        return json.loads(
+        value = json.loads(
             data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer
         )
     except UnicodeDecodeError as error:
@@ -77,6 +80,28 @@ def parse(data: bytes) -> Any:
         raise Refused(f"is not complete, valid JSON: {reason}; allowed: a JSON object") from None
     except RecursionError:
         raise Refused(f"is nested too deeply; allowed: {DEPTH_LIMIT} levels") from None
+    _check_texts(value)
+    return value
+
+
+def _check_texts(whole: Any) -> None:
+    """Check the lengths of all texts and keys. Reports take seconds for each million characters."""
+    keys, total, waiting = set[str](), 0, [whole]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            if len(value) > TEXT_LIMIT:
+                raise Refused(f"holds {SHORT.repr(value)}, which is too long; allowed: {TEXT_LIMIT:,} characters")
+            total += len(value)
+        elif isinstance(value, dict):
+            keys.update(cast("dict[str, Any]", value))
+            waiting += cast("dict[str, Any]", value).values()
+        elif isinstance(value, list):
+            waiting += cast("list[Any]", value)
+    if longest := next((key for key in keys if len(key) > KEY_LIMIT), None):
+        raise Refused(f"holds {SHORT.repr(longest)}, which is too long; allowed: {KEY_LIMIT:,} characters")
+    if total + sum(map(len, keys)) > TOTAL_TEXT_LIMIT:
+        raise Refused(f"holds too much text; allowed: {TOTAL_TEXT_LIMIT:,} characters in all")
 
 
 def check_plain(value: Any, path: str = "", depth: int = 0) -> None:

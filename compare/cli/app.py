@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from compare import __version__
-from compare.base.interface import MatchingFailed, Refused
+from compare.base.interface import MatchingFailed, Refused, shortened
 from compare.base.interruptions import REPORTED
 from compare.cli import (
     agree,
@@ -124,6 +124,7 @@ def make_reference() -> list[CommandPage]:
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_LONGEST_LINE, _MOST_LINES = 1000, 100  # of a message, in characters and lines
 _STDIN, _STDOUT, _STDERR = 0, 1, 2  # of the process: Python's own may be closed
 
 
@@ -194,7 +195,8 @@ def main() -> None:
             typer.echo("samestep: interrupted", err=True)
         raise
     except Refused as error:
-        lines = [make_printable(line) for line in str(error).splitlines()]  # it may quote a file by somebody else
+        # It may quote a file by somebody else.
+        lines = [shortened(make_printable(line), _LONGEST_LINE) for line in str(error).splitlines()[:_MOST_LINES]]
         typer.echo("samestep: " + "\n".join(lines), err=True)
         sys.exit(exit_codes.CONTENDER_FAILED if isinstance(error, MatchingFailed) else exit_codes.REFUSED)
     except (OSError, MemoryError, RuntimeError) as error:

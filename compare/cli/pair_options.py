@@ -6,11 +6,13 @@ from typing import Any, cast
 
 from compare.base import untrusted
 from compare.base.interface import Refused
+from compare.base.untrusted import SHORT
 from compare.base.workloads import Workload
 from compare.settings import pair_spec
 from compare.settings.options import COMMAND_LINE
 from compare.settings.pair_spec import Request
 
+_LONGEST_NAME = 500  # a message quotes up to four
 _NEEDED = ("jax", "torch", "image", "classes")
 
 
@@ -50,5 +52,7 @@ def _read_map(path: Path) -> dict[str, str]:
         raise Refused(f"--weights-map {path}: allowed: one JSON object, torch's names to flax's")
     names = cast("dict[str, Any]", content)
     if wrong := next((name for name, value in names.items() if not isinstance(value, str)), None):
-        raise Refused(f"--weights-map {path}: {wrong!r} stands for no text; allowed: a name of flax's")
+        raise Refused(f"--weights-map {path}: {SHORT.repr(wrong)} stands for no text; allowed: a name of flax's")
+    if wrong := next((name for name in (*names, *names.values()) if len(name) > _LONGEST_NAME), None):
+        raise Refused(f"--weights-map {path}: {SHORT.repr(wrong)} is too long; allowed: {_LONGEST_NAME} characters")
     return names

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from compare import __version__
+from compare.base.errors import shortened
 from compare.machine import cpu, known_variables, nvml
 
 DISTRIBUTIONS = (
@@ -80,6 +81,7 @@ SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 """Words in the name of a variable whose value nobody else may see."""
 
 NOT_RECORDED = "(not recorded)"
+_LONGEST_VALUE = 5000  # characters: longer texts cannot be read again
 
 _SOURCE = Path(__file__).resolve().parents[2]
 
@@ -155,7 +157,10 @@ def find_version(distribution: str) -> str | None:
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     names = [name for name in sorted(environment) if name in VARIABLES or _may_decide(name)]
-    return {name: environment[name] if _is_public(name, environment[name]) else NOT_RECORDED for name in names}
+    return {
+        name: shortened(environment[name], _LONGEST_VALUE) if _is_public(name, environment[name]) else NOT_RECORDED
+        for name in names
+    }
 
 
 def _may_decide(name: str) -> bool:

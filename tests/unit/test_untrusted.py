@@ -50,9 +50,15 @@ _HOSTILE = {
     "no time": (_TEXT.replace("0.0025,", "1e-300,", 1).encode(), "estimate is 1e-300"),
     "name of a megabyte": (
         _TEXT.replace('"workload": "digits-cnn"', f'"workload": "{"x" * 10**6}"').encode(),
-        "spec.workload is 'x",
+        "holds 'xxx.*too long; allowed: 10,000 characters",
     ),
-    "key of a megabyte": (_TEXT.replace('"python"', f'"{"x" * 10**6}": 1e999, "python"').encode(), r"x\.\.\. is inf"),
+    "long name": (_TEXT.replace('"digits-cnn"', f'"{"x" * 10**4}"').encode(), "spec.workload is 'x"),
+    "key of a megabyte": (_TEXT.replace('"python"', f'"{"x" * 10**6}": 1, "python"').encode(), "allowed: 1,000 char"),
+    "long key": (_TEXT.replace('"python"', f'"{"x" * 1000}": 1e999, "python"').encode(), r"x\.\.\. is inf"),
+    "much text": (
+        _TEXT.replace('"python"', f'"texts": {json.dumps(["x" * 10**4] * 401)}, "python"').encode(),
+        "holds too much text",
+    ),
 }
 
 
