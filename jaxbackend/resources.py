@@ -20,7 +20,7 @@ _FULL_EFFORT = {
 _FULL_EFFORT_OF_JAX = {"jax_exec_time_optimization_effort": 0.0, "jax_optimization_level": "UNKNOWN"}
 
 
-def settings(device: Any, count: int) -> dict[str, Any]:
+def read_settings(device: Any, count: int) -> dict[str, Any]:
     """Return `threads`, `instruction_set` and `compiler_effort` of a session on `count` devices like `device`.
 
     JAX does not tell its number of threads, so the threads with the name of one CPU device's pool are counted

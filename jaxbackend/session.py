@@ -216,7 +216,7 @@ class JaxSession:
             "batch_size": len(self._strategy.part(self._strategy.join(labels))),
             "accumulate": self._spec.accumulate,
             "learning_rates": rates,
-            **resources.settings(self._device, len(self._strategy.devices)),
+            **resources.read_settings(self._device, len(self._strategy.devices)),
             "parallel": knobs["parallel"],
             "devices": len(self._strategy.devices),
             "batch_norm": self._strategy.batch_norm,

@@ -20,7 +20,7 @@ _ATEN, _ONEDNN, _MKL = "ATEN_CPU_CAPABILITY", ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_C
 _BEST_OF_ATEN = "AVX512"
 
 
-def settings(device: Any, count: int) -> dict[str, Any]:
+def read_settings(device: Any, count: int) -> dict[str, Any]:
     """Return `threads`, `instruction_set` and `compiler_effort` of a session on `count` devices like `device`."""
     del count  # each device has a process of its own
     reduced = [f"{name} off" for name in _FULL_EFFORT if not _read_option(name)]

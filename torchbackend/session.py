@@ -247,7 +247,7 @@ class TorchSession:
             "concurrent-kernels": inductor.combo_kernels,
             "overlap-exchanges": graph_passes.uses_pass(overlap.overlap_exchanges),
             "rematerialisation": rematerialisation.count_recomputed(self._step.model) > 0,
-            **resources.settings(self._device, 1 if self._place is None else self._place.world_size),
+            **resources.read_settings(self._device, 1 if self._place is None else self._place.world_size),
             "excess_precision": compiled and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "debugging": ["anomaly detection"] if torch.is_anomaly_enabled() else [],

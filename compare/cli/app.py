@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from compare import __version__
-from compare.base.interface import MatchingFailed, Refused, shortened
+from compare.base.errors import shorten
+from compare.base.interface import MatchingFailed, Refused
 from compare.base.interruptions import REPORTED
 from compare.cli import (
     agree,
@@ -196,7 +197,7 @@ def main() -> None:
         raise
     except Refused as error:
         # It may quote a file by somebody else.
-        lines = [shortened(make_printable(line), _LONGEST_LINE) for line in str(error).splitlines()[:_MOST_LINES]]
+        lines = [shorten(make_printable(line), _LONGEST_LINE) for line in str(error).splitlines()[:_MOST_LINES]]
         typer.echo("samestep: " + "\n".join(lines), err=True)
         sys.exit(exit_codes.CONTENDER_FAILED if isinstance(error, MatchingFailed) else exit_codes.REFUSED)
     except (OSError, MemoryError, RuntimeError) as error:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from compare import __version__
-from compare.base.errors import shortened
+from compare.base.errors import shorten
 from compare.machine import cpu, known_variables, nvml
 
 DISTRIBUTIONS = (
@@ -158,7 +158,7 @@ def find_version(distribution: str) -> str | None:
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     names = [name for name in sorted(environment) if name in VARIABLES or _may_decide(name)]
     return {
-        name: shortened(environment[name], _LONGEST_VALUE) if _is_public(name, environment[name]) else NOT_RECORDED
+        name: shorten(environment[name], _LONGEST_VALUE) if _is_public(name, environment[name]) else NOT_RECORDED
         for name in names
     }
 

@@ -47,7 +47,7 @@ def make_child_environment(
     if backend == "torch" and knobs.get("graph-capture") and knobs.get("parallel") == "ddp":
         added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # for captured steps (pytorch.org, CUDA semantics)
     if device == "cpu" and devices * machines == 1:
-        added |= _equal_threads(backend, inherited)
+        added |= _equalise_threads(backend, inherited)
     if backend == "jax":
         added["JAX_PLATFORMS"] = device
         added["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
@@ -112,7 +112,7 @@ def make_thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[
     return {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", str(threads))}
 
 
-def _equal_threads(backend: str, inherited: Mapping[str, str]) -> dict[str, str]:
+def _equalise_threads(backend: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that gives a side as many threads as the other has.
 
     By default both have a thread for each physical core, as MKL gives torch. If the user sets the threads of one side,

@@ -72,8 +72,8 @@ def test_the_side_that_is_told_nothing_gets_the_threads_of_the_other(
 
 def test_jax_tells_the_threads_of_one_device_of_a_cpu_alone():
     (device,) = jax.devices("cpu")
-    assert resources.settings(device, 1)["threads"] >= 1
-    assert "threads" not in resources.settings(device, 2)
+    assert resources.read_settings(device, 1)["threads"] >= 1
+    assert "threads" not in resources.read_settings(device, 2)
 
 
 # Each slows one side down, and nothing else shows it.
@@ -94,7 +94,7 @@ import jax, json
 from compare.machine import resources as machine
 from jaxbackend import resources
 (device,) = jax.devices()
-print(json.dumps({**resources.settings(device, 1), **machine.describe_process()}))
+print(json.dumps({**resources.read_settings(device, 1), **machine.describe_process()}))
 """,
     "torch": """
 import json, torch
@@ -102,7 +102,7 @@ from compare.machine import resources as machine
 from torchbackend import resources
 torch.ones(999, 999) @ torch.ones(999, 999)
 device, limits = torch.device("cpu"), list(resources._list_limits())
-print(json.dumps({**resources.settings(device, 1), **machine.describe_process(), "limits": limits}))
+print(json.dumps({**resources.read_settings(device, 1), **machine.describe_process(), "limits": limits}))
 """,
 }
 
@@ -121,7 +121,7 @@ def test_a_variable_that_slows_one_side_down_is_seen_in_its_process(backend: str
 
 def test_without_such_variables_both_sides_have_the_whole_machine():
     best = machine.lower_instruction_set([])
-    assert of_torch.settings(torch.device("cpu"), 1)["compiler_effort"] == machine.FULL_EFFORT
-    for settings in (resources.settings(jax.devices("cpu")[0], 1), of_torch.settings(torch.device("cpu"), 1)):
+    assert of_torch.read_settings(torch.device("cpu"), 1)["compiler_effort"] == machine.FULL_EFFORT
+    for settings in (resources.read_settings(jax.devices("cpu")[0], 1), of_torch.read_settings(torch.device("cpu"), 1)):
         assert settings["instruction_set"] == best
     assert machine.describe_process()["usable_cores"] == len(os.sched_getaffinity(0))
