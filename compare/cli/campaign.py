@@ -15,7 +15,7 @@ from compare.base.interruptions import ENDING, REPORTED
 from compare.cli import exit_codes, pair_options
 from compare.cli.command_line import takes_options, to_path
 from compare.report import columns
-from compare.report.sentences import plain, printable
+from compare.report.sentences import make_plain, make_printable
 from compare.studies import campaign as campaigns
 from compare.studies import campaign_file, estimate
 from compare.studies.campaign_file import Campaign, CampaignCell
@@ -57,7 +57,7 @@ def campaign(
     whole = campaign_file.read(file, pair_options.make_pair, out=changes.get("out"), store=changes.get("store"))
     folder = Path(changes.get("out") or Path("samestep-out") / whole.name)
     chosen = campaigns.choose(whole, only or [], "--only")
-    output.writable(folder)
+    output.make_folder(folder)
     refused = campaigns.check(whole)
     study = Study([each.cell for each in chosen], CellStore(changes.get("store")), ["samestep", *sys.argv[1:]])
     everything = Study([each.cell for each in whole.cells], study.store, study.command)
@@ -77,7 +77,7 @@ def campaign(
         campaigns.write(whole, states, folder, study.command)
         if not as_json and not state.kept and state.cell.name not in refused:
             said = "; ".join(filter(None, campaigns.list_rows([state])[0][1:3]))
-            typer.echo(printable(f"{state.cell.name}: {said}"))
+            typer.echo(make_printable(f"{state.cell.name}: {said}"))
 
     try:
         study.run(note)
@@ -129,7 +129,7 @@ def _show_end(states: Mapping[str, CellState], path: Path) -> None:
     columns.show(campaigns.LISTED, campaigns.list_rows(states.values()), console, prose=(0, 1, 2))
     if unlike := campaigns.describe_places(states.values()):
         console.print()
-        console.print(Text(plain(unlike)))
+        console.print(Text(make_plain(unlike)))
     typer.echo(f"\n{campaigns.count_states(states.values())}\ncampaign file: {path}")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.base.interface import Refused
-from compare.report.sentences import DASH, claim, counted, percent, ratio_figures, winner
+from compare.report.sentences import DASH, count_noun, format_percent, format_ratio_figures, name_winner, state_claim
 from compare.results import result_file
 from compare.results.model import Result
 from compare.studies import study
@@ -109,7 +109,7 @@ def count_states(states: Iterable[CellState]) -> str:
     """Return how many cells have each state, in words."""
     listed = [state.status for state in states]
     counts = [f"{listed.count(name)} {name}" for name in STATES if name in listed]
-    return f"{counted(len(listed), 'cell')}: {', '.join(counts)}"
+    return f"{count_noun(len(listed), 'cell')}: {', '.join(counts)}"
 
 
 def describe_places(states: Iterable[CellState]) -> str | None:
@@ -139,11 +139,11 @@ def describe_verdicts(result: Result) -> Iterator[str]:
     """Yield each comparison of a result in a few words."""
     for each in result.comparisons:
         if (ratio := each.claimed_ratio) is None:
-            yield claim(each) + ": INVALID"
+            yield state_claim(each) + ": INVALID"
             continue
-        estimate, low, high = ratio_figures(ratio)
-        interval = f"{percent(ratio.confidence, 6)} {low} to {high}"
-        yield f"{each.contender} {each.verdict} {estimate} ({interval}), faster: {winner(each)}"
+        estimate, low, high = format_ratio_figures(ratio)
+        interval = f"{format_percent(ratio.confidence, 6)} {low} to {high}"
+        yield f"{each.contender} {each.verdict} {estimate} ({interval}), faster: {name_winner(each)}"
 
 
 def _cell_to_json(each: CampaignCell, state: CellState, folder: Path) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class _Reader:
         try:
             option.check(_to_setting(name, value))
         except Refused as error:
-            raise self._refuse(line, arguments.in_python(str(error))) from None
+            raise self._refuse(line, arguments.rename_options(str(error))) from None
 
     def _combine(self, defaults: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> Iterator[CampaignCell]:
         """Yield a cell for each combination of the grid's lists, the last list changing first."""
@@ -174,7 +174,7 @@ class _Reader:
             settings = _to_settings(words, self.make_pair)
             settings.check()
         except Refused as error:
-            raise self._refuse(line, arguments.in_python(str(error))) from None
+            raise self._refuse(line, arguments.rename_options(str(error))) from None
         shown = {key: words[key] for key in ("workload", *own) if key in words}
         return CampaignCell(Cell(_describe(shown), settings), words, line, is_listed)
 
