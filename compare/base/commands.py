@@ -20,7 +20,8 @@ Reply = TypeVar("Reply")
 START_SECONDS = 300.0
 """Seconds that a worker may take from its start to its greeting."""
 
-_SHORT, _LONG, _TRAINING = 600.0, 1800.0, 7200.0
+# A command that compiles or trains may take long, since one without progress ends early.
+_SHORT, _LONG, _COMPILING = 600.0, 1800.0, 21_600.0
 
 COMMANDS: dict[str, "type[Command[Any]]"] = {}
 """Every command by name."""
@@ -223,7 +224,7 @@ class Open(Command[ModelInfo], name="open", reply=ModelInfo, deadline=_SHORT):
 
 
 @dataclass(frozen=True)
-class WarmUp(Command[WarmUpTimes], name="warm_up", reply=WarmUpTimes, deadline=_LONG):
+class WarmUp(Command[WarmUpTimes], name="warm_up", reply=WarmUpTimes, deadline=_COMPILING):
     """Compile the step, and train until step times have settled.
 
     `steps` is the length of a block. None lets the worker choose a length that takes `block_seconds`.
@@ -241,7 +242,7 @@ class Block(Command[float], name="block", reply=float, deadline=_SHORT):
 
 
 @dataclass(frozen=True)
-class CompilingBlock(Block, deadline=_LONG):
+class CompilingBlock(Block, deadline=_COMPILING):
     """Train the first block of a session, which compiles its step."""
 
 
@@ -286,7 +287,7 @@ class Ballast(Command[None], name="ballast", deadline=_LONG):
 
 
 @dataclass(frozen=True)
-class Train(Command[TrainingResult], name="train", reply=TrainingResult, deadline=_TRAINING):
+class Train(Command[TrainingResult], name="train", reply=TrainingResult, deadline=_COMPILING):
     """Train for all epochs. A `generation` other than 0 makes the run a twin (see `Losses`)."""
 
     roundoff: float = 0.0
@@ -294,7 +295,7 @@ class Train(Command[TrainingResult], name="train", reply=TrainingResult, deadlin
 
 
 @dataclass(frozen=True)
-class Losses(Command[list[float | None]], name="losses", reply=list[float | None], deadline=_TRAINING):
+class Losses(Command[list[float | None]], name="losses", reply=list[float | None], deadline=_COMPILING):
     """Train for all epochs and return the loss of every step.
 
     A `generation` other than 0 makes the run a twin: a relative `roundoff` moves its initial weights, and its batches
@@ -306,7 +307,7 @@ class Losses(Command[list[float | None]], name="losses", reply=list[float | None
 
 
 @dataclass(frozen=True)
-class Update(Command[dict[str, float | None]], name="update", reply=dict[str, float | None], deadline=_TRAINING):
+class Update(Command[dict[str, float | None]], name="update", reply=dict[str, float | None], deadline=_COMPILING):
     """Write the change of every tensor in `steps` steps to `path` and return its noise over `runs` twins.
 
     None stands for infinite noise.
@@ -319,7 +320,7 @@ class Update(Command[dict[str, float | None]], name="update", reply=dict[str, fl
 
 
 @dataclass(frozen=True)
-class Record(Command[list[str]], name="record", reply=list[str], deadline=_LONG):
+class Record(Command[list[str]], name="record", reply=list[str], deadline=_COMPILING):
     """Record the arrays of a certificate in the folder `path` and return their names in execution order.
 
     If `evenly`, every dispatch of the timed path takes all batches equally often.
@@ -333,7 +334,7 @@ class Record(Command[list[str]], name="record", reply=list[str], deadline=_LONG)
 
 @dataclass(frozen=True)
 class MeasureNoise(
-    Command[list[dict[str, float | None]]], name="noise", reply=list[dict[str, float | None]], deadline=_LONG
+    Command[list[dict[str, float | None]]], name="noise", reply=list[dict[str, float | None]], deadline=_COMPILING
 ):
     """Return for each perturbation how far it moves every tensor. None is infinitely far."""
 
@@ -394,14 +395,14 @@ class RunLayer(Command[None], name="run_layer", deadline=_LONG):
 
 
 @dataclass(frozen=True)
-class MeasureMemory(Command[MemoryUse], name="memory", reply=MemoryUse, deadline=_LONG):
+class MeasureMemory(Command[MemoryUse], name="memory", reply=MemoryUse, deadline=_COMPILING):
     """Train `steps` and return the memory that was used."""
 
     steps: int
 
 
 @dataclass(frozen=True)
-class MeasureCommunication(Command[Communication], name="communication", reply=Communication, deadline=_LONG):
+class MeasureCommunication(Command[Communication], name="communication", reply=Communication, deadline=_COMPILING):
     """Profile `steps` and return the communication that computation does not hide."""
 
     steps: int

@@ -12,6 +12,7 @@ from compare.base import commands, process_family, protocol
 from compare.base.commands import Command, Greeting
 from compare.base.interface import ContenderFailed
 from compare.cluster.peers import Share
+from compare.execution.progress_watch import ProgressWatch
 
 _LIVENESS_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 15.0
@@ -65,6 +66,7 @@ class Child:
                 share.close_listener()
         self._channel = protocol.Channel(parent_read, parent_write)
         self._sent = time.monotonic()
+        self._watch = ProgressWatch(self._process.pid, environment)
         self._greeting: Greeting | None = None
         self._closed = False
 
@@ -100,6 +102,7 @@ class Child:
     def send(self, command: Command[_Reply]) -> None:
         """Start a command in the child. `reply` waits for its end."""
         self._sent = time.monotonic()
+        self._watch.restart()
         try:
             self._channel.send(command.message())
         except OSError:
@@ -152,7 +155,11 @@ class Child:
     def _has_message(self, seconds: float) -> bool:
         lost = self._share is not None and self._share.lost() is not None
         over = self._process.has_ended() or lost or time.monotonic() > self._sent + seconds
-        return over or self._channel.has_received()
+        return over or self._channel.has_received() or self._find_stall() is not None
+
+    def _find_stall(self) -> str | None:
+        """Say why the child makes no progress, or return None. With a share it may wait for other machines."""
+        return self._watch.find_stall() if self._share is None else None
 
     def _receive(self, doing: str, seconds: float) -> protocol.Message:
         remaining, lost_at = math.inf, None
@@ -168,6 +175,8 @@ class Child:
                     lost_at = lost_at or time.monotonic()
                     if time.monotonic() > lost_at + _LAST_WORDS_SECONDS:  # the child has neither said why nor ended
                         self._fail("crash", doing)
+                if stall := self._find_stall():
+                    self._fail("timeout", f"{doing} {stall}")
             self._fail("timeout", f"{doing} took longer than its deadline of {seconds:g} s")
         except EOFError:
             self._report_death(doing)

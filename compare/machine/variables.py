@@ -1,5 +1,6 @@
 """The environment variables of a child process, which a framework reads when it starts."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ PROBES = "SAMESTEP_PROBES"
 
 _THREADS_PER_VIRTUAL_DEVICE = 128
 _THREADS = {"torch": ("MKL_NUM_THREADS", "OMP_NUM_THREADS"), "jax": ("PJRT_NPROC", "NPROC")}
+_ALONE = {"torch": "OMP_NUM_THREADS", "jax": "PJRT_NPROC"}
 _COMPILERS_OFF = {
     "torch": {"TORCH_COMPILE_DISABLE": ("1",), "TORCHDYNAMO_DISABLE": ("1",)},
     "jax": {"JAX_DISABLE_JIT": ("y", "yes", "t", "true", "on", "1")},
@@ -117,14 +119,17 @@ def _equalise_threads(backend: str, inherited: Mapping[str, str]) -> dict[str, s
 
     By default both have a thread for each physical core, as MKL gives torch. If the user sets the threads of one side,
     the other gets the same number. MKL reads torch's variables in this order. It uses at most one thread for each core,
-    so the other side does not get more.
+    so the other side does not get more. Beyond OMP_THREAD_LIMIT, torch would wait for ever.
     """
     own = next((names for side, names in _THREADS.items() if side == backend), ())
-    if not own or any(_read_count(inherited, name) for name in own):
+    limit = _read_count(inherited, "OMP_THREAD_LIMIT") or sys.maxsize
+    told_itself = [count for name in own if (count := _read_count(inherited, name))]
+    if not own or (told_itself and (backend == "jax" or told_itself[0] <= limit)):
         return {}
     told = (_read_count(inherited, name) for names in _THREADS.values() for name in names)
     cores = cpu.count_physical_cores()
-    return {own[-1] if backend == "torch" else own[0]: str(min(next(filter(None, told), cores), cores))}
+    threads = str(min(next(filter(None, told), cores), cores, limit))
+    return {name: threads for name in own if inherited.get(name) or name == _ALONE[backend]}
 
 
 def _read_count(variables: Mapping[str, str], name: str) -> int | None:

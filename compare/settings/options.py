@@ -288,7 +288,7 @@ class RunSettings:
         commands=(*_ALL, _REPRODUCE, "map"),
         metavar="SECONDS",
         unit="seconds",
-        default_text="from 300 to 7200",
+        default_text="300 to 21600",
         spec_key="deadline_seconds",
         schema={"type": ["number", "null"], "exclusiveMinimum": 0},
     )

@@ -54,6 +54,8 @@ def test_the_threads_that_torch_is_told_to_have_jax_has_too(
         ({"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "2"}, None, "2"),
         ({"OMP_NUM_THREADS": "0"}, "8", "8"),
         ({"OMP_NUM_THREADS": "64"}, None, "8"),
+        ({"OMP_THREAD_LIMIT": "3"}, "3", "3"),
+        ({"OMP_THREAD_LIMIT": "1", "OMP_NUM_THREADS": "2"}, "1", "1"),
         ({"PJRT_NPROC": "2"}, "2", None),
         ({"NPROC": "2"}, "2", None),
         ({"OMP_NUM_THREADS": "4", "PJRT_NPROC": "2"}, None, None),

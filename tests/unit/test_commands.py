@@ -66,5 +66,5 @@ def test_a_reply_is_read_as_its_type() -> None:
 
 def test_a_deadline_of_the_user_s_replaces_the_command_s() -> None:
     assert (Block(1).seconds(None), Block(1).seconds(5.0)) == (600, 5)
-    assert CompilingBlock(1).seconds(None) == WarmUp.deadline == 1800
+    assert CompilingBlock(1).seconds(None) == WarmUp.deadline == 21600
     assert (Spin(10, 1).seconds(None), Spin(10, 1).seconds(5.0)) == (610, 15)
