@@ -101,13 +101,9 @@ def _name_by_tuning(contender: Contender) -> str:
 
 
 def _required_gates(result: Result, pair: Pair) -> list[str]:
-    """Return the gates of a pair besides those of its tensors.
-
-    There are none if one side failed, and for a timed result without idle cores: it may be older than these gates.
-    """
+    """Return the gates of a pair besides those of its tensors. There are none if one side failed."""
     finished = {contender.name for contender in result.contenders if contender.status == "ok"}
-    is_recorded = any(cores is not None for cores in result.telemetry.idle_cores) or not result.comparisons
-    if not is_recorded or not {pair.baseline, pair.contender} <= finished:
+    if not {pair.baseline, pair.contender} <= finished:
         return []
     whole_training = ["trajectory", "accuracy"] if result.agreement.accuracies else []
     timed = ["update"] if result.comparisons else []
