@@ -43,18 +43,17 @@ def is_there(folder: Path) -> bool:
     return nearest == folder
 
 
-def check_there(option: str, folder: Path) -> None:
-    """Look whether files can be written to a folder that is not made for them.
+def make_file_folder(option: str, folder: Path) -> None:
+    """Make the folder of a file that an option asks for, if it is missing.
 
     Raises:
-        Refused: they cannot, naming the option that asks for it.
+        Refused: it cannot be made or written to, naming the option.
     """
     try:
-        there = folder.is_dir()
-    except OSError:  # a name too long, for example
-        there = False
-    if not there:
-        raise Refused(f"{option}: there is no folder {folder}; allowed: a folder that exists")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"{folder} cannot be made: {error.strerror}"
+        raise Refused(f"{option}: {why}; allowed: a folder you may write to") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Refused(f"{option}: {folder} is not writable; allowed: a folder you may write to")
 

@@ -10,31 +10,43 @@ from compare.base import output, untrusted
 from compare.base.interface import Refused
 from compare.cli.command_line import to_path
 from compare.reproduce import bundle as bundles
+from compare.reproduce import collection
 from compare.results import consistency, result_file
 
 
 def bundle(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="RESULT", parser=to_path, help="A result.json, or its folder.", show_default=False),
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RESULT", parser=to_path, help="A result.json, or its folder. Repeatable.", show_default=False
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", "-o", parser=to_path, help="The zip file to write.", show_default=False)
     ],
 ) -> None:
-    """Pack a result and all that it needs into one zip file.
+    """Pack results and all that they need into one zip file.
 
-    The file has the raw samples, the report, versions and checksums.
+    The file has the raw samples, the report, versions and checksums. A folder that is missing is made.
     """
-    file = result_file.find_file(file)
-    output.check_there(f"--out {out}", out.parent)
-    with suppress(OSError):  # a missing result is reported when it is read
-        if out.samefile(file):
-            raise Refused(f"--out {out} would be written over the result; allowed: another file")
+    files = [result_file.find_file(path) for path in results]
+    for number, file in enumerate(files):
+        with suppress(OSError):  # a missing result is reported when it is read
+            if out.samefile(file):
+                raise Refused(f"--out {out} would be written over the result; allowed: another file")
+        if file in files[:number]:
+            raise Refused(f"{file}: named twice; allowed: each result once")
+    contents = [_read(file) for file in files]
+    packed = bundles.make(contents[0]) if len(contents) == 1 else collection.make(contents)
+    output.make_file_folder(f"--out {out}", out.parent)
+    typer.echo(f"bundle: {result_file.replace_bytes(out, packed)} ({len(packed):,} bytes)")
+
+
+def _read(file: Path) -> bytes:
+    """Return the bytes of a result file whose verdicts follow from its figures."""
     try:
         data = untrusted.read(file, untrusted.SIZE_LIMIT, result_file.KIND)
         consistency.check_verdicts(result_file.parse(data))
-        packed = bundles.make(data)
     except Refused as error:
         raise Refused(f"{file}: {error}") from None
-    typer.echo(f"bundle: {result_file.replace_bytes(out, packed)} ({len(packed):,} bytes)")
+    return data

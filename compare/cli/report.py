@@ -12,7 +12,7 @@ from rich.console import Console
 from compare.base import files, output
 from compare.base.interface import Refused
 from compare.cli.command_line import to_path
-from compare.report import certificate_text, figures, matrix, terminal
+from compare.report import certificate_text, compact, figures, matrix, terminal
 from compare.report.document import Report
 from compare.report.formats import Format, find_formats
 from compare.report.plots.canvas import Picture
@@ -29,32 +29,31 @@ def report(
         typer.Argument(
             metavar="RESULT",
             parser=to_path,
-            help="A result.json, its folder, or a bundle. Several make a matrix. A result of scale stands alone.",
+            help="A result.json, its folder, or a bundle. Several results make one table. One of scale stands alone.",
         ),
     ],
     figure_folder: Annotated[
         Path | None,
-        typer.Option("--figures", metavar="DIR", parser=to_path, help="Write every picture as PDF and SVG."),
+        typer.Option("--figures", metavar="DIR", parser=to_path, help="Write every picture as PDF, PNG and SVG."),
     ] = None,
+    is_full: Annotated[
+        bool, typer.Option("--full", help="Of several results, report every section and picture of each.")
+    ] = False,
     **format_files: Path | None,
 ) -> None:
     """Show stored results, or write them as pages and tables.
 
-    Without an option the report goes to the terminal. The folders of files must exist.
+    Without an option the report goes to the terminal. Several results give one table and one picture.
     """
-    sources = [result_file.find_file(path) for path in result]
-    loaded = [_load(path) for path in sources]
+    found = [(result_file.find_file(path), each) for path in result for each in _load(path)]
+    sources, loaded = [source for source, _ in found], [each for _, each in found]
     _check_each_is_given_once(sources, loaded)
     pages = [(each, page) for each in find_formats() if (page := format_files[each.name])]
     _check_kinds(sources, loaded, [page_format for page_format, _ in pages])
     if not pages and not figure_folder:
-        _print(loaded)
+        _print(loaded, is_full)
         return
-    for page_format, page in pages:
-        output.check_there(f"--{page_format.name}", page.parent)
-    if figure_folder:
-        output.check_there("--figures", figure_folder)
-    report = _report(loaded)
+    report = _report(loaded, is_full)
     drawings = _drawings(report, figure_folder, isinstance(loaded[0], Result)) if figure_folder else {}
     _check_names([*(page for _, page in pages), *drawings], sources)
     contents = {
@@ -62,6 +61,10 @@ def report(
         for page_format, page in pages
     }
     contents |= {path: figures.draw(picture, kind) for path, (picture, kind) in drawings.items()}
+    for page_format, page in pages:
+        output.make_file_folder(f"--{page_format.name}", page.parent)
+    if figure_folder:
+        output.make_file_folder("--figures", figure_folder)
     files.write(contents)
     for path in contents:
         typer.echo(f"report file: {path}")
@@ -82,12 +85,12 @@ def _add_format_options() -> None:
 _add_format_options()
 
 
-def _load(path: Path) -> Result | Scaling:
-    """Return a result whose verdicts follow from its figures, for no other can be reported truly."""
+def _load(path: Path) -> Sequence[Result | Scaling]:
+    """Return the results of a file. Their verdicts follow from their figures, for no other can be reported truly."""
     try:
-        return stored_result.load(path)
+        return stored_result.load_all(path)
     except result_file.OfScale:
-        return scaling_result.load(path)
+        return [scaling_result.load(result_file.find_file(path))]
 
 
 def _results(loaded: Sequence[Result | Scaling]) -> list[Result]:
@@ -121,20 +124,24 @@ def _drawings(report: Report, folder: Path, is_comparison: bool) -> dict[Path, t
     return {folder / f"{name}.{kind}": (picture, kind) for name, picture in pictures.items() for kind in figures.KINDS}
 
 
-def _report(loaded: Sequence[Result | Scaling]) -> Report:
-    first = loaded[0]
+def _report(loaded: Sequence[Result | Scaling], is_full: bool) -> Report:
+    first, results = loaded[0], _results(loaded)
     if isinstance(first, Result):
-        return matrix.report(_results(loaded))
+        return compact.report(results) if len(results) > 1 and not is_full else compact.report_in_full(results)
     part = scaling_sections.build_part(first)
     return Report(part.claim, part.verdict, None, [part])
 
 
-def _print(loaded: Sequence[Result | Scaling]) -> None:
+def _print(loaded: Sequence[Result | Scaling], is_full: bool) -> None:
     console, results = Console(), _results(loaded)
     for scaling in loaded:
         if not isinstance(scaling, Result):
             scaling_report.render(scaling, console)
     if len(results) > 1:
+        terminal.render_summary(results, console)
+        if not is_full:
+            typer.echo("\n--full adds every section of each result")
+            return
         terminal.render_matrix(matrix.make_overview(results), console)
     for number, result in enumerate(results, start=1):
         if len(results) > 1:

@@ -27,12 +27,17 @@ def verify(
 ) -> None:
     """Check a bundle or a result offline: hashes, schema, and every table and verdict from the raw samples."""
     try:
-        result, checks = verification.verify(stored_result.read(file))
+        verified = [verification.verify(data) for data in stored_result.split(stored_result.read(file))]
     except Refused as error:
         raise Refused(f"{file}: {error}") from None
     if as_json:
-        value = {"id": result.id, "checks": [asdict(check) | {"held": check.held} for check in checks]}
-        typer.echo(json.dumps(value, indent=2))
+        values = [
+            {"id": result.id, "checks": [asdict(check) | {"held": check.held} for check in checks]}
+            for result, checks in verified
+        ]
+        typer.echo(json.dumps(values[0] if len(values) == 1 else values, indent=2))
     else:
-        report.render(result, checks, Console())
-    raise typer.Exit(exit_codes.CLAIM_FAILED if any(check.problems for check in checks) else 0)
+        for result, checks in verified:
+            report.render(result, checks, Console())
+    has_problem = any(check.problems for _, checks in verified for check in checks)
+    raise typer.Exit(exit_codes.CLAIM_FAILED if has_problem else 0)

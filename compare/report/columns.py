@@ -44,6 +44,31 @@ def show(
         stack(title, zip(columns[1:], cells, strict=True), console)
 
 
+def show_groups(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print rows of figures in groups. A row of one cell is the heading of a group, over the whole width.
+
+    All columns but the first and the last are flush right. If the console is too narrow, the rows are stacked.
+    """
+    full = [list(row) for row in (heads, *rows) if len(row) > 1]
+    widths = [max(cell_len(row[index]) for row in full) for index in range(len(heads))]
+    if sum(widths) + _TIGHT * (len(widths) - 1) > console.width:
+        for title, *cells in rows:
+            stack(title.strip(), zip(heads[1:], cells, strict=False), console)
+        return
+    last = len(heads) - 1
+    for row in (heads, *rows):
+        padded = [
+            cell if len(row) == 1 else _pad(cell, widths[index], flush_right=0 < index < last)
+            for index, cell in enumerate(row)
+        ]
+        console.print(Text((" " * _TIGHT).join(padded).rstrip(), overflow="fold"))
+
+
+def _pad(text: str, width: int, *, flush_right: bool) -> str:
+    space = " " * (width - cell_len(text))
+    return space + text if flush_right else text + space
+
+
 def make_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],

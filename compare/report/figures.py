@@ -1,31 +1,38 @@
-"""Draw pictures as vector graphics for a paper. The same result gives the same bytes."""
+"""Draw pictures as vector graphics for a paper, and as PNG for a slide. The same result gives the same bytes."""
 
 import io
 import os
 import re
+import textwrap
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 from compare.report.palette import find_light
-from compare.report.plots.canvas import FONT_POINTS, Picture
+from compare.report.plots.canvas import FONT_POINTS, LETTER_INCHES, Figure, Picture
 from compare.report.sentences import make_plain
 
-KINDS = ("pdf", "svg")
+KINDS = ("pdf", "png", "svg")
+_DOTS_PER_INCH = 400  # a column of a paper then fills a slide
+_HEADER_LINE_INCHES = 0.14
 _CLIP = re.compile(rb"(id=\"|url\(#)(p[0-9a-f]{10})\b")
 
 
 def draw(picture: Picture, kind: str, *, text: bool = False) -> bytes:
-    """Return a picture as the bytes of an SVG or PDF file.
+    """Return a picture as the bytes of a PDF, PNG or SVG file.
+
+    A PNG stands alone on a slide, so its title, its setting and its sides are written into it.
 
     Args:
         picture: the picture.
-        kind: `svg` or `pdf`.
+        kind: one of `KINDS`.
         text: whether an SVG holds letters as text in the reader's font, or as outlines that look the same everywhere.
     """
     metadata = {"Title": make_plain(picture.title), "Creator": None}
-    if kind == "svg":
+    if kind == "png":
+        metadata = {"Title": metadata["Title"], "Description": make_plain(picture.basis), "Software": None}
+    elif kind == "svg":
         metadata |= {"Description": make_plain(f"{picture.caption} {picture.basis}"), "Date": None}
     else:
         metadata |= {
@@ -36,8 +43,23 @@ def draw(picture: Picture, kind: str, *, text: bool = False) -> bytes:
     stream = io.BytesIO()
     with _apply_settings(text):
         figure = picture.draw()
-        figure.savefig(stream, format=kind, metadata=metadata)
+        options: dict[str, Any] = {}
+        if kind == "png":
+            _write_header(figure, picture)
+            options = {"dpi": _DOTS_PER_INCH, "bbox_inches": "tight", "pad_inches": 0.08}
+        figure.savefig(stream, format=kind, metadata=metadata, **options)
     return _number_clips(stream.getvalue()) if kind == "svg" else stream.getvalue()
+
+
+def _write_header(figure: Figure, picture: Picture) -> None:
+    """Write title and setting above the panels."""
+    width, height = figure.get_size_inches()
+    letters = int(width / LETTER_INCHES)
+    setting = textwrap.wrap(make_plain(picture.basis).removeprefix("Setting: "), letters)
+    title = textwrap.wrap(make_plain(picture.title), letters - 8)
+    above = _HEADER_LINE_INCHES * len(setting) / height
+    figure.text(0, 1.02 + above, "\n".join(title), va="bottom", weight="bold")
+    figure.text(0, 1.02, "\n".join(setting), va="bottom", fontsize=FONT_POINTS - 1)
 
 
 def _number_clips(drawn: bytes) -> bytes:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report import columns, measurements
+from compare.report import columns, compact, measurements
 from compare.report.document import Section
 from compare.report.sections import SECTIONS, warn
 from compare.report.sentences import DASH, make_heading, make_plain
@@ -47,10 +47,20 @@ def render(result: Result, console: Console, *, brief: bool = False) -> None:
 def render_matrix(overview: Section, console: Console) -> None:
     """Print the overview of several results (`compare.report.matrix.make_overview`)."""
     for table in overview.tables:
-        columns.show(table.columns, table.rows, console, prose=range(len(table.columns)))
+        prose = range(len(table.columns)) if table.prose else (0,)
+        columns.show(table.columns, table.rows, console, prose=prose)
         console.print()
         console.print(Text(_printable(f"{table.caption} {table.basis}", console)))
         console.print()
+
+
+def render_summary(results: Sequence[Result], console: Console) -> None:
+    """Print one table of several results (`compare.report.compact`), grouped by result."""
+    rows = [tuple(_printable(cell, console) for cell in row) for row in compact.group_rows(results)]
+    columns.show_groups(compact.GROUPED, rows, console)
+    (whole,) = compact.make_section(results).tables
+    console.print()
+    console.print(Text(_printable(f"{whole.caption} {whole.basis}", console)))
 
 
 def _print_figures(rows: list[tuple[str, list[str]]], names: list[str], console: Console) -> None:

@@ -33,15 +33,16 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, Va
 _DIRECTORY_LIMIT = 2**16  # bytes, many for a few short names
 
 
-def pack(members: Mapping[str, bytes]) -> bytes:
+def pack(members: Mapping[str, bytes], *, is_compressed: bool = False) -> bytes:
     """Return an archive of the members, sorted by name. The same members give the same bytes on any machine.
 
-    They are not compressed, because deflate's output depends on the version of zlib.
+    They are not compressed by default, because deflate's output depends on the version of zlib.
     """
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(stream, "w") as archive:
         for name in sorted(members):
             info = ZipInfo(name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED if is_compressed else zipfile.ZIP_STORED
             info.create_system, info.external_attr = _UNIX, _MODE << 16
             archive.writestr(info, members[name])
     return stream.getvalue()
@@ -52,23 +53,24 @@ def is_zip(data: bytes) -> bool:
     return data.startswith(b"PK")
 
 
-def unpack(data: bytes, allowed: Collection[str]) -> dict[str, bytes]:
+def unpack(data: bytes, allowed: Collection[str], *, total_limit: int | None = None) -> dict[str, bytes]:
     """Return the members of an archive.
 
     Args:
         data: the archive.
         allowed: the names that members may have.
+        total_limit: most bytes of all members together. Default: `TOTAL_LIMIT`.
 
     Raises:
         Refused: for incomplete zip files, other members (paths, folders and links too), repeated names, encryption,
-            compression other than deflate, and more than `SIZE_LIMIT` bytes in a member, `TOTAL_LIMIT` in all, or
+            compression other than deflate, and more than `SIZE_LIMIT` bytes in a member, `total_limit` in all, or
             `RATIO_LIMIT`.
     """
     _check_ends(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
-            _check_members(infos, allowed, len(data))
+            _check_members(infos, allowed, len(data), total_limit or TOTAL_LIMIT)
             return {info.filename: _read(archive, info) for info in infos}
     except _DAMAGED as error:
         raise Refused(f"is damaged: {SHORT.repr(str(error))}; allowed: a whole bundle") from None
@@ -88,7 +90,7 @@ def _check_ends(data: bytes) -> None:
         raise Refused("has a directory of its members that is too long or not in its place; allowed: a whole bundle")
 
 
-def _check_members(infos: list[ZipInfo], allowed: Collection[str], size: int) -> None:
+def _check_members(infos: list[ZipInfo], allowed: Collection[str], size: int, total_limit: int) -> None:
     if len(infos) > len(allowed):
         raise Refused(f"holds {len(infos)} members; allowed: at most {len(allowed)}")
     seen: set[str] = set()
@@ -97,8 +99,8 @@ def _check_members(infos: list[ZipInfo], allowed: Collection[str], size: int) ->
         if info.filename in seen:
             raise Refused(f"holds {info.filename} twice; allowed: once")
         seen.add(info.filename)
-    if sum(info.file_size for info in infos) > TOTAL_LIMIT:
-        raise Refused(f"would become more than {TOTAL_LIMIT:,} bytes; allowed: at most that")
+    if sum(info.file_size for info in infos) > total_limit:
+        raise Refused(f"would become more than {total_limit:,} bytes; allowed: at most that")
 
 
 def _check_member(info: ZipInfo, allowed: Collection[str], size: int) -> None:

@@ -101,7 +101,7 @@ def make(data: bytes) -> bytes:
     Raises:
         Refused: the bytes are no valid result (`compare.results.result_file.parse`).
     """
-    members = {RESULT: data, ABOUT: _describe_packer(), **derive(result_file.parse(data))}
+    members = {RESULT: data, ABOUT: describe_packer(), **derive(result_file.parse(data))}
     return archive.pack({**members, SUMS: write_sums(members)})
 
 
@@ -196,6 +196,7 @@ def _check_short(name: str, data: bytes) -> None:
         raise Refused(f"{name} has {len(data):,} bytes; allowed: at most {_SHORT_LIMIT:,}")
 
 
-def _describe_packer() -> bytes:
+def describe_packer() -> bytes:
+    """Return the member `bundle.json`: the format, and this samestep."""
     about = {"format": FORMAT, "samestep": __version__, "git": environment.describe_checkout()}
     return (json.dumps(about) + "\n").encode("ascii")

@@ -14,7 +14,9 @@ from tests.unit.mutations import H200
 from tests.unit.programs import Program
 
 FASTER = str(stored.path("faster"))
-FIGURES = [f"{name}.{kind}" for name in ("loss", "memory", "ratio", "steps", "telemetry") for kind in ("pdf", "svg")]
+FIGURES = [
+    f"{name}.{kind}" for name in ("loss", "memory", "ratio", "steps", "telemetry") for kind in ("pdf", "png", "svg")
+]
 
 
 @pytest.fixture
@@ -53,8 +55,29 @@ def test_of_a_certificate_the_gates_are_printed(program: Program) -> None:
     assert out.endswith("agreement in float32: pass\n")
 
 
-def test_of_several_results_the_matrix_comes_first(program: Program) -> None:
-    code, out, _ = program.run("report", FASTER, str(stored.path("agree")))
+def test_several_results_give_one_table_and_one_picture(program: Program) -> None:
+    parts = (FASTER, str(stored.path("agree")))
+    code, out, _ = program.run("report", *parts)
+    assert code == 0
+    assert "jax          1.192  0.620  0.616 to 0.625" in out
+    assert "step time (ms)" not in out
+    assert out.endswith("--full adds every section of each result\n")
+    code, _, error = program.run("report", *parts, "--html", "a/b/r.html", "--latex", "c/r.tex", "--figures", "d")
+    assert (code, error) == (0, "")
+    assert [name for name in program.files() if "." in name] == [
+        "a/b/r.html",
+        "c/r.tex",
+        "d/summary.pdf",
+        "d/summary.png",
+        "d/summary.svg",
+    ]
+    assert (program.folder / "c" / "r.tex").read_text().count("\\begin{tabular") == 1
+    page = markup.check_page((program.folder / "a" / "b" / "r.html").read_text())
+    assert [words for level, words in page.headings if level == 2] == ["All results"]
+
+
+def test_in_a_full_report_of_several_results_the_matrix_comes_first(program: Program) -> None:
+    code, out, _ = program.run("report", FASTER, str(stored.path("agree")), "--full")
     assert code == 0
     assert "jax 0.620 (0.616 to 0.625); not timed, agreement pass" in out
     assert out.index("jax 0.620") < out.index("step time (ms)") < out.index("jax against torch: PASS")
@@ -65,7 +88,7 @@ def test_unlike_work_has_rows_of_its_own(program: Program) -> None:
     result = result_file.load(Path(FASTER))
     result["spec"] |= {"accumulate": 4, "deterministic": True}
     result_file.replace(program.folder / "parts" / "result.json", result)
-    assert program.run("report", FASTER, "parts", "--markdown", "page.md")[0] == 0
+    assert program.run("report", FASTER, "parts", "--full", "--markdown", "page.md")[0] == 0
     page = (program.folder / "page.md").read_text()
     assert "| digits-cnn, batch 64 | jax 0.620 (0.616 to 0.625) |" in page
     assert "| digits-cnn, batch 64 in 4 micro-batches, deterministic | jax 0.620 (0.616 to 0.625) |" in page
@@ -97,7 +120,9 @@ def test_pictures_are_linked_from_where_the_page_lies(program: Program) -> None:
 
 @pytest.mark.slow
 def test_pictures_of_several_results_do_not_overwrite_each_other(program: Program) -> None:
-    code, _, _ = program.run("report", FASTER, str(stored.path("agree")), "--figures", ".", "--html", "r.html")
+    code, _, _ = program.run(
+        "report", FASTER, str(stored.path("agree")), "--full", "--figures", ".", "--html", "r.html"
+    )
     assert code == 0
     names = set(program.files())
     assert {"ratio.svg", "1-ratio.svg", "1-steps.pdf", "1-loss.svg", "2-loss.svg"} <= names
@@ -122,10 +147,8 @@ REFUSALS = [
     (["nowhere.json"], "nowhere.json: cannot be read: No such file or directory"),
     (["."], "result.json: cannot be read: No such file or directory"),
     ([FASTER, "nowhere.json", "--html", "r.html"], "nowhere.json: cannot be read"),
-    ([FASTER, "--html", "nowhere/r.html"], "--html: there is no folder nowhere; allowed: a folder that exists"),
-    ([FASTER, "--figures", "nowhere"], "--figures: there is no folder nowhere"),
-    ([FASTER, "--figures", "file"], "--figures: there is no folder file"),
-    ([FASTER, "--csv", "file/r.csv"], "--csv: there is no folder file"),
+    ([FASTER, "--figures", "file"], "--figures: file cannot be made: File exists; allowed: a folder you may write to"),
+    ([FASTER, "--csv", "file/r.csv"], "--csv: file cannot be made: File exists"),
     ([FASTER, "--html", "folder"], "cannot write folder: it is not a regular file; allowed: the name"),
     ([FASTER, "--markdown", "r.md", "--html", "folder"], "cannot write folder: it is not a regular file"),
     ([FASTER, "--html", ""], "'' is no name of a file or folder; allowed: a path, for example ./x"),
@@ -134,7 +157,7 @@ REFUSALS = [
     ([""], "'' is no name of a file or folder"),
     ([str(stored.path("agree")), "--csv", "a.csv"], "--csv: no block was timed;"),
     ([FASTER, "--csv", "/dev/null"], "cannot write /dev/null: it is not a regular file"),
-    ([FASTER, "--csv", f"{'x' * 300}/r"], "; allowed: a folder that exists"),
+    ([FASTER, "--csv", f"{'x' * 300}/r"], "cannot be made: File name too long"),
     ([FASTER, "--csv", "x" * 300], "File name too long"),
     (["x" * 300], "cannot be read: File name too long"),
     ([FASTER, "--csv", "loop"], "loop cannot be followed: Symlink loop"),

@@ -106,7 +106,7 @@ def _draw(rows: Sequence[Row]) -> Figure:
     axes.set_ylim(-height * (len(rows) - 1) - _BELOW_INCHES, height - _BELOW_INCHES)
     axes.set_yticks([])
     axes.spines.left.set_visible(False)
-    axes.set_xlabel("step time, contender / baseline")
+    axes.set_xlabel("faster ← step time / baseline's → slower")
     return figure
 
 

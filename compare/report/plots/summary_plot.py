@@ -1,0 +1,120 @@
+"""The ratios of many results in one picture that fits a slide: a line for each contender, grouped by result."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compare.report import sentences
+from compare.report.palette import find_light
+from compare.report.plots.canvas import Absent, Axes, Figure, Picture, choose_colour, shorten
+from compare.results.model import Comparison, Result
+
+_INCHES = 7.0
+_LINE_INCHES, _AXIS_INCHES = 0.19, 0.55
+_MOST_LINES = 120
+_LIMITS = 1e-3, 1e3
+_LEFT, _RIGHT = 0.34, 0.72
+"""Where the axes begin and end, as parts of the width. Names stand left of them, and figures right."""
+
+_LONGEST_NAME, _LONGEST_GROUP = 34, 60
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the picture: a comparison, or the heading of a group."""
+
+    text: str
+    comparison: Comparison | None = None
+
+
+def make_picture(results: Sequence[Result]) -> Picture | Absent:
+    """Return the picture of all comparisons that have a ratio to show."""
+    lines = _list_lines(results)
+    if not any(line.comparison for line in lines):
+        return Absent("no comparison has a ratio that may be shown")
+    if len(lines) > _MOST_LINES:
+        return Absent(f"{len(lines):,} lines are too many to draw; the table has them")
+    caption = (
+        "Step time of each contender over the baseline's, on a logarithmic scale. Left of the line at 1 the contender "
+        "is faster. Diamond and bar: estimate and interval."
+    )
+    title = "Step times relative to the baseline's"
+    return Picture("summary", title, caption, sentences.describe_basis(results), lambda: _draw(lines))
+
+
+def _list_lines(results: Sequence[Result]) -> list[Line]:
+    lines = list[Line]()
+    many_devices = len({sentences.describe_device(result) for result in results}) > 1
+    for result in results:
+        shown = [comparison for comparison in result.comparisons if comparison.claimed_ratio]
+        if not shown:
+            continue
+        spec = result.spec
+        where = f", {sentences.describe_device(result)}" if many_devices else ""
+        batch = f"batch {spec.batch_size}{sentences.describe_devices(result, names_exceptions=False)}"
+        heading = f"{spec.workload}, {spec.precision}, {batch}{where}: baseline {shown[0].baseline}"
+        lines.append(Line(shorten(heading, _LONGEST_GROUP)))
+        lines += [Line(shorten(comparison.contender, _LONGEST_NAME), comparison) for comparison in shown]
+    return lines
+
+
+def _draw(lines: Sequence[Line]) -> Figure:
+    from matplotlib.figure import Figure as NewFigure
+
+    height = _LINE_INCHES * len(lines) + _AXIS_INCHES
+    figure: Figure = NewFigure(figsize=(_INCHES, height))
+    bottom = (_AXIS_INCHES - 0.08) / height
+    axes: Axes = figure.add_axes((_LEFT, bottom, _RIGHT - _LEFT, 1 - bottom - 0.08 / height))
+    ends = [1.0]
+    for index, line in enumerate(lines):
+        if line.comparison is None:
+            _write(axes, line.text, -_LEFT / (_RIGHT - _LEFT) + 0.01, -index, weight="bold")
+        else:
+            ends += _draw_line(axes, line, -index)
+    axes.axvline(1, color=find_light("muted"), linewidth=0.8, zorder=1)
+    axes.set_ylim(-len(lines) + 0.5, 0.5)
+    axes.set_yticks([])
+    axes.spines.left.set_visible(False)
+    _scale(axes, min(ends), max(ends))
+    axes.set_xlabel("contender faster  ←  step time / baseline's  →  contender slower")
+    return figure
+
+
+def _draw_line(axes: Axes, line: Line, y: float) -> list[float]:
+    """Draw one interval with its name and figures. Return its ends."""
+    comparison = line.comparison
+    ratio = comparison.claimed_ratio if comparison else None
+    assert comparison is not None
+    assert ratio is not None
+    low, estimate, high = (min(max(value, _LIMITS[0]), _LIMITS[1]) for value in (ratio.low, ratio.estimate, ratio.high))
+    colour = choose_colour({"FASTER": 0, "SLOWER": 1}.get(comparison.verdict, 2))
+    axes.plot([low, high], [y, y], color=colour, linewidth=2.4, solid_capstyle="butt", zorder=3)
+    axes.plot([estimate], [y], "D", color=colour, markersize=4, zorder=4)
+    _write(axes, line.text, -_LEFT / (_RIGHT - _LEFT) + 0.05, y)
+    text, below, above = sentences.format_ratio_figures(ratio)
+    _write(axes, f"{text} ({below} to {above}) {comparison.verdict}", 1.02, y)
+    return [low, high]
+
+
+def _write(axes: Axes, text: str, x: float, y: float, **style: str) -> None:
+    axes.annotate(text, (x, y), xycoords=("axes fraction", "data"), va="center", annotation_clip=False, **style)
+
+
+def _scale(axes: Axes, low: float, high: float) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    axes.set_xscale("log")
+    pad = (high / low) ** 0.05 * 1.01
+    axes.set_xlim(low / pad, high * pad)
+    if high / low < 2:  # powers of ten and their multiples are too far apart
+        from matplotlib.ticker import MaxNLocator
+
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    else:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(_plain_number))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _plain_number(value: float, _: int) -> str:
+    return f"{value:g}"
